@@ -1,0 +1,192 @@
+"""A silo's own table ⇄ latents: column encoders, an autoencoder trained in parts, and marginal calibration.
+
+Nothing here sends anything: the algorithms' parties own a `Coder` and decide what leaves.
+Shapes: N training rows, B a batch of them, C columns with levels, S columns with scores, L latents, G generated rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from silosynth.core.errors import DataError
+from silosynth.core.messages import Struct
+from silosynth.core.schema import Schema, Table
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
+from silosynth.models.autoencoder import Layout, TableAutoencoder
+from silosynth.models.calibration import Calibration, calibrate
+from silosynth.models.layers import build
+from silosynth.models.training import Learner, batches, held_out
+
+LEAST_ROWS = 2
+_CHUNK = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class CoderConfig(Struct):
+    """A silo's encoders and autoencoder."""
+
+    encoders: EncoderConfig = EncoderConfig()
+    hidden: tuple[int, ...] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: int = 2  # s_i / d_i (paper: 1)
+    form: Literal["plain", "vae", "noisy"] = "noisy"  # what lies between encoder and decoder
+    sigma: float = 0.1  # noise through which a "noisy" decoder reads unit-variance latents
+    kl: float = 0.01  # weight of the divergence of a "vae"
+    spread: bool = False  # numeric heads give mean and variance (paper), or the mean
+    weight: float = 5.0  # of squared score errors against cross-entropy
+    steps: int = 3000  # iterations
+    batch: int = 512
+    rate: float = 4e-3
+    decay: float = 1e-4
+    held_out: float = 0.1  # share of training rows (at most 2 000) that judge when to stop
+    sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
+    calibrate: bool = True  # fit the decoded marginals to the silo's own
+
+
+class Coder:
+    """Encoders and autoencoder of one silo. To decode with a restored state, an empty table will do."""
+
+    def __init__(self, table: Table, schema: Schema, streams: Streams, device: torch.device) -> None:
+        self.table = table.select([name for name in table.names if name in schema.modelled])
+        self.schema, self.streams, self.device = schema, streams, device
+        self.encoders: tuple[Encoder, ...] = ()
+        self.config = CoderConfig()
+        self.calibration: Calibration | None = None
+
+    @property
+    def latents(self) -> int:
+        """L, the number of latents of a row."""
+        return self.config.latents_per_column * len(self.encoders)
+
+    def fit_encoders(self, config: CoderConfig) -> None:
+        """Fit the column encoders and make a fresh autoencoder.
+
+        Raises:
+            DataError: the table has fewer than two rows, or no column to model.
+        """
+        if not self.table.columns:
+            raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
+        if len(self.table) < LEAST_ROWS:
+            raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
+        rng = self.streams.child("encoders").numpy()
+        self.config = config
+        self.encoders = tuple(
+            fit_encoder(column, self.schema[column.name], config.encoders, rng) for column in self.table.columns
+        )
+        self._encode_rows()
+        self._make_learner()
+
+    def train(self, part: int, parts: int) -> None:
+        """Train the autoencoder for one of ``parts`` equal parts of its steps (paper, Algorithm 1, lines 1-8)."""
+        if self.network.layout.empty:
+            return
+        goal = self.config.steps * (part + 1) // parts
+        draw = self.streams.child("autoencoder", part).torch(self.device)
+        rows = batches(len(self.train_rows), self.config.batch, draw)
+        self.network.train()
+        while self.learner.step < goal:
+            batch = self.train_rows[next(rows)]
+            self.learner.descend(self._loss(batch, draw), clip=5.0)
+        self.learner.judge(self._held_out_loss())
+        if part == parts - 1:
+            self.learner.use(self.learner.best_weights)
+            self.network.eval()
+
+    @torch.no_grad()
+    def encode(self) -> Tensor:
+        """Latents (N, L) of the training rows: posterior means, by the frozen encoder (lines 9-11)."""
+        self.network.eval()
+        chunks = zip(self.levels.split(_CHUNK), self.scores.split(_CHUNK), strict=True)
+        return torch.cat([self.network.encode(levels, scores)[0] for levels, scores in chunks]).cpu()
+
+    @torch.no_grad()
+    def fit_calibration(self, z_GL: Tensor) -> None:
+        """Fit corrections under which rows decoded from ``z_GL`` have the training rows' marginals."""
+        draw = self.streams.child("calibration").torch(self.device)
+        heads = [self.network.decode(z.to(self.device)) for z in z_GL.split(_CHUNK)]
+        logits, means = torch.cat([head[0] for head in heads]), torch.cat([head[1] for head in heads])
+        self.calibration = calibrate(self.network.buckets, logits, means, self.levels, self.scores, draw)
+
+    @torch.no_grad()
+    def decode(self, z_GL: Tensor, streams: Streams) -> Table:
+        """The rows (G) that ``z_GL`` stands for, drawn from the heads (Algorithm 2, line 7)."""
+        draw, rng = streams.child("heads").torch(self.device), streams.child("columns").numpy()
+        self.network.eval()
+        levels, scores = [], []
+        for z in z_GL.to(self.device).split(_CHUNK):
+            logits, means, spread = self.network.decode(z)
+            if spread is not None and self.config.sample_heads:
+                means = means + (0.5 * spread).exp() * torch.randn(means.shape, generator=draw, device=self.device)
+            if self.calibration is not None:
+                logits, means = self.calibration.apply(logits, means)
+            levels.append(self.network.buckets.draw(logits, draw if self.config.sample_heads else None))
+            scores.append(means)
+        return decode_table(torch.cat(levels).cpu(), torch.cat(scores).cpu(), self.encoders, rng)
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """All that is needed to continue training, or (smaller) to decode."""
+        if not self.encoders:
+            return {"encoders": None}
+        return {
+            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "config": to_state(self.config),
+            "learner": self.learner.state() if training else None,
+            "network": None if training else dict(self.network.state_dict()),
+            "calibration": None if self.calibration is None else self.calibration.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        if state["encoders"] is None:
+            return
+        self.config = from_state(CoderConfig, state["config"])
+        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        if len(self.table):
+            self._encode_rows()
+        self._make_learner()
+        if state["learner"] is None:
+            self.network.load_state_dict(state["network"])
+            self.network.eval()
+        else:
+            self.learner.restore(state["learner"])
+        self.calibration = None if state["calibration"] is None else Calibration.of(state["calibration"], self.device)
+
+    def _encode_rows(self) -> None:
+        levels, scores = encode_table(self.table, self.encoders, self.streams.child("ties").numpy())
+        self.levels, self.scores = levels.to(self.device), scores.to(self.device)
+        train, judge = held_out(len(levels), self.config.held_out, 2000, self.streams.child("held-out").torch())
+        self.train_rows, self.judge_rows = train.to(self.device), judge.to(self.device)
+
+    def _make_learner(self) -> None:
+        config = self.config
+        shape = (_layout(self.encoders), self.latents, config.hidden, config.form, config.spread)
+        network = build(TableAutoencoder, *shape, generator=self.streams.child("weights").torch())
+        self.network = network.to(self.device)
+        self.learner = Learner(self.network, rate=config.rate, steps=config.steps, decay=config.decay, average=0.0)
+
+    def _loss(self, rows: Tensor, draw: torch.Generator) -> Tensor:
+        config = self.config
+        noise = torch.randn(len(rows), self.latents, generator=draw, device=self.device)
+        return self.network.loss(
+            self.levels[rows], self.scores[rows], noise, sigma=config.sigma, kl=config.kl, weight=config.weight
+        )
+
+    @torch.no_grad()
+    def _held_out_loss(self) -> float:
+        self.network.eval()
+        loss = float(self._loss(self.judge_rows, self.streams.child("judge").torch(self.device)))
+        self.network.train()
+        return loss
+
+
+def _layout(encoders: tuple[Encoder, ...]) -> Layout:
+    with_levels = [encoder for encoder in encoders if encoder.width > 1]
+    level_of = [
+        with_levels.index(encoder) if encoder.width > 1 else -1 for encoder in encoders if encoder.continuous
+    ]
+    return Layout(tuple(encoder.width for encoder in with_levels), tuple(level_of))

@@ -1,0 +1,301 @@
+"""SiloFuse: cross-silo synthesis with latent tabular diffusion (Shankar, Brouwer, Hai, Chen; ICDE 2024).
+
+Columns of the same rows are spread over silos. Each silo trains an autoencoder on its own columns, freezes it, and
+sends the latents of its training rows once; the coordinator joins them and trains one generative model of latents.
+To sample, the coordinator draws latents, gives each silo its own part, and each silo decodes it.
+
+====================================  ==========================================
+paper                                 here
+====================================  ==========================================
+Algorithm 1, lines 1-8                `_train_autoencoders`, `SiloFuseParty._train`
+Algorithm 1, lines 9-12               `_gather_latents`, `SiloFuseParty._latents`
+Algorithm 1, lines 13-18              `_train_diffusion`
+Algorithm 2                           `synthesise`, `synthesised`
+eq. (1), (2), (5)                     `models.gaussian`; eq. (4): `models.autoencoder`
+====================================  ==========================================
+
+Readings and deviations, each an option:
+
+* The paper hovers between autoencoder and VAE: ``coder.form``. Ours is "noisy": the decoder learns to read unit-variance
+  latents through noise, so that levels lie further apart than the generator's error.
+* Its eq. (5) predicts latents, its text noise: ``latent.target``. Ours is neither: the velocity of a rectified flow.
+* "Embedding 32 and hidden 1024" are read as the widths of two hidden layers, divided among the silos.
+* 25 sampling steps against 200 in training need a respaced sampler: strided posterior (``eta`` = 1) or DDIM (0).
+* ``coder.calibrate`` is ours: one more message per silo carries generated latents *to* the silo, which fits its decoded
+  marginals to its own columns. Nothing leaves the silo for it.
+* Whoever is the paper's C_1, coordinator and silo at once, runs both roles; the conversation is the same.
+
+What leaves a silo: the number of its rows and latents; **one latent vector per training row, un-noised**, to the
+coordinator; synthetic columns, to whoever assembles the table (not at all if they stay partitioned). Latents hide values
+from somebody who knows nothing about them; they are not anonymous. No formal guarantee protects anybody here.
+
+The number and size of messages do not depend on the number of iterations.
+
+Shapes: N training rows, L latents of all silos, L_i of silo i, G generated rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
+from silosynth.algorithms.silofuse.latent import LatentConfig, LatentGenerator
+from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress, Replies
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done, Message, Release, Struct
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table
+from silosynth.core.streams import Streams
+
+PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
+
+
+@dataclass(frozen=True, slots=True)
+class SiloFuseConfig(Struct):
+    """All options."""
+
+    coder: CoderConfig = CoderConfig()  # each silo's encoders and autoencoder, (E_i, D_i)
+    latent: LatentConfig = LatentConfig()  # the coordinator's model of latents, G
+    divide: bool = False  # divide the autoencoders' hidden widths among the silos (paper)
+    calibration_rows: int = 30_000  # generated rows to which silos fit their marginals
+    synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+
+
+_PAPER = SiloFuseConfig(
+    coder=CoderConfig(
+        hidden=(1024, 32), latents_per_column=1, form="plain", spread=True, weight=1.0, steps=500_000, rate=1e-3,
+        decay=0.0, calibrate=False,
+    ),
+    latent=LatentConfig(
+        path="gaussian", network="plain", depth=8, dropout=0.01, steps=500_000, part=5000, batch=512, rate=1e-3,
+        decay=0.0, average=0.0, sample_steps=25,
+    ),
+    divide=True,
+)  # fmt: skip
+
+PRESETS: Mapping[str, SiloFuseConfig] = {
+    "paper": _PAPER,
+    "fast": SiloFuseConfig(coder=CoderConfig(steps=1000), latent=LatentConfig(width=256, steps=2000, sample_steps=25)),
+    "tiny": SiloFuseConfig(coder=CoderConfig(steps=100), latent=LatentConfig(width=64, steps=100,part=50, sample_steps=5)),
+    "balanced": SiloFuseConfig(),
+    "best": SiloFuseConfig(coder=CoderConfig(steps=6000), latent=LatentConfig(width=768, steps=24_000)),
+}
+
+
+# What is said, in talking order.
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Fit your encoders and make an autoencoder."""
+
+    coder: CoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Message):
+    """I have so many rows, and will have so many latents for each."""
+
+    release: ClassVar[Release] = Release.COUNTS
+    rows: int
+    latents: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainAutoencoder(Message):
+    """Train your autoencoder for part ``part`` of ``parts``."""
+
+    part: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskLatents(Message):
+    """Freeze your autoencoder and send your latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latents(Message):
+    """Latents (N, L_i) of the silo's training rows."""
+
+    release: ClassVar[Release] = Release.ROWS
+    z_NL: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrate(Message):
+    """Generated latents (G, L_i): fit your decoded marginals to your own."""
+
+    z_GL: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesise(Message):
+    """Decode these generated latents (G, L_i); ``draw`` names the random stream, ``share`` asks for the columns."""
+
+    z_GL: Tensor
+    draw: str
+    share: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticColumns(Message):
+    """Synthetic columns of a silo."""
+
+    release: ClassVar[Release] = Release.SYNTHETIC
+    table: Table
+
+
+class SiloFuseParty(Party):
+    """A silo C_i: holds its columns X_i, its encoder and its decoder."""
+
+    def __init__(self, table: Table, schema: Schema, streams: Streams, device: torch.device) -> None:
+        self.coder = Coder(table, schema, streams, device)
+        self.streams = streams
+        self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        match ask:
+            case Prepare():
+                return prepared(self.coder, ask)
+            case TrainAutoencoder():
+                return self._train(ask)
+            case AskLatents():
+                return self._latents()
+            case Calibrate():
+                return self._calibrate(ask)
+            case Synthesise():
+                return synthesised(self.coder, ask, self.streams, self.kept)
+            case _:
+                raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
+
+    def state(self) -> dict[str, Any]:
+        """Encoders, autoencoder and its training."""
+        return self.coder.state(training=True)
+
+    def trained(self) -> dict[str, Any]:
+        """What decoding needs: the silo's part of the model."""
+        return self.coder.state(training=False)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state` or `trained`."""
+        self.coder.restore(state)
+
+    def _train(self, ask: TrainAutoencoder) -> Done:
+        self.coder.train(ask.part, ask.parts)
+        return Done()
+
+    def _latents(self) -> Latents:
+        return Latents(self.coder.encode())
+
+    def _calibrate(self, ask: Calibrate) -> Done:
+        self.coder.fit_calibration(ask.z_GL)
+        return Done()
+
+
+def prepared(coder: Coder, ask: Prepare) -> Prepared:
+    """A silo's answer to `Prepare`."""
+    coder.fit_encoders(ask.coder)
+    return Prepared(len(coder.table), coder.latents)
+
+
+def synthesised(coder: Coder, ask: Synthesise, streams: Streams, kept: list[Table]) -> Message:
+    """A silo's answer to `Synthesise`: its columns if they are shared, otherwise it keeps them."""
+    table = coder.decode(ask.z_GL, streams.child("synthesise", ask.draw))
+    if ask.share:
+        return SyntheticColumns(table)
+    kept.append(table)
+    return Done()
+
+
+def coordinate(
+    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
+) -> Conversation[dict[str, Any]]:
+    """Train; returns the coordinator's part of the model (paper, Algorithm 1)."""
+    if state is None:
+        replies = yield roster.everyone(prepare(roster, config))
+        check_rows(replies, roster)
+        state = {"part": 0}
+        yield Checkpoint(state)
+    if "latents" not in state:
+        yield from _train_autoencoders(roster, state["part"])
+        z_NL, widths = yield from _gather_latents(roster)
+        state = {"latents": z_NL, "widths": widths, "generator": None}
+        yield Checkpoint(state)
+    generator = yield from _train_diffusion(config.latent, streams, device, state)
+    model = {"widths": state["widths"], "generator": generator.state(training=False)}
+    if config.coder.calibrate:
+        z_GL = generator.sample(config.calibration_rows, streams.child("calibration"))
+        yield roster.each(dict(zip(roster, map(Calibrate, split(z_GL, state["widths"])), strict=True)))
+    return model
+
+
+def synthesise(
+    roster: Roster, config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (paper, Algorithm 2)."""
+    generator = LatentGenerator(sum(model["widths"]), config.latent, streams, device)
+    generator.restore(model["generator"])
+    z_GL = generator.sample(rows, streams.child("latents"))
+    draw, share = "/".join(streams.path), config.synthesis == "shared"
+    asks = [Synthesise(z, draw, share) for z in split(z_GL, model["widths"])]
+    replies = yield roster.each(dict(zip(roster, asks, strict=True)))
+    return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
+
+
+def prepare(roster: Roster, config: SiloFuseConfig) -> Prepare:
+    """The opening message, with hidden widths divided among the silos where the config says so."""
+    share = len(roster) if config.divide else 1
+    return Prepare(replace(config.coder, hidden=tuple(max(1, width // share) for width in config.coder.hidden)))
+
+
+def check_rows(replies: Replies, roster: Roster) -> tuple[int, list[int]]:
+    """The number of rows, which must be the same everywhere, and each silo's number of latents."""
+    found = [reply for party in roster if isinstance(reply := replies[party], Prepared)]
+    if len({reply.rows for reply in found}) > 1:
+        rows = {party: reply.rows for party, reply in zip(roster, found, strict=True)}
+        raise ProtocolError(
+            "Silos must hold the same rows in the same order", rows, "Align the silos by an identifier first."
+        )
+    return found[0].rows, [reply.latents for reply in found]
+
+
+def _train_autoencoders(roster: Roster, done: int) -> Conversation[None]:
+    for part in range(done, PARTS):
+        yield Progress("autoencoders", part, PARTS)
+        yield roster.everyone(TrainAutoencoder(part, PARTS))
+        yield Checkpoint({"part": part + 1})
+    yield Progress("autoencoders", PARTS, PARTS)
+
+
+def _gather_latents(roster: Roster) -> Conversation[tuple[Tensor, list[int]]]:
+    replies = yield roster.everyone(AskLatents())
+    parts = [reply.z_NL for party in roster if isinstance(reply := replies[party], Latents)]
+    return torch.cat(parts, dim=1), [z.shape[1] for z in parts]
+
+
+def _train_diffusion(
+    config: LatentConfig, streams: Streams, device: torch.device, state: dict[str, Any]
+) -> Conversation[LatentGenerator]:
+    z_NL = state["latents"].to(device)
+    generator = LatentGenerator(z_NL.shape[1], config, streams.child("diffusion"), device)
+    if state["generator"] is not None:
+        generator.restore(state["generator"])
+    x_NL = generator.standardise(z_NL)
+    while not generator.finished:
+        loss = generator.train(x_NL)
+        yield Progress("diffusion", generator.learner.step, config.steps, {"held-out loss": loss})
+        yield Checkpoint({**state, "generator": generator.state(training=True)})
+    generator.finish()
+    return generator
+
+
+def split(z_GL: Tensor, widths: list[int]) -> list[Tensor]:
+    """Latents of all silos, cut into each silo's own (Algorithm 2, line 5)."""
+    return [z.contiguous() for z in z_GL.split(widths, dim=1)]

@@ -1,0 +1,126 @@
+"""Name → algorithm, as an explicit table, and options → config."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from silosynth.algorithms.silofuse import end_to_end, stacked
+from silosynth.core.conversation import Conversation, Party
+from silosynth.core.errors import ConfigError, MessageError, nearest
+from silosynth.core.messages import Struct
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table
+from silosynth.core.streams import Streams
+
+
+class TrainedParty(Protocol):
+    """What a silo's side offers beyond `Party`."""
+
+    kept: list[Table]
+
+    def trained(self) -> dict[str, Any]:
+        """The silo's part of the model."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm: its presets, its two sides, and how to sample from what they have learnt.
+
+    Attributes:
+        summary: one sentence for ``--help``.
+        presets: configs by name.
+        party: makes a silo's side from (table, schema, streams, device).
+        coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation.
+        synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation.
+        central: whether it wants a federation of one silo.
+    """
+
+    summary: str
+    presets: Mapping[str, Any]
+    party: Callable[[Table, Schema, Streams, torch.device], Party]
+    coordinate: Callable[..., Conversation[dict[str, Any]]]
+    synthesise: Callable[..., Conversation[dict[str, Table]]]
+    central: bool = False
+
+    def configure(self, preset: str, options: Mapping[str, Any] | None = None) -> Any:
+        """The config of ``preset`` with ``options`` changed: nested mappings, or dotted names such as "latent.steps".
+
+        Raises:
+            ConfigError: unknown preset or option (names the nearest), or a value of the wrong type.
+        """
+        if preset not in self.presets:
+            raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
+        return _changed(self.presets[preset], _nested(options or {}), "")
+
+    def check(self, roster: Roster) -> None:
+        """Refuse a federation of several silos where one is wanted."""
+        if self.central and len(roster) != 1:
+            raise ConfigError(
+                "This baseline sees all columns in one place and needs a federation of one silo",
+                roster.parties,
+                "Pass federation.central().",
+            )
+
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "silofuse": Algorithm(
+        "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
+        stacked.PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise,
+    ),
+    "latentdiff": Algorithm(
+        "SiloFuse's central baseline: the same with all columns in one silo",
+        stacked.PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise, central=True,
+    ),
+    "e2edistr": Algorithm(
+        "SiloFuse's baseline: autoencoders and diffusion trained jointly across silos, iteration by iteration",
+        end_to_end.PRESETS, end_to_end.EndToEndParty, end_to_end.coordinate, stacked.synthesise,
+    ),
+    "e2e": Algorithm(
+        "the same with all columns in one silo",
+        end_to_end.PRESETS, end_to_end.EndToEndParty, end_to_end.coordinate, stacked.synthesise, central=True,
+    ),
+}  # fmt: skip
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm called ``name``.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    if name not in ALGORITHMS:
+        raise ConfigError("There is no such algorithm", name, nearest(name, ALGORITHMS))
+    return ALGORITHMS[name]
+
+
+def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in options.items():
+        head, _, tail = name.partition(".")
+        if tail:
+            value = {tail: value}
+        if isinstance(value, Mapping):
+            value = {**tree.get(head, {}), **_nested(value)}
+        tree[head] = value
+    return tree
+
+
+def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:
+    known = [field.name for field in dataclasses.fields(config)]
+    changes: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError("There is no such option", where + name, nearest(name, known))
+        before = getattr(config, name)
+        if isinstance(before, Struct) and isinstance(value, Mapping):
+            value = _changed(before, value, f"{where}{name}.")
+        changes[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return dataclasses.replace(config, **changes)
+    except MessageError as error:
+        raise ConfigError(f"Option {where or ''}{error.rule}", options, "Give a value of that type.") from error

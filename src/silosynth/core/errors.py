@@ -1,0 +1,90 @@
+"""The error tree: every error states the rule that was broken, the value that broke it and the remedy.
+
+``exit_code`` is what the command line returns for each branch, so that scripts can tell them apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+_ABSENT = object()
+
+
+class SilosynthError(Exception):
+    """Root of all errors that silosynth raises on purpose.
+
+    Args:
+        rule: what must hold, in one sentence.
+        value: the offending value, shown in short form. Never pass private data here: errors end up in logs.
+        remedy: what the reader can do about it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, rule: str, value: object = _ABSENT, remedy: str = "") -> None:
+        self.rule, self.remedy = rule, remedy
+        self.value = None if value is _ABSENT else _short(value)
+        shown = "" if self.value is None else f" (got: {self.value})"
+        super().__init__(f"{rule}{shown}" + (f". {remedy}" if remedy else ""))
+
+
+class DataError(SilosynthError):
+    """A table or a column cannot be used as given."""
+
+    exit_code = 2
+
+
+class SchemaError(DataError):
+    """A declared column kind does not fit the column, or two silos disagree about columns."""
+
+
+class ConfigError(SilosynthError):
+    """An option, a preset, an algorithm or an experiment file is not valid."""
+
+    exit_code = 2
+
+
+class MessageError(SilosynthError):
+    """A message carries something that may not cross a border, or a frame cannot be decoded."""
+
+    exit_code = 3
+
+
+class ProtocolError(SilosynthError):
+    """A party or a coordinator said something that the conversation does not allow at this point."""
+
+    exit_code = 3
+
+
+class PartyLostError(ProtocolError):
+    """A party died, refused, or missed its time limit; names the party and the step."""
+
+
+class StorageError(SilosynthError):
+    """A file cannot be read or written: missing, damaged, of another version, or the disk is full."""
+
+    exit_code = 4
+
+
+class CheckpointError(StorageError):
+    """A checkpoint is unreadable or belongs to another experiment."""
+
+
+class UnavailableError(SilosynthError):
+    """Something optional is absent: a public data set while offline, or an extra that is not installed."""
+
+    exit_code = 5
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Remedy sentence that names the known word closest to ``word``, or all of them when none is close."""
+    known = [str(k) for k in known]
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known)) or 'none'}."
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,82 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from silosynth.core.errors import StorageError, nearest
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write a file through a temporary neighbour that takes its place only when all went well.
+
+    Yields the path of an empty temporary file in the same folder, with the same suffix. It is flushed to disk and
+    renamed to ``path`` when the block ends, and removed when the block raises: ``path`` is never half-written.
+
+    Raises:
+        StorageError: the folder is missing, the disk is full, or any other `OSError` within the block.
+    """
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{secrets.token_hex(4)}.{target.name}")
+    try:
+        _check_target(target)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield part
+        _flush(part)
+        os.replace(part, target)
+        _flush(target.parent)
+    except OSError as error:
+        raise storage_error(error, "written", target) from error
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """``path`` if it is a file that exists.
+
+    Raises:
+        StorageError: no such file (names the nearest one in the folder), or it is a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise StorageError("A file is needed, and this is a folder", str(path), "Name a file inside it.")
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = nearest(path.name, siblings)
+        remedy = hint if siblings and hint.startswith("Did") else "Check the path; it is read from the current folder."
+        raise StorageError("The file must exist", str(path), remedy)
+    return path
+
+
+def storage_error(error: OSError, verb: str, path: Path) -> StorageError:
+    """What an `OSError` means, in words: ``verb`` is what was tried (``"read"``, ``"written"``)."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"The file cannot be {verb}: the disk is full", str(path), "Free space; nothing was kept.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorageError(f"The file cannot be {verb}: no permission", str(path), "Choose another folder.")
+    return StorageError(f"The file cannot be {verb}: {error.strerror or error}", str(path), "Check path and device.")
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir():
+        raise StorageError("A file is needed, and this is a folder", str(target), "Name a file inside it.")
+    if not target.parent.is_dir():
+        raise StorageError("The folder to write to must exist", str(target.parent), "Create it first.")
+
+
+def _flush(path: Path) -> None:
+    """Force a file or folder to disk. Windows cannot open folders: their rename is journalled anyway."""
+    if path.is_dir() and os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,133 @@
+"""What may cross a silo's border: frozen values whose leaves are on an allow-list, and nothing else.
+
+A `Struct` is a frozen dataclass of tensors, numbers, strings, bytes, ``None``, tuples of these and other structs. A
+`Message` is a struct that travels. Frames, pickles, callables and dictionaries cannot be expressed: the annotations of
+each class are checked once, when the class is first used, and each value is checked when it is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+import torch
+
+from silosynth.core.errors import MessageError
+
+LEAVES: tuple[type, ...] = (torch.Tensor, bool, int, float, str, bytes, type(None))
+S = TypeVar("S", bound="Struct")
+
+
+class Release(Enum):
+    """What a message gives away about training rows to whoever receives it; shown in the ledger."""
+
+    NOTHING = "nothing about single rows"
+    COUNTS = "exact row counts"
+    ROWS = "one un-noised value per training row"
+    GRADIENTS = "un-noised gradients of training rows"
+    SYNTHETIC = "synthetic rows; no formal guarantee"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A frozen record of allow-listed leaves. Subclasses are frozen dataclasses."""
+
+    def __post_init__(self) -> None:
+        for name, kind in fields_of(type(self)):  # type: ignore[arg-type]  # mypy takes the instances' __hash__
+            _check_value(f"{type(self).__name__}.{name}", getattr(self, name), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Struct):
+    """A struct that crosses a border. ``release`` says what it gives away."""
+
+    release: ClassVar[Release] = Release.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Message):
+    """The answer that only says: done."""
+
+
+def wire_name(kind: type[Struct]) -> str:
+    """Name of a struct on the wire: module and class, without the package."""
+    return f"{kind.__module__.removeprefix('silosynth.')}.{kind.__qualname__}"
+
+
+def all_structs(root: type[Struct] = Struct) -> dict[str, type[Struct]]:
+    """Every struct class that is currently defined, by wire name. Dataclass slots make twins: the last one counts."""
+    found: dict[str, type[Struct]] = {}
+    for kind in root.__subclasses__():
+        if dataclasses.is_dataclass(kind):
+            found[wire_name(kind)] = kind
+        found.update(all_structs(kind))
+    return found
+
+
+@cache
+def fields_of(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    """Field names and resolved annotations of a struct class.
+
+    Raises:
+        MessageError: an annotation is not made of allow-listed leaves.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+    for name, hint in fields:
+        _check_annotation(f"{kind.__name__}.{name}", hint)
+    return fields
+
+
+def _check_annotation(where: str, hint: Any) -> None:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        for arg in args:
+            _check_annotation(where, arg)
+    elif origin is tuple:
+        for arg in args:
+            if arg is not Ellipsis:
+                _check_annotation(where, arg)
+    elif origin is typing.Literal:
+        for arg in args:
+            _check_annotation(where, type(arg))
+    elif not (isinstance(hint, type) and (hint in LEAVES or issubclass(hint, Struct))):
+        raise MessageError(
+            f"{where} may hold tensors, numbers, strings, bytes, tuples and structs only",
+            str(hint),
+            "Split the value into such leaves; frames, dictionaries and callables never cross a border.",
+        )
+
+
+def _check_value(where: str, value: object, hint: Any) -> None:
+    if not _fits(value, hint):
+        raise MessageError(f"{where} must be {_label(hint)}", type(value).__name__)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if len(args) == 2 and args[1] is Ellipsis:
+            return all(_fits(item, args[0]) for item in value)
+        return len(value) == len(args) and all(_fits(item, arg) for item, arg in zip(value, args, strict=True))
+    if origin is typing.Literal:
+        return any(type(value) is type(arg) and value == arg for arg in args)
+    if hint is float:
+        return type(value) in (float, int)
+    if hint is torch.Tensor:
+        return isinstance(value, torch.Tensor)
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return isinstance(value, hint)
+    return type(value) is hint
+
+
+def _label(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

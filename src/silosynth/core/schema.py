@@ -1,0 +1,201 @@
+"""Columns, tables and schemas as plain values: no pandas, no file formats.
+
+A `Column` holds a column's values as tensors, whatever its kind: numbers as float64 or int64, everything else as int64
+codes into ``levels``. Missing entries are marked in ``missing`` and hold 0. A `Table` is a struct, so that synthetic
+columns can cross a border; real ones have no message to travel in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import torch
+
+from silosynth.core.errors import DataError, SchemaError, nearest
+from silosynth.core.messages import Struct
+
+
+class Kind(str, Enum):
+    """What a column is, to a generator."""
+
+    CONTINUOUS = "continuous"
+    INTEGER = "integer"
+    CATEGORICAL = "categorical"
+    BOOLEAN = "boolean"
+    DATETIME = "datetime"
+    MIXED = "mixed"  # numeric, with special values or a point mass
+    IDENTIFIER = "identifier"  # never modelled, never synthesised
+
+    @property
+    def numeric(self) -> bool:
+        """Whether values lie on a line (numbers and instants)."""
+        return self in (Kind.CONTINUOUS, Kind.INTEGER, Kind.MIXED, Kind.DATETIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Struct):
+    """One column of n rows.
+
+    Attributes:
+        name: the column's name.
+        dtype: the dtype it has (and gets back) in the user's frame, as pandas spells it.
+        values: (n,) float64 or int64 numbers; instants as int64 nanoseconds since 1970; or codes into ``levels``.
+        missing: (n,) bool, true where there is no value.
+        levels: the levels that codes refer to; None for numbers and instants.
+    """
+
+    name: str
+    dtype: str
+    values: torch.Tensor
+    missing: torch.Tensor
+    levels: tuple[str | int | float | bool, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: torch.Tensor | slice) -> Column:
+        """The column restricted to ``rows``."""
+        return replace(self, values=self.values[rows], missing=self.missing[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Struct):
+    """Columns of equal length, each with a name of its own.
+
+    Raises:
+        DataError: lengths differ or a name occurs twice.
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        if len({len(column) for column in self.columns}) > 1:
+            raise DataError("All columns of a table have the same length", {c.name: len(c) for c in self.columns})
+        twice = _repeated(column.name for column in self.columns)
+        if twice:
+            raise DataError("Every column needs a name of its own", twice, "Rename or drop one of them.")
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    def __getitem__(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise DataError("The table has no such column", name, nearest(name, self.names))
+
+    def select(self, names: Sequence[str]) -> Table:
+        """The table restricted to ``names``, in that order."""
+        return Table(tuple(self[name] for name in names))
+
+    def take(self, rows: torch.Tensor | slice) -> Table:
+        """The table restricted to ``rows``."""
+        return Table(tuple(column.take(rows) for column in self.columns))
+
+
+def beside(tables: Iterable[Table]) -> Table:
+    """Tables of the same rows, side by side."""
+    return Table(tuple(column for table in tables for column in table.columns))
+
+
+def below(tables: Sequence[Table]) -> Table:
+    """Tables of the same columns, one below the other."""
+    first = tables[0]
+    return Table(
+        tuple(
+            replace(
+                column,
+                values=torch.cat([table.columns[i].values for table in tables]),
+                missing=torch.cat([table.columns[i].missing for table in tables]),
+            )
+            for i, column in enumerate(first.columns)
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchema(Struct):
+    """What a silo declares (or infers) about one of its columns. It stays inside the silo.
+
+    Attributes:
+        name: the column's name.
+        kind: a value of `Kind`.
+        dtype: pandas dtype.
+        decimals: decimal places that the values have; negative means tens, hundreds…; None when they have no grid.
+        low, high: the range that synthetic values may take (numbers and instants); None for the data's own range.
+        reason: why this kind was inferred, in words; "declared" where the user said so.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    decimals: int | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str = "declared"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema(Struct):
+    """Column schemas in column order."""
+
+    columns: tuple[ColumnSchema, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    def __getitem__(self, name: str) -> ColumnSchema:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise SchemaError("The schema has no such column", name, nearest(name, self.names))
+
+    def select(self, names: Sequence[str]) -> Schema:
+        """The schema restricted to ``names``, in that order."""
+        return Schema(tuple(self[name] for name in names))
+
+    @property
+    def modelled(self) -> tuple[str, ...]:
+        """Names of the columns that a generator learns: all but identifiers."""
+        return tuple(column.name for column in self.columns if column.kind != Kind.IDENTIFIER.value)
+
+
+def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]]) -> None:
+    """Check that ``silos`` deals out ``columns``: every name known, none twice, no silo empty.
+
+    Columns that no silo holds are allowed: they are simply not part of the federation.
+
+    Raises:
+        DataError: names the silo, the column and the rule.
+    """
+    holder: dict[str, str] = {}
+    for silo, names in silos.items():
+        if isinstance(names, str):
+            raise DataError(f"Silo {silo!r} needs a list of column names", names, f"Write [{names!r}].")
+        if len(names) == 0:
+            raise DataError(f"Silo {silo!r} holds no column", list(names), "Give it at least one, or leave it out.")
+        for name in names:
+            if name not in columns:
+                raise DataError(f"Silo {silo!r} names an unknown column", name, nearest(str(name), map(str, columns)))
+            if name in holder:
+                raise DataError(
+                    f"A column belongs to one silo; {name!r} is in {holder[name]!r} and in {silo!r}",
+                    name,
+                    "Leave it to one of them, or rename it in the other if it holds different values.",
+                )
+            holder[name] = silo
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]

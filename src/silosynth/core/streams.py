@@ -1,0 +1,47 @@
+"""Named random streams: the only source of randomness in silosynth.
+
+A stream is a value: a path of names below a seed. Two streams with different paths are independent, and the same
+path always gives the same numbers, whichever process asks and in whatever order. No global seed is read or set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """A node in the tree of random streams.
+
+    >>> a = Streams(7).child("party", "bank").child("weights")
+    >>> b = Streams(7).child("party", "bank", "weights")
+    >>> a == b and a.integer() == b.integer()
+    True
+    """
+
+    seed: int
+    path: tuple[str, ...] = ()
+
+    def child(self, *names: str | int) -> Streams:
+        """The stream called ``names`` below this one."""
+        return Streams(self.seed, (*self.path, *(str(name) for name in names)))
+
+    def integer(self) -> int:
+        """A 63-bit integer that is a function of seed and path alone."""
+        escaped = (name.replace("\x1e", "\x1e0").replace("\x1f", "\x1e1") for name in self.path)  # no two paths alike
+        text = "\x1f".join((str(self.seed), *escaped))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+    def numpy(self) -> np.random.Generator:
+        """A fresh NumPy generator at the start of this stream."""
+        return np.random.default_rng(self.integer())
+
+    def torch(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A fresh PyTorch generator at the start of this stream. Different devices give different numbers."""
+        generator = torch.Generator(device=device)
+        generator.manual_seed(self.integer())
+        return generator

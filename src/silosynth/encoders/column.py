@@ -1,0 +1,256 @@
+"""One column ⇄ codes: a level (categories, atoms, missing) and, where there is a continuous part, a normal score.
+
+Every kind of column is described by the same two parts, so that networks need no case for kinds:
+
+=============  =============================================  ==========================================
+kind           level                                          score
+=============  =============================================  ==========================================
+categorical    common levels, *rare* (pooled), missing        none
+numeric        on the continuous part, atoms…, missing        normal quantile of the continuous part
+instants       as numeric, on a grid of days … nanoseconds    as numeric
+=============  =============================================  ==========================================
+
+An *atom* is a number that at least ``min_count`` rows share, and enough rows to matter. A level held by fewer than
+``min_count`` rows could name somebody: it is pooled into *rare* and never comes back by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from silosynth.core.messages import Struct
+from silosynth.core.schema import Column, ColumnSchema, Kind, Table
+from silosynth.encoders.quantile import Quantile, fit_quantile
+
+RARE = "(rare)"
+_INSTANT_GRIDS = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig(Struct):
+    """How columns are turned into codes."""
+
+    min_count: int = 5  # fewer rows than this never show as a level, an atom or a knot of their own
+    pool_rare: bool = True  # False keeps every level by name: a level of one row then names somebody
+    atom_share: float = 0.01  # least share of rows that makes a number an atom
+    most_atoms: int = 50  # a number column with no more common values than this is modelled by its values alone
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A column in the networks' terms.
+
+    Attributes:
+        levels: (n,) int64 in [0, encoder.width), or None when there is only one level.
+        scores: (n,) float32 normal scores, 0 where the row is not on the continuous part; None without such a part.
+    """
+
+    levels: torch.Tensor | None
+    scores: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class CategoricalEncoder(Struct):
+    """Categories and booleans. ``kept`` levels by name, then one slot each for *rare* and missing where they occur."""
+
+    name: str
+    dtype: str
+    kept: tuple[str | int | float | bool, ...]
+    rare: bool
+    missing: bool
+
+    @property
+    def width(self) -> int:
+        """Number of levels."""
+        return len(self.kept) + self.rare + self.missing
+
+    @property
+    def continuous(self) -> bool:
+        """Categories have no continuous part."""
+        return False
+
+    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+        """Codes of a column; levels that were not kept become *rare*."""
+        place = {level: i for i, level in enumerate(self.kept)}
+        of_level = torch.tensor([place.get(level, len(self.kept)) for level in column.levels or ()] or [0])
+        levels = of_level[column.values]
+        levels = torch.where(column.missing, self.width - 1, levels)
+        return Codes(levels if self.width > 1 else None, None)
+
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows. Rare rows are labelled as such in text columns and spread over kept levels elsewhere."""
+        levels = codes.levels if codes.levels is not None else torch.zeros(n, dtype=torch.int64)
+        missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
+        names, values = self.kept, torch.where(missing, 0, levels)
+        if self.rare and self._labelled:
+            names = (*names, RARE)
+        elif self.rare and names:
+            pooled = values == len(self.kept)
+            values = torch.where(pooled, torch.from_numpy(rng.integers(0, len(names), n)), values)
+        elif self.rare:
+            missing, values = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64)
+        return Column(self.name, self.dtype, values, missing, names)
+
+    @property
+    def _labelled(self) -> bool:
+        return all(isinstance(level, str) for level in self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class NumericEncoder(Struct):
+    """Numbers and instants: atoms by value, the rest by normal score, missing as a level.
+
+    Slots of the level: 0 for the continuous part (if any), then ``atoms``, then missing (if any).
+    """
+
+    name: str
+    dtype: str
+    whole: bool  # int64 values (whole numbers, instants) rather than float64
+    step: float  # grid of the values; 0 for none
+    decimals: int | None
+    low: float
+    high: float
+    atoms: torch.Tensor  # (a,) float64, or int64 when whole
+    missing: bool
+    quantile: Quantile | None
+
+    @property
+    def width(self) -> int:
+        """Number of levels."""
+        return self.continuous + len(self.atoms) + self.missing
+
+    @property
+    def continuous(self) -> bool:
+        """Whether there is a continuous part."""
+        return self.quantile is not None
+
+    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+        """Codes of a column."""
+        values, atoms = column.values.numpy(), self.atoms.numpy()
+        levels = np.zeros(len(values), dtype=np.int64)
+        if len(atoms):
+            place = np.minimum(np.searchsorted(atoms, values), len(atoms) - 1)
+            on_atom = atoms[place] == values
+            nearest = place if not self.continuous else 0  # a value unseen in training goes to the next atom above
+            levels = np.where(on_atom, place + self.continuous, nearest)
+        levels[column.missing.numpy()] = self.width - 1
+        scores = None
+        if self.quantile is not None:
+            on_line = levels == 0
+            scores = np.zeros(len(values), dtype=np.float32)
+            scores[on_line] = self.quantile.scores(values[on_line].astype(np.float64), rng)
+        return Codes(
+            torch.from_numpy(levels) if self.width > 1 else None, None if scores is None else torch.from_numpy(scores)
+        )
+
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows, on the grid and within the range."""
+        levels = np.zeros(n, dtype=np.int64) if codes.levels is None else codes.levels.numpy()
+        values = np.zeros(n, dtype=np.int64 if self.whole else np.float64)
+        missing = levels == self.width - 1 if self.missing else np.zeros(n, dtype=bool)
+        if self.quantile is not None and codes.scores is not None:
+            on_line = (levels == 0) & ~missing
+            values[on_line] = self._to_grid(self.quantile.decode(codes.scores.numpy()[on_line]))
+        on_atom = (levels >= int(self.continuous)) & ~missing
+        values[on_atom] = self.atoms.numpy()[levels[on_atom] - int(self.continuous)]
+        return Column(self.name, self.dtype, torch.from_numpy(values), torch.from_numpy(missing))
+
+    def _to_grid(self, values: np.ndarray) -> np.ndarray:
+        if self.decimals is not None:
+            values = np.round(values, self.decimals)
+        elif self.step > 0:
+            values = np.round(values / self.step) * self.step
+        return np.clip(values, self.low, self.high)
+
+
+Encoder = CategoricalEncoder | NumericEncoder
+
+
+def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:
+    """Fit the encoder that a column's kind asks for."""
+    if Kind(schema.kind).numeric and column.levels is None:
+        return _fit_numeric(column, schema, config, rng)
+    return _fit_categorical(column, config)
+
+
+def _fit_categorical(column: Column, config: EncoderConfig) -> CategoricalEncoder:
+    levels: Sequence[Any] = column.levels or ()
+    values = column.values[~column.missing]
+    if column.levels is None:  # numbers declared to be categories
+        raise TypeError(f"column {column.name!r} has no levels")
+    counts = torch.bincount(values, minlength=len(levels)).tolist()
+    least = config.min_count if config.pool_rare else 1
+    kept = tuple(level for level, count in zip(levels, counts, strict=True) if count >= least)
+    rare = any(0 < count < least for count in counts)
+    return CategoricalEncoder(column.name, column.dtype, kept, rare, bool(column.missing.any()))
+
+
+def _fit_numeric(
+    column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator
+) -> NumericEncoder:
+    whole = not column.values.is_floating_point()
+    values = column.values[~column.missing].numpy()
+    step = _grid(values, schema)
+    atoms = _atoms(values, config)
+    rest = values[~np.isin(values, atoms)].astype(np.float64)
+    quantile = None
+    if len(rest):
+        quantile = fit_quantile(rest, step, config.min_count, schema.low, schema.high, rng)
+    low, high = _range(values, quantile, schema)
+    return NumericEncoder(
+        column.name, column.dtype, whole, step, schema.decimals, low, high, torch.from_numpy(atoms),
+        bool(column.missing.any()), quantile,
+    )  # fmt: skip
+
+
+def _atoms(values: np.ndarray, config: EncoderConfig) -> np.ndarray:
+    """Numbers that enough rows share: all that occur, if they are few and common, else those with a point mass."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= config.most_atoms and len(distinct) and counts.min() >= config.min_count:
+        return distinct
+    return distinct[counts >= max(config.min_count, config.atom_share * len(values))]
+
+
+def _range(values: np.ndarray, quantile: Quantile | None, schema: ColumnSchema) -> tuple[float, float]:
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    return (low if schema.low is None else schema.low), (high if schema.high is None else schema.high)
+
+
+def _grid(values: np.ndarray, schema: ColumnSchema) -> float:
+    if schema.kind == Kind.DATETIME.value:
+        return float(next((unit for unit in _INSTANT_GRIDS if not np.any(values % unit)), 1))
+    return 0.0 if schema.decimals is None else 10.0**-schema.decimals
+
+
+def encode_table(
+    table: Table, encoders: Sequence[Encoder], rng: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of a whole table: levels (n, C) int64 and scores (n, S) float32, in column order."""
+    codes = [encoder.encode(table[encoder.name], rng) for encoder in encoders]
+    levels = [code.levels for code in codes if code.levels is not None]
+    scores = [code.scores for code in codes if code.scores is not None]
+    n = len(table)
+    return (
+        torch.stack(levels, dim=1) if levels else torch.zeros(n, 0, dtype=torch.int64),
+        torch.stack(scores, dim=1) if scores else torch.zeros(n, 0),
+    )
+
+
+def decode_table(
+    levels_NC: torch.Tensor, scores_NS: torch.Tensor, encoders: Sequence[Encoder], rng: np.random.Generator
+) -> Table:
+    """The table whose codes are ``levels_NC`` and ``scores_NS``."""
+    columns, c, s = [], 0, 0
+    for encoder in encoders:
+        code = Codes(None, None)
+        if encoder.width > 1:
+            code, c = replace(code, levels=levels_NC[:, c]), c + 1
+        if encoder.continuous:
+            code, s = replace(code, scores=scores_NS[:, s]), s + 1
+        columns.append(encoder.decode(code, len(levels_NC), rng))
+    return Table(tuple(columns))

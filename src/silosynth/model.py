@@ -1,0 +1,254 @@
+"""A trained model: draws synthetic tables, saves and loads itself, and says what it is and what was sent to make it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from silosynth.catalog import Algorithm, algorithm
+from silosynth.core.conversation import Party
+from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.messages import Struct
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.data.frames import to_frame
+from silosynth.runtime.driver import drive
+from silosynth.runtime.files import read, write_atomic
+from silosynth.runtime.inprocess import InProcess
+from silosynth.runtime.ledger import Ledger, Record
+from silosynth.runtime.wire import pack, unpack
+
+FORM = "silosynth model"
+BATCH = 16_384
+
+
+@dataclass
+class Model:
+    """What `silosynth.fit` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
+
+    Attributes:
+        algorithm, preset, seed: how it was trained.
+        config: all options.
+        roster: the silos in order.
+        columns: the columns that `sample` returns, in order.
+        schemas: each silo's column kinds.
+        flavour: the kind of frame that `sample` returns.
+        coordinator: the coordinator's part.
+        parts: each silo's part.
+        rows: number of training rows.
+        ledger: who sent what to train and (since) to sample: step, from, to, type, bytes, privacy.
+    """
+
+    algorithm: str
+    preset: str
+    seed: int
+    config: Struct
+    roster: Roster
+    columns: tuple[str, ...]
+    schemas: Mapping[str, Schema]
+    flavour: str
+    coordinator: dict[str, Any]
+    parts: Mapping[str, dict[str, Any]]
+    rows: int
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _drawn: int = 0
+
+    def sample(self, n: int, seed: int | None = None) -> Any:
+        """A synthetic table of ``n`` rows, with the columns, order, dtypes and flavour of the training frame.
+
+        Without ``seed``, the first call gives the same rows in every copy of the model and each further call fresh
+        ones. Identifier columns are not modelled: they hold running numbers.
+
+        Raises:
+            ConfigError: ``n`` is not a positive whole number, or the model keeps synthetic columns in their silos.
+        """
+        tables = list(self._tables(n, seed, BATCH))
+        return to_frame(below(tables), self.flavour)  # type: ignore[arg-type]
+
+    def sample_batches(self, n: int, batch: int = BATCH, seed: int | None = None) -> Iterator[Any]:
+        """The same in frames of at most ``batch`` rows, in bounded memory."""
+        for table in self._tables(n, seed, batch):
+            yield to_frame(table, self.flavour)  # type: ignore[arg-type]
+
+    def sample_parts(self, n: int, seed: int | None = None) -> dict[str, Any]:
+        """Each silo's synthetic columns by themselves, as its own party holds them; row i is the same row everywhere.
+
+        With ``synthesis = "partitioned"`` they never leave their silo: nothing of this enters the ledger.
+        """
+        held: dict[str, list[Table]] = {name: [] for name in self.roster}
+        for shared, parties in self._drawings(n, seed, BATCH):
+            for name in self.roster:
+                held[name].append(shared[name] if name in shared else parties[name].kept.pop())  # type: ignore[attr-defined]
+        return {name: to_frame(below(tables), self.flavour) for name, tables in held.items()}  # type: ignore[arg-type]
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one file (safetensors and JSON; no code).
+
+        Raises:
+            StorageError: the file cannot be written; what was there before is untouched.
+        """
+        content = {
+            "form": FORM,
+            "about": {
+                "algorithm": self.algorithm,
+                "preset": self.preset,
+                "seed": self.seed,
+                "columns": list(self.columns),
+                "flavour": self.flavour,
+                "rows": self.rows,
+                "silos": list(self.roster),
+                "ledger": json.dumps(self.ledger),
+            },
+            "config": to_state(self.config),
+            "schemas": {name: to_state(schema) for name, schema in self.schemas.items()},
+            "coordinator": self.coordinator,
+            "parts": dict(self.parts),
+        }
+        write_atomic(Path(path), pack(content))
+
+    def describe(self) -> dict[str, Any]:
+        """What the model is, as plain values: algorithm, options, silos, columns, traffic and guarantee."""
+        return {
+            "algorithm": self.algorithm,
+            "summary": self._entry.summary,
+            "preset": self.preset,
+            "seed": self.seed,
+            "rows": self.rows,
+            "silos": {name: list(self.schemas[name].names) for name in self.roster},
+            "columns": {
+                column.name: column.kind for schema in self.schemas.values() for column in schema.columns
+            },
+            "sent": _totals(self.ledger),
+            "guarantee": "none: no differential privacy was applied, no epsilon can be stated",
+            "config": _plain(to_state(self.config)),
+        }
+
+    @property
+    def _entry(self) -> Algorithm:
+        return algorithm(self.algorithm)
+
+    def _tables(self, n: int, seed: int | None, batch: int) -> Iterator[Table]:
+        if getattr(self.config, "synthesis", "shared") != "shared":
+            raise ConfigError(
+                "This model keeps synthetic columns in their silos", "partitioned", "Use sample_parts instead."
+            )
+        start = 1
+        for shared, _ in self._drawings(n, seed, batch):
+            size = len(next(iter(shared.values())))
+            made = [_surrogate(column, start, size) for column in self._identifiers()]
+            yield beside([*shared.values(), Table(tuple(made))]).select(self.columns)
+            start += size
+
+    def _drawings(self, n: int, seed: int | None, batch: int) -> Iterator[tuple[dict[str, Table], dict[str, Party]]]:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ConfigError("The number of rows to sample is a positive whole number", n)
+        name = f"call {self._drawn}" if seed is None else f"seed {seed}"
+        self._drawn += seed is None
+        streams = Streams(self.seed).child("sample", name)
+        parties = self._parties(streams)
+        for number, start in enumerate(range(0, n, batch)):
+            size = min(batch, n - start)
+            yield self._draw(parties, size, streams.child(number)), parties
+
+    def _draw(self, parties: Mapping[str, Party], size: int, streams: Streams) -> dict[str, Table]:
+        entry, ledger = self._entry, Ledger()
+        with InProcess(parties) as link:
+            drawn = drive(
+                lambda _: entry.synthesise(self.roster, self.config, self.coordinator, size, streams, self.device),
+                link,
+                ledger,
+            )
+        self.ledger += [as_dict(record) for record in ledger.records]
+        return drawn
+
+    def _parties(self, streams: Streams) -> dict[str, Party]:
+        parties = {}
+        for name in self.roster:
+            empty = Table(())
+            parties[name] = self._entry.party(empty, self.schemas[name], streams.child("party", name), self.device)
+            parties[name].restore(self.parts[name])
+        return parties
+
+    def _identifiers(self) -> list[ColumnSchema]:
+        kinds = [column for schema in self.schemas.values() for column in schema.columns]
+        return [column for column in kinds if column.kind == Kind.IDENTIFIER.value]
+
+
+def load(path: str | Path, device: str = "auto") -> Model:
+    """The model that `Model.save` wrote. Loading executes no code and works on any device.
+
+    Raises:
+        StorageError: the file is missing, damaged, of a newer version, or not a model.
+    """
+    content = unpack(read(Path(path)))
+    if content.get("form") != FORM:
+        raise StorageError("This file is not a silosynth model", str(path), "Pass a file that model.save() wrote.")
+    about = content["about"]
+    return Model(
+        algorithm=about["algorithm"],
+        preset=about["preset"],
+        seed=about["seed"],
+        config=from_state(Struct, content["config"]),
+        roster=Roster(tuple(about["silos"])),
+        columns=tuple(about["columns"]),
+        schemas={name: from_state(Schema, schema) for name, schema in content["schemas"].items()},
+        flavour=about["flavour"],
+        coordinator=content["coordinator"],
+        parts=content["parts"],
+        rows=about["rows"],
+        ledger=json.loads(about["ledger"]),
+        device=resolve_device(device),
+    )
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called ``name``; "auto" takes CUDA where there is one.
+
+    Raises:
+        ConfigError: no such device on this machine.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu" or (name.split(":")[0] == "cuda" and torch.cuda.is_available()):
+        return torch.device(name)
+    raise ConfigError("The device is auto, cpu or cuda, and must exist on this machine", name, "Use device='auto'.")
+
+
+def as_dict(record: Record) -> dict[str, Any]:
+    """A ledger record as it stands in the ledger file."""
+    return dict(zip(("step", "from", "to", "type", "bytes", "privacy"), record, strict=True))
+
+
+def _surrogate(schema: ColumnSchema, start: int, size: int) -> Column:
+    """Running numbers in place of an identifier."""
+    numbers = torch.arange(start, start + size)
+    none = torch.zeros(size, dtype=torch.bool)
+    if schema.dtype.startswith(("int", "Int", "uint", "UInt")):
+        return Column(schema.name, schema.dtype, numbers, none)
+    if schema.dtype.startswith(("float", "Float")):
+        return Column(schema.name, schema.dtype, numbers.double(), none)
+    return Column(schema.name, schema.dtype, torch.arange(size), none, tuple(f"synthetic-{i}" for i in numbers.tolist()))
+
+
+def _totals(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    totals: dict[str, dict[str, Any]] = {}
+    for record in ledger:
+        key = f"{record['from']} → {record['to']}: {record['type']}"
+        entry = totals.setdefault(key, {"messages": 0, "bytes": 0, "privacy": record["privacy"]})
+        entry["messages"] += 1
+        entry["bytes"] += record["bytes"]
+    return totals
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.get("fields", state).items()}
+    return [_plain(item) for item in state] if isinstance(state, list) else state

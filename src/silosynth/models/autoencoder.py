@@ -1,0 +1,198 @@
+"""An autoencoder of table codes: levels and normal scores ⇄ a vector of latents (SiloFuse, sections III-B and IV-A).
+
+Shapes: B rows, C columns with levels, S columns with scores, K all levels together, L latents.
+The first layer reads levels through one summed embedding, which equals one-hot encoding followed by a linear layer
+but never builds the one-hot matrix. Per-level work is done in buckets of columns of similar width, so that neither
+500 narrow columns nor one column of 10 000 levels costs a Python loop or a padded giant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_NEVER = -1e9  # logit of a level that does not exist
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a table's codes.
+
+    Attributes:
+        widths: number of levels of each of the C columns with levels.
+        level_of: for each of the S scores, the index of the column whose level 0 switches the score on; -1 for always.
+    """
+
+    widths: tuple[int, ...]
+    level_of: tuple[int, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to learn: every column is constant."""
+        return not self.widths and not self.level_of
+
+    @property
+    def levels(self) -> int:
+        """K, all levels together."""
+        return sum(self.widths)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where each column's levels begin among all K."""
+        ends = torch.tensor((0, *self.widths)).cumsum(0)
+        return tuple(ends[:-1].tolist())
+
+    def scored(self, levels_BC: Tensor) -> Tensor:
+        """Which scores (B, S) are on: those whose column is on its continuous part."""
+        on = torch.ones(len(levels_BC), len(self.level_of), dtype=torch.bool, device=levels_BC.device)
+        for s, c in enumerate(self.level_of):
+            if c >= 0:
+                on[:, s] = levels_BC[:, c] == 0
+        return on
+
+
+class Buckets(nn.Module):
+    """Softmax per column over a flat row of K logits, done for all columns of similar width at once."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.layout = layout
+        self.groups = _group_by_width(layout.widths)
+        for g, columns in enumerate(self.groups):
+            self.register_buffer(f"where_{g}", _positions(layout, columns), persistent=False)
+
+    def forward(self, logits_BK: Tensor) -> list[tuple[tuple[int, ...], Tensor, Tensor]]:
+        """Per group: its columns, their flat positions (c, w) and their logits (B, c, w)."""
+        padded = F.pad(logits_BK, (0, 1), value=_NEVER)
+        found = []
+        for g, columns in enumerate(self.groups):
+            where = self.get_buffer(f"where_{g}")
+            found.append((columns, where, padded[:, where]))
+        return found
+
+    def cross_entropy(self, logits_BK: Tensor, levels_BC: Tensor) -> Tensor:
+        """Sum over columns of the mean negative log-likelihood of the observed levels."""
+        total = logits_BK.new_zeros(())
+        for columns, _, logits in self(logits_BK):
+            right = levels_BC[:, list(columns)].unsqueeze(-1)
+            total = total - F.log_softmax(logits, dim=-1).gather(-1, right).sum() / len(logits_BK)
+        return total
+
+    def probabilities(self, logits_BK: Tensor) -> Tensor:
+        """Probabilities (B, K), summing to one within each column."""
+        flat = torch.zeros_like(F.pad(logits_BK, (0, 1)))
+        for _, where, logits in self(logits_BK):
+            flat[:, where] = F.softmax(logits, dim=-1)
+        return flat[:, :-1]
+
+    def draw(self, logits_BK: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Levels (B, C) drawn from the heads (Gumbel-max), or their modes where ``generator`` is None."""
+        levels = torch.zeros(len(logits_BK), len(self.layout.widths), dtype=torch.int64, device=logits_BK.device)
+        for columns, _, logits in self(logits_BK):
+            if generator is not None:
+                noise = torch.rand(logits.shape, generator=generator, device=logits.device).clamp_(1e-9, 1 - 1e-7)
+                logits = logits - torch.log(-torch.log(noise))
+            levels[:, list(columns)] = logits.argmax(dim=-1)
+        return levels
+
+
+class TableAutoencoder(nn.Module):
+    """Encoder and decoder, each of ``len(hidden) + 1`` linear layers with GELU between.
+
+    ``form`` is what lies between them: "plain", "vae" (mean and log-variance), or "noisy" (normalised latents; the
+    decoder learns to read them through Gaussian noise, which keeps levels apart by more than a generator's error).
+    ``spread`` adds a log-variance per score to the heads, as in the paper.
+    """
+
+    def __init__(self, layout: Layout, latents: int, hidden: Sequence[int], form: str, spread: bool) -> None:
+        super().__init__()
+        self.layout, self.latents, self.form, self.spread = layout, latents, form, spread
+        scores = len(layout.level_of)
+        self.of_levels = nn.Embedding(max(1, layout.levels), hidden[0])
+        self.of_scores = nn.Linear(max(1, scores), hidden[0])
+        self.encoder = _stack(hidden, latents * (2 if form == "vae" else 1))
+        self.decoder = _stack((latents, *reversed(hidden)), max(1, layout.levels + scores * (2 if spread else 1)))
+        self.buckets = Buckets(layout)
+        self.starts: Tensor
+        self.mean: Tensor
+        self.var: Tensor
+        self.register_buffer("starts", torch.tensor(layout.starts, dtype=torch.int64), persistent=False)
+        if form == "noisy":
+            self.register_buffer("mean", torch.zeros(latents))
+            self.register_buffer("var", torch.ones(latents))
+
+    def encode(self, levels_BC: Tensor, scores_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Latents (B, L) (posterior means), and their log-variances for a "vae"."""
+        h = self.of_scores(scores_BS if scores_BS.shape[1] else scores_BS.new_zeros(len(scores_BS), 1))
+        if levels_BC.shape[1]:
+            weight = self.of_levels.weight.to(h.dtype)
+            h = h + F.embedding_bag(levels_BC + self.starts, weight, mode="sum")
+        z = self.encoder(F.gelu(h)).float()
+        if self.form == "vae":
+            mean, logvar = z.chunk(2, dim=1)
+            return mean, logvar.clamp(-12, 6)
+        return (self._normalised(z) if self.form == "noisy" else z), None
+
+    def decode(self, z_BL: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Heads: logits (B, K), score means (B, S) and, with ``spread``, score log-variances (B, S)."""
+        out, levels, scores = self.decoder(z_BL).float(), self.layout.levels, len(self.layout.level_of)
+        logvar = out[:, levels + scores :].clamp(-10, 4) if self.spread else None
+        return out[:, :levels], out[:, levels : levels + scores], logvar
+
+    def loss(
+        self, levels_BC: Tensor, scores_BS: Tensor, noise_BL: Tensor, *, sigma: float, kl: float, weight: float
+    ) -> Tensor:
+        """Negative log-likelihood of a batch (paper, eq. 4), plus ``kl`` times the divergence for a "vae".
+
+        ``noise_BL`` is standard normal; ``sigma`` its size on "noisy" latents; ``weight`` that of squared score errors.
+        """
+        z, logvar = self.encode(levels_BC, scores_BS)
+        if logvar is not None:
+            divergence = 0.5 * (z.square() + logvar.exp() - 1 - logvar).sum(dim=1).mean()
+            read = self.likelihood(z + noise_BL * (0.5 * logvar).exp(), levels_BC, scores_BS, weight)
+            return read + kl * divergence
+        return self.likelihood(z + sigma * noise_BL if self.form == "noisy" else z, levels_BC, scores_BS, weight)
+
+    def likelihood(self, z_BL: Tensor, levels_BC: Tensor, scores_BS: Tensor, weight: float) -> Tensor:
+        """Negative log-likelihood of a batch under the heads decoded from ``z_BL`` (paper, eq. 4)."""
+        logits, means, spread = self.decode(z_BL)
+        on = self.layout.scored(levels_BC)
+        errors = (means - scores_BS).square()
+        errors = weight * errors if spread is None else 0.5 * (errors * (-spread).exp() + spread)
+        return self.buckets.cross_entropy(logits, levels_BC) + (errors * on).sum() / len(z_BL)
+
+    def _normalised(self, z: Tensor) -> Tensor:
+        if not self.training:
+            return (z - self.mean) / (self.var + 1e-5).sqrt()
+        var, mean = torch.var_mean(z, dim=0, correction=0)
+        with torch.no_grad():
+            self.mean.lerp_(mean, 0.05)
+            self.var.lerp_(var, 0.05)
+        return (z - mean) / (var + 1e-5).sqrt()
+
+
+def _stack(widths: Sequence[int], last: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for wide, narrow in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(wide, narrow), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], last))
+
+
+def _positions(layout: Layout, columns: tuple[int, ...]) -> Tensor:
+    """Flat logit positions (columns, widest) of a group; K stands for a level that does not exist."""
+    where = torch.full((len(columns), max(layout.widths[c] for c in columns)), layout.levels)
+    for row, c in enumerate(columns):
+        where[row, : layout.widths[c]] = layout.starts[c] + torch.arange(layout.widths[c])
+    return where
+
+
+def _group_by_width(widths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Columns in groups whose widths lie within a factor of two of each other."""
+    groups: dict[int, list[int]] = {}
+    for column, width in enumerate(widths):
+        groups.setdefault((width - 1).bit_length(), []).append(column)
+    return [tuple(columns) for _, columns in sorted(groups.items())]
