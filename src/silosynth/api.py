@@ -15,19 +15,22 @@ import torch
 
 from silosynth import __version__
 from silosynth.catalog import Algorithm, algorithm
-from silosynth.core.conversation import Party, Progress
+from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.messages import Struct
+from silosynth.core.schema import Table
 from silosynth.core.state import to_state
 from silosynth.core.streams import Streams
 from silosynth.evaluation import evaluate
 from silosynth.federation import Federation, simulate
 from silosynth.model import Model, as_dict, load, resolve_device
-from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.party import spawn
+from silosynth.runtime.checkpoint import CheckpointStore, PartStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
+from silosynth.runtime.progress import RichProgress
 
 __all__ = ["Federation", "Model", "evaluate", "fit", "load", "simulate"]
 
@@ -74,44 +77,51 @@ def fit(
     mark = _fingerprint(algorithm_name, config, federation, seed)
     place = Path(folder) if folder is not None else _default_folder(mark)
     store, ledger, streams = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl"), Streams(seed)
-    link, parts = _parties(runtime, entry, algorithm_name, federation, streams, where, store)
-    with link, _watching(progress) as watch:
+    with _link(runtime, entry, algorithm_name, federation, streams, where, store) as link, _watching(progress) as watch:
         coordinator = drive(
             lambda state: entry.coordinate(federation.roster, config, streams.child("coordinator"), where, state),
             link, ledger, store, watch, resume,
         )  # fmt: skip
-        model = Model(
-            algorithm_name, preset, seed, config, federation.roster, federation.columns, federation.schemas,
-            federation.flavour, coordinator, parts(), federation.rows, [as_dict(r) for r in ledger.records], where,
-        )  # fmt: skip
+        parts = _trained(link, store, entry, federation, where)
     if folder is None:
         shutil.rmtree(place)
-    return model
+    return Model(
+        algorithm_name, preset, seed, config, federation.roster, federation.columns, federation.schemas,
+        federation.flavour, coordinator, parts, federation.rows, [as_dict(record) for record in ledger.records], where,
+    )  # fmt: skip
 
 
-def _parties(
+def _link(
     runtime: str, entry: Algorithm, name: str, federation: Federation, streams: Streams, device: torch.device,
     store: CheckpointStore,
-) -> tuple[Link, Callable[[], dict[str, dict[str, Any]]]]:  # fmt: skip
-    """A link to the silos, and what collects their parts of the model once they are trained."""
+) -> Link:  # fmt: skip
     if runtime == "processes":
-        from silosynth.party import spawn
-
-        return spawn(name, federation, streams.seed, device, store.parties)
-    parties: dict[str, Party] = {
+        return spawn(name, federation, streams.seed, str(device), store.parties)
+    parties = {
         silo: entry.party(table, federation.schemas[silo], streams.child("party", silo), device)
         for silo, table in federation.tables.items()
     }
-    return InProcess(parties, store.parties), lambda: {
-        silo: party.trained() for silo, party in parties.items()  # type: ignore[attr-defined]
-    }
+    return InProcess(parties, store.parties)
+
+
+def _trained(
+    link: Link, store: CheckpointStore, entry: Algorithm, federation: Federation, device: torch.device
+) -> dict[str, dict[str, Any]]:
+    """Each silo's part of the model: it writes its state to its own folder, from which this simulation reads it."""
+    last = store.latest()
+    number = 1 if last is None else last.number + 1
+    link.save(number)
+    parts = {}
+    for silo, schema in federation.schemas.items():
+        party = entry.party(Table(()), schema, Streams(0), device)
+        party.restore(PartStore(store.parties / silo).load(number))
+        parts[silo] = party.trained()
+    return parts
 
 
 def _watching(progress: bool | Callable[[Progress], None]) -> Any:
     if callable(progress):
         return nullcontext(progress)
-    from silosynth.runtime.progress import RichProgress
-
     return RichProgress() if progress else nullcontext(None)
 
 

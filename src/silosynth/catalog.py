@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,15 +16,6 @@ from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
-
-
-class TrainedParty(Protocol):
-    """What a silo's side offers beyond `Party`."""
-
-    kept: list[Table]
-
-    def trained(self) -> dict[str, Any]:
-        """The silo's part of the model."""
 
 
 @dataclass(frozen=True)

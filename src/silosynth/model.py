@@ -123,9 +123,7 @@ class Model:
             "seed": self.seed,
             "rows": self.rows,
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
-            "columns": {
-                column.name: column.kind for schema in self.schemas.values() for column in schema.columns
-            },
+            "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},
             "sent": _totals(self.ledger),
             "guarantee": "none: no differential privacy was applied, no epsilon can be stated",
             "config": _plain(to_state(self.config)),
@@ -235,7 +233,9 @@ def _surrogate(schema: ColumnSchema, start: int, size: int) -> Column:
         return Column(schema.name, schema.dtype, numbers, none)
     if schema.dtype.startswith(("float", "Float")):
         return Column(schema.name, schema.dtype, numbers.double(), none)
-    return Column(schema.name, schema.dtype, torch.arange(size), none, tuple(f"synthetic-{i}" for i in numbers.tolist()))
+    return Column(
+        schema.name, schema.dtype, torch.arange(size), none, tuple(f"synthetic-{i}" for i in numbers.tolist())
+    )
 
 
 def _totals(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Table
 from silosynth.core.state import from_state, to_state
-from silosynth.core.messages import Struct
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
 from silosynth.encoders.column import (
@@ -185,7 +185,12 @@ def test_ten_thousand_levels_are_coded_without_a_matrix_of_that_width():
 def test_a_table_goes_there_and_back_in_column_order():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
-        {"a": rng.normal(size=300), "b": rng.choice(["x", "y"], 300), "c": np.full(300, 3), "d": rng.integers(0, 4, 300)}
+        {
+            "a": rng.normal(size=300),
+            "b": rng.choice(["x", "y"], 300),
+            "c": np.full(300, 3),
+            "d": rng.integers(0, 4, 300),
+        }
     )
     schema = infer(frame)
     table = to_table(frame, schema)

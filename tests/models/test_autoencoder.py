@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, Layout, TableAutoencoder
 from silosynth.models.calibration import calibrate
-from silosynth.models.flow import draw_times, flow_loss, sample_flow, time_grid
+from silosynth.models.flow import draw_times, flow_loss, last_time, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build, dropout
 from silosynth.models.training import Learner, batches, held_out
@@ -108,25 +110,43 @@ def test_calibration_gives_generated_rows_the_training_marginals():
         assert float(fixed_scores.quantile(q)) == pytest.approx(float(real.quantile(q)), abs=0.05)
 
 
-def test_a_linear_velocity_field_is_integrated_to_the_gaussian_it_belongs_to():
+def test_the_exact_velocity_is_integrated_to_the_gaussian_it_belongs_to():
     mean, scale = 2.0, 0.5
 
-    def exact(x, t, _=None):  # E[noise - data | x_t] for data N(mean, scale²)
-        t = t[:, None]
+    def wanted(x, t):  # E[noise - data | x_t] for data N(mean, scale²)
         variance = (1 - t) ** 2 * scale**2 + t**2
-        centred = x - (1 - t) * mean
-        return (t - (1 - t) * scale**2) / variance * centred - mean
+        return (t - (1 - t) * scale**2) / variance * (x - (1 - t) * mean) - mean
 
-    noise = torch.randn(20_000, 1, generator=generator("noise"))
-    x = sample_flow(exact, noise, time_grid(50, -0.5, 1.6, 0.0))
-    assert float(x.mean()) == pytest.approx(mean, abs=0.02)
-    assert float(x.std()) == pytest.approx(scale, abs=0.02)
-    noisy = sample_flow(exact, noise, time_grid(50, -0.5, 1.6, 0.4))
-    assert float(noisy.std()) == pytest.approx((scale**2 + 0.4**2) ** 0.5, abs=0.02)
-    t = draw_times(20_000, -0.5, 1.2, generator("times"))
+    def network(scaled, t, _=None):  # what `velocity` leaves to the network
+        t = t[:, None]
+        size = (t**2 + (1 - t) ** 2).sqrt()
+        x = scaled * size
+        return (wanted(x, t) - (2 * t - 1) / size**2 * x) * size
+
+    noise = start_noise(20_000, 1, generator("noise"))
+    for left, steps in ((0.0, 60), (0.4, 30)):
+        x = sample_flow(network, noise, steps, left)
+        assert float(x.mean()) == pytest.approx(mean, abs=0.02)
+        assert float(x.std()) == pytest.approx((scale**2 + left**2) ** 0.5, abs=0.02)
+    t = draw_times(20_000, 0.0, 1.0, 0.1, generator("times"))
     data = mean + scale * torch.randn(20_000, 1, generator=generator("data"))
-    worse = flow_loss(lambda x, t, g: exact(x, t) + 0.3, data, t, noise, None)
-    assert float(flow_loss(exact, data, t, noise, None)) < float(worse)
+    fresh = torch.randn(20_000, 1, generator=generator("fresh"))
+    exact = float(flow_loss(network, data, t, fresh, None))
+    assert exact < float(flow_loss(lambda x, t, g: network(x, t) + 0.3, data, t, fresh, None))
+
+
+def test_times_are_logit_normal_and_end_where_the_noise_is_left():
+    t = draw_times(10_000, 0.0, 1.0, 0.25, generator("times"))
+    assert float(t.min()) >= last_time(0.25) == 0.2
+    assert float(t.median()) == pytest.approx(
+        1 / (1 + np.exp(-NormalDist().inv_cdf(0.5 + NormalDist().cdf(np.log(0.25)) / 2))), abs=0.01
+    )
+
+
+def test_starting_points_are_standard_normal_and_more_even_than_independent_ones():
+    noise = start_noise(4096, 6, generator("noise"))
+    assert noise.mean(dim=0).abs().max() < 0.005
+    torch.testing.assert_close(noise.T @ noise / 4096, torch.eye(6), atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("target", ["noise", "latent"])

@@ -68,5 +68,9 @@ class Party(ABC):
         """All that is needed to continue, in storable form. Stays inside the silo."""
 
     @abstractmethod
+    def trained(self) -> State:
+        """The silo's part of the model: what `restore` needs to sample, without what only training needs."""
+
+    @abstractmethod
     def restore(self, state: State) -> None:
-        """Continue from what `state` returned."""
+        """Continue from what `state` or `trained` returned."""

@@ -10,8 +10,8 @@ numeric        on the continuous part, atoms…, missing        normal quantile 
 instants       as numeric, on a grid of days … nanoseconds    as numeric
 =============  =============================================  ==========================================
 
-An *atom* is a number that at least ``min_count`` rows share, and enough rows to matter. A level held by fewer than
-``min_count`` rows could name somebody: it is pooled into *rare* and never comes back by name.
+An *atom* is a number that many rows share and that stands out of its neighbourhood: zeros, special codes, heaps. A
+level held by fewer than ``min_count`` rows could name somebody: it is pooled into *rare* and never comes back by name.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from silosynth.core.schema import Column, ColumnSchema, Kind, Table
 from silosynth.encoders.quantile import Quantile, fit_quantile
 
 RARE = "(rare)"
+_STEPS = (1000, 500, 250, 100, 50, 25, 20, 10, 5, 2)  # grids on which people round, in units of the last decimal
+_REACH = 4  # neighbours on either side that tell what is usual around a number
 _INSTANT_GRIDS = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000)
 
 
@@ -37,8 +39,10 @@ class EncoderConfig(Struct):
 
     min_count: int = 5  # fewer rows than this never show as a level, an atom or a knot of their own
     pool_rare: bool = True  # False keeps every level by name: a level of one row then names somebody
-    atom_share: float = 0.01  # least share of rows that makes a number an atom
-    most_atoms: int = 50  # a number column with no more common values than this is modelled by its values alone
+    atom_count: int = 20  # least rows on an atom
+    atom_share: float = 0.001  # least share of rows on an atom
+    atom_ratio: float = 4.0  # an atom has so many times the rows that its neighbours' density lets expect
+    most_levels: int = 20  # a number column with no more values than this, all common, is modelled by its values alone
 
 
 @dataclass(frozen=True)
@@ -161,11 +165,12 @@ class NumericEncoder(Struct):
         return Column(self.name, self.dtype, torch.from_numpy(values), torch.from_numpy(missing))
 
     def _to_grid(self, values: np.ndarray) -> np.ndarray:
-        if self.decimals is not None:
-            values = np.round(values, self.decimals)
-        elif self.step > 0:
+        if self.step > 0:
             values = np.round(values / self.step) * self.step
-        return np.clip(values, self.low, self.high)
+        if self.decimals is not None:
+            values = np.round(values, self.decimals)  # the decimal number itself, not its neighbour
+        kept: np.ndarray = np.clip(values, self.low, self.high)
+        return kept
 
 
 Encoder = CategoricalEncoder | NumericEncoder
@@ -196,7 +201,7 @@ def _fit_numeric(
     whole = not column.values.is_floating_point()
     values = column.values[~column.missing].numpy()
     step = _grid(values, schema)
-    atoms = _atoms(values, config)
+    atoms = _atoms(values, _grid(values, schema, 0.95), config)
     rest = values[~np.isin(values, atoms)].astype(np.float64)
     quantile = None
     if len(rest):
@@ -208,12 +213,39 @@ def _fit_numeric(
     )  # fmt: skip
 
 
-def _atoms(values: np.ndarray, config: EncoderConfig) -> np.ndarray:
-    """Numbers that enough rows share: all that occur, if they are few and common, else those with a point mass."""
+def _atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.ndarray:
+    """Numbers that enough rows share: all that occur, if they are few and common, else those that stand out."""
     distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) <= config.most_atoms and len(distinct) and counts.min() >= config.min_count:
+    if 0 < len(distinct) <= config.most_levels and counts.min() >= config.min_count:
         return distinct
-    return distinct[counts >= max(config.min_count, config.atom_share * len(values))]
+    common = counts >= max(config.atom_count, config.atom_share * len(values))
+    special = _stand_out(distinct, counts, step, config.atom_ratio) | _codes_below(distinct, counts)
+    atoms: np.ndarray = distinct[common & special]
+    return atoms
+
+
+def _stand_out(distinct: np.ndarray, counts: np.ndarray, step: float, ratio: float) -> np.ndarray:
+    """Which values hold ``ratio`` times the rows that the density of their neighbours lets expect on a grid cell."""
+    out = np.zeros(len(distinct), dtype=bool)
+    places = distinct / (step or max(float(np.ptp(distinct)) / 1000, 1e-12))
+    for _ in range(3):  # what stands out must not raise the density of its neighbours: leave it out and look again
+        line = np.flatnonzero(~out)
+        if len(line) < 2 * _REACH:
+            break
+        rows = np.concatenate([[0], np.cumsum(counts[line])])
+        at = np.searchsorted(line, np.arange(len(distinct)))
+        low, high = np.maximum(at - _REACH, 0), np.minimum(at + _REACH, len(line) - 1)
+        nearby = rows[high + 1] - rows[low] - np.where(out, 0, counts)
+        right, left = np.maximum(places[line[high]], places), np.minimum(places[line[low]], places)
+        out = counts > ratio * nearby / np.maximum(right - left, high - low)
+    return out
+
+
+def _codes_below(distinct: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Special codes: a few negative values, of fewer rows than the rest, in a column that is otherwise not negative."""
+    below = distinct < 0
+    few = 0 < below.sum() <= _REACH and counts[below].sum() < 0.4 * counts.sum()
+    return below if few else np.zeros_like(below)
 
 
 def _range(values: np.ndarray, quantile: Quantile | None, schema: ColumnSchema) -> tuple[float, float]:
@@ -221,10 +253,16 @@ def _range(values: np.ndarray, quantile: Quantile | None, schema: ColumnSchema) 
     return (low if schema.low is None else schema.low), (high if schema.high is None else schema.high)
 
 
-def _grid(values: np.ndarray, schema: ColumnSchema) -> float:
+def _grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float:
+    """Step of the coarsest usual grid that holds ``share`` of the values; 0 for none."""
     if schema.kind == Kind.DATETIME.value:
         return float(next((unit for unit in _INSTANT_GRIDS if not np.any(values % unit)), 1))
-    return 0.0 if schema.decimals is None else 10.0**-schema.decimals
+    if schema.decimals is None or len(values) == 0:
+        return 0.0
+    units = np.round(values * 10.0**schema.decimals)
+    units = units[units != 0] if np.any(units != 0) else units  # zero lies on every grid and says nothing
+    fits = (many for many in _STEPS if np.mean(units % many == 0) >= share)
+    return next(fits, 1) * 10.0**-schema.decimals
 
 
 def encode_table(

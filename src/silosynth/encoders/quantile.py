@@ -38,11 +38,13 @@ class Quantile(Struct):
         """Normal scores (n,) of values (n,); random within a grid cell."""
         spread = values + _spread(len(values), self.step, rng)
         rank = np.interp(spread, self.values.numpy(), self.ranks.numpy())
-        return np.clip(ndtri(rank), -SCORE_LIMIT, SCORE_LIMIT)
+        scores: np.ndarray = np.clip(ndtri(rank), -SCORE_LIMIT, SCORE_LIMIT)
+        return scores
 
     def decode(self, scores: np.ndarray) -> np.ndarray:
         """Values (n,) of normal scores (n,), not yet rounded to a grid."""
-        return np.interp(ndtr(scores.astype(np.float64)), self.ranks.numpy(), self.values.numpy())
+        values: np.ndarray = np.interp(ndtr(scores.astype(np.float64)), self.ranks.numpy(), self.values.numpy())
+        return values
 
 
 def fit_quantile(

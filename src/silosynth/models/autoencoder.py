@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -177,7 +178,7 @@ class TableAutoencoder(nn.Module):
 
 def _stack(widths: Sequence[int], last: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for wide, narrow in zip(widths, widths[1:], strict=False):
+    for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.GELU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], last))
 

@@ -25,10 +25,21 @@ class ResidualMLP(nn.Module):
     def forward(self, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Prediction (B, L) at times in (0, 1)."""
         when = F.silu(self.time(_ratio_features(t_B)))
-        h = self.enter(x_BL)
+        h: Tensor = self.enter(x_BL)
         for block in self.blocks:
             h = block(h, when)
-        return self.leave(self.norm(h)).float()
+        out: Tensor = self.leave(self.norm(h))
+        return out.float()
+
+    @torch.no_grad()
+    def start_small(self) -> None:
+        """Let blocks start close to the identity, and the whole at zero."""
+        for block in self.modules():
+            if isinstance(block, _Block):
+                block.second.weight.mul_(0.1)
+                block.time.weight.mul_(0.1)
+        self.leave.weight.zero_()
+        self.leave.bias.zero_()
 
 
 class _Block(nn.Module):
@@ -40,7 +51,8 @@ class _Block(nn.Module):
 
     def forward(self, h: Tensor, when: Tensor) -> Tensor:
         scale, shift = self.time(when).chunk(2, dim=-1)
-        return h + 0.1 * self.second(F.silu(self.first(self.norm(h) * (1 + scale) + shift)))
+        change: Tensor = self.second(F.silu(self.first(self.norm(h) * (1 + scale) + shift)))
+        return h + change
 
 
 class PlainMLP(nn.Module):
@@ -56,7 +68,7 @@ class PlainMLP(nn.Module):
 
     def forward(self, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Prediction (B, L); dropout only where ``generator`` is given."""
-        h = self.layers[0](x_BL) + self.time(time_features(t_B, 64))
+        h: Tensor = self.layers[0](x_BL) + self.time(time_features(t_B, 64))
         for layer in self.layers[1:]:
             h = layer(dropout(F.gelu(h), self.rate, generator))
         return h.float()

@@ -1,51 +1,76 @@
 """Rectified flow: a network learns the velocity of the straight path from data to noise.
 
 x_t = (1 - t) x_0 + t e, velocity e - x_0 (Liu et al. 2023; Lipman et al. 2023). Times are logit-normal and stratified
-(Esser et al. 2024), so that a batch covers the path evenly. Shapes: B rows, L latents.
+(Esser et al. 2024), so that a batch covers the path evenly. The network learns what is left over by the best linear
+guess for data of unit variance (as in Karras et al. 2022). Shapes: B rows, L latents.
+
+Training and sampling end where the path's noise is ``noise`` times its data: closer to the data there is nothing that
+decoders who learnt to read through that noise would need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 Network = Callable[..., Tensor]
+_START = 0.9995  # the first time at sampling: at 1 the log noise-to-signal ratio is infinite
 
 
-def draw_times(n: int, mean: float, sd: float, generator: torch.Generator) -> Tensor:
-    """Stratified logit-normal times (n,) in (0, 1)."""
+def last_time(noise: float) -> float:
+    """The time at which noise is ``noise`` times data: t / (1 - t) = noise."""
+    return noise / (1 + noise)
+
+
+def draw_times(n: int, mean: float, sd: float, noise: float, generator: torch.Generator) -> Tensor:
+    """Stratified logit-normal times (n,), cut off below `last_time`."""
     device = generator.device
     cell = torch.randperm(n, generator=generator, device=device)
     rank = (cell + torch.rand(n, generator=generator, device=device)) / n
-    return torch.sigmoid(mean + sd * torch.special.ndtri(rank.clamp(1e-5, 1 - 1e-5)))
+    end = torch.tensor(last_time(noise), dtype=torch.float64).logit()
+    least = float(torch.special.ndtr((end - mean) / sd))
+    return torch.sigmoid(mean + sd * torch.special.ndtri((least + (1 - least) * rank).clamp(1e-5, 1 - 1e-5)))
 
 
-def flow_loss(network: Network, x_BL: Tensor, t_B: Tensor, noise_BL: Tensor, generator: torch.Generator | None) -> Tensor:
+def velocity(network: Network, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Predicted velocity (B, L) at x_t: the best linear guess for unit-variance data, corrected by the network."""
+    t = t_B[:, None]
+    spread = (t.square() + (1 - t).square()).rsqrt()
+    return (2 * t - 1) * spread.square() * x_BL + spread * network(x_BL * spread, t_B, generator)
+
+
+def flow_loss(
+    network: Network, x_BL: Tensor, t_B: Tensor, noise_BL: Tensor, generator: torch.Generator | None
+) -> Tensor:
     """Mean squared error of the predicted velocity."""
     t = t_B[:, None]
-    return (network((1 - t) * x_BL + t * noise_BL, t_B, generator) - (noise_BL - x_BL)).square().mean()
+    guess = velocity(network, (1 - t) * x_BL + t * noise_BL, t_B, generator)
+    return (guess - (noise_BL - x_BL)).square().mean()
 
 
-def time_grid(steps: int, mean: float, sd: float, noise: float) -> Tensor:
-    """Decreasing times (steps + 1,) from 1 to where the path's noise is ``noise`` times its data; dense in between.
+def start_noise(n: int, latents: int, generator: torch.Generator) -> Tensor:
+    """Standard normal starting points (n, L) from a scrambled Sobol sequence: they cover the space evenly.
 
-    Stopping short of t = 0 leaves on the data just the noise through which the decoders have learnt to read.
+    A generated table then has less sampling error than one of independent draws.
     """
-    rank = torch.linspace(0.999, 0.001, steps + 1, dtype=torch.float64)
-    t = torch.sigmoid(mean + sd * torch.special.ndtri(rank))
-    t, end = (t - t[-1]) / (t[0] - t[-1]), noise / (1 + noise)
-    return (end + (1 - end) * t).float()
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator, device=generator.device))
+    points = torch.quasirandom.SobolEngine(latents, scramble=True, seed=seed).draw(n, dtype=torch.float64)
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    noise: Tensor = torch.special.ndtri(points.clamp(1e-7, 1 - 1e-7)).float().to(generator.device)
+    return noise[order]
 
 
-def sample_flow(network: Network, noise_BL: Tensor, times: Tensor) -> Tensor:
-    """Carry noise (B, L) along ``times`` by Heun's method (a last step to 0 is Euler's); scaled back to data."""
-    x = noise_BL
-    for now, then in zip(times[:-1].tolist(), times[1:].tolist(), strict=True):
-        slope = network(x, x.new_full((len(x),), now))
+def sample_flow(network: Network, noise_BL: Tensor, steps: int, noise: float) -> Tensor:
+    """Carry noise (B, L) to data plus ``noise`` in equal steps by Heun's method (a last step to 0 is Euler's)."""
+    x, times = noise_BL, torch.linspace(_START, last_time(noise), steps + 1).tolist()
+    for now, then in pairwise(times):
+        slope = velocity(network, x, x.new_full((len(x),), now))
         if then > 0:
-            ahead = network(x + (then - now) * slope, x.new_full((len(x),), then))
+            ahead = velocity(network, x + (then - now) * slope, x.new_full((len(x),), then))
             slope = (slope + ahead) / 2
         x = x + (then - now) * slope
-    return x / (1 - float(times[-1]))
+    latents: Tensor = x / (1 - times[-1])
+    return latents

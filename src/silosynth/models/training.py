@@ -22,13 +22,14 @@ class Learner:
         rate: peak learning rate.
         steps: all steps of the schedule: a linear rise over ``warmup`` of them, then a half cosine to zero.
         decay: weight decay.
-        average: decay of the moving average per step; 0 for none (the average then equals the weights).
+        average: length of the moving average as a share of all steps; 0 for none (it then equals the weights).
     """
 
     def __init__(
-        self, network: nn.Module, *, rate: float, steps: int, decay: float, average: float, warmup: float = 0.05
+        self, network: nn.Module, *, rate: float, steps: int, decay: float, average: float, warmup: float = 0.03
     ) -> None:
-        self.network, self.rate, self.steps, self.average, self.warmup = network, rate, steps, average, warmup
+        self.network, self.rate, self.steps, self.warmup = network, rate, steps, warmup
+        self.remember = 1 - 1 / max(1.0, average * steps)
         self.weights = list(network.parameters())
         self.optimizer = torch.optim.AdamW(self.weights, lr=rate, betas=(0.9, 0.99), weight_decay=decay, fused=True)
         self.smooth = [weight.detach().clone() for weight in self.weights]
@@ -48,7 +49,7 @@ class Learner:
         nn.utils.clip_grad_norm_(self.weights, clip, foreach=True)
         self.optimizer.step()
         self.step += 1
-        decay = min(self.average, self.step / (self.step + 20))
+        decay = min(self.remember, self.step / (self.step + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)
 
     def judge(self, loss: float) -> None:
@@ -63,7 +64,7 @@ class Learner:
     def use(self, weights: list[Tensor]) -> list[Tensor]:
         """Put ``weights`` into the network; returns what was there."""
         before = [weight.detach().clone() for weight in self.weights]
-        torch._foreach_copy_(self.weights, weights)
+        torch._foreach_copy_([weight.detach() for weight in self.weights], weights)
         return before
 
     def state(self) -> dict[str, Any]:

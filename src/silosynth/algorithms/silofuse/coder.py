@@ -6,7 +6,7 @@ Shapes: N training rows, B a batch of them, C columns with levels, S columns wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -35,17 +35,25 @@ class CoderConfig(Struct):
     hidden: tuple[int, ...] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: int = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy"] = "noisy"  # what lies between encoder and decoder
-    sigma: float = 0.1  # noise through which a "noisy" decoder reads unit-variance latents
+    sigma: float = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
     kl: float = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: float = 5.0  # of squared score errors against cross-entropy
-    steps: int = 3000  # iterations
+    fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
+    steps: int = 1500  # iterations
     batch: int = 512
     rate: float = 4e-3
     decay: float = 1e-4
     held_out: float = 0.1  # share of training rows (at most 2 000) that judge when to stop
     sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
     calibrate: bool = True  # fit the decoded marginals to the silo's own
+
+
+def sized(config: CoderConfig, rows: int) -> CoderConfig:
+    """The config for a table of so many rows."""
+    if not config.fit_to_rows:
+        return config
+    return replace(config, steps=min(config.steps, max(400, rows // 10)), batch=min(config.batch, max(32, rows // 8)))
 
 
 class Coder:
@@ -74,7 +82,7 @@ class Coder:
         if len(self.table) < LEAST_ROWS:
             raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
         rng = self.streams.child("encoders").numpy()
-        self.config = config
+        self.config = config = sized(config, len(self.table))
         self.encoders = tuple(
             fit_encoder(column, self.schema[column.name], config.encoders, rng) for column in self.table.columns
         )
@@ -186,7 +194,5 @@ class Coder:
 
 def _layout(encoders: tuple[Encoder, ...]) -> Layout:
     with_levels = [encoder for encoder in encoders if encoder.width > 1]
-    level_of = [
-        with_levels.index(encoder) if encoder.width > 1 else -1 for encoder in encoders if encoder.continuous
-    ]
+    level_of = [with_levels.index(encoder) if encoder.width > 1 else -1 for encoder in encoders if encoder.continuous]
     return Layout(tuple(encoder.width for encoder in with_levels), tuple(level_of))

@@ -28,6 +28,8 @@ from silosynth.algorithms.silofuse.coder import Coder
 from silosynth.algorithms.silofuse.latent import LatentGenerator
 from silosynth.algorithms.silofuse.stacked import (
     PRESETS as STACKED,
+)
+from silosynth.algorithms.silofuse.stacked import (
     Prepare,
     SiloFuseConfig,
     Synthesise,
@@ -48,8 +50,10 @@ from silosynth.models.training import batches
 
 def _jointly(config: SiloFuseConfig) -> SiloFuseConfig:
     """The paper's gaussian diffusion on plain latents, with the iterations and widths of ``config``."""
-    coder = replace(config.coder, form="plain", calibrate=False, rate=1e-3)
-    latent = replace(config.latent, path="gaussian", target="latent", average=0.0, batch=512, rate=1e-3)
+    coder = replace(config.coder, form="plain", calibrate=False, fit_to_rows=False, rate=1e-3)
+    latent = replace(
+        config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3
+    )
     return replace(config, coder=coder, latent=latent)
 
 
@@ -157,26 +161,26 @@ def coordinate(
 ) -> Conversation[dict[str, Any]]:
     """Train; returns the coordinator's part of the model."""
     if state is None:
-        replies = yield roster.everyone(prepare(roster, config))
+        coder = replace(config.coder, steps=config.latent.steps)  # both sides follow one schedule
+        replies = yield roster.everyone(prepare(roster, replace(config, coder=coder)))
         rows, widths = check_rows(replies, roster)
         state = {"rows": rows, "widths": widths, "generator": None}
-    generator = LatentGenerator(sum(state["widths"]), config.latent, streams.child("diffusion"), device)
+    generator = LatentGenerator(state["rows"], sum(state["widths"]), config.latent, streams.child("diffusion"), device)
     if state["generator"] is not None:
         generator.restore(state["generator"])
-    learner, total = generator.learner, config.latent.steps
-    while learner.step < total:
+    while not generator.finished:
         yield from _train_part(roster, generator, state["rows"], state["widths"])
-        yield Progress("joint training", learner.step, total)
+        yield Progress("joint training", generator.learner.step, generator.config.steps)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
-    return {"widths": state["widths"], "generator": generator.state(training=False)}
+    return {"rows": state["rows"], "widths": state["widths"], "generator": generator.state(training=False)}
 
 
 def _train_part(roster: Roster, generator: LatentGenerator, rows: int, widths: list[int]) -> Conversation[None]:
     config, learner = generator.config, generator.learner
-    part = learner.step // config.part
+    part = learner.step // generator.part
     draw = generator.streams.child("part", part).torch(generator.device)
     order = batches(rows, config.batch, generator.streams.child("rows", part).torch())
-    while learner.step < min(config.steps, (part + 1) * config.part):
+    while learner.step < min(config.steps, (part + 1) * generator.part):
         yield from _iterate(roster, generator, next(order), widths, draw)
 
 

@@ -5,21 +5,22 @@ Shapes: N training rows, B a batch of them, L latents, G generated rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from silosynth.core.messages import Struct
 from silosynth.core.streams import Streams
 from silosynth.models.denoiser import PlainMLP, ResidualMLP
-from silosynth.models.flow import draw_times, flow_loss, sample_flow, time_grid
+from silosynth.models.flow import draw_times, flow_loss, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches, held_out
+
+_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +29,51 @@ class LatentConfig(Struct):
 
     path: Literal["flow", "gaussian"] = "flow"  # rectified flow, or the paper's Gaussian diffusion
     network: Literal["residual", "plain"] = "residual"  # residual blocks, or the paper's plain layers
+    fit_to_rows: bool = True  # small tables get narrower networks, fewer steps and smaller batches: see `sized`
     width: int = 512  # of the denoiser's hidden layers
     depth: int = 4  # residual blocks, or plain layers (paper: 8)
     dropout: float = 0.0  # of the plain layers (paper: 0.01)
     steps: int = 8000  # iterations
-    part: int = 250  # iterations between held-out checks and safe points
-    patience: int = 0  # stop after so many checks without improvement; 0 for never
+    checks: int = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: int = 1024
-    rate: float = 2e-3
+    rate: float = 2.5e-3
     decay: float = 1e-3  # weight decay
-    average: float = 0.999  # decay of the moving average of the weights; 0 for none
+    average: float = 0.12  # length of the moving average of the weights as a share of all steps; 0 for none
     held_out: float = 0.1  # share of training rows (at most 2 000) that judge the averaged weights
-    noise: float = 0.0  # Gaussian noise on training latents
-    time_mean: float = -0.5  # of the logit-normal law of training times
-    time_sd: float = 1.2
+    time_mean: float = 0.0  # of the logit-normal law of training times
+    time_sd: float = 1.0
+    left: float = 0.15  # noise at which the flow ends, in data units: the decoders' sigma (0 for exact decoders)
     diffusion_steps: int = 200  # T of the Gaussian path (paper: 200)
     schedule: Literal["linear", "cosine"] = "linear"  # of its variances
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
-    sample_steps: int = 50  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
-    left: float = 0.1  # noise left on flow samples, in data units: the decoders' sigma (0 for exact decoders)
+    sample_steps: int = 15  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
     eta: float = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where it is fast
+
+
+def sized(config: LatentConfig, rows: int) -> LatentConfig:
+    """The config for a table of so many rows: width grows with their 0.4th power, steps with their 0.75th.
+
+    Wide networks trained long on few rows remember them.
+    """
+    if not config.fit_to_rows:
+        return config
+    return replace(
+        config,
+        width=min(config.width, 64 * max(1, round(rows**0.4 / 8))),
+        steps=min(config.steps, max(100, round(3.3 * rows**0.75))),
+        batch=min(config.batch, max(32, rows // 4)),
+    )
 
 
 class LatentGenerator:
     """Learns the law of latents; `train` in parts, `sample` at the end. Judged by held-out rows, best weights kept."""
 
-    def __init__(self, latents: int, config: LatentConfig, streams: Streams, device: torch.device) -> None:
-        self.latents, self.config, self.streams, self.device = latents, config, streams, device
+    def __init__(self, rows: int, latents: int, config: LatentConfig, streams: Streams, device: torch.device) -> None:
+        self.latents, self.streams, self.device = latents, streams, device
+        self.config = config = sized(config, rows)
         self.mean, self.scale = torch.zeros(latents, device=device), torch.ones(latents, device=device)
-        draw = streams.child("weights").torch()
-        if config.network == "residual":
-            network = build(ResidualMLP, latents, config.width, config.depth, generator=draw)
-        else:
-            network = build(PlainMLP, latents, config.width, config.depth, config.dropout, generator=draw)
-        self.network = network.to(device)
+        self.network = _network(latents, config, streams.child("weights").torch()).to(device)
         self.learner = Learner(
             self.network, rate=config.rate, steps=config.steps, decay=config.decay, average=config.average
         )
@@ -70,15 +81,14 @@ class LatentGenerator:
         self.arithmetic = torch.bfloat16 if _bfloat16(config.precision, device) else torch.float32
 
     @property
-    def parts(self) -> int:
-        """How many parts `train` has at most."""
-        return -(-self.config.steps // self.config.part)
+    def part(self) -> int:
+        """Iterations between two checks."""
+        return max(1, self.config.steps // self.config.checks)
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done, or the held-out loss has stopped falling."""
-        config = self.config
-        return self.learner.step >= config.steps or 0 < config.patience <= self.learner.since_best
+        """Whether all steps are done."""
+        return self.learner.step >= self.config.steps
 
     def standardise(self, z_NL: Tensor) -> Tensor:
         """Fix mean and scale from the training latents; returns them standardised."""
@@ -92,23 +102,20 @@ class LatentGenerator:
     def train(self, x_NL: Tensor) -> float:
         """One part of the training on standardised latents (paper, Algorithm 1, lines 13-18); the held-out loss."""
         config = self.config
-        part = self.learner.step // config.part
+        part = self.learner.step // self.part
         rows, judges = held_out(len(x_NL), config.held_out, 2000, self.streams.child("held-out").torch())
         draw = self.streams.child("part", part).torch(self.device)
         order = batches(len(rows), config.batch, draw)
-        goal = min(config.steps, (part + 1) * config.part)
+        goal = min(config.steps, (part + 1) * self.part)
         rows = rows.to(self.device)
         while self.learner.step < goal:
-            x_BL = x_NL[rows[next(order)]]
-            if config.noise:
-                x_BL = x_BL + config.noise * torch.randn(x_BL.shape, generator=draw, device=self.device)
-            self.learner.descend(self._loss(x_BL, draw, draw), clip=1.0)
+            self.learner.descend(self._loss(x_NL[rows[next(order)]], draw, draw), clip=1.0)
         loss = self._held_out_loss(x_NL[judges.to(self.device)])
         self.learner.judge(loss)
         return loss
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Noise a batch, denoise it in one step of the Gaussian path; the result (B, L) and its squared error (eq. 5)."""
+        """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""
         steps = torch.randint(self.gaussian.steps, (len(z_BL),), generator=draw, device=self.device)
         noise = torch.randn(z_BL.shape, generator=draw, device=self.device)
         clean = self.gaussian.clean(self.network, self.gaussian.noised(z_BL, steps, noise), steps, draw)
@@ -119,11 +126,12 @@ class LatentGenerator:
         self.learner.use(self.learner.best_weights)
 
     @torch.no_grad()
-    def sample(self, n: int, streams: Streams, chunk: int = 4096) -> Tensor:
+    def sample(self, n: int, streams: Streams) -> Tensor:
         """Fresh latents (n, L), on the CPU (paper, Algorithm 2, lines 3-4)."""
         draw = streams.torch(self.device)
-        drawn = [self._sample(size, draw) for size in _sizes(n, chunk)]
-        return torch.cat(drawn).cpu() if drawn else torch.zeros(0, self.latents)
+        start = start_noise if self.config.path == "flow" else _independent_noise
+        drawn = [self._denoised(noise, draw) for noise in start(n, self.latents, draw).split(_CHUNK)]
+        return torch.cat(drawn).cpu()
 
     def state(self, training: bool) -> dict[str, Any]:
         """All that is needed to continue training, or (smaller) to sample."""
@@ -151,7 +159,7 @@ class LatentGenerator:
         config = self.config
         noise = torch.randn(x_BL.shape, generator=draw, device=self.device)
         if config.path == "flow":
-            t = draw_times(len(x_BL), config.time_mean, config.time_sd, draw)
+            t = draw_times(len(x_BL), config.time_mean, config.time_sd, config.left, draw)
             with self._arithmetic():
                 return flow_loss(self.network, x_BL, t, noise, drop)
         steps = torch.randint(self.gaussian.steps, (len(x_BL),), generator=draw, device=self.device)
@@ -167,25 +175,31 @@ class LatentGenerator:
         self.learner.use(trained)
         return loss
 
-    def _sample(self, n: int, draw: torch.Generator) -> Tensor:
+    def _denoised(self, noise_GL: Tensor, draw: torch.Generator) -> Tensor:
         config = self.config
-        noise = torch.randn(n, self.latents, generator=draw, device=self.device)
         with self._arithmetic():
             if config.path == "flow":
-                x = sample_flow(self.network, noise, time_grid(config.sample_steps, config.time_mean, 1.6, config.left))
+                x = sample_flow(self.network, noise_GL, config.sample_steps, config.left)
             else:
-                x = self.gaussian.sample(self.network, noise, config.sample_steps, config.eta, draw)
+                x = self.gaussian.sample(self.network, noise_GL, config.sample_steps, config.eta, draw)
         return x * self.scale + self.mean
 
 
-def _sizes(n: int, chunk: int) -> Iterator[int]:
-    for start in range(0, n, chunk):
-        yield min(chunk, n - start)
+def _network(latents: int, config: LatentConfig, draw: torch.Generator) -> nn.Module:
+    if config.network == "plain":
+        return build(PlainMLP, latents, config.width, config.depth, config.dropout, generator=draw)
+    network = build(ResidualMLP, latents, config.width, config.depth, generator=draw)
+    network.start_small()
+    return network
+
+
+def _independent_noise(n: int, latents: int, draw: torch.Generator) -> Tensor:
+    return torch.randn(n, latents, generator=draw, device=draw.device)
 
 
 def _bfloat16(precision: str, device: torch.device) -> bool:
     if precision != "auto":
         return precision == "bfloat16"
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

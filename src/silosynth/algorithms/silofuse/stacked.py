@@ -16,8 +16,8 @@ eq. (1), (2), (5)                     `models.gaussian`; eq. (4): `models.autoen
 
 Readings and deviations, each an option:
 
-* The paper hovers between autoencoder and VAE: ``coder.form``. Ours is "noisy": the decoder learns to read unit-variance
-  latents through noise, so that levels lie further apart than the generator's error.
+* The paper hovers between autoencoder and VAE: ``coder.form``. Ours is "noisy": the decoder learns to read
+  unit-variance latents through noise, so that levels lie further apart than the generator's error.
 * Its eq. (5) predicts latents, its text noise: ``latent.target``. Ours is neither: the velocity of a rectified flow.
 * "Embedding 32 and hidden 1024" are read as the widths of two hidden layers, divided among the silos.
 * 25 sampling steps against 200 in training need a respaced sampler: strided posterior (``eta`` = 1) or DDIM (0).
@@ -26,8 +26,8 @@ Readings and deviations, each an option:
 * Whoever is the paper's C_1, coordinator and silo at once, runs both roles; the conversation is the same.
 
 What leaves a silo: the number of its rows and latents; **one latent vector per training row, un-noised**, to the
-coordinator; synthetic columns, to whoever assembles the table (not at all if they stay partitioned). Latents hide values
-from somebody who knows nothing about them; they are not anonymous. No formal guarantee protects anybody here.
+coordinator; synthetic columns, to whoever assembles the table (not at all if they stay partitioned). Latents hide
+values from somebody who knows nothing about them; they are not anonymous. No formal guarantee protects anybody here.
 
 The number and size of messages do not depend on the number of iterations.
 
@@ -68,22 +68,23 @@ class SiloFuseConfig(Struct):
 
 _PAPER = SiloFuseConfig(
     coder=CoderConfig(
-        hidden=(1024, 32), latents_per_column=1, form="plain", spread=True, weight=1.0, steps=500_000, rate=1e-3,
-        decay=0.0, calibrate=False,
+        hidden=(1024, 32), latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False,
+        steps=500_000, rate=1e-3, decay=0.0, calibrate=False,
     ),
     latent=LatentConfig(
-        path="gaussian", network="plain", depth=8, dropout=0.01, steps=500_000, part=5000, batch=512, rate=1e-3,
-        decay=0.0, average=0.0, sample_steps=25,
+        path="gaussian", network="plain", depth=8, dropout=0.01, fit_to_rows=False, steps=500_000, checks=100,
+        batch=512, rate=1e-3, decay=0.0, average=0.0, sample_steps=25,
     ),
     divide=True,
 )  # fmt: skip
 
 PRESETS: Mapping[str, SiloFuseConfig] = {
     "paper": _PAPER,
-    "fast": SiloFuseConfig(coder=CoderConfig(steps=1000), latent=LatentConfig(width=256, steps=2000, sample_steps=25)),
-    "tiny": SiloFuseConfig(coder=CoderConfig(steps=100), latent=LatentConfig(width=64, steps=100,part=50, sample_steps=5)),
+    "fast": SiloFuseConfig(coder=CoderConfig(steps=800), latent=LatentConfig(width=320, steps=1600, sample_steps=12)),
     "balanced": SiloFuseConfig(),
-    "best": SiloFuseConfig(coder=CoderConfig(steps=6000), latent=LatentConfig(width=768, steps=24_000)),
+    "best": SiloFuseConfig(
+        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, depth=5, steps=20_000, sample_steps=25)
+    ),
 }
 
 
@@ -229,7 +230,7 @@ def coordinate(
         state = {"latents": z_NL, "widths": widths, "generator": None}
         yield Checkpoint(state)
     generator = yield from _train_diffusion(config.latent, streams, device, state)
-    model = {"widths": state["widths"], "generator": generator.state(training=False)}
+    model = {"rows": len(state["latents"]), "widths": state["widths"], "generator": generator.state(training=False)}
     if config.coder.calibrate:
         z_GL = generator.sample(config.calibration_rows, streams.child("calibration"))
         yield roster.each(dict(zip(roster, map(Calibrate, split(z_GL, state["widths"])), strict=True)))
@@ -240,7 +241,7 @@ def synthesise(
     roster: Roster, config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (paper, Algorithm 2)."""
-    generator = LatentGenerator(sum(model["widths"]), config.latent, streams, device)
+    generator = LatentGenerator(model["rows"], sum(model["widths"]), config.latent, streams, device)
     generator.restore(model["generator"])
     z_GL = generator.sample(rows, streams.child("latents"))
     draw, share = "/".join(streams.path), config.synthesis == "shared"
@@ -284,13 +285,13 @@ def _train_diffusion(
     config: LatentConfig, streams: Streams, device: torch.device, state: dict[str, Any]
 ) -> Conversation[LatentGenerator]:
     z_NL = state["latents"].to(device)
-    generator = LatentGenerator(z_NL.shape[1], config, streams.child("diffusion"), device)
+    generator = LatentGenerator(len(z_NL), z_NL.shape[1], config, streams.child("diffusion"), device)
     if state["generator"] is not None:
         generator.restore(state["generator"])
     x_NL = generator.standardise(z_NL)
     while not generator.finished:
         loss = generator.train(x_NL)
-        yield Progress("diffusion", generator.learner.step, config.steps, {"held-out loss": loss})
+        yield Progress("diffusion", generator.learner.step, generator.config.steps, {"held-out loss": loss})
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     generator.finish()
     return generator

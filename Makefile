@@ -1,0 +1,48 @@
+# `make demo` and `make test` need Python 3.10 or newer, make, and a network the first time.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test slow check format wheel clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
+	$(BIN)/silosynth demo
+
+test: $(VENV)/.dev ## Quick tests
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/.dev ## The tests that take minutes
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+check: $(VENV)/.dev ## Style, types, and which folder may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(VENV)/.run ## Build dist/*.whl
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+clean: ## Remove the virtual environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# Both stamps share one environment; the install is editable, so only a changed list of packages runs pip again.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "silosynth needs Python 3.10 or newer, not " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.run

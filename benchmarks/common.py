@@ -1,0 +1,95 @@
+"""What every benchmark here shares: data, splits, a stamp, and where results go.
+
+Data sets come from the folder that the environment variable SILOSYNTH_DATA names. Results are JSON files in
+``benchmarks/results``, stamped with commit and machine, with a Markdown table beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import silosynth as ss
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def table(name: str) -> pd.DataFrame:
+    """A data set by name; identifiers that its publisher made up are dropped."""
+    frame, info = ss.datasets.load(name, return_info=True)
+    return frame.drop(columns=[name for name, kind in info.kinds.items() if kind == "identifier"])
+
+
+def split(frame: pd.DataFrame, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A random two thirds for training, the rest held out."""
+    order = np.random.default_rng(seed).permutation(len(frame))
+    cut = len(frame) * 2 // 3
+    return frame.iloc[order[:cut]].reset_index(drop=True), frame.iloc[order[cut:]].reset_index(drop=True)
+
+
+@contextmanager
+def clock() -> Iterator[dict[str, float]]:
+    """Seconds that the block took, in ``["seconds"]``."""
+    taken: dict[str, float] = {}
+    start = time.perf_counter()
+    yield taken
+    taken["seconds"] = time.perf_counter() - start
+
+
+def peak_gigabytes() -> float:
+    """Largest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def stamp() -> dict[str, Any]:
+    """Commit and machine."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    dirty = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True).stdout
+    return {
+        "commit": commit.stdout.strip() + ("+changes" if dirty else ""),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def keep(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write ``results/<name>.json`` and ``.md``, and print the table."""
+    RESULTS.mkdir(exist_ok=True)
+    content = {"stamp": stamp(), "rows": list(rows)}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    text = markdown(rows) + "\n\n" + ", ".join(f"{key} {value}" for key, value in content["stamp"].items()) + "\n"
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    print(text, flush=True)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows with the same keys as a Markdown table."""
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(_shown(row[key]) for key in head) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,62 @@
+"""Organisations that may not pool their tables train one generator of synthetic tables together.
+
+>>> import silosynth as ss
+>>> federation = ss.simulate(frame, silos={"bank": ["income"], "clinic": ["age"]})  # doctest: +SKIP
+>>> model = ss.fit("silofuse", federation, preset="fast", seed=7)  # doctest: +SKIP
+>>> table = model.sample(1000)  # doctest: +SKIP
+
+Importing the package loads nothing else: a public name is resolved when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from silosynth import datasets
+    from silosynth.api import fit
+    from silosynth.core.errors import SilosynthError
+    from silosynth.evaluation import Report, evaluate
+    from silosynth.federation import Federation, simulate
+    from silosynth.model import Model, load
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Federation",
+    "Model",
+    "Report",
+    "SilosynthError",
+    "__version__",
+    "datasets",
+    "evaluate",
+    "fit",
+    "load",
+    "simulate",
+]
+
+_HOMES = {
+    "Federation": "silosynth.federation",
+    "Model": "silosynth.model",
+    "Report": "silosynth.evaluation",
+    "SilosynthError": "silosynth.core.errors",
+    "evaluate": "silosynth.evaluation",
+    "fit": "silosynth.api",
+    "load": "silosynth.model",
+    "simulate": "silosynth.federation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "datasets":
+        return importlib.import_module("silosynth.datasets")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

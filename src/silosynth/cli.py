@@ -1,0 +1,67 @@
+"""The command ``silosynth``: parse, assemble, one call. Each command lives in a file of its own.
+
+Nothing heavy is imported here: a command loads what it needs when it runs, so that ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Annotated
+
+import typer
+
+from silosynth import __version__
+from silosynth.commands import datasets, demo, evaluate, inspect, party, run, sample
+
+app = typer.Typer(
+    name="silosynth",
+    help="Train one generator of synthetic tables on tables that may not be pooled, and measure what it gives away.",
+    epilog="Example: silosynth demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+demo.register(app)
+run.register(app)
+sample.register(app)
+evaluate.register(app)
+inspect.register(app)
+datasets.register(app)
+party.register(app)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"silosynth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Train one generator of synthetic tables on tables that may not be pooled, and measure what it gives away."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    # PyTorch's threads spin while they wait for each other. On a machine that does something else as well this costs
+    # several times the work itself; waiting passively costs next to nothing. Set before PyTorch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "--debug" not in sys.argv:
+        sys.excepthook = _in_one_line
+    typer.main.get_command(app)(prog_name="silosynth")
+
+
+def _in_one_line(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
+    """Show an error that nobody foresaw."""
+    detail = (str(error).splitlines() or [""])[0]
+    print(f"internal error: {kind.__name__}: {detail}", file=sys.stderr)
+    print("       This is a fault in silosynth: run again with --debug and report what it shows.", file=sys.stderr)

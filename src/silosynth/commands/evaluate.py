@@ -1,0 +1,90 @@
+"""``silosynth evaluate``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silosynth.commands.session import Debug, Json, Quiet, Session, session
+
+if TYPE_CHECKING:
+    from silosynth.evaluation.scores import Report
+
+EXAMPLE = """Example: silosynth evaluate --train train.csv --holdout holdout.csv --synthetic synthetic.csv
+--target income --report report.html"""
+
+Table = Path
+Train = Annotated[Path, typer.Option("--train", help="The real rows that the generator was trained on.")]
+Synthetic = Annotated[Path, typer.Option("--synthetic", help="The synthetic rows.")]
+Holdout = Annotated[
+    Path | None, typer.Option("--holdout", help="Real rows that it has not seen; without them some figures are absent.")
+]
+Target = Annotated[str | None, typer.Option("--target", help="The column that models learn to predict.")]
+Silos = Annotated[
+    Path | None, typer.Option("--silos", help="An experiment file: tells pairs within a silo from pairs across.")
+]
+Out = Annotated[Path | None, typer.Option("--report", help="File to write: .html, or .json.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of subsamples and models; the same seed, the same report.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("evaluate", epilog=EXAMPLE)(evaluate)
+
+
+def evaluate(
+    train: Train,
+    synthetic: Synthetic,
+    holdout: Holdout = None,
+    target: Target = None,
+    silos: Silos = None,
+    report: Out = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure what a synthetic table is worth and what it gives away."""
+    with session(as_json, quiet, debug) as say:
+        from silosynth.commands import tables
+
+        frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
+        frames["holdout"] = None if holdout is None else tables.read(holdout)
+        made = measure(say, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
+        if report is not None:
+            made.save(report)
+            say.note(f"Report: {report}")
+        say.facts |= made.to_dict() | ({} if report is None else {"path": str(report)})
+        say.show(str(made))
+
+
+def measure(
+    say: Session,
+    frames: Mapping[str, Any],
+    target: str | None,
+    silos: Mapping[str, Sequence[str]] | None,
+    ledger: Sequence[Mapping[str, Any]] | None = None,
+    seed: int = 0,
+) -> Report:
+    """Evaluate, with a progress bar."""
+    import silosynth
+
+    with say.progress("Evaluating") as tell:
+        return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=tell)
+
+
+def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:
+    """The columns that each silo of an experiment file declares."""
+    if file is None:
+        return None
+    from silosynth import experiment
+    from silosynth.core.errors import ConfigError
+
+    silos = experiment.read(file).silos
+    bare = [name for name, silo in silos.items() if silo.columns is None]
+    if bare:
+        raise ConfigError(f"Silo {bare[0]!r} of {file.name} must list its columns", remedy="Add columns = […].")
+    return {name: [c for c in silo.columns or () if c in columns] for name, silo in silos.items()}

@@ -1,0 +1,134 @@
+"""``silosynth inspect``: what a file or a folder holds, by what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from silosynth.commands.session import Debug, Json, Quiet, Session, session
+
+EXAMPLE = """Example: silosynth inspect table.csv
+
+A model file, a run's output folder and an experiment file can be inspected the same way."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("inspect", epilog=EXAMPLE)(inspect)
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A table, a model, an experiment file, or a run's output folder.")],
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a table, a model, an experiment file or a run's folder holds."""
+    with session(as_json, quiet, debug) as say:
+        if path.is_dir():
+            _folder(say, path)
+        elif path.suffix.lower() == ".toml":
+            _experiment(say, path)
+        elif _is_model(path):
+            _model(say, path)
+        else:
+            _table(say, path)
+
+
+def _is_model(path: Path) -> bool:
+    from silosynth.core.files import existing
+
+    with existing(path).open("rb") as file:
+        return path.suffix.lower() == ".silosynth" or file.read(9) == b"silosynth"
+
+
+def _table(say: Session, path: Path) -> None:
+    from silosynth.commands import tables
+    from silosynth.data.infer import infer
+
+    frame = tables.read(path)
+    say.facts |= {"kind": "table", "path": str(path), "rows": len(frame)}
+    say.show(f"{path}: {len(frame):,} rows, {len(frame.columns)} columns\n")
+    tables.show_schema(say, infer(frame), frame)
+
+
+def _experiment(say: Session, path: Path) -> None:
+    from silosynth import experiment
+
+    content = experiment.read(path).to_dict()
+    say.facts |= {"kind": "experiment", "path": str(path), "experiment": content}
+    say.show(f"{path} is a valid experiment file. With all defaults filled in:\n")
+    for line in _lines(content):
+        say.show(line)
+
+
+def _lines(content: Mapping[str, Any], path: str = "") -> list[str]:
+    """Settings as ``section.key = value``."""
+    lines = []
+    for name, value in content.items():
+        key = f"{path}.{name}" if path else name
+        lines += _lines(value, key) if isinstance(value, Mapping) else [f"{key} = {_toml(value)}"]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _model(say: Session, path: Path) -> None:
+    import silosynth
+    from silosynth.commands.run import show_ledger, totals
+
+    model = silosynth.load(path)
+    facts = model.describe()
+    say.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": totals(model.ledger)}
+    say.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, seed {facts['seed']}, {facts['rows']:,} rows\n")
+    say.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
+    say.show()
+    show_ledger(say, model.ledger)
+    say.show(f"\nGuarantee: {facts['guarantee']}")
+
+
+def _folder(say: Session, path: Path) -> None:
+    from silosynth.commands.run import LEDGER, show_ledger, totals
+
+    say.facts |= {"kind": "run", "path": str(path), **_state(path)}
+    say.show(f"{path}: {say.facts['state']}")
+    for name in say.facts["files"]:
+        say.show(f"  {name}")
+    records = _records(path / LEDGER)
+    say.facts["ledger_totals"] = totals(records)
+    if records:
+        say.show()
+        show_ledger(say, records)
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    from silosynth.commands.run import LEDGER, MODEL
+    from silosynth.core.errors import DataError
+
+    files = sorted(entry.name for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    checkpoints = [path.stat().st_mtime for path in folder.glob("**/coordinator/*.ckpt")]
+    if MODEL in files and (folder / MODEL).stat().st_mtime >= max(checkpoints, default=0.0):
+        state = "finished"
+    elif checkpoints:
+        state = "interrupted; `silosynth run FILE.toml --resume` continues it"
+    elif LEDGER in files:
+        state = "started; no checkpoint yet"
+    else:
+        raise DataError(
+            "A run's folder holds a model, checkpoints or a ledger", str(folder), "Name the output folder of a run."
+        )
+    return {"state": state, "files": files, "checkpoints": len(checkpoints)}
+
+
+def _records(ledger: Path) -> list[dict[str, Any]]:
+    """The ledger's records; a line that a killed run has written by half is left out."""
+    if not ledger.exists():
+        return []
+    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,0 +1,153 @@
+"""``silosynth run``: everything that an experiment file asks for, into one folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silosynth.commands.session import Debug, Json, Quiet, Session, session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from silosynth.commands.tables import Material
+    from silosynth.experiment import Experiment
+    from silosynth.federation import Federation
+    from silosynth.model import Model
+
+MODEL = "model.silosynth"
+LEDGER = "ledger.jsonl"
+SCHEMA = "schema.toml"
+
+File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment file.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run", epilog="Example: silosynth run experiment.toml")(run)
+
+
+def run(file: File, resume: Resume = False, as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+    """Fit, sample and evaluate as an experiment file says; results go into its output folder."""
+    with session(as_json, quiet, debug) as say:
+        perform(say, file, resume)
+
+
+def perform(say: Session, file: Path, resume: bool = False) -> None:
+    """Carry out an experiment file."""
+    from silosynth import experiment
+    from silosynth.commands import tables
+
+    plan = experiment.read(file)
+    material = tables.gather(plan)
+    federation = _federation(say, plan, material)
+    _check_target(plan, federation)
+    say.on_interrupt = f"Continue with: silosynth run {file} --resume"
+    model = _fit(say, plan, federation, resume)
+    _publish(say, plan, material, federation, model)
+    forget(plan.folder)  # nothing is left to continue
+
+
+def forget(folder: Path) -> None:
+    """Remove the checkpoints of a run."""
+    for name in ("coordinator", "parties"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _federation(say: Session, plan: Experiment, material: Material) -> Federation:
+    import silosynth
+    from silosynth import catalog
+    from silosynth.commands import tables
+
+    entry = catalog.algorithm(plan.algorithm.name)
+    entry.configure(plan.algorithm.preset, plan.algorithm.options)  # refuses before anything is written
+    federation = silosynth.simulate(material.train, silos=material.silos, schema=material.kinds | plan.overrides())
+    if entry.central and len(federation.silos) > 1:
+        say.note(f"{plan.algorithm.name} is a baseline that pools all columns in one place.")
+        federation = federation.central()
+    tables.show_schema(say, federation.schema, material.train)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    (plan.folder / SCHEMA).write_text(tables.schema_toml(federation.schema), encoding="utf-8")
+    return federation
+
+
+def _check_target(plan: Experiment, federation: Federation) -> None:
+    """A target that is not there would be found out only after hours of training."""
+    target = plan.evaluate.target
+    if target is not None:
+        federation.schema[target]
+
+
+def _fit(say: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
+    import silosynth
+
+    how = plan.algorithm
+    say.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
+    model = silosynth.fit(
+        how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
+        device=how.device, folder=plan.folder, resume=resume, progress=say.chatty,
+    )  # fmt: skip
+    model.save(plan.folder / MODEL)
+    return model
+
+
+def _publish(say: Session, plan: Experiment, material: Material, federation: Federation, model: Model) -> None:
+    from silosynth.commands.evaluate import measure
+
+    synthetic, written = _synthetic(plan, material, model)
+    names = [name for name in material.train.columns if name in federation.schema.modelled]
+    frames: dict[str, Any] = {"train": material.train[names], "synthetic": synthetic[names]}
+    frames["holdout"] = None if material.holdout is None else material.holdout[names]
+    silos = {silo: [c for c in held if c in names] for silo, held in material.silos.items()}
+    report = measure(say, frames, plan.evaluate.target, {s: held for s, held in silos.items() if held}, model.ledger)
+    paths = {"model": MODEL, "report": plan.evaluate.report, "ledger": LEDGER, "schema": SCHEMA}
+    places = {key: plan.folder / name for key, name in paths.items()}
+    report.save(places["report"])
+    show_ledger(say, model.ledger)
+    say.show(f"\n{report}\n")
+    say.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
+    say.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
+    say.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals(model.ledger)}
+
+
+def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.DataFrame, list[Path]]:
+    """The synthetic table, for the evaluation, and the files it was written to."""
+    import pandas as pd
+
+    from silosynth.commands.sample import stays_in_silos, write_parts
+    from silosynth.data import sources
+
+    rows, out = plan.sample.rows or len(material.train), plan.folder / plan.sample.path
+    if stays_in_silos(model):
+        parts = model.sample_parts(rows, seed=plan.sample_seed)
+        return pd.concat(list(parts.values()), axis=1), write_parts(parts, out)
+    table: pd.DataFrame = model.sample(rows, seed=plan.sample_seed)
+    sources.write(table, out)
+    return table, [out]
+
+
+def totals(ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages and bytes per sender, receiver and type, with what the type gives away."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for record in ledger:
+        route = (record["from"], record["to"], record["type"], record["privacy"])
+        count = sums.setdefault(route, [0, 0])
+        count[0] += 1
+        count[1] += record["bytes"]
+    keys = ("from", "to", "type", "privacy")
+    return [dict(zip(keys, route, strict=True)) | {"messages": n, "bytes": b} for route, (n, b) in sums.items()]
+
+
+def show_ledger(say: Session, ledger: Sequence[Mapping[str, Any]], coordinator: str = "coordinator") -> None:
+    """Show what left each silo."""
+    left = [line for line in totals(ledger) if line["from"] != coordinator]
+    rows = [
+        (line["from"], line["type"].rpartition(".")[2], line["messages"], line["bytes"], line["privacy"])
+        for line in sorted(left, key=lambda line: str(line["from"]))
+    ]
+    say.table("What left each silo", ("silo", "message", "times", "bytes", "gives away"), rows)

@@ -1,0 +1,170 @@
+"""What all commands share: where output goes, how errors look, and which exit code they give.
+
+Results go to stdout, everything else to stderr. With ``--json`` stdout carries one JSON value and nothing else, also
+when the command fails. Exit codes: 0 done · 1 internal error · 2 wrong data, option or file content · 3 protocol ·
+4 files and disks · 5 something optional is absent · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silosynth.core.errors import SilosynthError
+from silosynth.core.files import storage_error
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout; everything else goes to stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors (and the JSON value, if asked).")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+INTERRUPTED = 130
+PLAIN_WIDTH = 120  # columns, where output is not a terminal
+
+
+@dataclass
+class Session:
+    """One run of a command."""
+
+    as_json: bool = False
+    quiet: bool = False
+    debug: bool = False
+    on_interrupt: str = ""
+    """What to tell whoever presses Ctrl-C: how to go on."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The JSON value."""
+
+    @property
+    def chatty(self) -> bool:
+        """Whether progress may be shown."""
+        return not self.quiet
+
+    def note(self, text: str) -> None:
+        """Say what is happening, on stderr."""
+        if self.chatty:
+            _console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, result: Any = "") -> None:
+        """Show a result that is meant for people: text or something that rich can draw."""
+        if self.chatty:
+            plain = isinstance(result, str)
+            _console(stderr=self.as_json).print(result, markup=False, highlight=False, soft_wrap=plain)
+
+    def table(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Show a table; numbers are set right."""
+        if not self.chatty:
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(title=title, title_justify="left", title_style="bold", header_style="", box=None, pad_edge=False)
+        for i, head in enumerate(heads):
+            numeric = any(_is_number(row[i]) for row in rows)
+            drawn.add_column(head, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            drawn.add_row(*(Text(_cell(value)) for value in row))
+        self.show(drawn)
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[str, float], None]]:
+        """A bar on stderr, told the stage and the share of the work that is done."""
+        if not self.chatty:
+            yield lambda stage, share: None
+            return
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        console = _console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(title, total=1.0)
+            yield lambda stage, share: bar.update(task, completed=share, description=f"{title}: {stage}")
+
+    def warn(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        """Show a warning as a line (the signature is that of `warnings.showwarning`)."""
+        self.note(f"warning: {message}")
+
+    def fail(self, error: SilosynthError) -> None:
+        """Show an error as one block: rule and value, then remedy."""
+        kind, text = type(error).__name__, str(error)
+        head = text.removesuffix(f". {error.remedy}") if error.remedy else text
+        block = [f"error: {head}", *(f"       {line}" for line in error.remedy.splitlines())]
+        print("\n".join(block), file=sys.stderr)
+        self.facts = {"error": {"kind": kind, "rule": error.rule, "message": text, "remedy": error.remedy}}
+        self.facts["error"]["exit_code"] = error.exit_code
+
+    def close(self) -> None:
+        """Print the JSON value, if asked for."""
+        if self.as_json:
+            print(json.dumps(_plain(self.facts), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+@contextmanager
+def session(as_json: bool, quiet: bool, debug: bool) -> Iterator[Session]:
+    """Run a command's body: errors become one clean block and an exit code."""
+    current = Session(as_json, quiet, debug)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = current.warn
+            yield current
+    except KeyboardInterrupt:
+        print(f"\nInterrupted. {current.on_interrupt}".rstrip(), file=sys.stderr)
+        current.facts = {"error": {"kind": "Interrupted", "remedy": current.on_interrupt, "exit_code": INTERRUPTED}}
+        current.close()
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise
+    except (SilosynthError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        known = error if isinstance(error, SilosynthError) else _of_the_system(error)
+        current.fail(known)
+        current.close()
+        raise typer.Exit(known.exit_code) from error
+    current.close()
+
+
+def _of_the_system(error: OSError) -> SilosynthError:
+    return storage_error(error, "read or written", Path(error.filename or "unnamed"))
+
+
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else PLAIN_WIDTH)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON has them; numbers that JSON cannot write become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    return str(value)

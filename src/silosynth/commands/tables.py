@@ -1,0 +1,159 @@
+"""Tables for commands: read them, deal them out to silos, hold rows out, show what was inferred."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from silosynth.commands.session import Session
+from silosynth.core.errors import DataError, nearest
+from silosynth.experiment import Data, Experiment, Silo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from silosynth.core.schema import ColumnSchema, Schema
+
+
+@dataclass(frozen=True)
+class Material:
+    """What an experiment works on: its rows, and which silo holds which columns."""
+
+    train: pd.DataFrame
+    holdout: pd.DataFrame | None
+    silos: dict[str, list[str]]
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Column kinds that the publisher of a data set states."""
+
+
+def read(path: str | Path) -> pd.DataFrame:
+    """A table file as a pandas frame."""
+    from silosynth.data import sources
+
+    return sources.read(path)
+
+
+def gather(experiment: Experiment) -> Material:
+    """Read all tables of an experiment and hold rows out.
+
+    Raises:
+        DataError: a column is missing or held twice, or silos' tables differ in their number of rows.
+    """
+    frame, silos = _joined(experiment)
+    split, kinds = experiment.split, _published_kinds(experiment, frame)
+    if split.path is not None:
+        holdout = read(experiment.resolve(split.path))
+        return Material(frame, holdout[_known("the hold-out", list(frame.columns), holdout)], silos, kinds)
+    train, held = hold_out(frame, split.share, split.seed)
+    return Material(train, held, silos, kinds)
+
+
+def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, str]:
+    if experiment.data is None or experiment.data.dataset is None:
+        return {}
+    from silosynth import datasets
+
+    kinds = datasets.info(experiment.data.dataset).kinds
+    return {name: kind for name, kind in kinds.items() if name in frame.columns}
+
+
+def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Training and hold-out rows, drawn at random; both keep the table's order."""
+    import numpy as np
+
+    from silosynth.core.streams import Streams
+
+    count = round(len(frame) * share)
+    if count == 0:
+        return frame, None
+    if count >= len(frame):
+        raise DataError("Rows must be left for training", f"{count} of {len(frame)} held out", "Hold out fewer.")
+    held = np.zeros(len(frame), dtype=bool)
+    held[Streams(seed).child("split").numpy().permutation(len(frame))[:count]] = True
+    return frame[~held].reset_index(drop=True), frame[held].reset_index(drop=True)
+
+
+def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]:
+    """All silos' columns side by side, and who holds which."""
+    import pandas as pd
+
+    from silosynth.core.schema import check_partition
+
+    shared = None if experiment.data is None else _shared(experiment, experiment.data)
+    tables = {name: _table(experiment, silo, shared) for name, silo in experiment.silos.items()}
+    silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.silos.items()}
+    check_partition([column for names in silos.values() for column in names], silos)
+    _check_rows(tables)
+    return pd.concat([tables[name][names].reset_index(drop=True) for name, names in silos.items()], axis=1), silos
+
+
+def _shared(experiment: Experiment, data: Data) -> pd.DataFrame:
+    if data.dataset is None:
+        return read(experiment.resolve(data.path or ""))
+    from silosynth import datasets
+
+    return datasets.load(data.dataset)
+
+
+def _table(experiment: Experiment, silo: Silo, shared: pd.DataFrame | None) -> pd.DataFrame:
+    if silo.path is not None:
+        return read(experiment.resolve(silo.path))
+    assert shared is not None  # checked with the file: a silo has a path, or there is [data]
+    return shared
+
+
+def _columns_of(name: str, silo: Silo, table: pd.DataFrame) -> list[str]:
+    return list(table.columns) if silo.columns is None else _known(f"silo {name!r}", silo.columns, table)
+
+
+def _known(owner: str, names: Sequence[str], table: pd.DataFrame) -> list[str]:
+    for name in names:
+        if name not in table.columns:
+            raise DataError(f"The table of {owner} has no such column", name, nearest(name, table.columns))
+    return list(names)
+
+
+def _check_rows(tables: Mapping[str, pd.DataFrame]) -> None:
+    rows = {name: len(table) for name, table in tables.items()}
+    if len(set(rows.values())) > 1:
+        raise DataError(
+            "Silos' tables must hold the same people in the same order, row by row",
+            ", ".join(f"{name}: {count:,} rows" for name, count in rows.items()),
+            "Bring them into the same order and drop rows that one of them lacks; linking rows by an identifier "
+            "is not part of this version.",
+        )
+
+
+def show_schema(say: Session, schema: Schema, frame: pd.DataFrame) -> None:
+    """Show, and put among the facts, what was inferred about each column."""
+    from silosynth.data.frames import to_table
+    from silosynth.data.infer import describe
+
+    lines = describe(schema, to_table(frame, schema))
+    rows = [(line.name, line.kind, line.dtype, f"{line.missing:.1%}", line.distinct, line.reason) for line in lines]
+    say.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)
+    say.facts["columns"] = [
+        {"name": c.name, "kind": c.kind, "dtype": c.dtype, "decimals": c.decimals, "low": c.low, "high": c.high}
+        | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason}
+        for c, line in zip(schema.columns, lines, strict=True)
+    ]
+
+
+def schema_toml(schema: Schema) -> str:
+    """The schema as sections that an experiment file understands."""
+    return "\n".join(_section_toml(column) for column in schema.columns)
+
+
+def _section_toml(column: ColumnSchema) -> str:
+    head = f"[schema.{quoted(column.name)}]  # {column.reason}\nkind = {quoted(column.kind)}\n"
+    if column.decimals is None or column.kind not in ("continuous", "integer", "mixed"):
+        return head
+    return f"{head}decimals = {column.decimals}\n"
+
+
+def quoted(text: str) -> str:
+    """Text as a TOML basic string: what JSON writes, except that TOML also escapes DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,275 @@
+"""What kind each column of a frame is, with the reason in words, and what the user says instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from silosynth.core.errors import DataError, SchemaError, nearest
+from silosynth.core.schema import ColumnSchema, Kind, Schema, Table
+from silosynth.data.dtypes import Nature, nature, spell
+from silosynth.data.encode import categories, encode, line_values, nanoseconds, parse_text
+from silosynth.data.frames import Frame, to_pandas
+from silosynth.data.numbers import grid_decimals, point_mass, special_codes
+
+FEW = 20  # a number column needs more distinct values than this before single values can stand out as special
+_ID_ENDS = {"id", "ids", "uuid", "guid", "key", "number", "no", "nr", "index", "idx", "ssn", "iban", "email", "imsi"}
+_ID_STARTS = {"id", "uuid", "guid"}
+_ID_SHAPES = {
+    "a UUID": re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}"),
+    "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "a code with digits": re.compile(r"(?=(?:.*\d){4})[A-Z]{0,4}[-_]?\d+[-_]?[A-Z0-9]{0,4}"),
+    "a hash": re.compile(r"[0-9a-f]{32,64}"),
+}
+TEXT_DATES = (
+    (re.compile(r"\d{4}-\d\d-\d\d"), "%Y-%m-%d"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "%Y-%m-%d %H:%M"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "%Y-%m-%d %H:%M:%S"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"), "%Y-%m-%d %H:%M:%S.%f"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d"), "%Y-%m-%dT%H:%M"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"), "%Y-%m-%dT%H:%M:%S"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "%Y-%m-%dT%H:%M:%SZ"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}"), "%Y-%m-%dT%H:%M:%S.%f"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOverride:
+    """What the user says about a column; None leaves it to inference.
+
+    Attributes:
+        kind: a value of `Kind`.
+        decimals: decimal places of the values; negative means tens, hundreds….
+        low, high: the range that synthetic values may take; for dates also as text or a timestamp.
+    """
+
+    kind: str | None = None
+    decimals: int | None = None
+    low: Any = None
+    high: Any = None
+
+
+def infer(frame: Frame, overrides: Mapping[str, ColumnOverride | Mapping[str, Any] | str] | None = None) -> Schema:
+    """The schema of a frame: inferred, except where ``overrides`` says otherwise (a kind, or several properties).
+
+    Raises:
+        DataError: the frame or one of its columns cannot be used.
+        SchemaError: an override names an unknown column, property or kind, or one that the values contradict.
+    """
+    pandas = to_pandas(frame)
+    said = {name: _override(name, value) for name, value in (overrides or {}).items()}
+    for name in said:
+        if name not in set(pandas.columns):
+            raise SchemaError("An override must name a column of the table", name, nearest(str(name), pandas.columns))
+    return Schema(tuple(_column(pandas[name], said.get(name)) for name in pandas.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSummary:
+    """A line of `describe`: ``missing`` and ``distinct`` are a share of rows and a count."""
+
+    name: str
+    kind: str
+    dtype: str
+    missing: float
+    distinct: int
+    reason: str
+
+
+def describe(schema: Schema, table: Table) -> list[ColumnSummary]:
+    """Rows to print about each column. For the silo's own eyes: distinct counts are exact."""
+    rows = []
+    for column in schema.columns:
+        held = table[column.name]
+        missing = float(held.missing.double().mean()) if len(held) else 0.0
+        distinct = len(np.unique(held.values[~held.missing].numpy()))
+        rows.append(ColumnSummary(column.name, column.kind, column.dtype, missing, distinct, column.reason))
+    return rows
+
+
+def _override(name: str, value: ColumnOverride | Mapping[str, Any] | str) -> ColumnOverride:
+    known = [field.name for field in fields(ColumnOverride)]
+    if isinstance(value, str | Kind):
+        value = ColumnOverride(kind=value)
+    elif isinstance(value, Mapping):
+        for key in value:
+            if key not in known:
+                raise SchemaError(f"The override of column {name!r} has an unknown property", key, nearest(key, known))
+        value = ColumnOverride(**value)
+    kinds = [kind.value for kind in Kind]
+    if value.kind is not None and value.kind not in kinds:
+        raise SchemaError(f"Column {name!r} is given an unknown kind", value.kind, nearest(value.kind, kinds))
+    return value if value.kind is None else replace(value, kind=Kind(value.kind).value)
+
+
+def _column(series: pd.Series, said: ColumnOverride | None) -> ColumnSchema:
+    dtype = spell(series)
+    found = nature(series, dtype)
+    schema = _guess(series, dtype, found)
+    if said is None:
+        return schema
+    if said.kind is not None and said.kind != schema.kind:
+        schema = replace(schema, kind=said.kind, dtype=dtype, decimals=_decimals(series, found))
+        if said.kind == Kind.DATETIME.value and found is Nature.TEXT:
+            schema = replace(schema, dtype=f"{dtype}|{text_format(series) or ''}")
+    schema = replace(schema, reason="declared", **_range(series, schema, said))
+    encode(series, schema)
+    return _checked_boolean(series, schema)
+
+
+def _range(series: pd.Series, schema: ColumnSchema, said: ColumnOverride) -> dict[str, Any]:
+    low, high = (_number(series, schema, bound) for bound in (said.low, said.high))
+    if not Kind(schema.kind).numeric and (low, high, said.decimals) != (None, None, None):
+        raise SchemaError(
+            f"Only number and date columns have a range and decimals; {schema.name!r} is of kind", schema.kind,
+            "Leave low, high and decimals out, or declare a numeric kind.",
+        )  # fmt: skip
+    if low is not None and high is not None and low > high:
+        raise SchemaError(f"Column {schema.name!r}: low must not exceed high", (low, high), "Swap them.")
+    decimals = schema.decimals if said.decimals is None else said.decimals
+    return {"low": low, "high": high, "decimals": decimals}
+
+
+def _number(series: pd.Series, schema: ColumnSchema, bound: Any) -> float | None:
+    if bound is None:
+        return None
+    try:
+        if schema.kind != Kind.DATETIME.value or isinstance(bound, int | float):
+            number = float(bound)
+        else:
+            stamp = pd.Timestamp(bound)
+            zone = getattr(series.dtype, "tz", None)
+            if zone is not None and stamp.tzinfo is None:
+                stamp = stamp.tz_localize(zone)
+            number = float(stamp.as_unit("ns").value)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"Column {schema.name!r}: a bound must be a number or a date", str(bound)) from error
+    if not np.isfinite(number):
+        raise SchemaError(f"Column {schema.name!r}: a bound must be finite", bound, "Leave it out for the data's own.")
+    return number
+
+
+def _checked_boolean(series: pd.Series, schema: ColumnSchema) -> ColumnSchema:
+    distinct = series.nunique(dropna=True)
+    if schema.kind == Kind.BOOLEAN.value and distinct > 2:
+        raise SchemaError(
+            f"Column {schema.name!r} cannot be of kind 'boolean': it has more than two values", distinct,
+            "Declare it categorical.",
+        )  # fmt: skip
+    return schema
+
+
+def _guess(series: pd.Series, dtype: str, found: Nature) -> ColumnSchema:
+    name = str(series.name)
+    held = series[series.notna().to_numpy(dtype=bool)]
+    if len(held) == 0:
+        return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason="no value at all: stays missing in every row")
+    if found is Nature.LEVELS:
+        reason = f"category dtype with {len(categories(series))} levels"
+        return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason=reason)
+    if found is Nature.BOOL:
+        return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason="true and false")
+    if found in (Nature.INSTANT, Nature.DURATION):
+        nanoseconds(held, found, np.zeros(len(held), dtype=bool))
+        return ColumnSchema(name, Kind.DATETIME.value, dtype, reason=found.value)
+    if found is Nature.TEXT:
+        return _guess_text(held, dtype)
+    return _guess_number(held, dtype, found)
+
+
+def _guess_text(held: pd.Series, dtype: str) -> ColumnSchema:
+    name, n, distinct = str(held.name), len(held), held.nunique()
+    form = text_format(held)
+    if form is not None:
+        reason = f"text, and every value is a date written as {form}"
+        return ColumnSchema(name, Kind.DATETIME.value, f"{dtype}|{form}", reason=reason)
+    why = _text_identifier(held) if distinct == n and n > 1 else None
+    if why:
+        return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
+    reason = f"text with {distinct} distinct values"
+    if _looks_numeric(held):
+        reason += "; they look like numbers: convert with pd.to_numeric to have them modelled as such"
+    elif distinct == n and n > FEW:
+        reason += ", no two alike: declare it identifier to leave it out"
+    return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason=reason)
+
+
+def _guess_number(held: pd.Series, dtype: str, found: Nature) -> ColumnSchema:
+    name, n = str(held.name), len(held)
+    values = line_values(held, found, np.zeros(n, dtype=bool))
+    distinct, counts = np.unique(values, return_counts=True)
+    why = _number_identifier(name, values, distinct) if found is Nature.WHOLE and len(distinct) == n else None
+    if why:
+        return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
+    if distinct.tolist() == [0, 1] or (len(distinct) == 2 and counts.min() > 1):
+        reason = "only {:g} and {:g}".format(*distinct.tolist())
+        return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason=reason)
+    decimals = _decimals(held, found)
+    special = special_codes(distinct, counts) or (point_mass(distinct, counts) if len(distinct) > FEW else None)
+    whole = decimals is not None and decimals <= 0
+    if special:
+        kind, reason = Kind.MIXED, special
+    elif whole:
+        kind, reason = Kind.INTEGER, "whole numbers" + ("" if found is Nature.WHOLE else f" stored as {dtype}")
+    else:
+        kind, reason = Kind.CONTINUOUS, "numbers" + ("" if decimals is None else f" with {decimals} decimal places")
+    return ColumnSchema(name, kind.value, dtype, decimals=decimals, reason=reason)
+
+
+def _decimals(series: pd.Series, found: Nature) -> int | None:
+    """Decimal places of a number column; None for all other columns."""
+    if found not in (Nature.WHOLE, Nature.REAL):
+        return None
+    held = series[series.notna().to_numpy(dtype=bool)]
+    values = line_values(held, found, np.zeros(len(held), dtype=bool))
+    return grid_decimals(values, single=str(series.dtype).lower() in ("float32", "float16", "float[pyarrow]"))
+
+
+def text_format(series: pd.Series) -> str | None:
+    """The ISO format in which every text is a date; None if there is none."""
+    held = series[series.notna().to_numpy(dtype=bool)]
+    first = str(held.iloc[0]) if len(held) else ""
+    form = next((form for shape, form in TEXT_DATES if shape.fullmatch(first)), None)
+    if form is None:
+        return None
+    try:
+        parse_text(held, form)
+    except DataError:  # some value is not such a date: then the column is text, which is an answer
+        return None
+    return form
+
+
+def _looks_numeric(held: pd.Series) -> bool:
+    if not re.fullmatch(r"\s*[+-]?\d[\d.,]*(e[+-]?\d+)?\s*", str(held.iloc[0]), re.IGNORECASE):
+        return False
+    return bool(pd.to_numeric(pd.Series(held.unique(), dtype=object), errors="coerce").notna().all())
+
+
+def _hinted(name: str) -> bool:
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+    parts = [part for part in re.split(r"[^a-z0-9]+", words) if part]
+    return bool(parts) and (parts[-1] in _ID_ENDS or parts[0] in _ID_STARTS)
+
+
+def _text_identifier(held: pd.Series) -> str | None:
+    if _hinted(str(held.name)):
+        return "the name says that it is an identifier"
+    if len(held) < FEW:
+        return None
+    return next(
+        (f"each is written like {what}" for what, shape in _ID_SHAPES.items() if held.str.fullmatch(shape).all()), None
+    )
+
+
+def _number_identifier(name: str, values: np.ndarray, distinct: np.ndarray) -> str | None:
+    """Why all-distinct whole numbers are identifiers: by name, or because they number the rows without a gap."""
+    if len(values) > 1 and _hinted(name):
+        return "the name says that it is an identifier"
+    if len(values) >= FEW and int(distinct[-1]) - int(distinct[0]) == len(values) - 1:
+        return "they number the rows without a gap"
+    return None

@@ -1,0 +1,6 @@
+"""What a synthetic table is worth and what it gives away: every figure beside its floor and its interval."""
+
+from silosynth.evaluation.evaluate import evaluate
+from silosynth.evaluation.scores import ColumnScore, Pairs, Report, Rows, Score, Skipped
+
+__all__ = ["ColumnScore", "Pairs", "Report", "Rows", "Score", "Skipped", "evaluate"]

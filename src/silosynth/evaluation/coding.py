@@ -1,0 +1,294 @@
+"""Frames become columns of numbers and codes, coded alike in every table: what all figures are computed from.
+
+Kinds are decided by the *training* table alone, after the project's definition: text, booleans, declared categories
+and integers with at most `MAX_INTEGER_LEVELS` levels are categorical; other numbers and instants are numeric. A float
+column with gaps whose present values are all whole counts as integer, because that is how pandas stores an integer
+column with missing values.
+
+Legend: n rows, d columns, K levels of one column (code K stands for missing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api import types
+
+from silosynth.core.errors import DataError, nearest
+from silosynth.data.frames import to_pandas
+from silosynth.evaluation.scores import Floats, Kind
+
+Ints = NDArray[np.int64]
+Nature = Literal["number", "instant", "truth", "text"]  # what a frame's column holds
+
+MAX_INTEGER_LEVELS = 20
+LARGEST = 1e60  # ratios of squares of larger numbers overflow
+SMALLEST = 1 / LARGEST  # smaller numbers count as 0
+
+_NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal", "timedelta", "timedelta64"}
+_WORDS = {"number": "numbers", "instant": "instants", "truth": "truth values", "text": "text"}
+_INSTANTS = {"date", "datetime", "datetime64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What is common to one column in all tables."""
+
+    name: str
+    kind: Kind
+    levels: tuple[str, ...] = ()  # labels of the codes 0..K-1, over all tables, sorted
+
+    @property
+    def categorical(self) -> bool:
+        """Whether its values are level codes."""
+        return self.kind == "categorical"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """One table: per column n float64 numbers (NaN: missing), or n codes 0..K-1 (K: missing)."""
+
+    fields: tuple[Field, ...]
+    values: tuple[NDArray[Any], ...]
+
+    def __len__(self) -> int:
+        return len(self.values[0])
+
+    def take(self, rows: NDArray[Any]) -> Coded:
+        """The table restricted to `rows` (indices or a mask)."""
+        return Coded(self.fields, tuple(v[rows] for v in self.values))
+
+    def missing(self, j: int) -> NDArray[np.bool_]:
+        """Where column `j` has no value."""
+        field, values = self.fields[j], self.values[j]
+        return np.asarray(values == len(field.levels) if field.categorical else np.isnan(values))
+
+    def sample(self, at_most: int, rng: np.random.Generator) -> Coded:
+        """At most that many rows, drawn without replacement."""
+        return self if len(self) <= at_most else self.take(np.sort(rng.choice(len(self), at_most, replace=False)))
+
+
+def code_tables(frames: Mapping[str, Any]) -> dict[str, Coded]:
+    """Code all frames alike; the first is the training table, whose columns and kinds rule.
+
+    Raises:
+        DataError: a table is empty, columns differ, or a column's values cannot be compared with the training table's.
+    """
+    tables = {name: _frame(frame, name) for name, frame in frames.items()}
+    first = next(iter(tables))
+    names = list(tables[first].columns)
+    for name, table in tables.items():
+        _check_columns(names, list(table.columns), first, name)
+    coded = [_code_column(c, {name: table[c] for name, table in tables.items()}) for c in names]
+    fields = tuple(field for field, _ in coded)
+    return {name: Coded(fields, tuple(columns[name] for _, columns in coded)) for name in tables}
+
+
+def check_target(target: str, fields: Sequence[Field]) -> int:
+    """The position of the target column. Raises DataError that names the nearest column."""
+    names = [f.name for f in fields]
+    if target not in names:
+        raise DataError("The target must be a column of the tables", target, nearest(target, names))
+    return names.index(target)
+
+
+def check_silos(silos: Mapping[str, Iterable[str]], fields: Sequence[Field]) -> tuple[str, ...]:
+    """Each column's silo, in column order. Raises DataError unless the silos divide the columns among themselves."""
+    names = [f.name for f in fields]
+    owner: dict[str, str] = {}
+    for silo, columns in silos.items():
+        if isinstance(columns, str):
+            raise DataError("A silo is given as a list of its columns", columns, f"Write {{{silo!r}: [{columns!r}]}}.")
+        for column in columns:
+            if column not in names:
+                raise DataError(
+                    f"Silo {silo!r} names a column that the tables lack", column, nearest(str(column), names)
+                )
+            if column in owner:
+                raise DataError(f"A column belongs to one silo, {owner[column]!r} and {silo!r} both name it", column)
+            owner[column] = silo
+    homeless = [name for name in names if name not in owner]
+    if homeless:
+        raise DataError("Every column needs a silo", homeless, "Add them to `silos`, or leave `silos` out.")
+    return tuple(owner[name] for name in names)
+
+
+def cut(values: Floats, real: Floats, bins: int) -> Ints:
+    """Equal-width bins of the real range: codes 0..bins-1, outside values in the end bins, `bins` for missing."""
+    present = real[~np.isnan(real)]
+    low, high = (present.min(), present.max()) if len(present) else (0.0, 0.0)
+    width = (high - low) / bins
+    if not width > 0:
+        return np.where(np.isnan(values), bins, 0).astype(np.int64)
+    with np.errstate(over="ignore"):  # far outside a tiny range; clipped below
+        scaled = np.clip((values - low) / width, 0, bins - 1)
+    return np.where(np.isnan(values), bins, np.nan_to_num(scaled)).astype(np.int64)
+
+
+def standardised(values: Floats) -> Floats:
+    """Mean 0 and deviation 1 over present values (deviation 0 if constant): sums of squares then lose no digits."""
+    present = values[~np.isnan(values)]
+    if len(present) == 0:
+        return values
+    deviation = float(present.std())
+    return np.asarray((values - present.mean()) / (deviation if deviation > 0 else 1.0))
+
+
+def _frame(frame: Any, name: str) -> pd.DataFrame:
+    try:
+        return to_pandas(frame)
+    except DataError as error:
+        raise DataError(f"The {name} table cannot be evaluated: {error}") from error
+
+
+def _check_columns(names: list[str], others: list[str], first: str, name: str) -> None:
+    lacking = [c for c in names if c not in set(others)]
+    extra = [c for c in others if c not in set(names)]
+    if lacking:
+        raise DataError(
+            f"The {name} table lacks columns that the {first} table has", lacking, nearest(lacking[0], others)
+        )
+    if extra:
+        raise DataError(f"The {name} table has columns that the {first} table lacks", extra, "Drop them first.")
+
+
+def _code_column(name: str, series: Mapping[str, pd.Series[Any]]) -> tuple[Field, dict[str, NDArray[Any]]]:
+    first = next(iter(series.values()))
+    nature = _nature(first, name)
+    kind = _kind(first, nature)
+    if kind == "categorical" and nature in ("text", "instant"):
+        return _code_texts(name, series)
+    numbers = {t: _numbers(s, nature, name, t) for t, s in series.items()}
+    if kind != "categorical":
+        return Field(name, kind), dict(numbers)
+    return _code_numbers(name, numbers, nature == "truth")
+
+
+def _nature(series: pd.Series[Any], name: str) -> Nature:
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _nature(pd.Series(dtype.categories), name)
+    if types.is_bool_dtype(dtype):
+        return "truth"
+    if types.is_complex_dtype(dtype):
+        raise DataError(f"Column {name!r} holds complex numbers", str(dtype), "Split it into two columns.")
+    if types.is_numeric_dtype(dtype) or types.is_timedelta64_dtype(dtype):
+        return "number"
+    if types.is_datetime64_any_dtype(dtype):
+        return "instant"
+    inferred = types.infer_dtype(series, skipna=True)
+    if inferred in _NUMBERS:
+        return "number"
+    if inferred in _INSTANTS:
+        return "instant"
+    return "truth" if inferred == "boolean" else "text"
+
+
+def _kind(series: pd.Series[Any], nature: Nature) -> Kind:
+    if isinstance(series.dtype, pd.CategoricalDtype) or nature in ("text", "truth"):
+        return "categorical"
+    if nature == "instant":
+        return "datetime"
+    return "categorical" if _integer(series) and series.nunique() <= MAX_INTEGER_LEVELS else "numeric"
+
+
+def _integer(series: pd.Series[Any]) -> bool:
+    if types.is_integer_dtype(series.dtype):
+        return True
+    if types.is_timedelta64_dtype(series.dtype):
+        return False
+    if types.is_object_dtype(series.dtype):
+        return types.infer_dtype(series, skipna=True) == "integer"
+    present = series.dropna()
+    return 0 < len(present) < len(series) and bool((present == np.floor(present.to_numpy(np.float64))).all())
+
+
+def _numbers(series: pd.Series[Any], nature: Nature, name: str, table: str) -> Floats:
+    """Values as float64 (instants: nanoseconds since 1970), NaN where missing."""
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.cat.categories.dtype if not series.hasnans else object)
+    try:
+        values = _instants(series) if nature == "instant" else _plain_numbers(series, nature)
+    except (TypeError, ValueError, OverflowError) as error:
+        rule = f"Column {name!r} holds {_WORDS[nature]} in the training table; the {table} table must hold such, too"
+        raise DataError(rule, str(series.dtype), "Give the column the same dtype in all tables.") from error
+    with np.errstate(invalid="ignore"):
+        wild = np.abs(values) > LARGEST
+    if wild.any():
+        raise DataError(
+            f"Column {name!r} of the {table} table must hold finite numbers below {LARGEST:g}",
+            f"{int(wild.sum())} that are not",
+            "Replace infinities by missing values, or clip them.",
+        )
+    return np.where(np.abs(values) < SMALLEST, 0.0, values)
+
+
+def _plain_numbers(series: pd.Series[Any], nature: Nature) -> Floats:
+    if types.is_datetime64_any_dtype(series.dtype):
+        raise TypeError("instants are no numbers")
+    if types.infer_dtype(series, skipna=True) in ("timedelta", "timedelta64"):
+        return np.asarray(pd.to_timedelta(series).dt.total_seconds().to_numpy(np.float64) * 1e9)
+    if nature == "truth" and not types.is_bool_dtype(series.dtype):
+        series = series.map(_truth)
+    values = pd.to_numeric(series)
+    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
+
+
+def _truth(value: Any) -> Any:
+    return {"true": 1.0, "false": 0.0}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _instants(series: pd.Series[Any]) -> Floats:
+    if types.is_numeric_dtype(series.dtype) and not series.isna().all():
+        raise TypeError("numbers are no instants")
+    try:
+        moments = pd.to_datetime(series, utc=True).dt.as_unit("us")  # microseconds hold years beyond 2262
+    except pd.errors.OutOfBoundsDatetime:  # pandas 2 reads objects as nanoseconds
+        moments = series.astype("datetime64[us]")
+    values = moments.astype("int64").to_numpy(np.float64) * 1000.0
+    return np.where(moments.isna().to_numpy(), np.nan, values)
+
+
+def _code_numbers(name: str, numbers: Mapping[str, Floats], truth: bool) -> tuple[Field, dict[str, NDArray[Any]]]:
+    """Levels that are numbers: 3, 3.0 and True == 1 are equal whatever the dtype."""
+    present = [v[~np.isnan(v)] for v in numbers.values()]
+    levels = np.unique(np.concatenate(present)) + 0.0
+    labels = tuple(_label(v, truth) for v in levels.tolist())
+    codes = {t: np.where(np.isnan(v), len(levels), np.searchsorted(levels, v)) for t, v in numbers.items()}
+    return Field(name, "categorical", labels), {t: c.astype(np.int64) for t, c in codes.items()}
+
+
+def _label(value: float, truth: bool) -> str:
+    if truth and value in (0.0, 1.0):
+        return str(bool(value))
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _code_texts(name: str, series: Mapping[str, pd.Series[Any]]) -> tuple[Field, dict[str, NDArray[Any]]]:
+    raw = {t: _factorise(s, name, t) for t, s in series.items()}
+    labels = sorted({label for _, own in raw.values() for label in own})
+    place = {label: i for i, label in enumerate(labels)}
+    codes = {
+        t: np.array([*(place[x] for x in own), len(labels)], np.int64)[own_codes] for t, (own_codes, own) in raw.items()
+    }
+    return Field(name, "categorical", tuple(labels)), dict(codes)
+
+
+def _factorise(series: pd.Series[Any], name: str, table: str) -> tuple[Ints, list[str]]:
+    """Codes into labels; -1 (which indexes the last place) for missing."""
+    try:
+        codes, uniques = pd.factorize(series)
+    except TypeError as error:
+        rule = f"Column {name!r} of the {table} table must hold plain values (text, numbers, booleans, instants)"
+        raise DataError(rule, str(series.dtype), "Lists, dicts and arrays need columns of their own.") from error
+    labels = [str(value) for value in uniques]
+    if any(types.is_list_like(value) for value in uniques):
+        raise DataError(
+            f"Column {name!r} of the {table} table must hold plain values, not tuples or sets", str(series.dtype)
+        )
+    return np.asarray(codes, np.int64), labels

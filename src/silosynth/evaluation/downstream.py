@@ -1,0 +1,225 @@
+"""Utility: XGBoost trained on the synthetic table, scored on the real hold-out, beside the same model trained on the
+real table.
+
+XGBoost has 200 trees of depth 6 at rate 0.1. Rows without a target are left out. A categorical target is a
+classification: ROC area (binary, or the mean of one-against-rest areas) and macro F1, both over the classes that the
+hold-out has. A class that the training table lacks gets probability 0; a class that only the synthetic table has
+stays in its model and counts as wrong whenever predicted. A training table with a single class gives a constant
+prediction (area 0.5). A numeric target is a regression: R².
+
+Legend: n training rows, h hold-out rows, K classes (the levels of the target), k classes present in the hold-out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silosynth.evaluation.auc import DELONG, macro_auc, normal_interval
+from silosynth.evaluation.coding import Coded, Ints
+from silosynth.evaluation.scores import Floats, Score, Skipped
+from silosynth.evaluation.two_sample import codes_matrix, side_by_side
+
+DRAWS = 500
+BOOTSTRAP = f"95 % percentile interval, bootstrap over hold-out rows ({DRAWS} draws)"
+HOLDOUT_NEEDED = "needs a hold-out of real rows that the generator has not seen"
+
+
+@dataclass(frozen=True, slots=True)
+class Booster:
+    """XGBoost's settings."""
+
+    trees: int = 200
+    depth: int = 6
+    rate: float = 0.1
+    objective: str | None = None  # of a regression; None: squared error
+
+
+def downstream(
+    train: Coded, holdout: Coded, synthetic: Coded, target: int, rng: np.random.Generator
+) -> list[Score | Skipped]:
+    """The downstream scores that fit the target's kind."""
+    classify = train.fields[target].categorical
+    names = ("downstream_auc", "downstream_f1") if classify else ("downstream_r2",)
+    train, holdout, synthetic = (t.take(~t.missing(target)) for t in (train, holdout, synthetic))
+    why = _unfit(train, holdout, synthetic, target)
+    if why:
+        return [Skipped(name, why) for name in names]
+    seed = int(rng.integers(2**31))
+    x_train, x_holdout, x_synthetic = split(
+        codes_matrix(train, holdout, synthetic), [train, holdout, synthetic], target
+    )
+    y_train, y_holdout, y_synthetic = (t.values[target] for t in (train, holdout, synthetic))
+    if not classify:
+        predicted, reference = side_by_side(
+            [
+                partial(predict_numbers, x, y, x_holdout, Booster(), seed)
+                for x, y in ((x_synthetic, y_synthetic), (x_train, y_train))
+            ]
+        )
+        return [_r2_score(y_holdout, predicted, reference, rng)]
+    size = len(train.fields[target].levels)
+    p, q = side_by_side(
+        [
+            partial(predict_classes, x, y, x_holdout, size, Booster(), seed)
+            for x, y in ((x_synthetic, y_synthetic), (x_train, y_train))
+        ]
+    )
+    return [_auc_score(y_holdout, p, q), _f1_score(y_holdout, p, q, rng)]
+
+
+def _unfit(train: Coded, holdout: Coded, synthetic: Coded, target: int) -> str | None:
+    if len(train.fields) < 2:
+        return "needs a column beside the target"
+    for name, table in (("training", train), ("hold-out", holdout), ("synthetic", synthetic)):
+        if len(table) < 2:
+            return f"the {name} table has fewer than two rows with a target"
+    if len(np.unique(holdout.values[target])) < 2:
+        return "the target is constant in the hold-out"
+    return None
+
+
+def split(x: Floats, tables: list[Coded], target: int) -> list[Floats]:
+    """The design matrix without the target's column, cut into the tables it was made from."""
+    return np.split(np.delete(x, target, axis=1), np.cumsum([len(t) for t in tables])[:-1])
+
+
+def predict_classes(x: Floats, y: Ints, test: Floats, size: int, booster: Booster, seed: int) -> Floats:
+    """Class probabilities (h, size) of the test rows; classes that `y` lacks have probability 0."""
+    present, codes = np.unique(y, return_inverse=True)
+    probability = np.zeros((len(test), size))
+    if len(present) == 1:
+        probability[:, present[0]] = 1.0
+        return probability
+    from xgboost import XGBClassifier
+
+    model = XGBClassifier(
+        n_estimators=booster.trees,
+        max_depth=booster.depth,
+        learning_rate=booster.rate,
+        tree_method="hist",
+        n_jobs=1,
+        random_state=seed,
+    )
+    probability[:, present] = model.fit(x, codes).predict_proba(test)
+    return np.asarray(probability)
+
+
+def predict_numbers(x: Floats, y: Floats, test: Floats, booster: Booster, seed: int) -> Floats:
+    """Predictions (h,) of a numeric target, which is standardised for the fit."""
+    from xgboost import XGBRegressor
+
+    centre, scale = y.mean(), y.std()
+    if not scale > 0:
+        return np.full(len(test), centre)
+    model = XGBRegressor(
+        n_estimators=booster.trees,
+        max_depth=booster.depth,
+        learning_rate=booster.rate,
+        objective=booster.objective or "reg:squarederror",
+        tree_method="hist",
+        n_jobs=1,
+        random_state=seed,
+    )
+    predicted = np.asarray(model.fit(x, (y - centre) / scale).predict(test), np.float64)
+    return np.asarray(predicted * scale + centre)
+
+
+def f1_macro(confusion_kK: NDArray[np.int64], classes: Ints) -> float:
+    """Macro F1 over `classes`, from counts of (true class of `classes`, predicted class of all)."""
+    hits = confusion_kK[np.arange(len(classes)), classes]
+    both = confusion_kK.sum(axis=1) + confusion_kK.sum(axis=0)[classes]
+    return float(np.mean(2 * hits / np.maximum(both, 1)))
+
+
+def confusion(truth: Ints, predicted: Ints, classes: Ints, size: int) -> NDArray[np.int64]:
+    """Counts (k, size) of true class (a row of `classes`) and predicted class."""
+    rows = np.searchsorted(classes, truth)
+    return np.bincount(rows * size + predicted, minlength=len(classes) * size).reshape(len(classes), size)
+
+
+def r_squared(truth: Floats, predicted: Floats) -> float:
+    """1 - residual over total sum of squares."""
+    total = ((truth - truth.mean()) ** 2).sum()
+    return float(1 - ((truth - predicted) ** 2).sum() / total)
+
+
+def _auc(truth: Ints, probability: Floats) -> tuple[float, float]:
+    classes = np.unique(truth)
+    if len(classes) == 2:
+        score = probability[:, classes[1]] - probability[:, classes[0]]
+        return macro_auc(truth, score[:, None], classes[1:])
+    return macro_auc(truth, probability[:, classes], classes)
+
+
+def _auc_score(truth: Ints, p: Floats, q: Floats) -> Score:
+    area, error = _auc(truth, p)
+    low, high = normal_interval(area, error, 0.0, 1.0)
+    text = (
+        "How well a model trained on synthetic rows ranks real ones it has never seen; 0.5 is guessing, 1 is perfect."
+    )
+    return _score(
+        "downstream_auc", "Downstream AUC", area, _auc(truth, q)[0], (low, high), "AUC", len(truth), text, DELONG
+    )
+
+
+def _f1_score(truth: Ints, p: Floats, q: Floats, rng: np.random.Generator) -> Score:
+    classes, size = np.unique(truth), p.shape[1]
+    cells = confusion(truth, p.argmax(axis=1), classes, size)
+    real = f1_macro(confusion(truth, q.argmax(axis=1), classes, size), classes)
+    draws = rng.multinomial(len(truth), cells.ravel() / len(truth), DRAWS)
+    ends = _percentiles([f1_macro(draw.reshape(cells.shape), classes) for draw in draws])
+    text = (
+        "How well a model trained on synthetic rows classifies real ones, all classes counting the same; 1 is perfect."
+    )
+    value = f1_macro(cells, classes)
+    return _score("downstream_f1", "Downstream F1", value, real, ends, "score", len(truth), text, BOOTSTRAP)
+
+
+def _r2_score(truth: Floats, predicted: Floats, reference: Floats, rng: np.random.Generator) -> Score:
+    n = len(truth)
+    draws = []
+    for _ in range(DRAWS):
+        rows = rng.integers(n, size=n)
+        if np.ptp(truth[rows]) > 0:  # a constant draw has no R²
+            draws.append(r_squared(truth[rows], predicted[rows]))
+    text = "How much of the target's variation a model trained on synthetic rows predicts in real ones; 1 is perfect."
+    value, real = r_squared(truth, predicted), r_squared(truth, reference)
+    return _score("downstream_r2", "Downstream R²", value, real, _percentiles(draws), "score", n, text, BOOTSTRAP)
+
+
+def _percentiles(draws: list[float]) -> tuple[float, float]:
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _score(
+    name: str,
+    label: str,
+    value: float,
+    real: float,
+    ends: tuple[float, float],
+    unit: str,
+    n: int,
+    text: str,
+    method: str,
+) -> Score:
+    return Score(
+        name=name,
+        label=label,
+        group="utility",
+        value=value,
+        floor=real,
+        floor_note="the same model trained on the real training table",
+        low=ends[0],
+        high=ends[1],
+        unit=unit,
+        better="higher",
+        ideal=1.0,
+        n=n,
+        explanation=text,
+        method=method,
+    )

@@ -1,0 +1,297 @@
+"""The report as one HTML page that needs nothing else: no script, no network, no fonts of its own.
+
+`render` turns a `Report` into views (plain values, numbers already written out) and hands them to
+``template.html.j2``, which holds all structure and style. Everything that comes from data or from a ledger is escaped.
+The same report gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
+
+from silosynth.evaluation import svg
+from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Report, Score
+
+MAX_OVERLAYS = 60  # columns drawn, worst first
+MAX_ROWS = 1000  # rows of the table of all columns
+MAX_PAIRS = 10  # pairs named, worst first
+MAX_BLOCKS = 8  # silos in the table of silo pairs
+COORDINATOR = "coordinator"
+ABSENT = "–"
+
+GROUPS = {
+    "fidelity": ("Fidelity", "Do columns, and pairs of columns, look like the real ones?"),
+    "two-sample": ("Telling apart", "Do synthetic rows pass for real ones with a classifier?"),
+    "utility": ("Utility", "Do models learn as much from synthetic rows as from real ones?"),
+    "resemblance": ("Resemblance", "Does it do as well as real samples on the papers' measures?"),
+    "disclosure": ("Disclosure", "What does it give away about people in the training table?"),
+}
+NOTHING_FOUND = "No figure is measurably worse than its floor, which does not prove that nothing can be found."
+NO_VERDICT = {"distance_to_closest_record"}  # shown, never counted: data that pass it can still be attacked
+
+
+class Relation(NamedTuple):
+    """How a figure stands to its floor.
+
+    ``state`` is "level" (no worse), "unsure" (worse, but the floor lies inside the interval), "short" or "none".
+    """
+
+    state: str
+    text: str
+
+
+def render(report: Report) -> str:
+    """The whole page. Deterministic: it carries no date."""
+    environment = Environment(
+        loader=PackageLoader("silosynth.evaluation", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("template.html.j2").render(
+        report=report,
+        spiky=svg.spiky,
+        version=_version(),
+        groups=_groups(report.scores),
+        columns=_columns(report.columns),
+        pairs=_pairs(report.pairs, tuple(report.silos or ())),
+        ledger=None if report.ledger is None else _ledger(report.ledger, tuple(report.silos or ())),
+    )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("silosynth")
+    except metadata.PackageNotFoundError:
+        return "unreleased"
+
+
+def _groups(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """Scores by group, known groups first; each group is drawn on shared scales."""
+    order = [*GROUPS, *dict.fromkeys(s.group for s in scores if s.group not in GROUPS)]
+    members = {name: [s for s in scores if s.group == name] for name in order}
+    return [_group(name, own) for name, own in members.items() if own]
+
+
+def _group(name: str, scores: Sequence[Score]) -> dict[str, Any]:
+    title, question = GROUPS.get(name, (name.capitalize(), name.capitalize()))
+    scales = {scale: [s for s in scores if (s.unit, s.ideal) == scale] for scale in {(s.unit, s.ideal) for s in scores}}
+    domains = {scale: svg.round_domain(x for s in own for x in _drawn(s)) for scale, own in scales.items()}
+    views = [_score(score, domains[score.unit, score.ideal]) for score in scores]
+    return {"slug": name, "title": title, "question": question, "answer": _answer(name, scores), "scores": views}
+
+
+def _score(score: Score, domain: tuple[float, float]) -> dict[str, Any]:
+    value, floor, ideal = (figure(score, number) for number in (score.value, score.floor, score.ideal))
+    interval = _interval(figure(score, score.low), figure(score, score.high))
+    told = f"{score.label}: {value} {score.unit}, {interval or 'no interval'}, floor {floor}, ideal {ideal}"
+    return {
+        "score": score,
+        "value": value,
+        "floor": floor,
+        "ideal": ideal,
+        "interval": interval or "no interval",
+        "unit": "" if score.unit == "score" or score.unit in score.label else score.unit,
+        "relation": relate(score),
+        "ends": [figure(score, end) for end in domain],
+        "plot": svg.range_plot(score, domain, told),
+    }
+
+
+def _interval(low: str, high: str) -> str | None:
+    return None if ABSENT in (low, high) else f"{low} to {high}"
+
+
+def relate(score: Score) -> Relation:
+    """A figure beside its floor, in words that claim no more than the two numbers and the interval say."""
+    if score.floor is None or not math.isfinite(score.floor):
+        return Relation("none", "no floor: " + (score.floor_note.removeprefix("no floor: ") or "none was given"))
+    if score.name in NO_VERDICT or not math.isfinite(score.value):
+        return Relation("none", "to compare, not a verdict" if math.isfinite(score.value) else "not a number")
+    floor = _badness(score, score.floor)
+    if _badness(score, score.value) <= floor:
+        return Relation("level", "no worse than its floor")
+    if min((_badness(score, end) for end in (score.low, score.high) if end is not None), default=math.inf) <= floor:
+        return Relation("unsure", "floor inside the interval")
+    if score.unit == "%" and score.ideal == 0 and score.floor > 0:
+        ratio = score.value / score.floor
+        return Relation("short", f"{ratio:.2f} times its floor" if ratio < 10 else f"{ratio:.0f} times its floor")
+    gap = figure(score, abs(score.value - score.floor)) + (" points" if score.unit == "%" else "")
+    return Relation("short", f"{gap} {'below' if score.better == 'higher' else 'above'} its floor")
+
+
+def _badness(score: Score, number: float) -> float:
+    """How far from the good end; less is better.
+
+    A figure whose ideal lies in the middle is worse above it only: below it a classifier guesses, and synthetic rows
+    keep away from training rows.
+    """
+    if score.better == "near":
+        return max(number - score.ideal, 0.0)
+    return number if score.better == "lower" else -number
+
+
+def _answer(group: str, scores: Sequence[Score]) -> str:
+    """One computed sentence that counts; it judges nothing that the figures don't say."""
+    states = [relate(score).state for score in scores]
+    n = len(states) - states.count("none")
+    worse = states.count("short")
+    if n == 0:
+        return "No figure here has a floor to be judged by."
+    if group == "disclosure":
+        found = f"{worse} of {_count(n)} {'is' if worse == 1 else 'are'} worse than the floor"
+        return f"{found}: a sign that training rows show through." if worse else NOTHING_FOUND
+    if worse == 0:
+        rows = min(score.n for score in scores)
+        return f"Yes, as far as {_count(n)} on {rows:,} rows can tell: level with the floor, or not to be told from it."
+    if worse == n:
+        which = {1: "the figure is", 2: "both figures are"}.get(n, f"all {n} figures are")
+        return f"Short of real rows: {which} worse than the floor, by as much as stated."
+    return f"In part: {n - worse} of {_count(n)} are level with the floor or cannot be told from it, {worse} worse."
+
+
+def _count(n: int) -> str:
+    return "1 figure" if n == 1 else f"{n} figures"
+
+
+def figure(score: Score, number: float | None) -> str:
+    """A number in the score's precision: two decimals for percentages and for scores up to 100, three otherwise."""
+    if number is None or not math.isfinite(number):
+        return ABSENT
+    text = f"{number:.3f}" if abs(score.ideal) <= 1 and score.unit != "%" else f"{number:.2f}"
+    return "0" if float(text) == 0 else text
+
+
+def _drawn(score: Score) -> list[float]:
+    return [x for x in (score.value, score.low, score.high, score.floor, score.ideal) if x is not None]
+
+
+def _columns(columns: Sequence[ColumnScore]) -> dict[str, Any]:
+    """Worst first; the first `MAX_OVERLAYS` with a picture, the first `MAX_ROWS` in the table."""
+    ranked = sorted(columns, key=lambda c: (-c.error if math.isfinite(c.error) else math.inf, c.name))
+    views = [_column(column) for column in ranked[:MAX_ROWS]]
+    for view in views[:MAX_OVERLAYS]:
+        view["plot"] = svg.column_overlay(view["score"])
+    return {"cards": views[:MAX_OVERLAYS], "rows": views, "total": len(ranked)}
+
+
+def _column(column: ColumnScore) -> dict[str, Any]:
+    error, floor, low, high = (_plain(x) for x in (column.error, column.floor, column.low, column.high))
+    ends = svg.axis_ends(column)
+    return {"score": column, "error": error, "floor": floor, "interval": _interval(low, high), "ends": ends}
+
+
+def _plain(number: float | None) -> str:
+    return ABSENT if number is None or not math.isfinite(number) else f"{number:.2f}"
+
+
+def _pairs(pairs: Pairs, order: Sequence[str]) -> dict[str, Any] | None:
+    if len(pairs.names) < 2:
+        return None
+    keep, groups = svg.by_silo(pairs.silos, order)
+    names = [pairs.names[i] for i in keep]
+    matrices = [m[np.ix_(keep, keep)] for m in (pairs.real, pairs.synthetic, pairs.synthetic - pairs.real)]
+    off = ~np.eye(len(names), dtype=bool)
+    scale = min(2.0, svg.round_up(float(np.nanmax(np.abs(matrices[2][off]), initial=0.0)) or 0.01))
+    titles = ("Real", "Synthetic", "Difference (synthetic − real)")
+    heats = [_heat(title, m, names, groups, s) for title, m, s in zip(titles, matrices, (1.0, 1.0, scale), strict=True)]
+    return {
+        "heats": heats,
+        "order": [(silo, count) for silo, count in groups if silo],
+        "named": len(names) <= svg.NAMED_CELLS,
+        "shapes": len(names) <= svg.VECTOR_CELLS,
+        "merged": len(names) > svg.RASTER_CELLS,
+        "blocks": _blocks(pairs, [silo for silo, _ in groups if silo]),
+        "worst": _worst(pairs),
+    }
+
+
+def _heat(title: str, matrix: Floats, names: Sequence[str], groups: svg.Groups, scale: float) -> dict[str, Any]:
+    def tip(i: int, j: int) -> str:
+        return f"{names[i]} × {names[j]}: {matrix[i, j]:.3f}"
+
+    label = f"{title}: associations of {len(names)} columns, on a scale from -{scale:g} to {scale:g}"
+    return {"title": title, "scale": f"{scale:g}", "plot": svg.heatmap(matrix, names, groups, scale, label, tip)}
+
+
+def _blocks(pairs: Pairs, silos: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Mean error and floor of each pair of silos, the lower triangle with its diagonal; empty for one silo or many."""
+    if not 2 <= len(silos) <= MAX_BLOCKS:
+        return []
+    owner = np.array([silo or "" for silo in pairs.silos])
+    off = ~np.eye(len(owner), dtype=bool)
+    masks = [[off & np.outer(owner == a, owner == b) for b in silos[: i + 1]] for i, a in enumerate(silos)]
+    return [
+        (a, [(_mean(pairs.error, m), _mean(pairs.floor, m)) for m in row]) for a, row in zip(silos, masks, strict=True)
+    ]
+
+
+def _mean(matrix: Floats | None, mask: NDArray[np.bool_]) -> str:
+    chosen = None if matrix is None else matrix[mask & np.isfinite(matrix)]
+    return _plain(float(chosen.mean()) if chosen is not None and len(chosen) else None)
+
+
+def _worst(pairs: Pairs) -> list[dict[str, Any]]:
+    """The pairs with the largest error: names, silos, error and floor."""
+    rows, columns = np.triu_indices(len(pairs.names), 1)
+    ranked = np.argsort(-np.nan_to_num(pairs.error[rows, columns], nan=-1.0), kind="stable")[:MAX_PAIRS]
+    return [_pair(pairs, int(rows[k]), int(columns[k])) for k in ranked]
+
+
+def _pair(pairs: Pairs, i: int, j: int) -> dict[str, Any]:
+    floor = None if pairs.floor is None else float(pairs.floor[i, j])
+    shown = {"names": (pairs.names[i], pairs.names[j]), "silos": (pairs.silos[i], pairs.silos[j])}
+    return shown | {"error": _plain(float(pairs.error[i, j])), "floor": _plain(floor)}
+
+
+def _ledger(records: Iterable[Mapping[str, Any]], order: Sequence[str]) -> dict[str, Any]:
+    """Entries summed per sender, message type and privacy event; silos in their order, the coordinator apart."""
+    sums: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    for record in records:
+        key = (str(record.get("type", "?")), str(record.get("privacy") or "not stated"))
+        entry = sums.setdefault(str(record.get("from", "?")), {}).setdefault(key, {"to": set(), "count": 0, "bytes": 0})
+        entry["to"].add(str(record.get("to", "?")))
+        entry["count"] += 1
+        entry["bytes"] += int(record.get("bytes") or 0)
+    top = max((e["bytes"] for own in sums.values() for e in own.values()), default=0) or 1
+    rank = {name: i for i, name in enumerate(order)}
+    names = sorted(sums, key=lambda name: (rank.get(name, len(rank)), name))
+    senders = [_sender(name, sums[name], top) for name in names]
+    own, others = ([s for s in senders if (s["name"] == COORDINATOR) is apart] for apart in (False, True))
+    return {"silos": own, "others": others}
+
+
+def _sender(name: str, entries: Mapping[tuple[str, str], Mapping[str, Any]], top: int) -> dict[str, Any]:
+    ranked = sorted(entries.items(), key=lambda item: (-item[1]["bytes"], item[0]))
+    rows = [
+        {
+            "type": kind.rsplit(".", 1)[-1],
+            "full": kind,
+            "privacy": privacy,
+            "to": ", ".join(sorted(entry["to"])),
+            "count": f"{entry['count']:,}",
+            "bytes": human_bytes(entry["bytes"]),
+            "bar": svg.share_bar(entry["bytes"] / top),
+        }
+        for (kind, privacy), entry in ranked
+    ]
+    total = human_bytes(sum(entry["bytes"] for entry in entries.values()))
+    return {"name": name, "total": total, "count": f"{sum(e['count'] for e in entries.values()):,}", "rows": rows}
+
+
+def human_bytes(count: int) -> str:
+    """A byte count in decimal units: 1 kB is 1000 bytes."""
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 99.5 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,50 @@
+"""A silo of a simulated federation in a process of its own: what it is given, and how it starts.
+
+The process gets its own silo's table and nothing of the others; everything else reaches it as messages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from silosynth.catalog import algorithm
+from silosynth.core.schema import Schema, Table
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.federation import Federation
+from silosynth.model import resolve_device
+from silosynth.runtime.files import read, write_atomic
+from silosynth.runtime.kit import open_kit
+from silosynth.runtime.processes import Processes
+from silosynth.runtime.wire import pack, unpack
+
+_FILE = "silo"
+
+
+def spawn(name: str, federation: Federation, seed: int, device: str, folder: Path) -> Processes:
+    """One process per silo, each answering for algorithm ``name``; ``folder`` is where they keep their parts."""
+
+    def command(silo: str, place: Path) -> Sequence[str]:
+        given = {
+            "algorithm": name,
+            "seed": seed,
+            "device": device,
+            "table": to_state(federation.tables[silo]),
+            "schema": to_state(federation.schemas[silo]),
+        }
+        write_atomic(place / _FILE, pack(given))
+        return [sys.executable, "-m", "silosynth", "party", str(place)]
+
+    return Processes(federation.roster, command, folder)
+
+
+def serve(place: Path) -> None:
+    """Be the silo whose kit lies in ``place``, until the coordinator says goodbye."""
+    kit = open_kit(place)
+    given = unpack(read(place / _FILE))
+    (place / _FILE).unlink()
+    streams = Streams(given["seed"]).child("party", kit.name)
+    table, schema = from_state(Table, given["table"]), from_state(Schema, given["schema"])
+    kit.serve(algorithm(given["algorithm"]).party(table, schema, streams, resolve_device(given["device"])))

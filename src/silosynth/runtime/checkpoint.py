@@ -1,0 +1,201 @@
+"""Checkpoints: numbered, all or nothing. Every party writes its own part first; the coordinator's part commits.
+
+``folder/coordinator/000007.ckpt`` exists only when every ``folder/parties/<name>/000007.ckpt`` does. The last two
+checkpoints are kept; parties keep one more, because their newest part may not be committed yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from silosynth.core.conversation import State
+from silosynth.core.errors import CheckpointError, StorageError
+from silosynth.runtime.files import make_folder, read, storage_error, write_atomic
+from silosynth.runtime.ledger import Position
+from silosynth.runtime.wire import pack, unpack
+
+KEPT = 2
+
+
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint cannot be used; an older one is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The coordinator's part of a checkpoint.
+
+    Attributes:
+        number: which checkpoint of the run it is, from 1.
+        step: how many exchanges came before it.
+        ledger: how far the ledger was.
+        state: what the conversation yielded.
+    """
+
+    number: int
+    step: int
+    ledger: Position
+    state: State
+
+
+class CheckpointStore:
+    """The coordinator's parts, in ``folder``. ``fingerprint`` says which experiment they belong to.
+
+    Parties' parts belong below `parties`, one folder each: give that to the link.
+    """
+
+    def __init__(self, folder: Path | str, fingerprint: str) -> None:
+        self.folder, self.fingerprint = Path(folder), fingerprint
+
+    @property
+    def parties(self) -> Path:
+        """Where the parties of a run on this machine keep their parts."""
+        return self.folder / "parties"
+
+    def commit(self, saved: Saved) -> None:
+        """Write the coordinator's part, after every party has written its own.
+
+        Raises:
+            StorageError: the disk is full…; the checkpoints before stay usable.
+        """
+        _write_part(
+            self.folder / "coordinator",
+            saved.number,
+            {
+                "fingerprint": self.fingerprint,
+                "step": saved.step,
+                "ledger": {"records": saved.ledger.records, "bytes": saved.ledger.bytes},
+                "state": saved.state,
+            },
+            keep=KEPT,
+        )
+
+    def latest(self) -> Saved | None:
+        """The newest usable checkpoint; None when there is none at all.
+
+        Raises:
+            CheckpointError: it belongs to another experiment, or there are some but all are damaged.
+        """
+        return next(self.committed(), None)
+
+    def committed(self) -> Iterator[Saved]:
+        """All usable checkpoints, newest first. A damaged one is passed over with a `CheckpointWarning`.
+
+        Raises:
+            CheckpointError: one belongs to another experiment, or there are some but all are damaged.
+        """
+        paths = _parts(self.folder / "coordinator")
+        damaged: CheckpointError | None = None
+        usable = 0
+        for path in reversed(paths):
+            try:
+                saved = self._read(path)
+            except _DamagedError as error:
+                damaged = error.told
+                if path != paths[0]:
+                    warn_passed_over(damaged)
+                continue
+            usable += 1
+            yield saved
+        if damaged is not None and not usable:
+            raise damaged
+
+    def clear(self) -> None:
+        """Remove the coordinator's parts, so that a new run can start in the same folder. Parties overwrite theirs.
+
+        Raises:
+            CheckpointError: they belong to another experiment.
+        """
+        for path in reversed(_parts(self.folder / "coordinator")):
+            with contextlib.suppress(_DamagedError):  # nothing that could be resumed from is lost
+                self._read(path)
+            _remove(path)
+
+    def _read(self, path: Path) -> Saved:
+        content = _read_part(path)
+        if content["fingerprint"] != self.fingerprint:
+            raise CheckpointError(
+                f"The checkpoints in {str(self.folder)!r} belong to experiment {content['fingerprint']!r}",
+                self.fingerprint,
+                "Name another folder, or run the experiment that they belong to.",
+            )
+        ledger = content["ledger"]
+        position = Position(ledger["records"], ledger["bytes"])
+        return Saved(int(path.stem), content["step"], position, content["state"])
+
+
+class PartStore:
+    """One party's parts, in a folder of its own that never leaves the silo."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def save(self, number: int, state: State) -> None:
+        """Write part ``number``.
+
+        Raises:
+            StorageError: the disk is full…
+        """
+        _write_part(self.folder, number, {"state": state}, keep=KEPT + 1)
+
+    def load(self, number: int) -> State:
+        """What `save` wrote.
+
+        Raises:
+            CheckpointError: there is no such part, or it is damaged.
+        """
+        try:
+            state: State = _read_part(_path(self.folder, number))["state"]
+        except _DamagedError as error:
+            raise error.told from error
+        return state
+
+
+def warn_passed_over(error: CheckpointError) -> None:
+    """Tell the user that an older checkpoint is used; it leads to the same bytes, only later."""
+    warnings.warn(f"{error} The checkpoint before it is used instead.", CheckpointWarning, stacklevel=3)
+
+
+class _DamagedError(Exception):
+    def __init__(self, path: Path, reason: StorageError) -> None:
+        super().__init__(str(path))
+        self.told = CheckpointError(
+            f"Checkpoint {str(path)!r} can be read", str(reason), "Restore the file, or start anew without resuming."
+        )
+        self.told.__cause__ = reason
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.ckpt"
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Committed parts, oldest first."""
+    return sorted((p for p in folder.glob("*.ckpt") if p.stem.isdecimal()), key=lambda path: int(path.stem))
+
+
+def _write_part(folder: Path, number: int, content: State, keep: int) -> None:
+    make_folder(folder)
+    write_atomic(_path(folder, number), pack(content))
+    # Higher numbers are left from a run that this one has overtaken (it resumed from before them, or began anew).
+    for path in _parts(folder):
+        if not number - keep < int(path.stem) <= number:
+            _remove(path)
+
+
+def _read_part(path: Path) -> State:
+    try:
+        return unpack(read(path))
+    except StorageError as error:
+        raise _DamagedError(path, error) from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(path, error, "removed") from error

@@ -1,0 +1,71 @@
+"""A party's desk: bytes in, bytes out. What is the same wherever the party sits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from silosynth.core.conversation import Party
+from silosynth.core.errors import ProtocolError, SilosynthError
+from silosynth.core.messages import Message
+from silosynth.runtime.checkpoint import PartStore
+from silosynth.runtime.link import no_folder
+from silosynth.runtime.wire import decode, encode
+
+
+class PartyFailure(Exception):
+    """A party raised something unforeseen; the original is the cause. Links turn it into `PartyLostError`."""
+
+
+class Desk:
+    """Decodes asks, has the party answer, encodes replies; repeats its last reply when a step comes again.
+
+    Args:
+        name: the party's name.
+        party: who answers.
+        folder: where the party's own parts of checkpoints go; None when there are none.
+    """
+
+    def __init__(self, name: str, party: Party, folder: Path | None) -> None:
+        self.name, self.party = name, party
+        self._parts = None if folder is None else PartStore(folder)
+        self._last: tuple[str, int] | None = None
+        self._reply = b""
+
+    def answer(self, job: str, step: int, blob: bytes) -> bytes:
+        """The encoded reply to an encoded ask.
+
+        Raises:
+            SilosynthError: what the party raised on purpose, or an ask that cannot be decoded.
+            PartyFailure: anything else that it raised.
+        """
+        if (job, step) == self._last:
+            return self._reply
+        if self._last is not None and self._last[0] == job and step < self._last[1]:
+            raise ProtocolError("Steps of a conversation go forward", f"{step} after {self._last[1]}")
+        ask = decode(blob)
+        if not isinstance(ask, Message):
+            raise ProtocolError("A party is asked with a message", type(ask).__name__)
+        try:
+            reply = self.party.answer(ask)
+        except SilosynthError:
+            raise
+        except Exception as error:
+            raise PartyFailure from error
+        if not isinstance(reply, Message):
+            raise ProtocolError("A party answers with a message", type(reply).__name__, "Return Done() at least.")
+        self._reply = encode(reply)
+        self._last = (job, step)
+        return self._reply
+
+    def save(self, number: int) -> None:
+        """Write the party's part of checkpoint ``number``."""
+        if self._parts is None:
+            raise no_folder(self.name)
+        self._parts.save(number, self.party.state())
+
+    def restore(self, number: int) -> None:
+        """Continue from the party's part of checkpoint ``number``."""
+        if self._parts is None:
+            raise no_folder(self.name)
+        self.party.restore(self._parts.load(number))
+        self._last = None

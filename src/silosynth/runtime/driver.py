@@ -1,0 +1,153 @@
+"""Drive a conversation over a link: exchanges, ledger, checkpoints, progress, and what to do when something breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
+from silosynth.core.errors import CheckpointError, ConfigError, ProtocolError, StorageError
+from silosynth.core.roster import COORDINATOR
+from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_passed_over
+from silosynth.runtime.ledger import Ledger, Position
+from silosynth.runtime.link import Link
+
+R = TypeVar("R")
+Start = Callable[["State | None"], Conversation[R]]
+
+
+def drive(
+    start: Start[R],
+    link: Link,
+    ledger: Ledger,
+    store: CheckpointStore | None = None,
+    watch: Callable[[Progress], None] | None = None,
+    resume: bool = False,
+    *,
+    seconds: float = 15.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> R:
+    """Drive the conversation that ``start`` begins to its end, and return what it returns.
+
+    Args:
+        start: begins the conversation, from a checkpoint's state or (None) from the beginning.
+        link: the way to the parties. Left open on success, so that they can be asked again; closed on error.
+        ledger: records every message; closed at the end.
+        store: where checkpoints go; None for none. Without ``resume``, checkpoints of an earlier run of the same
+            experiment are removed first.
+        watch: told about progress.
+        resume: continue from the newest usable checkpoint; begin anew when there is none.
+        seconds: least time between two checkpoints; 0 stores every one. Resuming from any gives the same bytes.
+        clock: seconds that only go forward.
+
+    Raises:
+        PartyLostError: a party died, failed or was too slow. The last checkpoint stays.
+        ConfigError: asked to resume without a store.
+        CheckpointError: asked to resume, but checkpoints are damaged or belong to another experiment.
+        StorageError: the ledger or a checkpoint cannot be written.
+    """
+    try:
+        if resume and store is None:
+            raise ConfigError("Resuming needs a store of checkpoints", None, "Name the folder of the run.")
+        link.begin()
+        saved = _prepare(link, ledger, store, resume)
+        run = _Run(link, ledger, store, watch, seconds, clock, saved)
+        result = run.through(start(saved.state if saved else None))
+        ledger.close()
+        return result
+    except BaseException:  # KeyboardInterrupt as well: children must not outlive the run
+        link.close()
+        with contextlib.suppress(StorageError):  # the disk is full, and that is what is being raised
+            ledger.close()
+        raise
+
+
+def _prepare(link: Link, ledger: Ledger, store: CheckpointStore | None, resume: bool) -> Saved | None:
+    saved = _restore(link, ledger, store) if resume and store is not None else None
+    if saved is None:
+        if store is not None:
+            store.clear()
+        ledger.start()
+    return saved
+
+
+def _restore(link: Link, ledger: Ledger, store: CheckpointStore) -> Saved | None:
+    """Bring parties and ledger back to the newest checkpoint of which every part is usable."""
+    failure: CheckpointError | None = None
+    for saved in store.committed():
+        if failure is not None:
+            warn_passed_over(failure)
+        try:
+            link.restore(saved.number)
+            ledger.resume(saved.ledger)
+        except CheckpointError as error:
+            failure = error
+        else:
+            return saved
+    if failure is not None:
+        raise failure
+    return None
+
+
+class _Run:
+    """One conversation in progress."""
+
+    def __init__(
+        self,
+        link: Link,
+        ledger: Ledger,
+        store: CheckpointStore | None,
+        watch: Callable[[Progress], None] | None,
+        seconds: float,
+        clock: Callable[[], float],
+        saved: Saved | None,
+    ) -> None:
+        self._link, self._ledger, self._store, self._watch = link, ledger, store, watch
+        self._seconds, self._clock, self._stored = seconds, clock, clock()
+        self._step, self._number = (saved.step, saved.number) if saved else (0, 0)
+
+    def through(self, conversation: Conversation[R]) -> R:
+        """Drive the conversation to its end."""
+        try:
+            step = next(conversation)
+            while True:
+                step = conversation.send(self._do(step))
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        finally:
+            conversation.close()  # runs what the conversation wants cleaned up, when it did not get to its end
+
+    def _do(self, step: Step) -> Replies:
+        if isinstance(step, Exchange):
+            return self._exchange(step)
+        if isinstance(step, Checkpoint):
+            self._checkpoint(step)
+        elif isinstance(step, Progress):
+            if self._watch is not None:
+                self._watch(step)
+        else:
+            raise ProtocolError("A conversation yields Exchange, Checkpoint or Progress", type(step).__name__)
+        return {}
+
+    def _exchange(self, exchange: Exchange) -> Replies:
+        self._step += 1
+        received = self._link.exchange(self._step, exchange.asks)
+        replies = {}
+        for party, ask in exchange.asks.items():
+            got = received[party]
+            self._ledger.add(self._step, COORDINATOR, party, ask, got.sent)
+            self._ledger.add(self._step, party, COORDINATOR, got.reply, got.received)
+            replies[party] = got.reply
+        return replies
+
+    def _checkpoint(self, checkpoint: Checkpoint) -> None:
+        if self._store is None or self._clock() - self._stored < self._seconds:
+            return
+        position: Position = self._ledger.flush()
+        self._link.save(self._number + 1)
+        self._store.commit(Saved(self._number + 1, self._step, position, checkpoint.state))
+        self._number += 1
+        self._stored = self._clock()

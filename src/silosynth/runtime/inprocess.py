@@ -1,0 +1,88 @@
+"""All parties in this process. Every message is encoded and decoded all the same, so nothing else can slip through."""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from silosynth.core.conversation import Party
+from silosynth.core.errors import ProtocolError, SilosynthError, nearest
+from silosynth.core.messages import Message, wire_name
+from silosynth.runtime.desk import Desk, PartyFailure
+from silosynth.runtime.link import Link, Received, at, encoded, failed, named
+from silosynth.runtime.wire import decode
+from silosynth.runtime.workers import Pending, Worker, dismiss
+
+
+class InProcess(Link):
+    """Parties as objects in this process; those of one exchange answer side by side, each in a thread of its own.
+
+    Args:
+        parties: who takes part, by name.
+        folder: below it each party keeps its parts of checkpoints (`CheckpointStore.parties`); None for none.
+    """
+
+    def __init__(self, parties: Mapping[str, Party], folder: Path | str | None = None) -> None:
+        places = {name: None if folder is None else Path(folder) / name for name in parties}
+        self._desks = {name: Desk(name, party, places[name]) for name, party in parties.items()}
+        # Torch settles a thread's number of threads when the thread first computes, from what was set last anywhere:
+        # settle the coordinator's before parties set theirs.
+        torch.get_num_threads()
+        self._workers = {name: Worker(name) for name in parties}
+        weakref.finalize(self, dismiss, list(self._workers.values()))
+        self._job = ""
+        self._closed = False
+
+    def begin(self) -> None:
+        """See `Link.begin`."""
+        self._job = uuid.uuid4().hex
+
+    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
+        """See `Link.exchange`."""
+        desks = self._open()
+        for party in asks:
+            if party not in desks:
+                raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, desks))
+        job, blobs = self._job, encoded(step, asks)
+        pending = {
+            party: self._workers[party].do(desks[party].answer, job, step, blob) for party, blob in blobs.items()
+        }
+        return {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
+
+    def save(self, number: int) -> None:
+        """See `Link.save`."""
+        for desk in self._open().values():
+            desk.save(number)
+
+    def restore(self, number: int) -> None:
+        """See `Link.restore`."""
+        for desk in self._open().values():
+            desk.restore(number)
+
+    def close(self) -> None:
+        """See `Link.close`. A party that is still computing is stopped."""
+        self._closed = True
+        dismiss(list(self._workers.values()))
+
+    def _open(self) -> dict[str, Desk]:
+        if self._closed:
+            raise ProtocolError("A closed link is not used again", "closed", "Make a new one.")
+        return self._desks
+
+
+def _received(party: str, step: int, ask: Message, blob: bytes, pending: Pending[bytes]) -> Received:
+    where = at(party, step, wire_name(type(ask)))
+    try:
+        answer = pending.result()
+        reply = decode(answer)
+    except SilosynthError as error:
+        raise named(error, where) from error.__cause__
+    except PartyFailure as failure:
+        cause = failure.__cause__
+        raise failed(where, f"{type(cause).__name__}: {cause}") from cause
+    assert isinstance(reply, Message)  # the desk has seen to it
+    return Received(reply, len(blob), len(answer))

@@ -1,0 +1,112 @@
+"""What every runtime offers to `drive`: ask parties and get their answers, however they are reached."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+from silosynth.core.errors import CheckpointError, PartyLostError, SilosynthError
+from silosynth.core.messages import Message
+from silosynth.runtime.wire import encode
+
+L = TypeVar("L", bound="Link")
+
+PARTY_THREADS = 1
+"""Torch threads of a party on this machine: the same in every runtime, so that numbers are equal to the last bit.
+Silos' networks are small: side by side on one thread each they train faster than in turn on all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A party's reply, with the length of the ask and of the reply in bytes on the wire."""
+
+    reply: Message
+    sent: int
+    received: int
+
+
+class Link(ABC):
+    """The way to the parties. Use it as a context manager; `drive` closes it only when something goes wrong."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A new conversation starts: what parties remember of the last one's steps does not matter any more."""
+
+    @abstractmethod
+    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
+        """Ask some parties and wait for all of them; replies come in the order of ``asks``.
+
+        Raises:
+            PartyLostError: a party died, failed or missed its time limit; names it, the step and the message type.
+            SilosynthError: what a party itself raised, with the party, the step and the message type named.
+        """
+
+    @abstractmethod
+    def save(self, number: int) -> None:
+        """Have every party write its part of checkpoint ``number``.
+
+        Raises:
+            StorageError: a party could not.
+        """
+
+    @abstractmethod
+    def restore(self, number: int) -> None:
+        """Have every party continue from its part of checkpoint ``number``.
+
+        Raises:
+            CheckpointError: a party has no such part, or a damaged one.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the parties; may be called twice."""
+
+    def __enter__(self: L) -> L:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def encoded(step: int, asks: Mapping[str, Message]) -> dict[str, bytes]:
+    """Each ask as bytes; one that goes to everybody is encoded once.
+
+    Raises:
+        MessageError: an ask cannot travel.
+    """
+    done: dict[int, bytes] = {}
+    for ask in asks.values():
+        if id(ask) not in done:
+            try:
+                done[id(ask)] = encode(ask)
+            except SilosynthError as error:
+                raise named(error, f"The coordinator, step {step}, on {type(ask).__name__}") from error.__cause__
+    return {party: done[id(ask)] for party, ask in asks.items()}
+
+
+def named(error: SilosynthError, where: str) -> SilosynthError:
+    """The same error, its text led by who raised it and when."""
+    error.rule = f"{where}: {error.rule}"
+    error.args = (f"{where}: {error}",)
+    return error
+
+
+def at(party: str, step: int, ask: str) -> str:
+    """How errors name a place in a conversation."""
+    return f"Silo {party!r}, step {step}, on {ask}"
+
+
+def failed(where: str, reason: str, more: str = "") -> PartyLostError:
+    """The error for a party that raised something silosynth did not foresee."""
+    remedy = " ".join(filter(None, ("Mend the cause, then resume from the checkpoint.", more)))
+    return PartyLostError(f"{where}: a silo answers every message", reason, remedy)
+
+
+def no_folder(party: str) -> CheckpointError:
+    """The error for a checkpoint without a place to keep it."""
+    return CheckpointError(f"Silo {party!r} has a folder for its part of a checkpoint", "none", "Name a folder.")

@@ -1,0 +1,108 @@
+"""Progress for people: bars with the time left in a terminal, a line now and then in a log, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from silosynth.core.conversation import Progress
+
+_BLINK = 0.05  # seconds between two updates of a bar; people do not see more
+_LINE_EVERY = 10.0  # seconds between two lines of one stage in a log
+
+
+class RichProgress:
+    """Shows progress; pass it to `drive` as ``watch`` and use it as a context manager.
+
+    >>> with RichProgress(quiet=True) as watch:
+    ...     watch(Progress("diffusion", 1, 10, {"loss": 0.5}))
+
+    Args:
+        console: where to show it; standard error when None.
+        quiet: show nothing.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self, console: Console | None = None, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = Console(file=sys.stderr) if console is None else console
+        self._quiet, self._clock = quiet, clock
+        self._bars: Bars | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._began: dict[str, tuple[float, int]] = {}
+        self._shown: dict[str, float] = {}
+
+    def __enter__(self) -> RichProgress:
+        if not self._quiet and self._console.is_terminal:
+            self._bars = _bars(self._console)
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Take notice of progress. Cheap enough to be called for every batch."""
+        if self._quiet:
+            return
+        now = self._clock()
+        first = progress.stage not in self._began
+        self._began.setdefault(progress.stage, (now, progress.done))  # a resumed stage does not begin at 0
+        pause = _BLINK if self._bars is not None else _LINE_EVERY
+        if not first and progress.done < progress.total and now - self._shown[progress.stage] < pause:
+            return
+        self._shown[progress.stage] = now
+        if self._bars is not None:
+            self._bar(self._bars, progress)
+        else:
+            self._line(progress, now)
+
+    def _bar(self, bars: Bars, progress: Progress) -> None:
+        figures = _figures(progress.figures)
+        if progress.stage not in self._tasks:
+            self._tasks[progress.stage] = bars.add_task(progress.stage, figures="")
+        bars.update(self._tasks[progress.stage], completed=progress.done, total=progress.total, figures=figures)
+
+    def _line(self, progress: Progress, now: float) -> None:
+        began, already = self._began[progress.stage]
+        left = ""
+        if already < progress.done < progress.total:
+            pace = (now - began) / (progress.done - already)
+            left = f", {_clock_time(pace * (progress.total - progress.done))} left"
+        figures = _figures(progress.figures)
+        line = f"{progress.stage}: {progress.done}/{progress.total}{left}{', ' if figures else ''}{figures}"
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def _bars(console: Console) -> Bars:
+    return Bars(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=console,
+    )
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+def _clock_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

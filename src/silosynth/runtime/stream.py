@@ -1,0 +1,253 @@
+"""The coordinator's end: one bidirectional gRPC stream per party, over mutual TLS. Parties dial in.
+
+A party is whoever its certificate says. Its stream may break and come back: the frame that awaits an answer is sent
+again, and the party, which remembers its last reply, does not compute twice.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
+from silosynth.core.roster import COORDINATOR
+from silosynth.runtime.certificates import Certificates
+from silosynth.runtime.frames import BYE, CRASHED, PIECE, REFUSED, WELCOME, Frame, Joiner
+
+SERVICE, METHOD = "silosynth.v1.Stream", "Talk"
+OPTIONS = (
+    ("grpc.max_send_message_length", 2 * PIECE),
+    ("grpc.max_receive_message_length", 2 * PIECE),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+_GLANCE = 0.1  # seconds between looks at whether a silent party still lives
+
+
+class Lost(Exception):
+    """A party is gone. Links turn it into `PartyLostError`."""
+
+    def __init__(self, party: str, reason: str) -> None:
+        super().__init__(party, reason)
+        self.party, self.reason = party, reason
+
+
+class _Stream:
+    """One open connection: frames to be sent. None ends it."""
+
+    def __init__(self) -> None:
+        self.outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Pieces of the frames to be sent, until the stream is to end."""
+        while (frame := self.outbox.get()) is not None:
+            yield from frame.pieces()
+
+
+class _Seat:
+    """One party's place: its stream while it has one, the frame it was sent last, and what it said to that."""
+
+    def __init__(self) -> None:
+        self.stream: _Stream | None = None
+        self.since = time.monotonic()
+        self.asked: Frame | None = None
+        self.before: Frame | None = None
+        self.reply: Frame | None = None
+        self.fault: SilosynthError | None = None
+
+
+class Hub(grpc.GenericRpcHandler):
+    """Listens for the parties called ``names`` and talks with them.
+
+    Args:
+        names: who may connect.
+        certificates: the coordinator's.
+        address: where to listen; port 0 lets the system choose.
+        patience: seconds for which a party may be without a stream.
+
+    Raises:
+        UnavailableError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        certificates: Certificates,
+        address: str = "127.0.0.1:0",
+        patience: float = 10.0,
+    ) -> None:
+        self._seats = {name: _Seat() for name in names}
+        self._patience = patience
+        self._changed = threading.Condition()
+        # A stream keeps a thread for as long as it lasts; the others tell strangers that they are not welcome.
+        self._pool = ThreadPoolExecutor(max_workers=len(self._seats) + 4, thread_name_prefix="silosynth-hub")
+        self._server = grpc.server(self._pool, handlers=[self], options=OPTIONS)
+        credentials = grpc.ssl_server_credentials(
+            [(certificates.key, certificates.certificate)], certificates.authority, require_client_auth=True
+        )
+        try:
+            port = self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            self._pool.shutdown()
+            raise UnavailableError("The coordinator can listen", address, "Choose another port.") from error
+        self.address = f"{address.rpartition(':')[0]}:{port}"
+        self._server.start()
+
+    def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
+        """Wait until every party is connected.
+
+        Args:
+            seconds: at most so long.
+            dead: says why a party cannot come any more, or None.
+
+        Raises:
+            Lost: a party is dead or late.
+        """
+        until = time.monotonic() + seconds
+        with self._changed:
+            while missing := [name for name, seat in self._seats.items() if seat.stream is None]:
+                for name in missing:
+                    if reason := dead(name):
+                        raise Lost(name, reason)
+                if time.monotonic() > until:
+                    raise Lost(missing[0], f"it did not connect within {seconds:g} s")
+                self._changed.wait(_GLANCE)
+
+    def gather(
+        self, frames: Mapping[str, Frame], dead: Callable[[str], str | None], limit: float | None = None
+    ) -> dict[str, Frame]:
+        """Send each party its frame and wait until all have answered, or one has refused.
+
+        Args:
+            frames: what to send, by party.
+            dead: says why a party is known to be dead, or None.
+            limit: seconds for all to answer; None waits as long as they live.
+
+        Raises:
+            Lost: a party died, stayed away or was too slow.
+            SilosynthError: a party broke the protocol.
+        """
+        begun = time.monotonic()
+        with self._changed:
+            for name, frame in frames.items():
+                self._send(self._seats[name], frame)
+            while True:
+                replies = {name: seat.reply for name in frames if (seat := self._seats[name]).reply is not None}
+                refused = any(reply.kind in (REFUSED, CRASHED) for reply in replies.values())
+                if refused or len(replies) == len(frames):
+                    return replies
+                self._look_after([name for name in frames if name not in replies], dead, begun, limit)
+                self._changed.wait(_GLANCE)
+
+    def stop(self) -> None:
+        """Say goodbye and stop listening; may be called twice."""
+        with self._changed:
+            for seat in self._seats.values():
+                if seat.stream is not None:
+                    seat.stream.outbox.put(Frame(BYE, "", 0, COORDINATOR))
+                    seat.stream.outbox.put(None)
+        self._server.stop(grace=1.0).wait()
+        self._pool.shutdown(wait=True)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """Part of gRPC: which function serves a method."""
+        if details.method != f"/{SERVICE}/{METHOD}":
+            return None
+        return grpc.stream_stream_rpc_method_handler(self._talk)
+
+    def _send(self, seat: _Seat, frame: Frame) -> None:
+        seat.before, seat.asked, seat.reply = seat.asked, frame, None
+        if seat.stream is not None:
+            seat.stream.outbox.put(frame)
+
+    def _look_after(
+        self, names: list[str], dead: Callable[[str], str | None], begun: float, limit: float | None
+    ) -> None:
+        now = time.monotonic()
+        for name in names:
+            seat = self._seats[name]
+            if seat.fault is not None:
+                raise seat.fault
+            if reason := dead(name):
+                raise Lost(name, reason)
+            if seat.stream is None and now - seat.since > self._patience:
+                raise Lost(name, f"its connection broke and did not come back within {self._patience:g} s")
+            if limit is not None and now - begun > limit:
+                raise Lost(name, f"it did not answer within {limit:g} s")
+
+    def _talk(self, pieces: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        name = _identity(context)
+        seat = self._seats.get(name)
+        if seat is None:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} does not take part")
+        assert seat is not None
+        stream = _Stream()
+        stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
+        with self._changed:
+            taken = seat.stream is not None
+            if not taken:
+                seat.stream = stream
+                if seat.asked is not None and seat.reply is None:
+                    stream.outbox.put(seat.asked)
+                self._changed.notify_all()
+        if taken:
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{name!r} is connected already")
+        if not context.add_callback(lambda: self._gone(seat, stream)):
+            self._gone(seat, stream)
+            return
+        threading.Thread(target=self._listen, args=(name, seat, stream, pieces), daemon=True).start()
+        yield from stream.pieces()
+
+    def _listen(self, name: str, seat: _Seat, stream: _Stream, pieces: Iterator[bytes]) -> None:
+        joiner = Joiner()
+        try:
+            for piece in pieces:
+                frame = joiner.add(piece)
+                if frame is not None:
+                    self._heard(name, seat, frame)
+        except MessageError as error:
+            self._blame(seat, error)
+        except Exception as error:  # gRPC raises a bare RpcError, or whatever ended the stream: all mean that it ended
+            if not isinstance(error, grpc.RpcError):
+                self._blame(seat, ProtocolError(f"Silo {name!r} can be listened to", type(error).__name__))
+        finally:
+            self._gone(seat, stream)
+
+    def _heard(self, name: str, seat: _Seat, frame: Frame) -> None:
+        if frame.sender != name:
+            raise MessageError(f"Silo {name!r} signs its frames with its own name", frame.sender)
+        with self._changed:
+            if not _answers(frame, seat.asked):
+                if _answers(frame, seat.before):
+                    return  # a frame that was sent again after a broken stream gets its reply twice
+                raise MessageError(f"Silo {name!r} answers what it was asked", f"step {frame.step}")
+            if seat.reply is None:
+                seat.reply = frame
+                self._changed.notify_all()
+
+    def _blame(self, seat: _Seat, error: SilosynthError) -> None:
+        with self._changed:
+            seat.fault = error
+            self._changed.notify_all()
+
+    def _gone(self, seat: _Seat, stream: _Stream) -> None:
+        stream.outbox.put(None)
+        with self._changed:
+            if seat.stream is stream:
+                seat.stream, seat.since = None, time.monotonic()
+                self._changed.notify_all()
+
+
+def _answers(frame: Frame, asked: Frame | None) -> bool:
+    return asked is not None and (frame.job, frame.step) == (asked.job, asked.step)
+
+
+def _identity(context: grpc.ServicerContext) -> str:
+    """The common name in the certificate that the other side proved to own."""
+    names: list[bytes] = list(context.auth_context().get("x509_common_name", []))  # type: ignore[arg-type]
+    return names[0].decode("utf-8", "replace") if len(names) == 1 else ""

@@ -1,0 +1,106 @@
+"""Threads in which parties compute side by side, and which can be stopped in the middle.
+
+`concurrent.futures` has no way to stop a call: after Ctrl-C the interpreter would wait until every silo has finished.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from silosynth.runtime.link import PARTY_THREADS
+
+T = TypeVar("T")
+_BLINK = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
+_PATIENCE = 5.0  # seconds for a computation to notice that it has been stopped
+
+
+class Stopped(BaseException):
+    """Raised in the middle of a computation that nobody waits for any more."""
+
+
+class Pending(Generic[T]):
+    """What a worker has been given to do, and later its outcome."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        self._done = threading.Lock()  # held until there is an outcome; an Event costs several times as much
+        self._done.acquire()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do it."""
+        work, self._work = self._work, None
+        assert work is not None
+        try:
+            self._value = work()
+        except BaseException as error:  # raised again where the result is asked for
+            self._error = error
+            if isinstance(error, Stopped):
+                raise
+        finally:
+            self._done.release()
+
+    def result(self) -> T:
+        """Wait for the outcome; raises what the work raised. To be asked once."""
+        while not self._done.acquire(timeout=_BLINK):
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+
+class Worker(threading.Thread):
+    """One thread that does one thing after the other, with `PARTY_THREADS` torch threads. Starts when needed.
+
+    It keeps nothing of what it has done: an error's traceback would keep alive all that was in sight.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"silosynth-{name}", daemon=True)
+        self._inbox: queue.SimpleQueue[Pending[Any] | None] = queue.SimpleQueue()
+        self._busy = self._stopping = False
+
+    def do(self, work: Callable[..., T], *args: Any) -> Pending[T]:
+        """Have ``work`` done; ask what is returned for the result."""
+        if self.ident is None:
+            self.start()
+        pending = Pending(lambda: work(*args))
+        self._inbox.put(pending)
+        return pending
+
+    def run(self) -> None:
+        """What the thread does."""
+        try:
+            torch.set_num_threads(PARTY_THREADS)
+            while (pending := self._inbox.get()) is not None and not self._stopping:
+                self._busy = True
+                pending.run()
+                self._busy = False
+                del pending
+        except Stopped:
+            pass
+
+    def stop(self) -> None:
+        """Stop what is being done, at its next step in Python; do not wait."""
+        self._stopping = True
+        self._inbox.put(None)
+        if self._busy and self.is_alive():
+            identity = ctypes.c_ulong(self.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(Stopped))
+
+
+def dismiss(workers: Iterable[Worker]) -> None:
+    """Stop all workers; does nothing to those that have stopped."""
+    workers = list(workers)
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        if worker.ident is not None and worker is not threading.current_thread():
+            worker.join(_PATIENCE)

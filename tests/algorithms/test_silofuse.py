@@ -1,0 +1,182 @@
+"""SiloFuse itself: what it learns, what it sends, and what its options do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import silosynth as ss
+from silosynth.algorithms.silofuse.coder import CoderConfig
+from silosynth.algorithms.silofuse.end_to_end import EndToEndParty
+from silosynth.algorithms.silofuse.latent import LatentConfig, LatentGenerator
+from silosynth.algorithms.silofuse.stacked import PRESETS
+from silosynth.catalog import ALGORITHMS
+from silosynth.core.errors import ConfigError
+from silosynth.core.streams import Streams
+
+SMALL = {"coder.steps": 20, "latent.width": 32, "latent.steps": 20, "latent.checks": 2, "latent.batch": 64}
+LEARN = {
+    "coder.steps": 600,
+    "coder.hidden": [64, 64],
+    "latent.width": 64,
+    "latent.steps": 1500,
+    "latent.checks": 5,
+    "latent.batch": 256,
+}
+
+
+def people(rows: int = 3000) -> pd.DataFrame:
+    """Two silos that share a cause: job and pay depend on each other across them."""
+    rng = np.random.default_rng(0)
+    job = rng.choice(["nurse", "smith", "judge"], rows, p=[0.5, 0.3, 0.2])
+    pay = np.select([job == "nurse", job == "smith"], [30, 50], 90) + rng.normal(0, 4, rows)
+    return pd.DataFrame({"job": job, "age": rng.integers(20, 65, rows), "pay": pay.round(1), "rich": pay > 60})
+
+
+SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
+
+
+def fit(name="silofuse", data=None, preset="fast", silos=None, **options):
+    data = people() if data is None else data
+    federation = ss.simulate(data, silos=silos or SILOS)
+    if ALGORITHMS[name].central:
+        federation = federation.central()
+    return ss.fit(name, federation, preset=preset, options={**SMALL, **options}, progress=False)
+
+
+def test_dependence_across_silos_is_learnt():
+    real, table = people(), fit(**LEARN).sample(3000)
+    for job in ("nurse", "smith", "judge"):
+        wanted = real.loc[real.job == job, "pay"].mean()
+        assert table.loc[table.job == job, "pay"].mean() == pytest.approx(wanted, abs=5)
+    assert (table.rich == (table.pay > 60)).mean() > 0.9
+
+
+def test_marginals_are_those_of_training():
+    real, table = people(), fit(**{**LEARN, "latent.steps": 200}).sample(3000)
+    shares = table.job.value_counts(normalize=True)
+    for job, share in real.job.value_counts(normalize=True).items():
+        assert shares[job] == pytest.approx(share, abs=0.03)
+    assert table.pay.quantile(0.5) == pytest.approx(real.pay.quantile(0.5), abs=3)
+
+
+def test_missing_values_follow_the_column_they_depend_on():
+    data = people()
+    data.loc[data.job == "smith", "pay"] = np.nan
+    table = fit(data=data, **LEARN).sample(3000)
+    assert table.loc[table.job == "smith", "pay"].isna().mean() > 0.85
+    assert table.loc[table.job == "nurse", "pay"].isna().mean() < 0.1
+
+
+def bytes_sent(name, steps):
+    options = {"coder.steps": steps, "latent.steps": steps, "latent.checks": 2, "calibration_rows": 20}
+    ledger = fit(name, people(200), **options).ledger
+    return sum(record["bytes"] for record in ledger), len(ledger)
+
+
+def test_traffic_does_not_depend_on_iterations_but_that_of_joint_training_does():
+    assert bytes_sent("silofuse", 10) == bytes_sent("silofuse", 30)
+    few, many = bytes_sent("e2edistr", 10), bytes_sent("e2edistr", 30)
+    assert many[0] > 2 * few[0]
+
+
+def test_partitioned_columns_never_leave_their_silo():
+    model = fit(data=people(300), synthesis="partitioned")
+    before = len(model.ledger)
+    parts = model.sample_parts(50)
+    assert list(parts["registry"].columns) == SILOS["registry"] and len(parts["tax"]) == 50
+    assert {r["privacy"] for r in model.ledger[before:]} == {"nothing about single rows"}
+    with pytest.raises(ConfigError, match="sample_parts"):
+        model.sample(5)
+
+
+def test_identifiers_are_numbered_not_modelled():
+    data = people(200)
+    data.insert(0, "customer_id", [f"C{i:05d}" for i in range(200)])
+    model = fit(data=data, silos={"a": ["customer_id", "job", "age"], "b": ["pay", "rich"]})
+    table = model.sample(20)
+    assert list(table.columns) == list(data.columns)
+    assert not set(table.customer_id) & set(data.customer_id) and table.customer_id.is_unique
+
+
+def test_a_silo_of_identifiers_alone_is_refused():
+    data = people(50).assign(customer_id=[f"C{i:05d}" for i in range(50)])
+    with pytest.raises(ss.SilosynthError, match="not an identifier"):
+        fit(data=data, silos={"a": ["customer_id"], "b": ["pay"]})
+
+
+def test_batches_are_the_sample_in_pieces():
+    model = fit(data=people(300))
+    pieces = list(model.sample_batches(25, batch=10, seed=1))
+    assert [len(piece) for piece in pieces] == [10, 10, 5]
+    assert list(pieces[0].columns) == list(people(3).columns)
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.5, True])
+def test_the_number_of_rows_must_be_positive(n):
+    with pytest.raises(ConfigError, match="positive whole number"):
+        fit(data=people(100)).sample(n)
+
+
+def test_the_papers_figures_are_the_papers():
+    paper = PRESETS["paper"]
+    assert (paper.latent.steps, paper.latent.batch, paper.latent.rate) == (500_000, 512, 1e-3)
+    assert (paper.latent.diffusion_steps, paper.latent.sample_steps) == (200, 25)
+    assert (paper.latent.depth, paper.latent.dropout, paper.latent.network) == (8, 0.01, "plain")
+    assert (paper.coder.hidden, paper.coder.latents_per_column, paper.divide) == ((1024, 32), 1, True)
+
+
+@pytest.mark.parametrize("target", ["noise", "latent"])
+@pytest.mark.parametrize("form", ["plain", "vae"])
+def test_the_papers_ambiguities_are_options(target, form):
+    model = fit(preset="paper", data=people(300), **{"coder.form": form, "latent.target": target})
+    assert model.sample(10).notna().all().all()
+
+
+def test_options_name_the_nearest_and_the_type():
+    with pytest.raises(ConfigError, match="Did you mean 'steps'"):
+        fit(**{"latent.step": 5})
+    with pytest.raises(ConfigError, match="must be int"):
+        fit(**{"latent.steps": "many"})
+    with pytest.raises(ConfigError, match="Did you mean 'fast'"):
+        fit(preset="fats")
+
+
+def test_joint_gradients_equal_those_of_the_network_in_one_piece():
+    """E2EDistr split over two silos against autograd through the same modules without borders."""
+    from silosynth.algorithms.silofuse.end_to_end import BatchLatents, Decode, Encode, LatentGradients
+
+    federation = ss.simulate(people(64), silos=SILOS)
+    parties = {}
+    for silo, table in federation.tables.items():
+        party = EndToEndParty(table, federation.schemas[silo], Streams(0).child(silo), torch.device("cpu"))
+        party.coder.fit_encoders(CoderConfig(form="plain", hidden=(16, 8)))
+        parties[silo] = party
+    config = LatentConfig(path="gaussian", target="latent", width=16, precision="float32")
+    generator = LatentGenerator(64, 8, config, Streams(0), torch.device("cpu"))
+    rows = torch.arange(32)
+
+    whole = torch.cat(
+        [p.coder.network.encode(p.coder.levels[rows], p.coder.scores[rows])[0] for p in parties.values()], 1
+    )
+    clean, loss = generator.denoise(whole, Streams(0).child("draw").torch())
+    for party, z in zip(parties.values(), clean.split(4, dim=1), strict=True):
+        loss = loss + party.coder.network.likelihood(z, party.coder.levels[rows], party.coder.scores[rows], 5.0)
+    weights = [w for p in parties.values() for w in p.coder.network.parameters()] + list(generator.network.parameters())
+    wanted = torch.autograd.grad(loss, weights, allow_unused=True)
+
+    asked = {silo: party.answer(Encode(rows)) for silo, party in parties.items()}
+    z = torch.cat([reply.z_BL for reply in asked.values() if isinstance(reply, BatchLatents)], 1).requires_grad_()
+    clean, loss = generator.denoise(z, Streams(0).child("draw").torch())
+    back = [
+        party.answer(Decode(part.detach().contiguous()))
+        for party, part in zip(parties.values(), clean.split(4, dim=1), strict=True)
+    ]
+    gradient = torch.cat([reply.gradient_BL for reply in back if isinstance(reply, LatentGradients)], 1)
+    torch.autograd.backward([loss, clean], [None, gradient])
+    for party, part in zip(parties.values(), z.grad.split(4, dim=1), strict=True):
+        party.encoded.backward(part)
+    for weight, gradient in zip(weights, wanted, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)

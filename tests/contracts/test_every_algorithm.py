@@ -1,0 +1,241 @@
+"""What every algorithm in the catalog must satisfy, whatever it does inside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import silosynth as ss
+from silosynth.catalog import ALGORITHMS
+from silosynth.core.conversation import Checkpoint, Exchange, Progress
+from silosynth.core.errors import ConfigError, DataError, ProtocolError
+from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.schema import Table
+from silosynth.core.streams import Streams
+from silosynth.runtime.wire import decode, encode, pack, unpack
+
+CPU = torch.device("cpu")
+TINY = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 12, "latent.checks": 3,
+        "latent.batch": 32, "latent.sample_steps": 3, "calibration_rows": 50}  # fmt: skip
+every = pytest.mark.parametrize("name", sorted(ALGORITHMS))
+
+
+def frame(rows: int = 90) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    spent = rng.gamma(2.0, 50.0, rows).round(2)
+    data = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, rows).astype("int16"),
+            "spent": np.where(rng.random(rows) < 0.5, 0.0, spent),
+            "city": pd.Categorical(rng.choice(["Delft", "Bern", "Oslo"], rows)),
+            "member": rng.random(rows) < 0.3,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D"),
+            "note": rng.choice(["a", "b"], rows),
+        }
+    )
+    data.loc[rng.random(rows) < 0.2, "note"] = None
+    return data
+
+
+def federation(name: str) -> ss.Federation:
+    whole = ss.simulate(frame(), silos={"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
+    return whole.central() if ALGORITHMS[name].central else whole
+
+
+def fitted(name: str, **more) -> ss.Model:
+    return ss.fit(name, federation(name), preset="fast", options=TINY, progress=False, **more)
+
+
+class Talk:
+    """A conversation driven by hand: parties as objects, every message through the wire form, everything noted."""
+
+    def __init__(self, name: str, replies: Iterator[dict[str, Message]] | None = None) -> None:
+        self.entry, self.federation = ALGORITHMS[name], federation(name)
+        self.config = self.entry.configure("fast", TINY)
+        self.messages: list[Message] = []
+        self.replies: list[dict[str, Message]] = []
+        self.points: list[tuple[bytes, dict[str, bytes], int]] = []
+        self.progress: list[Progress] = []
+        self.journal = replies
+        self.parties = {
+            silo: self.entry.party(table, self.federation.schemas[silo], Streams(0).child("party", silo), CPU)
+            for silo, table in self.federation.tables.items()
+        }
+
+    def run(self, state=None) -> bytes:
+        talk = self.entry.coordinate(self.federation.roster, self.config, Streams(0).child("coordinator"), CPU, state)
+        got = None
+        while True:
+            try:
+                step = talk.send(got)
+            except StopIteration as end:
+                return pack({"model": end.value, "parts": {s: p.trained() for s, p in self.parties.items()}})
+            got = {}
+            if isinstance(step, Exchange):
+                got = self._ask(step) if self.journal is None else next(self.journal)
+                self.replies.append(got)
+            elif isinstance(step, Checkpoint):
+                parts = {silo: pack(party.state()) for silo, party in self.parties.items()}
+                self.points.append((pack(step.state), parts, len(self.replies)))
+            else:
+                self.progress.append(step)
+
+    def resume(self, point) -> bytes:
+        state, parts, _ = point
+        for silo, part in parts.items():
+            self.parties[silo].restore(unpack(part))
+        return self.run(unpack(state))
+
+    def _ask(self, step: Exchange) -> dict[str, Message]:
+        replies = {}
+        for silo, ask in step.asks.items():
+            replies[silo] = decode(encode(self.parties[silo].answer(decode(encode(ask)))))
+            self.messages += [ask, replies[silo]]
+        return replies
+
+
+@every
+def test_resuming_from_any_checkpoint_gives_the_same_bytes(name):
+    straight = Talk(name)
+    whole = straight.run()
+    assert len(straight.points) >= 3
+    for point in straight.points:
+        assert Talk(name).resume(point) == whole
+
+
+@every
+def test_the_coordinator_is_a_function_of_the_replies(name):
+    straight = Talk(name)
+    whole = unpack(straight.run())["model"]
+    again = unpack(Talk(name, iter(straight.replies)).run())["model"]
+    assert pack(again) == pack(whole)
+
+
+@every
+def test_no_message_carries_real_columns(name):
+    talk = Talk(name)
+    talk.run()
+    assert talk.messages
+
+    def walk(value):
+        assert not isinstance(value, Table)
+        if isinstance(value, Struct):
+            for field in dataclasses.fields(value):
+                walk(getattr(value, field.name))
+
+    for message in talk.messages:
+        walk(message)
+
+
+@every
+def test_progress_ends_at_its_total(name):
+    talk = Talk(name)
+    talk.run()
+    last = {p.stage: p for p in talk.progress}
+    assert last and all(p.done == p.total for p in last.values())
+
+
+@every
+def test_a_party_refuses_what_it_does_not_understand(name):
+    talk = Talk(name)
+    with pytest.raises(ProtocolError, match="Done"):
+        next(iter(talk.parties.values())).answer(Done())
+
+
+@every
+def test_samples_have_the_columns_order_and_dtypes_of_the_training_frame(name):
+    model, real = fitted(name), frame()
+    table = model.sample(40)
+    assert list(table.columns) == list(real.columns)
+    assert table.dtypes.to_dict() == real.dtypes.to_dict()
+    assert len(table) == 40
+    assert (table["since"].dt.normalize() == table["since"]).all()
+    assert table["age"].between(real["age"].min(), real["age"].max()).all()
+
+
+@every
+def test_a_saved_model_draws_the_same_rows(name, tmp_path):
+    model = fitted(name)
+    model.save(tmp_path / "m.silosynth")
+    again = ss.load(tmp_path / "m.silosynth")
+    pd.testing.assert_frame_equal(again.sample(30), model.sample(30))
+    pd.testing.assert_frame_equal(again.sample(30, seed=4), model.sample(30, seed=4))
+    assert not model.sample(30).equals(model.sample(30))
+    assert again.describe()["silos"] == {silo: list(t.names) for silo, t in federation(name).tables.items()}
+
+
+@every
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(name):
+    first, second, other = fitted(name, seed=1), fitted(name, seed=1), fitted(name, seed=2)
+    assert pack(dict(first.parts)) == pack(dict(second.parts)) != pack(dict(other.parts))
+    pd.testing.assert_frame_equal(first.sample(20), second.sample(20))
+
+
+@every
+def test_fitting_leaves_the_ambient_random_numbers_alone(name):
+    torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+    fitted(name).sample(5)
+    assert torch.equal(torch_before, torch.random.get_rng_state())
+    assert np.array_equal(numpy_before, np.random.get_state()[1])
+
+
+@every
+def test_every_release_of_training_rows_is_in_the_ledger(name):
+    model = fitted(name)
+    kinds = {record["privacy"] for record in model.ledger}
+    assert "one un-noised value per training row" in kinds
+    assert all(record["bytes"] > 0 for record in model.ledger)
+    silos = {record["from"] for record in model.ledger} - {"coordinator"}
+    assert silos == set(model.roster)
+
+
+@every
+def test_unequal_rows_are_refused(name):
+    talk = Talk(name)
+    if len(talk.parties) < 2:
+        pytest.skip("one silo has one number of rows")
+    silo = "shop"
+    short = talk.federation.tables[silo].take(slice(0, 50))
+    talk.parties[silo] = talk.entry.party(short, talk.federation.schemas[silo], Streams(0), CPU)
+    with pytest.raises(ProtocolError, match="same rows"):
+        talk.run()
+
+
+@every
+def test_one_row_is_refused_by_rule_value_and_remedy(name):
+    one = ss.simulate(frame().head(1))
+    with pytest.raises(DataError, match=r"at least 2 rows \(got: 1\)"):
+        ss.fit(name, one, preset="fast", options=TINY, progress=False)
+
+
+@every
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"x": [1, 2]},
+        {"x": [5] * 30, "y": [None] * 30},
+        {"x": [1.5] * 29 + [2.5], "y": ["a"] * 30},
+        {"x": pd.Series([None] * 25 + [3.25] * 5, dtype="Float64"), "y": range(30)},
+    ],
+    ids=["two rows", "constant and all missing", "one odd value", "mostly missing"],
+)
+def test_poor_tables_train_and_come_back(name, columns):
+    data = pd.DataFrame(columns)
+    model = ss.fit(name, ss.simulate(data), preset="fast", options=TINY, progress=False)
+    table = model.sample(8)
+    assert table.dtypes.to_dict() == data.dtypes.to_dict()
+    for column in data:
+        if data[column].isna().all():
+            assert table[column].isna().all()
+        if data[column].nunique() == 1 and not data[column].isna().any():
+            assert (table[column] == data[column].iloc[0]).all()
+
+
+def test_a_central_baseline_asks_for_one_silo():
+    with pytest.raises(ConfigError, match=r"federation.central\(\)"):
+        ss.fit("latentdiff", federation("silofuse"), progress=False)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from silosynth.core.errors import DataError, SchemaError, StorageError
+from silosynth.core.messages import Done
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside, check_partition
+from silosynth.core.state import from_state, to_state
+from silosynth.runtime.wire import decode, encode, pack, unpack
+
+
+def column(name: str, *values: int, levels: tuple[str, ...] | None = None) -> Column:
+    return Column(name, "int64", torch.tensor(values), torch.zeros(len(values), dtype=torch.bool), levels)
+
+
+AGE, JOB = column("age", 30, 40, 50), column("job", 0, 1, 0, levels=("a", "b"))
+TABLE = Table((AGE, JOB))
+
+
+def test_tables_are_cut_and_joined() -> None:
+    assert TABLE.names == ("age", "job")
+    assert len(TABLE) == 3
+    assert len(Table(())) == 0
+    assert TABLE.select(["job"]).names == ("job",)
+    assert TABLE.take(torch.tensor([2, 0]))["age"].values.tolist() == [50, 30]
+    assert TABLE.take(slice(0, 1))["job"].levels == ("a", "b")
+    assert beside([TABLE.select(["age"]), TABLE.select(["job"])]).names == TABLE.names
+    assert below([TABLE, TABLE])["age"].values.tolist() == [30, 40, 50] * 2
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DataError, match="same length"):
+        Table((AGE, column("x", 1)))
+    with pytest.raises(DataError, match="name of its own"):
+        Table((AGE, AGE))
+    with pytest.raises(DataError, match="Did you mean 'age'"):
+        TABLE["agee"]
+
+
+def test_tables_travel_and_are_stored() -> None:
+    back = decode(encode(TABLE))
+    assert isinstance(back, Table)
+    assert torch.equal(back["job"].values, JOB.values)
+    assert back["job"].levels == ("a", "b")
+    again = from_state(Table, unpack(pack(to_state(TABLE))))
+    assert torch.equal(again["age"].values, AGE.values)
+    assert again["job"].levels == ("a", "b")
+
+
+def test_stored_state_of_another_kind_or_version_is_told() -> None:
+    with pytest.raises(StorageError, match="holds a Table"):
+        from_state(Table, to_state(Done()))
+    with pytest.raises(StorageError, match="holds a Table"):
+        from_state(Table, 3)
+    for state in ({"struct": "core.schema.Gone", "fields": {}}, {"struct": "core.schema.Table", "fields": {"x": 1}}):
+        with pytest.raises(StorageError, match="another version"):
+            from_state(Table, state)
+
+
+def test_schemas() -> None:
+    schema = Schema((ColumnSchema("id", Kind.IDENTIFIER.value, "int64"), ColumnSchema("age", "integer", "int64")))
+    assert schema.names == ("id", "age")
+    assert schema.modelled == ("age",)
+    assert schema.select(["age"]).names == ("age",)
+    with pytest.raises(SchemaError, match="Did you mean 'age'"):
+        schema["aeg"]
+    assert Kind.DATETIME.numeric
+    assert not Kind.BOOLEAN.numeric
+
+
+@pytest.mark.parametrize(
+    ("silos", "says"),
+    [
+        ({"a": ["age", "nope"]}, "unknown column"),
+        ({"a": ["age"], "b": ["age"]}, "'a' and in 'b'"),
+        ({"a": []}, "holds no column"),
+        ({"a": "age"}, r"Write \['age'\]"),
+    ],
+)
+def test_partitions_that_do_not_deal_out_are_refused(silos: dict[str, list[str]], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        check_partition(["age", "job"], silos)
+
+
+def test_columns_may_be_left_out() -> None:
+    check_partition(["age", "job"], {"a": ["age"]})

@@ -1,0 +1,193 @@
+"""Kinds are inferred with a reason, and the user has the last word where the values allow it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from silosynth.core.errors import SchemaError
+from silosynth.core.schema import ColumnSchema
+from silosynth.data.frames import to_table
+from silosynth.data.infer import ColumnOverride, describe, infer
+from silosynth.data.numbers import grid_decimals
+
+RNG = np.random.default_rng(5)
+
+
+def found(values: Any, name: str = "x", dtype: Any = None) -> ColumnSchema:
+    return infer(pd.DataFrame({name: pd.Series(values, dtype=dtype)}))[name]
+
+
+def test_plain_kinds() -> None:
+    assert found(RNG.normal(size=100)).kind == "continuous"
+    assert found(RNG.integers(0, 500, 300)).kind == "integer"
+    assert found(["a", "b"] * 20).kind == "categorical"
+    assert found([True, False]).kind == "boolean"
+    assert found([0, 1, 1]).reason == "only 0 and 1"
+    assert found([1.0, 2.0, None] * 5).kind == "boolean"
+    assert found(pd.date_range("2020", periods=3)).kind == "datetime"
+    assert found(pd.to_timedelta([1, 2], unit="h")).kind == "datetime"
+    assert found([3, 4, 5] * 9).kind == "integer"  # few levels stay integer: encoders decide about levels
+
+
+def test_whole_numbers_stored_as_floats_are_integers() -> None:
+    column = found([1.0, 7.0, None, 12.0])
+    assert (column.kind, column.reason) == ("integer", "whole numbers stored as float64")
+
+
+def test_a_point_mass_makes_a_column_mixed() -> None:
+    values = np.where(np.arange(300) % 3 == 0, 0.0, RNG.normal(size=300))
+    column = found(values)
+    assert (column.kind, column.reason) == ("mixed", "numbers, and 33% of the rows are 0")
+    assert found(np.where(np.arange(300) % 6 == 0, 0.0, RNG.normal(size=300))).kind == "continuous"
+
+
+@pytest.mark.parametrize(("codes", "words"), [((-9, -8, -7), "-9, -8, -7"), ((-1,), "-1"), ((9999,), "9999")])
+def test_special_codes_make_a_column_mixed(codes: tuple[int, ...], words: str) -> None:
+    column = found([*RNG.integers(0, 200, 400), *codes * 8])
+    assert column.kind == "mixed"
+    assert column.reason.endswith(words)
+
+
+def test_values_that_are_no_codes() -> None:
+    assert found([*RNG.integers(0, 200, 400), -1]).kind == "integer"  # one row only
+    assert found(RNG.integers(-200, 200, 400)).kind == "integer"  # a range of negative values
+    assert found([*RNG.integers(500, 990, 400), *[999] * 8]).kind == "integer"  # not apart from the rest
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("customer_id", list(RNG.permutation(1000)[:50] * 17)),
+        ("customerId", [f"K{i}x" for i in range(50)]),
+        ("anything", [str(uuid.UUID(int=i * 7919)) for i in range(50)]),
+        ("contact", [f"p{i}@example.org" for i in range(50)]),
+        ("account", [f"DE{i:012d}" for i in range(50)]),
+        ("row", list(range(7, 57))),
+        ("row", list(RNG.permutation(50))),
+    ],
+)
+def test_identifiers(name: str, values: list[Any]) -> None:
+    column = found(values, name)
+    assert column.kind == "identifier"
+    assert column.reason.startswith("all 50 values differ, and ")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("income", list(RNG.permutation(10_000)[:50] * 3), "integer"),  # all different by chance
+        ("time", list(np.cumsum(RNG.integers(1, 9, 50))), "integer"),  # increasing, with gaps
+        ("patient_id", list(RNG.normal(size=50)), "continuous"),  # floats number nothing
+        ("patient_id", [1, 2, 3, 3] * 10, "integer"),  # repeated
+        ("age", [23, 24, 25], "integer"),  # too few rows to believe it
+        ("remark", [f"said {'x' * i}" for i in range(50)], "categorical"),
+    ],
+)
+def test_what_is_no_identifier(name: str, values: list[Any], kind: str) -> None:
+    assert found(values, name).kind == kind
+
+
+def test_reasons_say_what_was_not_done() -> None:
+    assert "pd.to_numeric" in found(["1.5", "2", None, "3"] * 9).reason
+    assert "declare it identifier" in found([f"said {'x' * i}" for i in range(50)]).reason
+    assert found([None, None]).reason.startswith("no value at all")
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["2020-01-31", "2021-12-01"], "datetime"),
+        (["2020-01-31", "2021-13-01"], "categorical"),  # no such month
+        (["2020-01-31", "soon"], "categorical"),
+        (["2020-01-31", "2021-12-01 10:00"], "categorical"),  # two formats
+        (["31.01.2020", "01.12.2021"], "categorical"),  # day or month first?
+        (["20200131", "20211201"], "categorical"),
+        (["9999-12-31", "2020-01-31"], "categorical"),  # beyond 64-bit nanoseconds
+    ],
+)
+def test_dates_written_as_text(texts: list[str], kind: str) -> None:
+    assert found(texts * 2).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals"),
+    [
+        ([0.1, 0.25, 3.0], 2),
+        ([1.0, 2.0, 0.1 + 0.2], 1),
+        ([100, 200, 300, 1100, 1200], -2),
+        ([100, 200, 300], 0),  # too few to believe in hundreds
+        ([1234567.891], 3),
+        (list(RNG.normal(size=50)), None),
+        ([1e300, 1.0], None),
+        ([0, 0], 0),
+    ],
+)
+def test_decimals(values: list[float], decimals: int | None) -> None:
+    assert grid_decimals(np.array(values)) == decimals
+    assert found(values * 2).decimals == decimals
+
+
+def test_decimals_of_single_precision() -> None:
+    assert found([0.1, 12.7, 3.3, 5.5], dtype="float32").decimals == 1
+
+
+def test_overrides() -> None:
+    frame = pd.DataFrame(
+        {"n": range(30), "t": ["2020-01-01"] * 30, "k": [3, 5] * 15, "d": pd.date_range("2020", periods=30)}
+    )
+    schema = infer(
+        frame,
+        {
+            "n": {"kind": "continuous", "low": -5, "high": 99.5, "decimals": 1},
+            "t": "categorical",
+            "k": ColumnOverride(kind="categorical"),
+            "d": {"high": "2030-01-01"},
+        },
+    )
+    assert schema["n"] == ColumnSchema("n", "continuous", "int64", 1, -5.0, 99.5, "declared")
+    assert (schema["t"].kind, "|" in schema["t"].dtype) == ("categorical", False)
+    assert to_table(frame, schema)["k"].levels == (3, 5)
+    assert schema["d"].high == pd.Timestamp("2030-01-01").value
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ({"salry": "integer"}, ["must name a column", "salry", "Did you mean 'salary'"]),
+        ({"salary": "integr"}, ["unknown kind", "integr", "Did you mean 'integer'"]),
+        ({"salary": {"knd": "integer"}}, ["unknown property", "Did you mean 'kind'"]),
+        ({"salary": "integer"}, ["'salary' cannot be of kind 'integer'", "not whole"]),
+        ({"salary": "boolean"}, ["'boolean'", "more than two values", "Declare it categorical"]),
+        ({"salary": {"low": 3, "high": 2}}, ["low must not exceed high"]),
+        ({"salary": {"low": float("nan")}}, ["finite"]),
+        ({"salary": {"low": "much"}}, ["a number or a date", "much"]),
+        ({"city": {"low": 1}}, ["range and decimals", "categorical"]),
+        ({"city": "continuous"}, ["'city' cannot be of kind 'continuous'", "text"]),
+        ({"city": "datetime"}, ["'city' cannot be of kind 'datetime'", "pd.to_datetime"]),
+    ],
+)
+def test_overrides_that_cannot_be(override: dict[str, Any], words: list[str]) -> None:
+    frame = pd.DataFrame({"salary": [1.5, 2.5, 3.25], "city": ["a", "b", "c"]})
+    with pytest.raises(SchemaError) as caught:
+        infer(frame, override)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_bounds_of_dates_are_taken_in_the_columns_zone() -> None:
+    frame = pd.DataFrame({"d": pd.date_range("2020", periods=3, tz="Europe/Berlin")})
+    low = infer(frame, {"d": {"low": dt.date(2019, 1, 1)}})["d"].low
+    assert low == pd.Timestamp("2019-01-01", tz="Europe/Berlin").value
+
+
+def test_describe() -> None:
+    frame = pd.DataFrame({"a": [1.5, None, 2.5, 2.5], "b": ["x", "y", "x", None]})
+    schema = infer(frame)
+    first, second = describe(schema, to_table(frame, schema))
+    assert (first.name, first.kind, first.missing, first.distinct) == ("a", "continuous", 0.25, 2)
+    assert (second.dtype, second.distinct, second.reason) == (str(frame["b"].dtype), 2, "text with 2 distinct values")

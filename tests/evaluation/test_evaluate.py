@@ -1,0 +1,248 @@
+"""The public face: one call, one report, for ordinary tables and strange ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import silosynth.evaluation
+from silosynth.core.errors import ConfigError, DataError
+from silosynth.evaluation import Report, Score, Skipped, evaluate
+from silosynth.evaluation.overlays import _edges, densities
+
+People = Callable[..., pd.DataFrame]
+SILOS = {"tax office": ["age", "wage", "gain", "rich"], "registry": ["job", "children", "born"]}
+
+
+@pytest.fixture(scope="module")
+def report(people: People) -> Report:
+    return evaluate(people(400, 1), people(300, 2), people(350, 3), "rich", SILOS, ledger=[{"round": 1, "bytes": 10}])
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    names = silosynth.evaluation.__all__
+    assert names == sorted(names)
+    assert all(hasattr(silosynth.evaluation, name) for name in names)
+
+
+def test_every_figure_has_a_floor_and_an_interval(report: Report) -> None:
+    assert [s.name for s in report.scores] == [
+        "column_shape_error",
+        "pair_trend_error",
+        "pair_trend_error_within",
+        "pair_trend_error_across",
+        "two_sample_auc_xgboost",
+        "two_sample_auc_logistic",
+        "resemblance",
+        "resemblance_column_similarity",
+        "resemblance_correlation_similarity",
+        "resemblance_jensen_shannon",
+        "resemblance_kolmogorov_smirnov",
+        "resemblance_propensity",
+        "downstream_auc",
+        "downstream_f1",
+        "utility",
+        "exact_copy_rate",
+        "exact_copy_rate_equal_size",
+        "nearest_neighbour_share",
+        "distance_to_closest_record",
+    ]
+    for score in report.scores:
+        assert score.floor is not None, score.name
+        assert score.floor_note, score.name
+        assert score.low is not None, score.name
+        assert score.high is not None, score.name
+        assert score.low <= score.value <= score.high, score.name
+        assert score.explanation, score.name
+        assert score.method, score.name
+        assert score.n > 0, score.name
+    assert report.skipped == ()
+
+
+def test_columns_and_pairs_add_up_to_the_scores(report: Report) -> None:
+    assert np.mean([c.error for c in report.columns]) == pytest.approx(report.score("column_shape_error").value)
+    upper = np.triu_indices(7, 1)
+    assert report.pairs.error[upper].mean() == pytest.approx(report.score("pair_trend_error").value)
+    assert report.pairs.floor is not None
+    assert report.pairs.floor[upper].mean() == pytest.approx(report.score("pair_trend_error").floor)
+    assert [c.silo for c in report.columns] == list(report.pairs.silos)
+    assert report.rows == (400, 300, 350)
+
+
+def test_overlays_are_laws(report: Report, people: People) -> None:
+    real = people(400, 1)
+    for column in report.columns:
+        assert column.missing_real == pytest.approx(real[column.name].isna().mean())
+        if column.kind == "categorical":
+            assert column.levels is not None
+            assert column.real_shares is not None
+            assert column.real_shares.sum() == pytest.approx(1)
+            assert len(column.levels) == len(column.real_shares)
+        else:
+            assert column.edges is not None
+            assert column.real_density is not None
+            assert (column.real_density * np.diff(column.edges)).sum() == pytest.approx(1)
+    job = next(c for c in report.columns if c.name == "job")
+    assert job.levels is not None
+    assert job.real_shares is not None
+    assert job.real_shares[job.levels.index("clerk")] == pytest.approx((real.job == "clerk").mean())
+    assert "(missing)" in job.levels
+
+
+def test_rare_levels_are_not_named(people: People) -> None:
+    real = people(100, 1).assign(job=["Dr. Uniquely Named"] + ["clerk"] * 99)
+    column = next(c for c in evaluate(real, None, real).columns if c.name == "job")
+    assert column.levels == ("clerk", "(other)")
+
+
+def test_whole_numbers_get_whole_bins() -> None:
+    edges = _edges(np.array([0.0, 1, 2, 3, 200]))
+    assert np.ptp(np.diff(edges)) == 0
+    assert (edges - 0.5 == np.floor(edges)).all()
+    assert densities(np.array([np.nan]), np.array([1.0])) == (None, None, None)
+
+
+def test_the_report_is_json_and_a_frame_and_a_table(report: Report, tmp_path: Path) -> None:
+    path = report.save(tmp_path / "report.json")
+    loaded = json.loads(path.read_text())
+    assert loaded["rows"] == {"n_train": 400, "n_holdout": 300, "n_synthetic": 350}
+    assert loaded["ledger"] == [{"round": 1, "bytes": 10}]
+    assert loaded["scores"][0]["value"] == report.scores[0].value
+    assert np.array(loaded["pairs"]["error"]).shape == (7, 7)
+    assert list(tmp_path.iterdir()) == [path]
+    assert report.to_frame().loc["utility", "floor"] == 100
+    text = str(report)
+    assert all(s.label in text for s in report.scores)
+    assert "400 training" in text
+
+
+def test_the_report_is_a_page(report: Report, tmp_path: Path) -> None:
+    assert "<html" in report.save(tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_score_by_name(report: Report, people: People) -> None:
+    assert report.score("utility").name == "utility"
+    with pytest.raises(KeyError, match="column_shape_error"):
+        report.score("shape")
+    with pytest.raises(KeyError, match="no target column"):
+        evaluate(people(30, 1), people(30, 2), people(30, 3)).score("downstream")
+
+
+def test_the_same_seed_gives_the_same_report_and_no_global_state_moves(people: People) -> None:
+    tables = tuple(people(n, seed)[["wage", "job", "rich"]] for n, seed in ((120, 1), (100, 2), (110, 3)))
+    np.random.seed(1)
+    before = np.random.get_state()[1].tolist()  # type: ignore[index]
+    first, second, third = (evaluate(*tables, "rich", seed=seed) for seed in (4, 4, 5))
+    assert np.random.get_state()[1].tolist() == before  # type: ignore[index]
+    assert first.to_dict() == second.to_dict()
+    assert first.scores != third.scores
+    assert first.score("column_shape_error").value == third.score("column_shape_error").value
+
+
+def test_without_holdout_floors_come_from_halves(people: People) -> None:
+    report = evaluate(people(300, 1), None, people(200, 2), "rich", SILOS)
+    assert report.rows.n_holdout is None
+    assert {s.name for s in report.skipped} == {
+        "downstream",
+        "utility",
+        "exact_copy_rate_equal_size",
+        "nearest_neighbour_share",
+        "distance_to_closest_record",
+    }
+    for score in report.scores:
+        assert score.floor is not None, score.name
+    assert "halves" in report.score("two_sample_auc_xgboost").floor_note
+
+
+def test_progress_rises_to_one(people: People) -> None:
+    told: list[tuple[str, float]] = []
+    evaluate(people(40, 1), people(40, 2), people(40, 3), progress=lambda stage, share: told.append((stage, share)))
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert (shares[0], told[-1]) == (0.0, ("done", 1.0))
+
+
+def test_max_rows_samples_all_but_copies(people: People) -> None:
+    train = people(300, 1, gaps=False)
+    report = evaluate(train, people(300, 2), train, max_rows=60)
+    assert report.score("column_shape_error").n == 60
+    assert report.score("exact_copy_rate").value == 100
+    assert report.rows.n_train == 300
+
+
+def test_quick_leaves_the_papers_utility_out_of_wide_tables(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("silosynth.evaluation.evaluate")  # the package's attribute is the function
+    monkeypatch.setattr(module, "QUICK_OUTPUTS", 11)  # these tables need twelve boosters
+    tables = [people(30, seed) for seed in (1, 2, 3)]
+    assert 'figures="all"' in {s.name: s.why for s in evaluate(*tables).skipped}["utility"]
+    assert evaluate(*tables, figures="all").score("utility").value <= 100
+
+
+def test_options_are_checked(people: People) -> None:
+    with pytest.raises(ConfigError, match="figures"):
+        evaluate(people(9, 1), None, people(9, 2), figures="some")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="max_rows"):
+        evaluate(people(9, 1), None, people(9, 2), max_rows=0)
+    with pytest.raises(DataError, match="Did you mean 'wage'"):
+        evaluate(people(9, 1), None, people(9, 2), target="wages")
+
+
+def test_polars_tables_give_the_same_report(people: People) -> None:
+    tables = [people(60, seed) for seed in (1, 2, 3)]
+    pandas, polars = evaluate(*tables, "rich"), evaluate(*(pl.from_pandas(t) for t in tables), "rich")
+    assert [s.value for s in pandas.scores] == [s.value for s in polars.scores]
+
+
+STRANGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "one row": lambda t: t.iloc[:1],
+    "two rows": lambda t: t.iloc[:2],
+    "one number": lambda t: t[["wage"]],
+    "one category": lambda t: t[["job"]],
+    "two columns": lambda t: t[["wage", "job"]],
+    "constant": lambda t: t.assign(wage=1.5, job="x", age=3),
+    "all constant": lambda t: pd.DataFrame({"wage": [1.5] * len(t), "job": ["x"] * len(t), "age": 3}),
+    "missing": lambda t: t.assign(wage=np.nan, job=None),
+    "all missing": lambda t: pd.DataFrame({"wage": [np.nan] * len(t), "job": [None] * len(t)}),
+    "huge": lambda t: t.assign(wage=t.wage * 1e50),
+    "tiny": lambda t: t.assign(wage=t.wage * 1e-80),
+    "many levels": lambda t: t.assign(job=[f"{len(t)} {i}" for i in range(len(t))]),
+    "nullable": lambda t: t.convert_dtypes(),
+    "categories": lambda t: t.assign(job=t.job.astype("category"), children=t.children.astype("category")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "holdout"),
+    [*((name, True) for name in STRANGE), *((name, False) for name in ("one row", "constant", "missing"))],
+)
+def test_strange_tables_give_finite_scores_or_reasons(name: str, holdout: bool, people: People) -> None:
+    change = STRANGE[name]
+    train, unseen, synthetic = (change(people(40, seed)) for seed in (1, 2, 3))
+    target = str(train.columns[-1])
+    report = evaluate(train, unseen if holdout else None, synthetic, target)
+    _check(report)
+    assert report.score("column_shape_error").value <= 100
+    assert len(report.columns) == train.shape[1]
+
+
+@pytest.mark.parametrize("name", ["one row", "constant", "missing", "huge", "nullable", "many levels"])
+def test_strange_synthetic_tables_too(name: str, people: People) -> None:
+    train, unseen = people(40, 1), people(30, 2)
+    synthetic = STRANGE[name](people(40, 3)).reindex(columns=train.columns)
+    _check(evaluate(train, unseen, synthetic, "wage"))
+
+
+def _check(report: Report) -> None:
+    assert all(isinstance(s, Score) and np.isfinite(s.value) for s in report.scores)
+    assert all(s.floor is not None or s.floor_note.startswith("no floor") for s in report.scores)
+    assert all((s.low is None) == (s.high is None) == s.method.startswith("no interval") for s in report.scores)
+    assert all(isinstance(s, Skipped) and s.why for s in report.skipped)
+    json.dumps(report.to_dict(), allow_nan=False)
+    assert str(report)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from silosynth.core.errors import StorageError
+from silosynth.runtime.files import make_folder, read, write_atomic
+
+
+def test_bytes_and_functions_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_atomic(path, b"one")
+    assert read(path) == b"one"
+    write_atomic(path, lambda file: file.writelines([b"two", b"three"]))
+    assert path.read_bytes() == b"twothree"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_a_failing_writer_leaves_the_previous_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_atomic(path, b"before")
+
+    def fail(file: BinaryIO) -> None:
+        file.write(b"half of ")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, fail)
+    assert path.read_bytes() == b"before"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_the_users_file_mode_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_atomic(path, b"x")
+    other = tmp_path / "plain"
+    other.write_bytes(b"x")
+    assert path.stat().st_mode == other.stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("place", "remedy"),
+    [("missing/a.bin", "folder must exist"), ("file/a.bin", "is a file"), ("folder", "not a folder")],
+)
+def test_each_refusal_names_path_reason_and_remedy(tmp_path: Path, place: str, remedy: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match=remedy) as caught:
+        write_atomic(tmp_path / place, b"x")
+    assert place in str(caught.value)
+    assert caught.value.value
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="ask for the right"):
+        write_atomic(tmp_path / "a.bin", b"x")
+    tmp_path.chmod(0o700)
+
+
+def test_reading_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="can be read"):
+        read(tmp_path / "nothing")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="can be made"):
+        make_folder(tmp_path / "file" / "folder")
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+sys.dont_write_bytecode = True
+from silosynth.core.errors import StorageError
+from silosynth.runtime.files import write_atomic
+limit = int(sys.argv[2])
+if limit:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    write_atomic(Path(sys.argv[1]), b"x" * 2_000_000)
+except StorageError as error:
+    print(error)
+"""
+
+
+def write_much(path: Path, limit: int) -> str:
+    done = subprocess.run([sys.executable, "-c", FULL, str(path), str(limit)], capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses limits of Linux")
+def test_no_room_leaves_the_previous_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_atomic(path, b"before")
+    told = write_much(path, 100_000)
+    assert "a.bin" in told
+    assert "File too large" in told
+    assert "Free some space" in told
+    assert path.read_bytes() == b"before"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Path:
+    """A disk of one megabyte, where this user may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    try:
+        done = subprocess.run(mount, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount command")
+    if done.returncode:
+        pytest.skip(f"may not mount a disk: {done.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_leaves_the_previous_file(tiny_disk: Path) -> None:
+    path = tiny_disk / "a.bin"
+    write_atomic(path, b"before")
+    with pytest.raises(StorageError, match="No space left") as caught:
+        write_atomic(path, b"x" * 2_000_000)
+    assert "Free some space" in caught.value.remedy
+    assert path.read_bytes() == b"before"
+    assert os.listdir(tiny_disk) == ["a.bin"]
+    write_atomic(path, b"after")
+    assert path.read_bytes() == b"after"

@@ -1,0 +1,279 @@
+"""The stream itself, with both ends in this process: identity, broken connections, large frames, wrong words."""
+
+from __future__ import annotations
+
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from silosynth.core.conversation import Party, State
+from silosynth.core.errors import MessageError, PartyLostError, ProtocolError, UnavailableError
+from silosynth.core.messages import Done, Message
+from silosynth.core.roster import Roster
+from silosynth.runtime.certificates import Authority, Certificates
+from silosynth.runtime.frames import PIECE, REPLY, Frame
+from silosynth.runtime.remote import Remote
+from silosynth.runtime.serving import serve_party
+from silosynth.runtime.stream import METHOD, SERVICE, Hub
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Message):
+    z_NL: torch.Tensor
+
+
+class Echo(Party):
+    """Answers what it was asked, when it is let."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def answer(self, ask: Message) -> Message:
+        self.answered += 1
+        self.begun.set()
+        assert self.go_on.wait(20)
+        return ask
+
+    def state(self) -> State:
+        return {"answered": self.answered}
+
+    def trained(self) -> State:
+        return self.state()
+
+    def restore(self, state: State) -> None:
+        self.answered = state["answered"]
+
+
+class Guest(threading.Thread):
+    """A party that is served in a thread, and what became of it."""
+
+    def __init__(self, party: Party, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.party, self.options = party, options
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            serve_party(self.party, **self.options)
+        except Exception as error:
+            self.error = error
+
+
+AUTHORITY = Authority()
+
+
+def alive(name: str) -> str | None:
+    return None
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub(["bank"], AUTHORITY.coordinator(), patience=3.0)
+    yield hub
+    hub.stop()
+
+
+@pytest.fixture
+def connect(hub: Hub, tmp_path: Path) -> Iterator[Callable[..., Guest]]:
+    guests = []
+
+    def connect(party: Party, certs: Certificates | None = None, name: str = "bank", patience: float = 0.3) -> Guest:
+        guest = Guest(
+            party,
+            name=name,
+            address=hub.address,
+            certs=certs or AUTHORITY.party("bank"),
+            folder=tmp_path,
+            patience=patience,
+        )
+        guests.append(guest)
+        return guest
+
+    yield connect
+    hub.stop()
+    for guest in guests:
+        guest.join(10)
+        assert not guest.is_alive()
+
+
+def linked(hub: Hub, **options: Any) -> Remote:
+    hub.wait_for_all(20, alive)
+    link = Remote(Roster(("bank",)), hub, **options)
+    link.begin()
+    return link
+
+
+def test_frames_larger_than_four_megabytes_travel(hub: Hub, connect: Callable[..., Guest]) -> None:
+    connect(Echo())
+    block = Block(torch.randn(400_000, 8, generator=torch.Generator().manual_seed(1)))
+    got = linked(hub).exchange(1, {"bank": block})["bank"]
+    assert got.sent == got.received > 12_000_000 > 4 * PIECE
+    assert torch.equal(got.reply.z_NL, block.z_NL)  # type: ignore[attr-defined]
+
+
+def test_a_broken_stream_comes_back_and_nothing_is_computed_twice(hub: Hub, connect: Callable[..., Guest]) -> None:
+    echo = Echo()
+    connect(echo, patience=10.0)
+    link = linked(hub)
+    echo.go_on.clear()
+    replies: list[Any] = []
+    asking = threading.Thread(target=lambda: replies.append(link.exchange(1, {"bank": Block(torch.ones(3))})))
+    asking.start()
+    assert echo.begun.wait(20)
+    stream = hub._seats["bank"].stream
+    assert stream is not None
+    stream.outbox.put(None)  # the connection ends while the party computes
+    until = time.monotonic() + 20
+    while hub._seats["bank"].stream in (None, stream) and time.monotonic() < until:
+        time.sleep(0.01)
+    echo.go_on.set()
+    asking.join(20)
+    assert torch.equal(replies[0]["bank"].reply.z_NL, torch.ones(3))
+    link.exchange(2, {"bank": Done()})  # the repeated reply to step 1 is no answer to step 2
+    link.exchange(3, {"bank": Done()})
+    assert echo.answered == 3
+
+
+def test_a_party_that_stays_away_is_lost(hub: Hub, connect: Callable[..., Guest]) -> None:
+    connect(Echo())
+    link = linked(hub)
+    hub._patience = 0.2
+    stream = hub._seats["bank"].stream
+    assert stream is not None
+    hub._seats["bank"].stream, hub._seats["bank"].since = None, 0.0
+    with pytest.raises(PartyLostError, match=r"'bank', step 4, on core.messages.Done.*did not come back"):
+        link.exchange(4, {"bank": Done()})
+    stream.outbox.put(None)
+
+
+def test_a_party_that_is_too_slow_is_lost(hub: Hub, connect: Callable[..., Guest]) -> None:
+    echo = Echo()
+    connect(echo)
+    echo.go_on.clear()
+    with pytest.raises(PartyLostError, match=r"did not answer within 0.3 s"):
+        linked(hub, limit=0.3).exchange(1, {"bank": Done()})
+    echo.go_on.set()
+
+
+def test_an_unknown_name_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+    guest = connect(Echo(), AUTHORITY.party("stranger"), patience=30.0)
+    guest.join(20)
+    assert isinstance(guest.error, ProtocolError)
+    assert "'stranger' does not take part" in str(guest.error)
+
+
+def test_a_certificate_of_another_authority_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+    ours, theirs = AUTHORITY.party("bank"), Authority().party("bank")
+    forged = Certificates(ours.authority, theirs.certificate, theirs.key)
+    guest = connect(Echo(), forged)
+    guest.join(20)
+    assert isinstance(guest.error, ProtocolError)
+    assert hub._seats["bank"].stream is None
+
+
+def test_a_coordinator_of_another_authority_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+    guest = connect(Echo(), Authority().party("bank"))
+    guest.join(20)
+    assert isinstance(guest.error, ProtocolError)
+
+
+def test_a_partys_certificate_does_not_make_a_coordinator(connect: Callable[..., Guest]) -> None:
+    false = Hub(["bank"], AUTHORITY.party("clinic"))
+    options = {"name": "bank", "certs": AUTHORITY.party("bank"), "folder": None, "patience": 0.3}
+    guest = Guest(Echo(), address=false.address, **options)
+    guest.join(20)
+    assert isinstance(guest.error, ProtocolError)
+    false.stop()
+
+
+def test_no_certificate_no_stream(hub: Hub) -> None:
+    bare = Certificates(AUTHORITY.party("bank").authority, b"", b"")
+    credentials = grpc.ssl_channel_credentials(bare.authority)
+    with grpc.secure_channel(hub.address, credentials) as channel:
+        call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        with pytest.raises(grpc.RpcError):
+            next(call(iter([])))
+
+
+def test_a_second_party_of_the_same_name_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+    first = Echo()
+    connect(first)
+    link = linked(hub)
+    second = connect(Echo())
+    second.join(20)
+    assert isinstance(second.error, ProtocolError)
+    assert "connected already" in str(second.error)
+    link.exchange(1, {"bank": Done()})
+    assert first.answered == 1
+
+
+def test_frames_are_signed_with_the_name_in_the_certificate(hub: Hub, connect: Callable[..., Guest]) -> None:
+    connect(Echo(), name="clinic")
+    with pytest.raises(MessageError, match=r"own name.*clinic"):
+        linked(hub).exchange(1, {"bank": Done()})
+
+
+@pytest.mark.parametrize("piece", [b"garbage", next(Frame(REPLY, "other", 1, "bank").pieces())])
+def test_garbage_and_unasked_answers_are_told(hub: Hub, piece: bytes) -> None:
+    certificates = AUTHORITY.party("bank")
+    credentials = grpc.ssl_channel_credentials(certificates.authority, certificates.key, certificates.certificate)
+    with grpc.secure_channel(hub.address, credentials) as channel:
+        talk: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        heard = talk(iter([piece]))
+        next(heard)
+        with pytest.raises(MessageError):
+            Remote(Roster(("bank",)), hub).exchange(1, {"bank": Done()})
+        heard.cancel()
+
+
+def test_checkpoints_go_beside_the_messages(hub: Hub, connect: Callable[..., Guest], tmp_path: Path) -> None:
+    echo = Echo()
+    connect(echo)
+    link = linked(hub)
+    link.exchange(1, {"bank": Done()})
+    link.save(1)
+    link.exchange(2, {"bank": Done()})
+    link.restore(1)
+    assert echo.answered == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["000001.ckpt"]
+
+
+def test_nobody_there_is_told() -> None:
+    guest = Guest(Echo(), name="bank", address="127.0.0.1:1", certs=AUTHORITY.party("bank"), folder=None, patience=0.3)
+    guest.join(20)
+    assert isinstance(guest.error, ProtocolError)
+    assert "127.0.0.1:1" in str(guest.error)
+
+
+def test_a_port_that_is_taken_is_told(hub: Hub) -> None:
+    with pytest.raises(UnavailableError, match="Choose another port"):
+        Hub(["bank"], AUTHORITY.coordinator(), hub.address)
+
+
+def test_threads_end_by_themselves(hub: Hub, connect: Callable[..., Guest]) -> None:
+    guest = connect(Echo())
+    linked(hub).exchange(1, {"bank": Done()})
+    hub.stop()
+    guest.join(10)
+    assert guest.error is None
+    until = time.monotonic() + 10
+    while (left := [t.name for t in threading.enumerate() if "silosynth" in t.name]) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left == []
+
+
+def test_keys_are_their_owners_only(tmp_path: Path) -> None:
+    AUTHORITY.party("bank").write(tmp_path)
+    assert stat.S_IMODE((tmp_path / "key.pem").stat().st_mode) == 0o600
+    assert Certificates.read(tmp_path).key.startswith(b"-----BEGIN PRIVATE KEY")

@@ -1,0 +1,236 @@
+"""The command line: help, output on the right stream, errors in one clean block, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+import silosynth
+from silosynth import __version__
+from silosynth.cli import app
+
+COMMANDS = [
+    (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
+    ("datasets", "fetch"), ("party",),
+]  # fmt: skip
+
+PLAN = """
+[data]
+path = "people.csv"
+[silos.clinic]
+columns = ["age", "visits", "ill"]
+[silos.bank]
+columns = ["income", "region"]
+[algorithm]
+preset = "fast"
+device = "cpu"
+[evaluate]
+target = "ill"
+"""
+
+
+def call(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "silosynth", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def said(result: Result) -> dict[str, Any]:
+    """The JSON value on stdout."""
+    value: dict[str, Any] = json.loads(result.stdout)
+    return value
+
+
+@pytest.fixture
+def plan(table: Path) -> Path:
+    path = table.parent / "plan.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: silosynth {' '.join(command)}".rstrip() in result.stdout
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert call("--version").stdout == f"silosynth {__version__}\n"
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = call("smaple")
+    assert result.exit_code == 2
+    assert "sample" in result.stderr
+
+
+def test_the_module_runs_as_a_command() -> None:
+    done = shell("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"silosynth {__version__}\n", "")
+
+
+# Errors
+
+
+def test_an_error_is_one_block_with_rule_value_and_remedy(plan: Path) -> None:
+    plan.write_text(PLAN.replace("preset", "presett"))
+    done = shell("run", plan)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "error: plan.toml: algorithm.presett is not a known key (got: presett)\n       Did you mean 'preset'?\n"
+    )
+
+
+def test_debug_adds_the_traceback_and_keeps_the_code(plan: Path) -> None:
+    plan.write_text("[data")
+    result = call("run", plan, "--debug")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "error: plan.toml must be valid TOML" in result.stderr
+
+
+def test_an_error_is_json_when_asked_for(tmp_path: Path) -> None:
+    result = call("inspect", tmp_path / "absent.csv", "--json")
+    assert result.exit_code == 4
+    error = said(result)["error"]
+    assert error["kind"] == "StorageError"
+    assert error["exit_code"] == 4
+    assert error["remedy"]
+    assert "error: " in result.stderr
+
+
+def test_an_algorithm_that_does_not_exist_names_the_nearest(plan: Path) -> None:
+    plan.write_text(PLAN.replace("[algorithm]", '[algorithm]\nname = "silofuze"'))
+    result = call("run", plan)
+    assert result.exit_code == 2
+    assert "Did you mean 'silofuse'?" in result.stderr
+
+
+def test_an_option_is_checked_before_anything_is_written(plan: Path) -> None:
+    plan.write_text(PLAN + "[algorithm.options]\nlatent.step = 3\n")
+    result = call("run", plan)
+    assert result.exit_code == 2
+    assert "Did you mean 'steps'?" in result.stderr
+    assert not (plan.parent / "plan").exists()
+
+
+def test_a_target_that_does_not_exist_is_found_before_training(plan: Path) -> None:
+    plan.write_text(PLAN.replace('target = "ill"', 'target = "sick"'))
+    result = call("run", plan)
+    assert result.exit_code == 2
+    assert "sick" in result.stderr
+    assert not (plan.parent / "plan" / "ledger.jsonl").exists()
+
+
+def test_silos_of_different_lengths_are_refused(plan: Path, people: pd.DataFrame) -> None:
+    people[["income", "region"]].head(300).to_csv(plan.parent / "bank.csv", index=False)
+    plan.write_text(PLAN.replace("[silos.bank]", '[silos.bank]\npath = "bank.csv"'))
+    result = call("run", plan)
+    assert result.exit_code == 2
+    assert "clinic: 400 rows, bank: 300 rows" in result.stderr
+    assert "identifier" in result.stderr
+
+
+def test_a_column_that_a_silo_lacks_names_the_nearest(plan: Path) -> None:
+    plan.write_text(PLAN.replace('"visits"', '"visit"'))
+    result = call("run", plan)
+    assert result.exit_code == 2
+    assert "The table of silo 'clinic' has no such column (got: visit)" in result.stderr
+    assert "Did you mean 'visits'?" in result.stderr
+
+
+def test_a_full_disk_is_exit_code_4(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "plan/schema.toml")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = call("run", plan)
+    assert result.exit_code == 4
+    assert "the disk is full (got: plan/schema.toml)" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_says_how_to_resume(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(silosynth, "fit", interrupted)
+    result = call("run", plan)
+    assert result.exit_code == 130
+    assert f"Continue with: silosynth run {plan} --resume" in result.stderr
+
+
+def test_what_nobody_foresaw_is_one_line() -> None:
+    code = (
+        "import sys; from silosynth import cli; sys.argv = ['silosynth', 'datasets', 'list'];"
+        "import silosynth.datasets as d; d.names = lambda: 1 / 0; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("internal error: ZeroDivisionError: division by zero\n")
+    assert "Traceback" not in done.stderr
+
+
+# Looking
+
+
+def test_inspect_shows_a_table_s_kinds(table: Path) -> None:
+    result = call("inspect", table)
+    assert result.exit_code == 0
+    assert "400 rows, 5 columns" in result.stdout
+    columns = {c["name"]: c for c in said(call("inspect", table, "--json"))["columns"]}
+    assert columns["region"]["kind"] == "categorical"
+    assert columns["region"]["distinct"] == 3
+    assert columns["income"]["missing"] == 0
+    assert all(column["reason"] for column in columns.values())
+
+
+def test_inspect_shows_an_experiment_with_its_defaults(plan: Path) -> None:
+    assert "split.seed = 0" in call("inspect", plan).stdout
+    assert said(call("inspect", plan, "--json"))["experiment"]["algorithm"]["name"] == "silofuse"
+
+
+def test_inspect_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    result = call("inspect", tmp_path)
+    assert result.exit_code == 2
+    assert "A run's folder" in result.stderr
+
+
+def test_inspect_tells_a_model_that_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "m.silosynth").write_bytes(b"silosynth\r\n\x00 and then rubbish that is long enough")
+    result = call("inspect", tmp_path / "m.silosynth")
+    assert result.exit_code == 4
+    assert "Traceback" not in result.stderr
+
+
+def test_quiet_says_nothing(table: Path) -> None:
+    result = call("inspect", table, "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_datasets_are_listed() -> None:
+    assert "adult" in call("datasets", "list").stdout
+    listed = said(call("datasets", "list", "--json"))["datasets"]
+    assert [entry["name"] for entry in listed] == sorted(entry["name"] for entry in listed)
+    assert all(entry["licence"] for entry in listed)
+
+
+def test_a_data_set_that_does_not_exist_names_the_nearest() -> None:
+    result = call("datasets", "fetch", "adlt")
+    assert result.exit_code == 2
+    assert "Did you mean 'adult'?" in result.stderr

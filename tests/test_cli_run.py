@@ -1,0 +1,221 @@
+"""The commands that train, draw and evaluate, on a small table and the smallest preset."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+import silosynth
+from silosynth import api
+from silosynth.cli import app
+from silosynth.core.conversation import Progress
+
+PLAN = """
+[data]
+path = "people.csv"
+[silos.clinic]
+columns = ["age", "visits", "ill"]
+[silos.bank]
+columns = ["income", "region"]
+[schema.visits]
+kind = "integer"
+high = 4
+[algorithm]
+preset = "fast"
+device = "cpu"
+[algorithm.options]
+"coder.steps" = 60
+"latent.width" = 64
+"latent.steps" = 60
+"latent.sample_steps" = 5
+calibration_rows = 500
+[sample]
+rows = 250
+[evaluate]
+target = "ill"
+[output]
+folder = "out"
+"""
+
+SMALL = {"coder.steps": 60, "latent.width": 64, "latent.steps": 60, "latent.sample_steps": 5, "calibration_rows": 500}
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def said(result: Result) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(result.stdout)
+    return value
+
+
+@pytest.fixture
+def plan(table: Path) -> Path:
+    path = table.parent / "plan.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture
+def model(people: pd.DataFrame, tmp_path: Path) -> Path:
+    """A small trained model in a file."""
+    silos = {"clinic": ["age", "visits", "ill"], "bank": ["income", "region"]}
+    path = tmp_path / "people.silosynth"
+    silosynth.fit("silofuse", silosynth.simulate(people, silos), "fast", options=SMALL, progress=False).save(path)
+    return path
+
+
+def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(plan: Path, people: pd.DataFrame) -> None:
+    result = call("run", plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    facts, out = said(result), plan.parent / "out"
+    names = {"model.silosynth", "synthetic.csv", "report.html", "ledger.jsonl", "schema.toml"}
+    assert {path.name for path in out.iterdir()} == names
+    synthetic = pd.read_csv(out / "synthetic.csv")
+    assert len(synthetic) == facts["rows"] == 250
+    assert sorted(synthetic.columns) == sorted(people.columns)
+    assert synthetic["visits"].max() <= 4
+    assert {c["name"]: c["reason"] for c in facts["columns"]}["visits"] == "declared"
+    assert facts["scores"]
+    assert facts["model"] == str(out / "model.silosynth")
+    left = {(line["from"], line["type"].rpartition(".")[2]) for line in facts["ledger_totals"]}
+    assert {("clinic", "Latents"), ("bank", "Latents")} <= left
+    assert "Fitting silofuse (fast) on 320 rows in 2 silos" in result.stderr
+
+
+def test_a_finished_run_can_be_inspected_and_run_again(plan: Path) -> None:
+    assert call("run", plan, "--quiet").exit_code == 0
+    out = plan.parent / "out"
+    first = (out / "synthetic.csv").read_bytes()
+    facts = said(call("inspect", out, "--json"))
+    assert facts["state"] == "finished"
+    assert facts["ledger_totals"]
+    shown = call("inspect", out / "model.silosynth").stdout
+    assert "silofuse, preset fast, seed 0, 320 rows" in shown
+    assert "one un-noised value per training row" in shown
+    assert "Guarantee: none" in shown
+    assert call("run", plan, "--quiet").exit_code == 0
+    assert (out / "synthetic.csv").read_bytes() == first
+
+
+def test_an_interrupted_run_is_continued_to_the_same_bytes(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("run", plan, "--quiet").exit_code == 0
+    out = plan.parent / "out"
+    names = ("model.silosynth", "synthetic.csv", "report.html", "ledger.jsonl")
+    whole = {name: (out / name).read_bytes() for name in names}
+    plan.write_text(PLAN.replace('folder = "out"', 'folder = "again"'))
+    fit = silosynth.fit
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "diffusion":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "drive", functools.partial(api.drive, seconds=0.0))
+        patched.setattr(silosynth, "fit", lambda *args, **how: fit(*args, **{**how, "progress": stop}))
+        result = call("run", plan, "--quiet")
+    assert result.exit_code == 130
+    assert "--resume" in result.stderr
+    again = plan.parent / "again"
+    assert said(call("inspect", again, "--json"))["state"].startswith("interrupted")
+    assert call("run", plan, "--resume", "--quiet").exit_code == 0
+    assert {name: (again / name).read_bytes() for name in names} == whole
+    assert said(call("inspect", again, "--json"))["state"] == "finished"
+
+
+def test_checkpoints_of_another_experiment_are_refused(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = silosynth.fit
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "diffusion":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "drive", functools.partial(api.drive, seconds=0.0))
+        patched.setattr(silosynth, "fit", lambda *args, **how: fit(*args, **{**how, "progress": stop}))
+        assert call("run", plan, "--quiet").exit_code == 130
+    plan.write_text(PLAN.replace("[algorithm]", "[algorithm]\nseed = 9"))
+    result = call("run", plan, "--resume", "--quiet")
+    assert result.exit_code == 4
+    assert "belong to" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_silos_with_files_of_their_own_and_columns_that_stay(plan: Path, people: pd.DataFrame) -> None:
+    people[["age", "visits", "ill"]].to_parquet(plan.parent / "clinic.parquet")
+    people[["income", "region"]].to_csv(plan.parent / "bank.csv", index=False)
+    text = PLAN.replace('[data]\npath = "people.csv"\n', "")
+    text = text.replace('columns = ["age", "visits", "ill"]', 'path = "clinic.parquet"')
+    text = text.replace('columns = ["income", "region"]', 'path = "bank.csv"')
+    plan.write_text(text.replace("[sample]", 'synthesis = "partitioned"\n[sample]'))
+    result = call("run", plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    out = plan.parent / "out"
+    assert list(pd.read_csv(out / "synthetic-clinic.csv").columns) == ["age", "visits", "ill"]
+    assert list(pd.read_csv(out / "synthetic-bank.csv").columns) == ["income", "region"]
+    assert not any(line["type"].endswith("SyntheticColumns") for line in said(result)["ledger_totals"])
+    assert call("sample", out / "model.silosynth", "-n", 5, "-o", plan.parent / "x.csv").exit_code == 0
+    assert len(pd.read_csv(plan.parent / "x-bank.csv")) == 5
+
+
+def test_a_central_baseline_pools_the_columns(plan: Path) -> None:
+    plan.write_text(PLAN.replace("[algorithm]", '[algorithm]\nname = "latentdiff"') + "[split]\nholdout = 0\n")
+    result = call("run", plan)
+    assert result.exit_code == 0, result.stderr
+    assert "pools all columns in one place" in result.stderr
+
+
+def test_samples_are_those_of_the_model(model: Path, tmp_path: Path) -> None:
+    result = call("sample", model, "-n", 30, "-o", tmp_path / "a.csv", "--seed", 5, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert said(result) == {"rows": 30, "columns": 5, "synthetic": [str(tmp_path / "a.csv")]}
+    assert call("sample", model, "-n", 30, "-o", tmp_path / "b.csv", "--seed", 5).exit_code == 0
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    expected = silosynth.load(model).sample(30, seed=5)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a.csv"), expected, check_dtype=False)
+
+
+def test_a_sample_needs_a_model_and_a_place(model: Path, tmp_path: Path) -> None:
+    assert call("sample", tmp_path / "absent.silosynth", "-n", 3, "-o", tmp_path / "a.csv").exit_code == 4
+    assert call("sample", model, "-n", 3, "-o", tmp_path / "no folder" / "a.csv").exit_code == 4
+    assert call("sample", model, "-n", 3, "-o", tmp_path / "a.doc").exit_code == 2
+    assert call("sample", model, "-n", 0, "-o", tmp_path / "a.csv").exit_code == 2
+
+
+def test_any_synthetic_table_can_be_evaluated(plan: Path, people: pd.DataFrame) -> None:
+    people.head(200).to_csv(plan.parent / "train.csv", index=False)
+    people.tail(200).to_csv(plan.parent / "fresh.csv", index=False)
+    tables = ("--train", plan.parent / "train.csv", "--synthetic", plan.parent / "fresh.csv")
+    report = plan.parent / "report.html"
+    result = call("evaluate", *tables, "--target", "ill", "--silos", plan, "--report", report, "--json")
+    assert result.exit_code == 0, result.stderr
+    facts = said(result)
+    assert facts["silos"] == {"clinic": ["age", "visits", "ill"], "bank": ["income", "region"]}
+    assert facts["path"] == str(report)
+    assert report.read_text().startswith("<!")
+    assert call("evaluate", *tables, "--target", "sick").exit_code == 2
+
+
+@pytest.mark.slow
+def test_one_process_per_silo_gives_the_same_bytes(plan: Path) -> None:
+    assert call("run", plan, "--quiet").exit_code == 0
+    plan.write_text(PLAN.replace("[algorithm]", '[algorithm]\nruntime = "processes"').replace('"out"', '"apart"'))
+    result = call("run", plan, "--quiet")
+    assert result.exit_code == 0, result.stderr
+    for name in ("synthetic.csv", "ledger.jsonl"):
+        assert (plan.parent / "apart" / name).read_bytes() == (plan.parent / "out" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_the_demonstration_writes_what_it_promises(tmp_path: Path) -> None:
+    result = call("demo", "--out", tmp_path / "demo", "--json")
+    assert result.exit_code == 0, result.stderr
+    written = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert {"insurer.csv", "clinic.csv", "experiment.toml", "synthetic.csv", "report.html"} <= written
+    assert said(call("inspect", tmp_path / "demo" / "experiment.toml", "--json"))["kind"] == "experiment"

@@ -1,0 +1,41 @@
+"""What ``import silosynth`` promises: a sorted list of names, and nothing loaded or printed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import silosynth
+
+SURFACE = [
+    "Federation", "Model", "Report", "SilosynthError", "__version__", "datasets", "evaluate", "fit", "load", "simulate",
+]  # fmt: skip
+
+
+def test_the_public_names_are_these_and_sorted() -> None:
+    assert silosynth.__all__ == SURFACE
+    assert sorted(SURFACE) == SURFACE
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_every_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(silosynth, name)
+    assert name == "__version__" or value.__doc__
+    assert name in dir(silosynth)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        silosynth.fitt  # noqa: B018
+
+
+def test_importing_prints_nothing_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, silosynth, silosynth.cli;"
+        "heavy = {'torch', 'pandas', 'numpy', 'pyarrow', 'sklearn', 'grpc', 'pydantic'} & set(sys.modules);"
+        "sys.exit(', '.join(sorted(heavy)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
