@@ -34,7 +34,6 @@ device = "cpu"
 "latent.width" = 64
 "latent.steps" = 60
 "latent.sample_steps" = 5
-calibration_rows = 500
 [sample]
 rows = 250
 [evaluate]
@@ -43,7 +42,7 @@ target = "ill"
 folder = "out"
 """
 
-SMALL = {"coder.steps": 60, "latent.width": 64, "latent.steps": 60, "latent.sample_steps": 5, "calibration_rows": 500}
+SMALL = {"coder.steps": 60, "latent.width": 64, "latent.steps": 60, "latent.sample_steps": 5}
 
 
 def call(*arguments: object) -> Result:

@@ -71,7 +71,7 @@ def test_missing_values_follow_the_column_they_depend_on():
 
 
 def bytes_sent(name, steps):
-    options = {"coder.steps": steps, "latent.steps": steps, "latent.checks": 2, "calibration_rows": 20}
+    options = {"coder.steps": steps, "latent.steps": steps, "latent.checks": 2, "least_rows": 50}
     ledger = fit(name, people(200), **options).ledger
     return sum(record["bytes"] for record in ledger), len(ledger)
 

@@ -21,7 +21,7 @@ from silosynth.runtime.wire import decode, encode, pack, unpack
 
 CPU = torch.device("cpu")
 TINY = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 12, "latent.checks": 3,
-        "latent.batch": 32, "latent.sample_steps": 3, "calibration_rows": 50}  # fmt: skip
+        "latent.batch": 32, "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip
 every = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, Layout, TableAutoencoder
-from silosynth.models.calibration import calibrate
+from silosynth.models.calibration import calibrate, margins
 from silosynth.models.flow import draw_times, flow_loss, last_time, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build, dropout
@@ -103,7 +103,8 @@ def test_calibration_gives_generated_rows_the_training_marginals():
     levels = torch.multinomial(torch.tensor([0.1, 0.2, 0.3, 0.4]), 5000, True, generator=draw)[:, None]
     real = torch.randn(5000, 1, generator=draw)
     buckets = Buckets(layout)
-    fixed_logits, fixed_scores = calibrate(buckets, logits, scores, levels, real, draw).apply(logits, scores)
+    wanted = margins(buckets, levels, real)
+    fixed_logits, fixed_scores = calibrate(buckets, logits, scores, wanted, draw).apply(logits, scores)
     share = torch.bincount(levels[:, 0], minlength=4) / 5000
     torch.testing.assert_close(buckets.probabilities(fixed_logits).mean(dim=0), share, atol=1e-3, rtol=0)
     for q in (0.02, 0.5, 0.98):

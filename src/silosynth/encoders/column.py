@@ -204,7 +204,8 @@ def _fit_numeric(
     atoms = _atoms(values, _grid(values, schema, 0.95), config)
     rest = values[~np.isin(values, atoms)].astype(np.float64)
     quantile = None
-    if len(rest):
+    others = len(atoms) > 0 or bool(column.missing.any())
+    if len(rest) >= (config.min_count if others else 1):  # fewer could name somebody: they join the next atom, or missing
         quantile = fit_quantile(rest, step, config.min_count, schema.low, schema.high, rng)
     low, high = _range(values, quantile, schema)
     return NumericEncoder(

@@ -1,7 +1,7 @@
-"""Corrections that give decoded columns the marginals they have in training; fitted and kept inside a silo.
+"""Corrections that give decoded columns the marginals they have in training; found and used inside a silo.
 
 Level probabilities get an offset per level, found so that the mean predicted share over generated rows equals the
-share in training. Scores get a monotone map from their generated law to the standard normal one.
+share in training. Scores get a monotone map from their generated law to that of training.
 Shapes: G generated rows, N training rows, C columns with levels, K levels in all, S scores, Q knots.
 """
 
@@ -16,6 +16,27 @@ from silosynth.models.autoencoder import Buckets
 
 _ROUNDS = 40
 _KNOTS = 201
+_LEAST = 20  # rows without which quantiles say nothing: such scores keep their values
+
+
+@dataclass(frozen=True)
+class Margins:
+    """What corrections aim at: the share (K,) of training rows on each level, quantiles (S, Q) of training scores.
+
+    Quantiles are those of a standard normal where training has too few rows to tell.
+    """
+
+    shares: Tensor
+    quantiles: Tensor
+
+    def state(self) -> dict[str, Tensor]:
+        """Plain tensors."""
+        return {"shares": self.shares, "quantiles": self.quantiles}
+
+    @staticmethod
+    def of(state: dict[str, Tensor], device: torch.device) -> Margins:
+        """The margins that `state` returned."""
+        return Margins(state["shares"].to(device), state["quantiles"].to(device))
 
 
 @dataclass(frozen=True)
@@ -31,38 +52,22 @@ class Calibration:
         mapped = [_interpolate(scores[:, s], self.seen[s], self.meant[s]) for s in range(scores.shape[1])]
         return logits + self.offsets, torch.stack(mapped, dim=1) if mapped else scores
 
-    def state(self) -> dict[str, Tensor]:
-        """Plain tensors."""
-        return {"offsets": self.offsets, "seen": self.seen, "meant": self.meant}
 
-    @staticmethod
-    def of(state: dict[str, Tensor], device: torch.device) -> Calibration:
-        """The calibration that `state` returned."""
-        return Calibration(*(state[name].to(device) for name in ("offsets", "seen", "meant")))
-
-
-def calibrate(
-    buckets: Buckets, logits: Tensor, scores: Tensor, levels_NC: Tensor, scores_NS: Tensor, draw: torch.Generator
-) -> Calibration:
-    """Fit the corrections to heads decoded from generated latents: logits (G, K), scores (G, S)."""
-    offsets = _level_offsets(buckets, logits, _shares(buckets, levels_NC))
-    drawn_on = buckets.layout.scored(buckets.draw(logits + offsets, draw))
-    train_on = buckets.layout.scored(levels_NC)
-    seen, meant = [], []
-    for s in range(scores.shape[1]):
-        knots = _matched_knots(scores[drawn_on[:, s], s], scores_NS[train_on[:, s], s])
-        seen.append(knots[0])
-        meant.append(knots[1])
-    empty = scores.new_zeros(0, _KNOTS)
-    return Calibration(offsets, torch.stack(seen) if seen else empty, torch.stack(meant) if meant else empty)
-
-
-def _shares(buckets: Buckets, levels_NC: Tensor) -> Tensor:
-    """Share (K,) of training rows on each level."""
-    layout = buckets.layout
+def margins(buckets: Buckets, levels_NC: Tensor, scores_NS: Tensor) -> Margins:
+    """The margins of training rows."""
+    layout, on = buckets.layout, buckets.layout.scored(levels_NC)
     starts = torch.tensor(layout.starts, dtype=torch.int64, device=levels_NC.device)
     counts = torch.bincount((levels_NC + starts).flatten(), minlength=layout.levels)
-    return counts / len(levels_NC)
+    return Margins(counts / len(levels_NC), _all_quantiles(scores_NS, on))
+
+
+def calibrate(buckets: Buckets, logits: Tensor, scores: Tensor, wanted: Margins, draw: torch.Generator) -> Calibration:
+    """Find the corrections for heads decoded from generated latents: logits (G, K), scores (G, S)."""
+    offsets = _level_offsets(buckets, logits, wanted.shares)
+    on = buckets.layout.scored(buckets.draw(logits + offsets, draw))
+    seen = _all_quantiles(scores, on)
+    few = on.sum(dim=0) < _LEAST
+    return Calibration(offsets, torch.where(few[:, None], wanted.quantiles, seen), wanted.quantiles)
 
 
 def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:
@@ -74,18 +79,19 @@ def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:
     return offsets
 
 
-def _matched_knots(generated: Tensor, trained: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal quantiles of two samples; the identity where either is too small to tell."""
-    line = torch.linspace(-3, 3, _KNOTS, device=generated.device)
-    if min(len(generated), len(trained)) < 20:
-        return line, line
-    ranks = torch.special.ndtr(line.double())
-    return _quantiles(generated, ranks), _quantiles(trained, ranks)
+def _all_quantiles(scores: Tensor, on: Tensor) -> Tensor:
+    """Quantiles (S, Q) of the scores that are on."""
+    rows = [_quantiles(scores[on[:, s], s]) for s in range(scores.shape[1])]
+    return torch.stack(rows) if rows else scores.new_zeros(0, _KNOTS)
 
 
-def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
+def _quantiles(values: Tensor) -> Tensor:
+    """Quantiles (Q,) at equal distances on the normal scale."""
+    line = torch.linspace(-3, 3, _KNOTS, device=values.device)
+    if len(values) < _LEAST:
+        return line
     ordered = values.double().sort().values
-    place = ranks * (len(ordered) - 1)
+    place = torch.special.ndtr(line.double()) * (len(ordered) - 1)
     below = place.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
     return (ordered[below] + (place - below) * (ordered[above] - ordered[below])).float()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
+
+import torch
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
 from silosynth.core.errors import CheckpointError, ConfigError, ProtocolError, StorageError
@@ -28,6 +31,7 @@ def drive(
     *,
     seconds: float = 15.0,
     clock: Callable[[], float] = time.monotonic,
+    threads: int = 1,
 ) -> R:
     """Drive the conversation that ``start`` begins to its end, and return what it returns.
 
@@ -41,6 +45,8 @@ def drive(
         resume: continue from the newest usable checkpoint; begin anew when there is none.
         seconds: least time between two checkpoints; 0 stores every one. Resuming from any gives the same bytes.
         clock: seconds that only go forward.
+        threads: torch threads of the coordinator. One is the default because two on a busy or shared machine can be
+            twenty times slower than one (docs/decisions/0006); more than one may change the last bits of results.
 
     Raises:
         PartyLostError: a party died, failed or was too slow. The last checkpoint stays.
@@ -54,7 +60,8 @@ def drive(
         link.begin()
         saved = _prepare(link, ledger, store, resume)
         run = _Run(link, ledger, store, watch, seconds, clock, saved)
-        result = run.through(start(saved.state if saved else None))
+        with _torch_threads(threads):
+            result = run.through(start(saved.state if saved else None))
         ledger.close()
         return result
     except BaseException:  # KeyboardInterrupt as well: children must not outlive the run
@@ -62,6 +69,16 @@ def drive(
         with contextlib.suppress(StorageError):  # the disk is full, and that is what is being raised
             ledger.close()
         raise
+
+
+@contextlib.contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _prepare(link: Link, ledger: Ledger, store: CheckpointStore | None, resume: bool) -> Saved | None:

@@ -19,12 +19,12 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
 from silosynth.models.autoencoder import Layout, TableAutoencoder
-from silosynth.models.calibration import Calibration, calibrate
+from silosynth.models.calibration import Calibration, Margins, calibrate, margins
 from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches, held_out
 
 LEAST_ROWS = 2
-_CHUNK = 8192
+_MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class CoderConfig(Struct):
     decay: float = 1e-4
     held_out: float = 0.1  # share of training rows (at most 2 000) that judge when to stop
     sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
-    calibrate: bool = True  # fit the decoded marginals to the silo's own
+    calibrate: bool = True  # match the decoded marginals to the silo's own
 
 
 def sized(config: CoderConfig, rows: int) -> CoderConfig:
@@ -64,7 +64,6 @@ class Coder:
         self.schema, self.streams, self.device = schema, streams, device
         self.encoders: tuple[Encoder, ...] = ()
         self.config = CoderConfig()
-        self.calibration: Calibration | None = None
 
     @property
     def latents(self) -> int:
@@ -88,6 +87,7 @@ class Coder:
         )
         self._encode_rows()
         self._make_learner()
+        self.margins = margins(self.network.buckets, self.levels, self.scores)
 
     def train(self, part: int, parts: int) -> None:
         """Train the autoencoder for one of ``parts`` equal parts of its steps (paper, Algorithm 1, lines 1-8)."""
@@ -109,29 +109,25 @@ class Coder:
     def encode(self) -> Tensor:
         """Latents (N, L) of the training rows: posterior means, by the frozen encoder (lines 9-11)."""
         self.network.eval()
-        chunks = zip(self.levels.split(_CHUNK), self.scores.split(_CHUNK), strict=True)
+        chunks = zip(self.levels.split(self._chunk), self.scores.split(self._chunk), strict=True)
         return torch.cat([self.network.encode(levels, scores)[0] for levels, scores in chunks]).cpu()
 
     @torch.no_grad()
-    def fit_calibration(self, z_GL: Tensor) -> None:
-        """Fit corrections under which rows decoded from ``z_GL`` have the training rows' marginals."""
-        draw = self.streams.child("calibration").torch(self.device)
-        heads = [self.network.decode(z.to(self.device)) for z in z_GL.split(_CHUNK)]
-        logits, means = torch.cat([head[0] for head in heads]), torch.cat([head[1] for head in heads])
-        self.calibration = calibrate(self.network.buckets, logits, means, self.levels, self.scores, draw)
+    def decode(self, z_GL: Tensor, rows: int, streams: Streams) -> Table:
+        """The first ``rows`` rows that ``z_GL`` stands for, drawn from the heads (Algorithm 2, line 7).
 
-    @torch.no_grad()
-    def decode(self, z_GL: Tensor, streams: Streams) -> Table:
-        """The rows (G) that ``z_GL`` stands for, drawn from the heads (Algorithm 2, line 7)."""
+        All of ``z_GL`` tells how generated marginals differ from training's; where the config says so, they are matched.
+        """
         draw, rng = streams.child("heads").torch(self.device), streams.child("columns").numpy()
         self.network.eval()
+        calibration = self._calibration(z_GL, draw) if self.config.calibrate else None
         levels, scores = [], []
-        for z in z_GL.to(self.device).split(_CHUNK):
-            logits, means, spread = self.network.decode(z)
+        for z in z_GL[:rows].split(self._chunk):
+            logits, means, spread = self.network.decode(z.to(self.device))
             if spread is not None and self.config.sample_heads:
                 means = means + (0.5 * spread).exp() * torch.randn(means.shape, generator=draw, device=self.device)
-            if self.calibration is not None:
-                logits, means = self.calibration.apply(logits, means)
+            if calibration is not None:
+                logits, means = calibration.apply(logits, means)
             levels.append(self.network.buckets.draw(logits, draw if self.config.sample_heads else None))
             scores.append(means)
         return decode_table(torch.cat(levels).cpu(), torch.cat(scores).cpu(), self.encoders, rng)
@@ -145,7 +141,7 @@ class Coder:
             "config": to_state(self.config),
             "learner": self.learner.state() if training else None,
             "network": None if training else dict(self.network.state_dict()),
-            "calibration": None if self.calibration is None else self.calibration.state(),
+            "margins": self.margins.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -162,7 +158,17 @@ class Coder:
             self.network.eval()
         else:
             self.learner.restore(state["learner"])
-        self.calibration = None if state["calibration"] is None else Calibration.of(state["calibration"], self.device)
+        self.margins = Margins.of(state["margins"], self.device)
+
+    @property
+    def _chunk(self) -> int:
+        """Rows that are decoded at once."""
+        return max(64, min(8192, _MOST_LOGITS // 4 // max(1, self.network.layout.levels)))
+
+    def _calibration(self, z_GL: Tensor, draw: torch.Generator) -> Calibration:
+        enough = z_GL[: max(64, _MOST_LOGITS // max(1, self.network.layout.levels))]
+        logits, means, _ = self.network.decode(enough.to(self.device))
+        return calibrate(self.network.buckets, logits, means, self.margins, draw)
 
     def _encode_rows(self) -> None:
         levels, scores = encode_table(self.table, self.encoders, self.streams.child("ties").numpy())

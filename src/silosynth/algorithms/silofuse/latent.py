@@ -46,7 +46,7 @@ class LatentConfig(Struct):
     diffusion_steps: int = 200  # T of the Gaussian path (paper: 200)
     schedule: Literal["linear", "cosine"] = "linear"  # of its variances
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
-    sample_steps: int = 15  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
+    sample_steps: int = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
     eta: float = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where it is fast
 

@@ -21,8 +21,8 @@ Readings and deviations, each an option:
 * Its eq. (5) predicts latents, its text noise: ``latent.target``. Ours is neither: the velocity of a rectified flow.
 * "Embedding 32 and hidden 1024" are read as the widths of two hidden layers, divided among the silos.
 * 25 sampling steps against 200 in training need a respaced sampler: strided posterior (``eta`` = 1) or DDIM (0).
-* ``coder.calibrate`` is ours: one more message per silo carries generated latents *to* the silo, which fits its decoded
-  marginals to its own columns. Nothing leaves the silo for it.
+* ``coder.calibrate`` is ours: each silo shifts its decoder's heads so that the rows it decodes have the marginals of
+  its own training rows. It needs no message.
 * Whoever is the paper's C_1, coordinator and silo at once, runs both roles; the conversation is the same.
 
 What leaves a silo: the number of its rows and latents; **one latent vector per training row, un-noised**, to the
@@ -62,7 +62,7 @@ class SiloFuseConfig(Struct):
     coder: CoderConfig = CoderConfig()  # each silo's encoders and autoencoder, (E_i, D_i)
     latent: LatentConfig = LatentConfig()  # the coordinator's model of latents, G
     divide: bool = False  # divide the autoencoders' hidden widths among the silos (paper)
-    calibration_rows: int = 30_000  # generated rows to which silos fit their marginals
+    least_rows: int = 4096  # latents drawn at least, however few rows are wanted: enough to match marginals by
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
 
 
@@ -129,17 +129,14 @@ class Latents(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrate(Message):
-    """Generated latents (G, L_i): fit your decoded marginals to your own."""
-
-    z_GL: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class Synthesise(Message):
-    """Decode these generated latents (G, L_i); ``draw`` names the random stream, ``share`` asks for the columns."""
+    """Decode the first ``rows`` of these generated latents (G, L_i); all of them tell how marginals are to be matched.
+
+    ``draw`` names the random stream, ``share`` asks for the columns.
+    """
 
     z_GL: Tensor
+    rows: int
     draw: str
     share: bool
 
@@ -169,8 +166,6 @@ class SiloFuseParty(Party):
                 return self._train(ask)
             case AskLatents():
                 return self._latents()
-            case Calibrate():
-                return self._calibrate(ask)
             case Synthesise():
                 return synthesised(self.coder, ask, self.streams, self.kept)
             case _:
@@ -195,10 +190,6 @@ class SiloFuseParty(Party):
     def _latents(self) -> Latents:
         return Latents(self.coder.encode())
 
-    def _calibrate(self, ask: Calibrate) -> Done:
-        self.coder.fit_calibration(ask.z_GL)
-        return Done()
-
 
 def prepared(coder: Coder, ask: Prepare) -> Prepared:
     """A silo's answer to `Prepare`."""
@@ -208,7 +199,7 @@ def prepared(coder: Coder, ask: Prepare) -> Prepared:
 
 def synthesised(coder: Coder, ask: Synthesise, streams: Streams, kept: list[Table]) -> Message:
     """A silo's answer to `Synthesise`: its columns if they are shared, otherwise it keeps them."""
-    table = coder.decode(ask.z_GL, streams.child("synthesise", ask.draw))
+    table = coder.decode(ask.z_GL, ask.rows, streams.child("synthesise", ask.draw))
     if ask.share:
         return SyntheticColumns(table)
     kept.append(table)
@@ -230,11 +221,7 @@ def coordinate(
         state = {"latents": z_NL, "widths": widths, "generator": None}
         yield Checkpoint(state)
     generator = yield from _train_diffusion(config.latent, streams, device, state)
-    model = {"rows": len(state["latents"]), "widths": state["widths"], "generator": generator.state(training=False)}
-    if config.coder.calibrate:
-        z_GL = generator.sample(config.calibration_rows, streams.child("calibration"))
-        yield roster.each(dict(zip(roster, map(Calibrate, split(z_GL, state["widths"])), strict=True)))
-    return model
+    return {"rows": len(state["latents"]), "widths": state["widths"], "generator": generator.state(training=False)}
 
 
 def synthesise(
@@ -243,9 +230,10 @@ def synthesise(
     """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (paper, Algorithm 2)."""
     generator = LatentGenerator(model["rows"], sum(model["widths"]), config.latent, streams, device)
     generator.restore(model["generator"])
-    z_GL = generator.sample(rows, streams.child("latents"))
+    drawn = max(rows, config.least_rows) if config.coder.calibrate else rows
+    z_GL = generator.sample(drawn, streams.child("latents"))
     draw, share = "/".join(streams.path), config.synthesis == "shared"
-    asks = [Synthesise(z, draw, share) for z in split(z_GL, model["widths"])]
+    asks = [Synthesise(z, rows, draw, share) for z in split(z_GL, model["widths"])]
     replies = yield roster.each(dict(zip(roster, asks, strict=True)))
     return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
 
