@@ -29,6 +29,8 @@ FIGURES = {
     "downstream_auc": "AUC",
     "nearest_neighbour_share": "nearer to train %",
     "exact_copy_rate": "copies %",
+    "resemblance": "resemblance",
+    "utility": "utility",
 }
 
 
@@ -62,11 +64,10 @@ def main() -> None:
         central = options.one == "central"
         print(json.dumps(run("balanced" if central else options.one, central, options.seed)))
         return
-    rows = []
     for name in options.runs:
         command = [sys.executable, __file__, "--one", name, "--seed", str(options.seed)]
-        rows.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout))
-    common.keep("adult", rows)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        common.keep(f"adult_{name}", [json.loads(done.stdout)])
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ def frame(rows: int = 60) -> pd.DataFrame:
 
 
 def fit(data: pd.DataFrame | None = None, silos=None, **more) -> ss.Model:
-    federation = ss.simulate(frame() if data is None else data, silos={"one": ["a"], "two": ["b", "c"]} if silos is None else silos)
-    return ss.fit("silofuse", federation, preset="fast", options=TINY, progress=False, **more)
+    federation = ss.simulate(
+        frame() if data is None else data, silos={"one": ["a"], "two": ["b", "c"]} if silos is None else silos
+    )
+    return ss.fit("silofuse", federation, preset="fast", options=TINY, progress=False, checkpoint_every=0, **more)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,17 @@ def test_a_frame_comes_back_as_what_it_was(flavour):
 
 
 def test_declared_kinds_are_used():
-    federation = ss.simulate(frame(), schema={"c": "categorical"})
+    data = frame().assign(c=frame()["c"] % 3)
+    federation = ss.simulate(data, schema={"c": "categorical"})
     assert federation.schema["c"].kind == "categorical"
     table = ss.fit("silofuse", federation, preset="fast", options=TINY, progress=False).sample(20)
     assert table["c"].dtype == frame()["c"].dtype
+
+
+def test_numbers_declared_categorical_without_a_common_level_are_refused():
+    federation = ss.simulate(frame(), schema={"c": "categorical"})
+    with pytest.raises(DataError, match="'c' is categorical, and no level"):
+        ss.fit("silofuse", federation, preset="fast", options=TINY, progress=False)
 
 
 class StopError(Exception):
@@ -103,8 +112,7 @@ def test_an_interrupted_fit_resumes_to_the_same_bytes(tmp_path):
             raise StopError
 
     with pytest.raises(StopError):
-        ss.fit("silofuse", ss.simulate(frame(), silos={"one": ["a"], "two": ["b", "c"]}), preset="fast", options=TINY,
-               folder=tmp_path / "halted", progress=stop)  # fmt: skip
+        fit_with(tmp_path / "halted", stop)
     again = fit(folder=tmp_path / "halted", resume=True)
     assert pack(dict(again.parts)) == pack(dict(whole.parts))
     assert pack(again.coordinator) == pack(whole.coordinator)
@@ -122,7 +130,7 @@ def test_unreadable_checkpoints_are_named(tmp_path):
     _halted(tmp_path)
     for part in tmp_path.rglob("*.ckpt"):
         part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match="ckpt"):
+    with pytest.warns(UserWarning, match="ckpt"), pytest.raises(CheckpointError, match="ckpt"):
         fit(folder=tmp_path, resume=True)
 
 
@@ -197,4 +205,6 @@ def _halted(folder: Path) -> None:
 
 def fit_with(folder: Path, progress) -> ss.Model:
     federation = ss.simulate(frame(), silos={"one": ["a"], "two": ["b", "c"]})
-    return ss.fit("silofuse", federation, preset="fast", options=TINY, folder=folder, progress=progress)
+    return ss.fit(
+        "silofuse", federation, preset="fast", options=TINY, folder=folder, progress=progress, checkpoint_every=0
+    )

@@ -50,6 +50,7 @@ def fit(
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
     threads: int = 1,
+    checkpoint_every: float = 15.0,
 ) -> Model:
     """Train a generator of synthetic tables on a federation.
 
@@ -65,6 +66,7 @@ def fit(
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
         threads: torch threads of the coordinator; each silo has one. More pay on machines with idle cores only.
+        checkpoint_every: least seconds between two checkpoints; 0 writes one at every safe point.
 
     Raises:
         ConfigError: unknown algorithm, preset, option, runtime or device.
@@ -82,7 +84,7 @@ def fit(
     with _link(runtime, entry, algorithm_name, federation, streams, where, store) as link, _watching(progress) as watch:
         coordinator = drive(
             lambda state: entry.coordinate(federation.roster, config, streams.child("coordinator"), where, state),
-            link, ledger, store, watch, resume, threads=threads,
+            link, ledger, store, watch, resume, threads=threads, seconds=checkpoint_every,
         )  # fmt: skip
         parts = _trained(link, store, entry, federation, where)
     if folder is None:

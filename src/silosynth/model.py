@@ -13,6 +13,7 @@ import torch
 from silosynth.catalog import Algorithm, algorithm
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.files import read, write_atomic
 from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
@@ -20,7 +21,6 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data.frames import to_frame
 from silosynth.runtime.driver import drive
-from silosynth.runtime.files import read, write_atomic
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger, Record
 from silosynth.runtime.wire import pack, unpack

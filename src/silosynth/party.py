@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from silosynth.catalog import algorithm
+from silosynth.core.files import read, write_atomic
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.federation import Federation
 from silosynth.model import resolve_device
-from silosynth.runtime.files import read, write_atomic
 from silosynth.runtime.kit import open_kit
 from silosynth.runtime.processes import Processes
 from silosynth.runtime.wire import pack, unpack

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from silosynth.core.errors import StorageError, nearest
 
@@ -34,8 +35,46 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         raise storage_error(error, "written", target) from error
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             part.unlink()
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write ``data`` (bytes, or a function that writes to an open file) to ``path``, all or nothing.
+
+    Raises:
+        StorageError: see `replacing`.
+    """
+    with replacing(path) as part, open(part, "wb") as file:
+        if callable(data):
+            data(file)
+        else:
+            file.write(data)
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        StorageError: it is missing or may not be read.
+    """
+    try:
+        return existing(path).read_bytes()
+    except OSError as error:
+        raise storage_error(error, "read", Path(path)) from error
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Make sure that the folder exists.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, "made", Path(path)) from error
+    return Path(path)
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -57,7 +96,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 def storage_error(error: OSError, verb: str, path: Path) -> StorageError:
     """What an `OSError` means, in words: ``verb`` is what was tried (``"read"``, ``"written"``)."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageError(f"The file cannot be {verb}: the disk is full", str(path), "Free space; nothing was kept.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageError(f"The file cannot be {verb}: no permission", str(path), "Choose another folder.")

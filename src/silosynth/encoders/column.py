@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table
 from silosynth.encoders.quantile import Quantile, fit_quantile
@@ -65,6 +66,7 @@ class CategoricalEncoder(Struct):
     name: str
     dtype: str
     kept: tuple[str | int | float | bool, ...]
+    text: bool  # levels are text, so that pooled ones can be labelled as such
     rare: bool
     missing: bool
 
@@ -91,18 +93,12 @@ class CategoricalEncoder(Struct):
         levels = codes.levels if codes.levels is not None else torch.zeros(n, dtype=torch.int64)
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
         names, values = self.kept, torch.where(missing, 0, levels)
-        if self.rare and self._labelled:
+        if self.rare and self.text:
             names = (*names, RARE)
-        elif self.rare and names:
+        elif self.rare:
             pooled = values == len(self.kept)
             values = torch.where(pooled, torch.from_numpy(rng.integers(0, len(names), n)), values)
-        elif self.rare:
-            missing, values = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64)
         return Column(self.name, self.dtype, values, missing, names)
-
-    @property
-    def _labelled(self) -> bool:
-        return all(isinstance(level, str) for level in self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +176,24 @@ def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng
     """Fit the encoder that a column's kind asks for."""
     if Kind(schema.kind).numeric and column.levels is None:
         return _fit_numeric(column, schema, config, rng)
-    return _fit_categorical(column, config)
+    return _fit_categorical(column, schema, config)
 
 
-def _fit_categorical(column: Column, config: EncoderConfig) -> CategoricalEncoder:
+def _fit_categorical(column: Column, schema: ColumnSchema, config: EncoderConfig) -> CategoricalEncoder:
     levels: Sequence[Any] = column.levels or ()
-    values = column.values[~column.missing]
-    if column.levels is None:  # numbers declared to be categories
-        raise TypeError(f"column {column.name!r} has no levels")
-    counts = torch.bincount(values, minlength=len(levels)).tolist()
-    least = config.min_count if config.pool_rare else 1
+    counts = torch.bincount(column.values[~column.missing], minlength=len(levels)).tolist()
+    public = schema.kind == Kind.BOOLEAN.value or not config.pool_rare  # that a boolean has two levels is no secret
+    least = 1 if public else config.min_count
     kept = tuple(level for level, count in zip(levels, counts, strict=True) if count >= least)
     rare = any(0 < count < least for count in counts)
-    return CategoricalEncoder(column.name, column.dtype, kept, rare, bool(column.missing.any()))
+    text = all(isinstance(level, str) for level in levels)
+    if rare and not kept and not text:
+        raise DataError(
+            f"Column {column.name!r} is categorical, and no level of it is held by {least} rows",
+            f"{len(levels)} levels in {len(column)} rows",
+            "Declare it integer or identifier, leave it out, or set coder.encoders.pool_rare = false.",
+        )
+    return CategoricalEncoder(column.name, column.dtype, kept, text, rare, bool(column.missing.any()))
 
 
 def _fit_numeric(
@@ -205,7 +206,9 @@ def _fit_numeric(
     rest = values[~np.isin(values, atoms)].astype(np.float64)
     quantile = None
     others = len(atoms) > 0 or bool(column.missing.any())
-    if len(rest) >= (config.min_count if others else 1):  # fewer could name somebody: they join the next atom, or missing
+    if len(rest) >= (
+        config.min_count if others else 1
+    ):  # fewer could name somebody: they join the next atom, or missing
         quantile = fit_quantile(rest, step, config.min_count, schema.low, schema.high, rng)
     low, high = _range(values, quantile, schema)
     return NumericEncoder(

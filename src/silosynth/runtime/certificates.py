@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from silosynth.core.files import read
 from silosynth.core.roster import COORDINATOR
-from silosynth.runtime.files import read
 
 _LIFE = datetime.timedelta(days=30)
 _SKEW = datetime.timedelta(hours=1)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from silosynth.core.conversation import State
 from silosynth.core.errors import CheckpointError, StorageError
-from silosynth.runtime.files import make_folder, read, storage_error, write_atomic
+from silosynth.core.files import make_folder, read, storage_error, write_atomic
 from silosynth.runtime.ledger import Position
 from silosynth.runtime.wire import pack, unpack
 
@@ -198,4 +198,4 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise storage_error(path, error, "removed") from error
+        raise storage_error(error, "removed", path) from error

@@ -10,8 +10,8 @@ import torch
 
 from silosynth.core.conversation import Party
 from silosynth.core.errors import StorageError
+from silosynth.core.files import read
 from silosynth.runtime.certificates import Certificates
-from silosynth.runtime.files import read
 from silosynth.runtime.serving import serve_party
 
 _FILE = "kit.json"

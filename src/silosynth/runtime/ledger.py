@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, overload
 
 from silosynth.core.errors import CheckpointError, StorageError
+from silosynth.core.files import make_folder, storage_error
 from silosynth.core.messages import Message, wire_name
-from silosynth.runtime.files import make_folder, storage_error
 
 _FLUSH_EVERY = 20_000  # records; bounds what a killed run has not yet written, at about 3 MB
 
@@ -190,7 +190,7 @@ class Ledger:
         self._written = Position(count, self._written.bytes + len(text))
 
     def _refused(self, error: OSError) -> StorageError:
-        return storage_error(str(self.path), error)
+        return storage_error(error, "written", self.path)
 
     def _cut_memory(self, position: Position) -> None:
         if len(self._steps) < position.records:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from silosynth.core.errors import PartyLostError, UnavailableError
+from silosynth.core.files import make_folder
 from silosynth.core.roster import Roster
 from silosynth.runtime.certificates import Authority
-from silosynth.runtime.files import make_folder
 from silosynth.runtime.kit import Kit
 from silosynth.runtime.link import PARTY_THREADS
 from silosynth.runtime.remote import Remote

@@ -116,7 +116,7 @@ class Coder:
     def decode(self, z_GL: Tensor, rows: int, streams: Streams) -> Table:
         """The first ``rows`` rows that ``z_GL`` stands for, drawn from the heads (Algorithm 2, line 7).
 
-        All of ``z_GL`` tells how generated marginals differ from training's; where the config says so, they are matched.
+        All of ``z_GL`` tells how generated marginals differ from training's; they are matched where the config says so.
         """
         draw, rng = streams.child("heads").torch(self.device), streams.child("columns").numpy()
         self.network.eval()
