@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import silosynth
-from silosynth import api
 from silosynth.cli import app
 from silosynth.core.conversation import Progress
 
@@ -116,8 +114,9 @@ def test_an_interrupted_run_is_continued_to_the_same_bytes(plan: Path, monkeypat
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(api, "drive", functools.partial(api.drive, seconds=0.0))
-        patched.setattr(silosynth, "fit", lambda *args, **how: fit(*args, **{**how, "progress": stop}))
+        patched.setattr(
+            silosynth, "fit", lambda *args, **how: fit(*args, **{**how, "progress": stop, "checkpoint_every": 0})
+        )
         result = call("run", plan, "--quiet")
     assert result.exit_code == 130
     assert "--resume" in result.stderr
@@ -136,8 +135,9 @@ def test_checkpoints_of_another_experiment_are_refused(plan: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(api, "drive", functools.partial(api.drive, seconds=0.0))
-        patched.setattr(silosynth, "fit", lambda *args, **how: fit(*args, **{**how, "progress": stop}))
+        patched.setattr(
+            silosynth, "fit", lambda *args, **how: fit(*args, **{**how, "progress": stop, "checkpoint_every": 0})
+        )
         assert call("run", plan, "--quiet").exit_code == 130
     plan.write_text(PLAN.replace("[algorithm]", "[algorithm]\nseed = 9"))
     result = call("run", plan, "--resume", "--quiet")

@@ -115,7 +115,7 @@ def test_a_full_disk_is_told() -> None:
     ledger = Ledger("/dev/full")
     ledger.start()
     fill(ledger, 1, 3)
-    with pytest.raises(StorageError, match="Free some space"):
+    with pytest.raises(StorageError, match="disk is full"):
         ledger.flush()
     with pytest.raises(StorageError, match="/dev/full"):
         ledger.close()

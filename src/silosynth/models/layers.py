@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
+_AMBIENT = threading.Lock()  # silos in threads must not put back each other's states
 
 
 def build(make: Callable[..., M], *arguments: object, generator: torch.Generator) -> M:
@@ -17,7 +19,7 @@ def build(make: Callable[..., M], *arguments: object, generator: torch.Generator
 
     PyTorch's constructors draw from the ambient generator: its state is put back, and their draws are overwritten.
     """
-    with torch.random.fork_rng(devices=[]):
+    with _AMBIENT, torch.random.fork_rng(devices=[]):
         module = make(*arguments)
     for part in module.modules():
         _draw_weights(part, generator)

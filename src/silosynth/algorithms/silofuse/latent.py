@@ -60,8 +60,8 @@ def sized(config: LatentConfig, rows: int) -> LatentConfig:
         return config
     return replace(
         config,
-        width=min(config.width, 64 * max(1, round(rows**0.4 / 8))),
-        steps=min(config.steps, max(100, round(3.3 * rows**0.75))),
+        width=min(config.width, 64 * max(2, round(rows**0.4 / 8))),
+        steps=min(config.steps, max(1000, round(3.3 * rows**0.75))),
         batch=min(config.batch, max(32, rows // 4)),
     )
 
