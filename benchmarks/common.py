@@ -80,6 +80,12 @@ def keep(name: str, rows: Sequence[dict[str, Any]]) -> None:
     print(text, flush=True)
 
 
+def kept(name: str) -> list[dict[str, Any]]:
+    """The rows of an earlier `keep`; none if there was none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+
+
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Rows with the same keys as a Markdown table."""
     head = list(rows[0])

@@ -1,6 +1,6 @@
 """Bytes sent in training against iterations: SiloFuse's are constant, E2EDistr's grow (the paper's figure 10).
 
-    python benchmarks/communication.py               # 50, 500 and 5 000 iterations, measured
+    python benchmarks/communication.py               # 50, 500 and 2 000 iterations, measured
     python benchmarks/communication.py --iterations 50000 500000 5000000
 
 Abalone and Intrusion in four silos. Bytes are counted by the ledger from encoded messages; networks are narrow, since
@@ -39,7 +39,7 @@ def measure(algorithm: str, data: str, iterations: int) -> dict[str, Any]:
 def main() -> None:
     """Measure both algorithms on both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", nargs="+", type=int, default=[50, 500, 5000])
+    parser.add_argument("--iterations", nargs="+", type=int, default=[50, 500, 2000])
     parser.add_argument("--tables", nargs="+", default=["abalone", "intrusion_nsl_kdd_20pct"])
     options = parser.parse_args()
     rows = [

@@ -87,7 +87,8 @@ def test_partitioned_columns_never_leave_their_silo():
     before = len(model.ledger)
     parts = model.sample_parts(50)
     assert list(parts["registry"].columns) == SILOS["registry"] and len(parts["tax"]) == 50
-    assert {r["privacy"] for r in model.ledger[before:]} == {"nothing about single rows"}
+    sent = {record["privacy"] for record in model.ledger[before:] if record["from"] != "coordinator"}
+    assert sent == {"nothing about single rows"}
     with pytest.raises(ConfigError, match="sample_parts"):
         model.sample(5)
 
@@ -126,6 +127,11 @@ def test_the_papers_figures_are_the_papers():
     assert (paper.latent.diffusion_steps, paper.latent.sample_steps) == (200, 25)
     assert (paper.latent.depth, paper.latent.dropout, paper.latent.network) == (8, 0.01, "plain")
     assert (paper.coder.hidden, paper.coder.latents_per_column, paper.divide) == ((1024, 32), 1, True)
+    assert (paper.coder.steps, paper.coder.batch, paper.coder.rate, paper.coder.spread) == (500_000, 512, 1e-3, True)
+    for part in (paper.coder, paper.latent):
+        assert (part.schedule, part.clip, part.decay, part.held_out) == ("constant", 0.0, 0.0, 0.0)
+    assert not paper.coder.calibrate
+    assert paper.latent.precision == "float32"
 
 
 @pytest.mark.parametrize("target", ["noise", "latent"])
@@ -133,6 +139,20 @@ def test_the_papers_figures_are_the_papers():
 def test_the_papers_ambiguities_are_options(target, form):
     model = fit(preset="paper", data=people(300), **{"coder.form": form, "latent.target": target})
     assert model.sample(10).notna().all().all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"latent.steps": 0}, {"latent.checks": 0}, {"latent.sample_steps": 0}, {"coder.hidden": []}, {"coder.batch": -1}],
+)
+def test_options_out_of_range_are_refused_before_training(options):
+    with pytest.raises(ConfigError, match="above zero"):
+        fit(data=people(50), **options)
+
+
+def test_joint_training_refuses_what_it_cannot_train():
+    with pytest.raises(ConfigError, match="Gaussian"):
+        fit("e2edistr", data=people(50), **{"latent.path": "flow"})
 
 
 def test_options_name_the_nearest_and_the_type():

@@ -17,6 +17,7 @@ from silosynth.data.infer import infer
 from silosynth.encoders.column import (
     RARE,
     CategoricalEncoder,
+    Codes,
     EncoderConfig,
     NumericEncoder,
     decode_table,
@@ -74,21 +75,94 @@ def test_no_value_that_occurred_once_is_returned():
     assert not set(column.values.tolist()) & set(back.values.tolist())
 
 
-def test_no_knot_is_the_value_of_fewer_rows_than_min_count():
-    rng = np.random.default_rng(2)
-    column, schema = numbers(rng.normal(size=400))
-    encoder = fit_encoder(column, schema, EncoderConfig(min_count=8), rng)
-    assert len(encoder.quantile.values) <= 400 // 8 + 2
-    assert not set(column.values.tolist()) & set(encoder.quantile.values.tolist())
+@pytest.mark.parametrize("law", ["normal", "uniform", "exponential"])
+def test_nothing_that_is_kept_is_the_value_of_fewer_rows_than_min_count(law):
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        column, schema = numbers(getattr(rng, law)(size=400))
+        encoder = fit_encoder(column, schema, EncoderConfig(min_count=8), rng)
+        assert len(encoder.quantile.values) <= 400 // 8 + 2
+        kept = {*encoder.quantile.values.tolist(), encoder.low, encoder.high}
+        assert not kept & set(column.values.tolist())
 
 
-def test_extremes_of_one_person_are_not_published():
-    rng = np.random.default_rng(2)
-    values = rng.integers(18, 90, size=2000)
-    values[0] = 10_000_000
+@pytest.mark.parametrize("extreme", [10_000_000, 91])
+def test_the_extreme_of_one_person_is_neither_kept_nor_published(extreme):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        values = rng.integers(18, 90, size=2000)
+        values[0] = extreme
+        column, schema = numbers(values)
+        encoder, back = there_and_back(column, schema, seed=seed)
+        assert encoder.high < extreme
+        assert back.values.max() < extreme
+
+
+def test_few_rows_beside_an_atom_are_given_up():
+    column, schema = numbers(np.array([0] * 500 + [731_942] * 2), kind="mixed")
+    encoder, back = there_and_back(column, schema)
+    assert set(back.values.tolist()) == {0}
+    assert "731942" not in repr(to_state(encoder))
+
+
+def test_two_valued_numbers_do_not_name_a_rare_one():
+    column = Column("c", "int64", torch.tensor([0] * 500 + [1]), torch.zeros(501, dtype=torch.bool), (0, 731_942))
+    encoder, back = there_and_back(column, ColumnSchema("c", "boolean", "int64"))
+    assert encoder.kept == (0,)
+    assert set(back.levels) == {0}
+
+
+def drawn(column, schema, n=3000):
+    """Values for scores and levels that a generator made up."""
+    rng = np.random.default_rng(9)
+    encoder = fit_encoder(column, schema, EncoderConfig(), rng)
+    levels = torch.from_numpy(rng.integers(0, encoder.width, n)) if encoder.width > 1 else None
+    scores = torch.from_numpy(rng.normal(0, 3, n).astype(np.float32)) if encoder.continuous else None
+    return encoder.decode(Codes(levels, scores), n, rng)
+
+
+@pytest.mark.parametrize(
+    ("unit", "grid"), [("ms", 1_000_000), ("us", 1_000), ("s", 1_000_000_000), ("D", 86_400_000_000_000)]
+)
+def test_generated_instants_lie_on_the_grid(unit, grid):
+    start = np.datetime64("2023-11-14T00:00:00").astype("datetime64[ns]").astype(np.int64)
+    values = start + np.random.default_rng(0).integers(0, 1000, 2000) * grid
+    frame = pd.DataFrame({"t": pd.to_datetime(values)})
+    schema = infer(frame)
+    made = drawn(to_table(frame, schema)["t"], schema["t"]).values
+    assert not bool((made % grid).any())
+    assert made.min() >= values.min()
+    assert made.max() <= values.max()
+
+
+@pytest.mark.parametrize("centre", [0, 2**60, 2**63 - 10**7, -(2**62)])
+def test_large_whole_numbers_keep_their_last_digits(centre):
+    values = centre + np.random.default_rng(0).integers(-(10**6), 10**6, 3000)
     column, schema = numbers(values)
-    _, back = there_and_back(column, schema)
-    assert back.values.max() < 10_000_000
+    made = drawn(column, schema).values
+    assert made.min() >= values.min()
+    assert made.max() <= values.max()
+    assert len(set((made % 2).tolist())) == 2
+
+
+def test_a_declared_range_holds_for_atoms_and_is_taken_inwards():
+    column, schema = numbers(np.repeat(np.arange(14, 30), 30), low=18.0, high=25.5)
+    made = drawn(column, schema).values
+    assert (int(made.min()), int(made.max())) == (18, 25)
+
+
+def test_negative_decimals_and_small_floats_stay_on_the_grid():
+    values = np.random.default_rng(0).integers(1, 5000, 2000) * 100
+    column, schema = numbers(values, decimals=-2)
+    assert not bool((drawn(column, schema).values % 100).any())
+
+
+def test_a_label_that_is_already_there_is_used():
+    column = Column("c", "category", torch.tensor([0] * 20 + [1] * 20 + [2]), torch.zeros(41, dtype=torch.bool),
+                    ("a", RARE, "b"))  # fmt: skip
+    _, back = there_and_back(column, ColumnSchema("c", "categorical", "category"))
+    assert back.levels == ("a", RARE)
+    assert int((back.values == 1).sum()) == 21
 
 
 def test_declared_range_is_reached_but_never_left():

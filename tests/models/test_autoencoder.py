@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, Layout, TableAutoencoder
-from silosynth.models.calibration import calibrate, margins
+from silosynth.models.calibration import calibrate, level_shares
 from silosynth.models.flow import draw_times, flow_loss, last_time, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build, dropout
@@ -103,9 +103,9 @@ def test_calibration_gives_generated_rows_the_training_marginals():
     levels = torch.multinomial(torch.tensor([0.1, 0.2, 0.3, 0.4]), 5000, True, generator=draw)[:, None]
     real = torch.randn(5000, 1, generator=draw)
     buckets = Buckets(layout)
-    wanted = margins(buckets, levels, real)
-    fixed_logits, fixed_scores = calibrate(buckets, logits, scores, wanted, draw).apply(logits, scores)
-    share = torch.bincount(levels[:, 0], minlength=4) / 5000
+    share = level_shares(layout, levels)
+    torch.testing.assert_close(share, torch.bincount(levels[:, 0], minlength=4) / 5000)
+    fixed_logits, fixed_scores = calibrate(buckets, logits, scores, share, draw).apply(logits, scores)
     torch.testing.assert_close(buckets.probabilities(fixed_logits).mean(dim=0), share, atol=1e-3, rtol=0)
     for q in (0.02, 0.5, 0.98):
         assert float(fixed_scores.quantile(q)) == pytest.approx(float(real.quantile(q)), abs=0.05)
@@ -175,12 +175,12 @@ def test_the_forward_process_ends_in_noise():
 def test_a_restored_learner_continues_to_the_same_bytes():
     def fresh():
         network = build(torch.nn.Linear, 3, 2, generator=generator("weights"))
-        return Learner(network, rate=1e-2, steps=20, decay=1e-3, average=0.9)
+        return Learner(network, rate=1e-2, steps=20, decay=1e-3, clip=1.0, average=0.9)
 
     def steps(learner, first, last):
         for i in range(first, last):
             x = torch.randn(8, 3, generator=generator("x", i))
-            learner.descend(learner.network(x).square().mean(), clip=1.0)
+            learner.descend(learner.network(x).square().mean())
 
     straight, halted = fresh(), fresh()
     steps(straight, 0, 20)
@@ -215,3 +215,25 @@ def test_streams_do_not_depend_on_who_asks_first():
     a, b = Streams(3).child("a"), Streams(3).child("b")
     assert a.numpy().random() != b.numpy().random()
     assert np.array_equal(a.numpy().random(5), Streams(3).child("a").numpy().random(5))
+
+
+def test_the_weights_that_are_used_are_the_ones_that_were_judged_buffers_included():
+    layout = Layout((3,), (-1,))
+    network = build(TableAutoencoder, layout, 4, (16, 8), "noisy", False, generator=generator("weights"))
+    learner = Learner(network, rate=0.5, steps=30)
+    levels, scores = some(layout)[1], torch.randn(13, 1, generator=generator("scores"))
+
+    def loss():
+        return network.loss(levels, scores, torch.zeros(13, 4), sigma=0.0, kl=0.0, weight=5.0)
+
+    losses = []
+    for _ in range(6):
+        network.train()
+        for _ in range(5):
+            learner.descend(loss())
+        network.eval()
+        losses.append(loss().item())
+        learner.judge(losses[-1] if len(losses) != 3 else -1.0)  # let the third part win
+    learner.settle()
+    assert loss().item() == pytest.approx(losses[2])
+    assert losses[2] != pytest.approx(losses[-1])

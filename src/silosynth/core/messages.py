@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 import torch
 
-from silosynth.core.errors import MessageError
+from silosynth.core.errors import ConfigError, MessageError
 
 LEAVES: tuple[type, ...] = (torch.Tensor, bool, int, float, str, bytes, type(None))
 S = TypeVar("S", bound="Struct")
@@ -52,6 +52,19 @@ class Message(Struct):
 @dataclass(frozen=True, slots=True)
 class Done(Message):
     """The answer that only says: done."""
+
+
+def check_positive(struct: Struct, *names: str) -> None:
+    """Check that fields of a config are above zero; of tuples, that they hold something and all of it is.
+
+    Raises:
+        ConfigError: names the field and its value.
+    """
+    for name in names:
+        value = getattr(struct, name)
+        parts = value if isinstance(value, tuple) else (value,)
+        if not parts or not all(part > 0 for part in parts):
+            raise ConfigError(f"Option {name!r} must be above zero", value)
 
 
 def wire_name(kind: type[Struct]) -> str:

@@ -16,6 +16,7 @@ level held by fewer than ``min_count`` rows could name somebody: it is pooled in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,7 +94,9 @@ class CategoricalEncoder(Struct):
         levels = codes.levels if codes.levels is not None else torch.zeros(n, dtype=torch.int64)
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
         names, values = self.kept, torch.where(missing, 0, levels)
-        if self.rare and self.text:
+        if self.rare and self.text and RARE in names:  # a synthetic table is being learnt from
+            values = torch.where(values == len(names), names.index(RARE), values)
+        elif self.rare and self.text:
             names = (*names, RARE)
         elif self.rare:
             pooled = values == len(self.kept)
@@ -111,9 +114,10 @@ class NumericEncoder(Struct):
     name: str
     dtype: str
     whole: bool  # int64 values (whole numbers, instants) rather than float64
+    origin: int  # what whole values are counted from, so that float64 holds them exactly; a mean of all rows
     step: float  # grid of the values; 0 for none
     decimals: int | None
-    low: float
+    low: float  # whole where the values are
     high: float
     atoms: torch.Tensor  # (a,) float64, or int64 when whole
     missing: bool
@@ -143,7 +147,7 @@ class NumericEncoder(Struct):
         if self.quantile is not None:
             on_line = levels == 0
             scores = np.zeros(len(values), dtype=np.float32)
-            scores[on_line] = self.quantile.scores(values[on_line].astype(np.float64), rng)
+            scores[on_line] = self.quantile.scores((values[on_line] - self.origin).astype(np.float64), rng)
         return Codes(
             torch.from_numpy(levels) if self.width > 1 else None, None if scores is None else torch.from_numpy(scores)
         )
@@ -158,15 +162,17 @@ class NumericEncoder(Struct):
             values[on_line] = self._to_grid(self.quantile.decode(codes.scores.numpy()[on_line]))
         on_atom = (levels >= int(self.continuous)) & ~missing
         values[on_atom] = self.atoms.numpy()[levels[on_atom] - int(self.continuous)]
+        values[~missing] = np.clip(values[~missing], self.low, self.high)
         return Column(self.name, self.dtype, torch.from_numpy(values), torch.from_numpy(missing))
 
     def _to_grid(self, values: np.ndarray) -> np.ndarray:
+        """Values (n,) counted from the origin, as numbers on the grid."""
+        if self.whole:
+            step = max(1, int(self.step))
+            return self.origin + np.rint(values / step).astype(np.int64) * step
         if self.step > 0:
             values = np.round(values / self.step) * self.step
-        if self.decimals is not None:
-            values = np.round(values, self.decimals)  # the decimal number itself, not its neighbour
-        kept: np.ndarray = np.clip(values, self.low, self.high)
-        return kept
+        return values if self.decimals is None else np.round(values, self.decimals)  # the decimal number itself
 
 
 Encoder = CategoricalEncoder | NumericEncoder
@@ -182,7 +188,7 @@ def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng
 def _fit_categorical(column: Column, schema: ColumnSchema, config: EncoderConfig) -> CategoricalEncoder:
     levels: Sequence[Any] = column.levels or ()
     counts = torch.bincount(column.values[~column.missing], minlength=len(levels)).tolist()
-    public = schema.kind == Kind.BOOLEAN.value or not config.pool_rare  # that a boolean has two levels is no secret
+    public = set(levels) <= {0, 1} or not config.pool_rare  # that there are false and true is no secret
     least = 1 if public else config.min_count
     kept = tuple(level for level, count in zip(levels, counts, strict=True) if count >= least)
     rare = any(0 < count < least for count in counts)
@@ -203,18 +209,26 @@ def _fit_numeric(
     values = column.values[~column.missing].numpy()
     step = _grid(values, schema)
     atoms = _atoms(values, _grid(values, schema, 0.95), config)
-    rest = values[~np.isin(values, atoms)].astype(np.float64)
+    rest = values[~np.isin(values, atoms)]
+    origin = _origin(values, step) if whole else 0
+    least, most = (None if bound is None else bound - origin for bound in (schema.low, schema.high))
     quantile = None
     others = len(atoms) > 0 or bool(column.missing.any())
-    if len(rest) >= (
-        config.min_count if others else 1
-    ):  # fewer could name somebody: they join the next atom, or missing
-        quantile = fit_quantile(rest, step, config.min_count, schema.low, schema.high, rng)
-    low, high = _range(values, quantile, schema)
+    if len(rest) >= (config.min_count if others else 1):  # fewer could name somebody: they join an atom, or missing
+        quantile = fit_quantile((rest - origin).astype(np.float64), step, config.min_count, least, most, rng)
+    low, high = _range(atoms, quantile, origin, step, schema, whole)
     return NumericEncoder(
-        column.name, column.dtype, whole, step, schema.decimals, low, high, torch.from_numpy(atoms),
+        column.name, column.dtype, whole, origin, step, schema.decimals, low, high, torch.from_numpy(atoms),
         bool(column.missing.any()), quantile,
     )  # fmt: skip
+
+
+def _origin(values: np.ndarray, step: float) -> int:
+    """A point on the grid near the middle; 0 where values span more than differences can hold."""
+    if len(values) == 0 or float(values.max()) - float(values.min()) > 2.0**62:
+        return 0
+    grid = max(1, int(step))
+    return int(values.mean()) // grid * grid
 
 
 def _atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.ndarray:
@@ -230,6 +244,8 @@ def _atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.ndarray
 
 def _stand_out(distinct: np.ndarray, counts: np.ndarray, step: float, ratio: float) -> np.ndarray:
     """Which values hold ``ratio`` times the rows that the density of their neighbours lets expect on a grid cell."""
+    if len(distinct) < 2 * _REACH:
+        return np.ones(len(distinct), dtype=bool)
     out = np.zeros(len(distinct), dtype=bool)
     places = distinct / (step or max(float(np.ptp(distinct)) / 1000, 1e-12))
     for _ in range(3):  # what stands out must not raise the density of its neighbours: leave it out and look again
@@ -252,9 +268,19 @@ def _codes_below(distinct: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return below if few else np.zeros_like(below)
 
 
-def _range(values: np.ndarray, quantile: Quantile | None, schema: ColumnSchema) -> tuple[float, float]:
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    return (low if schema.low is None else schema.low), (high if schema.high is None else schema.high)
+def _range(
+    atoms: np.ndarray, quantile: Quantile | None, origin: int, step: float, schema: ColumnSchema, whole: bool
+) -> tuple[float, float]:
+    """The declared range; where none is, that of the atoms and of the map's ends. No bound is a single row's value."""
+    reached: list[float] = [*atoms.tolist()]
+    if quantile is not None:
+        first, last = float(quantile.values[0]), float(quantile.values[-1])
+        if step > 0:  # outwards to the grid
+            first, last = math.floor(first / step) * step, math.ceil(last / step) * step
+        reached += [origin + int(first), origin + int(last)] if whole else [first, last]
+    low = min(reached, default=0) if schema.low is None else schema.low
+    high = max(reached, default=0) if schema.high is None else schema.high
+    return (math.ceil(low), math.floor(high)) if whole else (float(low), float(high))
 
 
 def _grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float:
@@ -263,10 +289,15 @@ def _grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float
         return float(next((unit for unit in _INSTANT_GRIDS if not np.any(values % unit)), 1))
     if schema.decimals is None or len(values) == 0:
         return 0.0
-    units = np.round(values * 10.0**schema.decimals)
-    units = units[units != 0] if np.any(units != 0) else units  # zero lies on every grid and says nothing
-    fits = (many for many in _STEPS if np.mean(units % many == 0) >= share)
-    return next(fits, 1) * 10.0**-schema.decimals
+    if values.dtype.kind == "i":
+        unit = 10 ** max(0, -schema.decimals)
+        units = values // unit
+    else:
+        unit = 10.0**-schema.decimals
+        units = np.round(values / unit)
+    units = units[units != 0]  # zero lies on every grid and says nothing
+    fits = (many for many in _STEPS if len(units) and np.mean(units % many == 0) >= share)
+    return float(next(fits, 1) * unit)
 
 
 def encode_table(

@@ -17,6 +17,7 @@ from scipy.special import ndtr, ndtri
 from silosynth.core.messages import Struct
 
 MOST_KNOTS = 1000
+_TAIL = 20  # groups of the least size at either end
 SCORE_LIMIT = 4.0  # |score| beyond this is not resolved: 3 rows in 100 000
 
 
@@ -52,25 +53,29 @@ def fit_quantile(
 ) -> Quantile:
     """Fit the map to ``values`` (n,), n >= 1.
 
-    Each knot is the mean of at least ``min_group`` rows (all rows, if there are fewer). The ends are ``low`` and
-    ``high`` where declared, otherwise half a knot beyond the last ones but within the data's own range.
+    Each knot is the mean of at least ``min_group`` rows (all rows, if there are fewer); groups are smallest in the
+    tails. The ends are ``low`` and ``high`` where declared, otherwise the outermost knots: no single row shows.
     """
     spread = np.sort(values + _spread(len(values), step, rng))
-    groups = np.array_split(spread, max(1, min(MOST_KNOTS, len(spread) // max(1, min_group))))
-    knots = np.array([group.mean() for group in groups])
-    sizes = np.array([len(group) for group in groups])
-    ranks = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
-    first, last = _ends(knots, spread, low, high)
+    sizes = _group_sizes(len(spread), max(1, min_group))
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    knots = np.add.reduceat(spread, starts) / sizes
+    ranks = (starts + sizes / 2) / len(spread)
+    first = knots[0] if low is None else min(low, knots[0])
+    last = knots[-1] if high is None else max(high, knots[-1])
     xs, us = np.concatenate([[first], knots, [last]]), np.concatenate([[0.0], ranks, [1.0]])
     return Quantile(torch.from_numpy(np.maximum.accumulate(xs)), torch.from_numpy(us), float(step))
 
 
-def _ends(knots: np.ndarray, spread: np.ndarray, low: float | None, high: float | None) -> tuple[float, float]:
-    first, last = float(knots[0]), float(knots[-1])
-    if len(knots) > 1:
-        first = max(float(spread[0]), first - (float(knots[1]) - first) / 2)
-        last = min(float(spread[-1]), last + (last - float(knots[-2])) / 2)
-    return (first if low is None else min(low, first)), (last if high is None else max(high, last))
+def _group_sizes(n: int, least: int) -> np.ndarray:
+    """Sizes of neighbouring groups: ``least`` in the tails, larger in the middle, all rows in one if there are few."""
+    tail = min(_TAIL, n // (4 * least))
+    middle = n - 2 * tail * least
+    count = max(1, min(MOST_KNOTS, middle // least))
+    sizes = np.full(count, middle // count)
+    sizes[: middle % count] += 1
+    ends = np.full(tail, least)
+    return np.concatenate([ends, sizes, ends]).astype(np.int64)
 
 
 def _spread(n: int, step: float, rng: np.random.Generator) -> np.ndarray:

@@ -49,11 +49,8 @@ class Layout:
 
     def scored(self, levels_BC: Tensor) -> Tensor:
         """Which scores (B, S) are on: those whose column is on its continuous part."""
-        on = torch.ones(len(levels_BC), len(self.level_of), dtype=torch.bool, device=levels_BC.device)
-        for s, c in enumerate(self.level_of):
-            if c >= 0:
-                on[:, s] = levels_BC[:, c] == 0
-        return on
+        always = F.pad(levels_BC, (0, 1))  # a column that is at level 0 throughout, for those that -1 points to
+        return always[:, list(self.level_of)] == 0
 
 
 class Buckets(nn.Module):

@@ -1,7 +1,7 @@
 """Corrections that give decoded columns the marginals they have in training; found and used inside a silo.
 
 Level probabilities get an offset per level, found so that the mean predicted share over generated rows equals the
-share in training. Scores get a monotone map from their generated law to that of training.
+share in training. Scores get a monotone map from their generated law to the standard normal one.
 Shapes: G generated rows, N training rows, C columns with levels, K levels in all, S scores, Q knots.
 """
 
@@ -12,36 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from silosynth.models.autoencoder import Buckets
+from silosynth.models.autoencoder import Buckets, Layout
 
 _ROUNDS = 40
+_CLOSE = 1e-5  # shares that agree to this need no more rounds
 _KNOTS = 201
 _LEAST = 20  # rows without which quantiles say nothing: such scores keep their values
 
 
 @dataclass(frozen=True)
-class Margins:
-    """What corrections aim at: the share (K,) of training rows on each level, quantiles (S, Q) of training scores.
-
-    Quantiles are those of a standard normal where training has too few rows to tell.
-    """
-
-    shares: Tensor
-    quantiles: Tensor
-
-    def state(self) -> dict[str, Tensor]:
-        """Plain tensors."""
-        return {"shares": self.shares, "quantiles": self.quantiles}
-
-    @staticmethod
-    def of(state: dict[str, Tensor], device: torch.device) -> Margins:
-        """The margins that `state` returned."""
-        return Margins(state["shares"].to(device), state["quantiles"].to(device))
-
-
-@dataclass(frozen=True)
 class Calibration:
-    """Offsets (K,) to logits, and for each score the knots (S, Q) of a monotone map ``seen`` → ``meant``."""
+    """Offsets (K,) to logits, and for each score the knots of a monotone map ``seen`` (S, Q) → ``meant`` (Q,)."""
 
     offsets: Tensor
     seen: Tensor
@@ -49,25 +30,27 @@ class Calibration:
 
     def apply(self, logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Corrected logits (G, K) and scores (G, S)."""
-        mapped = [_interpolate(scores[:, s], self.seen[s], self.meant[s]) for s in range(scores.shape[1])]
+        mapped = [_interpolate(scores[:, s], self.seen[s], self.meant) for s in range(scores.shape[1])]
         return logits + self.offsets, torch.stack(mapped, dim=1) if mapped else scores
 
 
-def margins(buckets: Buckets, levels_NC: Tensor, scores_NS: Tensor) -> Margins:
-    """The margins of training rows."""
-    layout, on = buckets.layout, buckets.layout.scored(levels_NC)
+def level_shares(layout: Layout, levels_NC: Tensor) -> Tensor:
+    """Share (K,) of training rows on each level."""
     starts = torch.tensor(layout.starts, dtype=torch.int64, device=levels_NC.device)
     counts = torch.bincount((levels_NC + starts).flatten(), minlength=layout.levels)
-    return Margins(counts / len(levels_NC), _all_quantiles(scores_NS, on))
+    return counts / len(levels_NC)
 
 
-def calibrate(buckets: Buckets, logits: Tensor, scores: Tensor, wanted: Margins, draw: torch.Generator) -> Calibration:
-    """Find the corrections for heads decoded from generated latents: logits (G, K), scores (G, S)."""
-    offsets = _level_offsets(buckets, logits, wanted.shares)
+def calibrate(buckets: Buckets, logits: Tensor, scores: Tensor, shares: Tensor, draw: torch.Generator) -> Calibration:
+    """Find the corrections for heads decoded from generated latents: logits (G, K), scores (G, S).
+
+    ``shares`` (K,) are those of training. Scores of training are standard normal by their encoder's construction.
+    """
+    offsets = _level_offsets(buckets, logits, shares)
     on = buckets.layout.scored(buckets.draw(logits + offsets, draw))
-    seen = _all_quantiles(scores, on)
-    few = on.sum(dim=0) < _LEAST
-    return Calibration(offsets, torch.where(few[:, None], wanted.quantiles, seen), wanted.quantiles)
+    line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
+    seen = [_quantiles(scores[on[:, s], s], line) for s in range(scores.shape[1])]
+    return Calibration(offsets, torch.stack(seen) if seen else scores.new_zeros(0, _KNOTS), line)
 
 
 def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:
@@ -76,25 +59,21 @@ def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:
     for _ in range(_ROUNDS if len(shares) else 0):
         got = buckets.probabilities(logits + offsets).mean(dim=0)
         offsets = offsets + (wanted - got.clamp_min(1e-9).log()).clamp(-1, 1)
+        if (got - shares).abs().max() < _CLOSE:
+            break
     return offsets
 
 
-def _all_quantiles(scores: Tensor, on: Tensor) -> Tensor:
-    """Quantiles (S, Q) of the scores that are on."""
-    rows = [_quantiles(scores[on[:, s], s]) for s in range(scores.shape[1])]
-    return torch.stack(rows) if rows else scores.new_zeros(0, _KNOTS)
-
-
-def _quantiles(values: Tensor) -> Tensor:
-    """Quantiles (Q,) at equal distances on the normal scale."""
-    line = torch.linspace(-3, 3, _KNOTS, device=values.device)
+def _quantiles(values: Tensor, line: Tensor) -> Tensor:
+    """Quantiles (Q,) of values at the ranks that ``line`` has under a standard normal law."""
     if len(values) < _LEAST:
         return line
-    ordered = values.double().sort().values
+    ordered: Tensor = values.double().sort().values
     place = torch.special.ndtr(line.double()) * (len(ordered) - 1)
     below = place.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
-    return (ordered[below] + (place - below) * (ordered[above] - ordered[below])).float()
+    found: Tensor = ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return found.float()
 
 
 def _interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:

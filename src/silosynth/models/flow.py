@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 Network = Callable[..., Tensor]
 _START = 0.9995  # the first time at sampling: at 1 the log noise-to-signal ratio is infinite
@@ -56,8 +57,10 @@ def start_noise(n: int, latents: int, generator: torch.Generator) -> Tensor:
 
     A generated table then has less sampling error than one of independent draws.
     """
+    if latents > SobolEngine.MAXDIM:
+        return torch.randn(n, latents, generator=generator, device=generator.device)
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator, device=generator.device))
-    points = torch.quasirandom.SobolEngine(latents, scramble=True, seed=seed).draw(n, dtype=torch.float64)
+    points = SobolEngine(latents, scramble=True, seed=seed).draw(n, dtype=torch.float64)
     order = torch.randperm(n, generator=generator, device=generator.device)
     noise: Tensor = torch.special.ndtri(points.clamp(1e-7, 1 - 1e-7)).float().to(generator.device)
     return noise[order]

@@ -7,7 +7,8 @@ and continue elsewhere to the same bytes: randomness is drawn from a fresh strea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,52 +21,67 @@ class Learner:
     Args:
         network: what is trained.
         rate: peak learning rate.
-        steps: all steps of the schedule: a linear rise over ``warmup`` of them, then a half cosine to zero.
+        steps: all steps of the schedule.
+        schedule: "one-cycle" (a linear rise over 3 % of the steps, then a half cosine to zero) or "constant".
         decay: weight decay.
+        clip: gradients are scaled down to this norm; 0 for never.
         average: length of the moving average as a share of all steps; 0 for none (it then equals the weights).
     """
 
     def __init__(
-        self, network: nn.Module, *, rate: float, steps: int, decay: float, average: float, warmup: float = 0.03
+        self,
+        network: nn.Module,
+        *,
+        rate: float,
+        steps: int,
+        schedule: str = "one-cycle",
+        decay: float = 0.0,
+        clip: float = 0.0,
+        average: float = 0.0,
     ) -> None:
-        self.network, self.rate, self.steps, self.warmup = network, rate, steps, warmup
-        self.remember = 1 - 1 / max(1.0, average * steps)
-        self.weights = list(network.parameters())
+        self.network, self.rate, self.steps, self.schedule = network, rate, steps, schedule
+        self.clip, self.remember = clip or math.inf, 1 - 1 / max(1.0, average * steps)
+        self.weights, self.buffers = list(network.parameters()), list(network.buffers())
         self.optimizer = torch.optim.AdamW(self.weights, lr=rate, betas=(0.9, 0.99), weight_decay=decay, fused=True)
-        self.smooth = [weight.detach().clone() for weight in self.weights]
+        self.smooth = _copies(self.weights)
         self.step = 0
-        self.best, self.since_best, self.best_weights = math.inf, 0, [weight.clone() for weight in self.smooth]
+        self.best, self.best_weights, self.best_buffers = math.inf, _copies(self.weights), _copies(self.buffers)
 
-    def descend(self, loss: Tensor, clip: float) -> None:
-        """One step against the gradient of ``loss``, whose norm is clipped at ``clip``."""
+    def descend(self, loss: Tensor) -> None:
+        """One step against the gradient of ``loss``."""
         self.optimizer.zero_grad()
         loss.backward()
-        self.update(clip)
+        self.update()
 
-    def update(self, clip: float) -> None:
+    def update(self) -> None:
         """One step against the gradients that have been gathered."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * _schedule(self.step / self.steps, self.warmup) + 1e-8
-        nn.utils.clip_grad_norm_(self.weights, clip, foreach=True)
+            group["lr"] = self.rate * (_one_cycle(self.step / self.steps) if self.schedule == "one-cycle" else 1.0)
+        if self.clip < math.inf:
+            nn.utils.clip_grad_norm_(self.weights, self.clip, foreach=True)
         self.optimizer.step()
         self.step += 1
         decay = min(self.remember, self.step / (self.step + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)
 
     def judge(self, loss: float) -> None:
-        """Note a held-out loss of the averaged weights; the best ones are kept."""
+        """Note a held-out loss of the averaged weights; the best ones are kept, with the buffers of their time."""
         if loss < self.best:
-            self.best, self.since_best = loss, 0
-            self.best_weights = [weight.clone() for weight in self.smooth]
-        else:
-            self.since_best += 1
+            self.best, self.best_weights, self.best_buffers = loss, _copies(self.smooth), _copies(self.buffers)
 
-    @torch.no_grad()
-    def use(self, weights: list[Tensor]) -> list[Tensor]:
-        """Put ``weights`` into the network; returns what was there."""
-        before = [weight.detach().clone() for weight in self.weights]
-        torch._foreach_copy_([weight.detach() for weight in self.weights], weights)
-        return before
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights are in the network while the block runs."""
+        trained = _copies(self.weights)
+        _put(self.weights, self.smooth)
+        yield
+        _put(self.weights, trained)
+
+    def settle(self) -> None:
+        """Put the weights into the network that held-out rows preferred; the averaged ones if none were asked."""
+        judged = self.best < math.inf
+        _put(self.weights, self.best_weights if judged else self.smooth)
+        _put(self.buffers, self.best_buffers if judged else self.buffers)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to continue."""
@@ -75,8 +91,8 @@ class Learner:
             "moments": {str(i): dict(moment) for i, moment in moments.items()},
             "smooth": list(self.smooth),
             "best_weights": list(self.best_weights),
+            "best_buffers": list(self.best_buffers),
             "best": self.best,
-            "since_best": self.since_best,
             "step": self.step,
         }
 
@@ -87,9 +103,9 @@ class Learner:
         stored["state"] = {int(i): dict(moment) for i, moment in state["moments"].items()}
         self.optimizer.load_state_dict(stored)
         device = self.weights[0].device
-        self.smooth = [weight.to(device) for weight in state["smooth"]]
-        self.best_weights = [weight.to(device) for weight in state["best_weights"]]
-        self.best, self.since_best, self.step = state["best"], state["since_best"], state["step"]
+        for name in ("smooth", "best_weights", "best_buffers"):
+            setattr(self, name, [tensor.to(device) for tensor in state[name]])
+        self.best, self.step = state["best"], state["step"]
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -107,7 +123,17 @@ def held_out(n: int, share: float, most: int, generator: torch.Generator) -> tup
     return (order, order) if n < 20 or k == 0 else (order[k:].sort().values, order[:k].sort().values)
 
 
-def _schedule(done: float, warmup: float) -> float:
-    if done < warmup:
-        return (done + 1e-3) / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - warmup) / (1 - warmup))))
+def _one_cycle(done: float, rise: float = 0.03) -> float:
+    if done < rise:
+        return (done + 1e-3) / rise
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - rise) / (1 - rise)))) + 1e-5
+
+
+def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+@torch.no_grad()
+def _put(where: Iterable[Tensor], what: Iterable[Tensor]) -> None:
+    for old, new in zip(where, what, strict=True):
+        old.copy_(new)

@@ -190,7 +190,7 @@ class Ledger:
         self._written = Position(count, self._written.bytes + len(text))
 
     def _refused(self, error: OSError) -> StorageError:
-        return storage_error(error, "written", self.path)
+        return storage_error(error, "written", self.path or Path("ledger"))
 
     def _cut_memory(self, position: Position) -> None:
         if len(self._steps) < position.records:

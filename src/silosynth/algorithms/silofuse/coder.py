@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from silosynth.core.errors import DataError
-from silosynth.core.messages import Struct
+from silosynth.core.messages import Struct, check_positive
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
 from silosynth.models.autoencoder import Layout, TableAutoencoder
-from silosynth.models.calibration import Calibration, Margins, calibrate, margins
+from silosynth.models.calibration import Calibration, calibrate, level_shares
 from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches, held_out
 
@@ -44,9 +44,15 @@ class CoderConfig(Struct):
     batch: int = 512
     rate: float = 4e-3
     decay: float = 1e-4
-    held_out: float = 0.1  # share of training rows (at most 2 000) that judge when to stop
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
+    clip: float = 5.0  # gradient norm; 0 for no clipping
+    held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
     sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
     calibrate: bool = True  # match the decoded marginals to the silo's own
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(self, "hidden", "latents_per_column", "steps", "batch", "rate")
 
 
 def sized(config: CoderConfig, rows: int) -> CoderConfig:
@@ -64,6 +70,7 @@ class Coder:
         self.schema, self.streams, self.device = schema, streams, device
         self.encoders: tuple[Encoder, ...] = ()
         self.config = CoderConfig()
+        self.calibration: Calibration | None = None
 
     @property
     def latents(self) -> int:
@@ -87,7 +94,7 @@ class Coder:
         )
         self._encode_rows()
         self._make_learner()
-        self.margins = margins(self.network.buckets, self.levels, self.scores)
+        self.shares = level_shares(self.network.layout, self.levels)
 
     def train(self, part: int, parts: int) -> None:
         """Train the autoencoder for one of ``parts`` equal parts of its steps (paper, Algorithm 1, lines 1-8)."""
@@ -99,10 +106,11 @@ class Coder:
         self.network.train()
         while self.learner.step < goal:
             batch = self.train_rows[next(rows)]
-            self.learner.descend(self._loss(batch, draw), clip=5.0)
-        self.learner.judge(self._held_out_loss())
+            self.learner.descend(self._loss(batch, draw))
+        if self.config.held_out:
+            self.learner.judge(self._held_out_loss())
         if part == parts - 1:
-            self.learner.use(self.learner.best_weights)
+            self.learner.settle()
             self.network.eval()
 
     @torch.no_grad()
@@ -116,18 +124,20 @@ class Coder:
     def decode(self, z_GL: Tensor, rows: int, streams: Streams) -> Table:
         """The first ``rows`` rows that ``z_GL`` stands for, drawn from the heads (Algorithm 2, line 7).
 
-        All of ``z_GL`` tells how generated marginals differ from training's; they are matched where the config says so.
+        All of ``z_GL`` tells how generated marginals differ from training's; they are matched where the config says so,
+        by corrections that are found at the first call and then kept.
         """
         draw, rng = streams.child("heads").torch(self.device), streams.child("columns").numpy()
         self.network.eval()
-        calibration = self._calibration(z_GL, draw) if self.config.calibrate else None
+        if self.config.calibrate and self.calibration is None:
+            self.calibration = self._calibration(z_GL, draw)
         levels, scores = [], []
         for z in z_GL[:rows].split(self._chunk):
             logits, means, spread = self.network.decode(z.to(self.device))
             if spread is not None and self.config.sample_heads:
                 means = means + (0.5 * spread).exp() * torch.randn(means.shape, generator=draw, device=self.device)
-            if calibration is not None:
-                logits, means = calibration.apply(logits, means)
+            if self.calibration is not None:
+                logits, means = self.calibration.apply(logits, means)
             levels.append(self.network.buckets.draw(logits, draw if self.config.sample_heads else None))
             scores.append(means)
         return decode_table(torch.cat(levels).cpu(), torch.cat(scores).cpu(), self.encoders, rng)
@@ -141,7 +151,7 @@ class Coder:
             "config": to_state(self.config),
             "learner": self.learner.state() if training else None,
             "network": None if training else dict(self.network.state_dict()),
-            "margins": self.margins.state(),
+            "shares": self.shares,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -158,7 +168,7 @@ class Coder:
             self.network.eval()
         else:
             self.learner.restore(state["learner"])
-        self.margins = Margins.of(state["margins"], self.device)
+        self.shares = state["shares"].to(self.device)
 
     @property
     def _chunk(self) -> int:
@@ -168,7 +178,7 @@ class Coder:
     def _calibration(self, z_GL: Tensor, draw: torch.Generator) -> Calibration:
         enough = z_GL[: max(64, _MOST_LOGITS // max(1, self.network.layout.levels))]
         logits, means, _ = self.network.decode(enough.to(self.device))
-        return calibrate(self.network.buckets, logits, means, self.margins, draw)
+        return calibrate(self.network.buckets, logits, means, self.shares, draw)
 
     def _encode_rows(self) -> None:
         levels, scores = encode_table(self.table, self.encoders, self.streams.child("ties").numpy())
@@ -181,7 +191,10 @@ class Coder:
         shape = (_layout(self.encoders), self.latents, config.hidden, config.form, config.spread)
         network = build(TableAutoencoder, *shape, generator=self.streams.child("weights").torch())
         self.network = network.to(self.device)
-        self.learner = Learner(self.network, rate=config.rate, steps=config.steps, decay=config.decay, average=0.0)
+        self.learner = Learner(
+            self.network, rate=config.rate, steps=config.steps, schedule=config.schedule, decay=config.decay,
+            clip=config.clip,
+        )  # fmt: skip
 
     def _loss(self, rows: Tensor, draw: torch.Generator) -> Tensor:
         config = self.config

@@ -9,7 +9,8 @@ coordinator noises and denoises them, the silos decode what comes back, and grad
 
 Loss: the diffusion's squared error plus every silo's L_AE (figure 9). With one silo this is E2E, with several E2EDistr.
 
-What leaves a silo, in every iteration: latents and gradients of a batch of training rows, un-noised. Bytes grow with
+What leaves a silo, in every iteration: latents and gradients of a batch of training rows, un-noised. What a silo gets
+back depends on the other silos' latents of the same rows, so silos learn about each other too. Bytes grow with
 iterations. Sampling is SiloFuse's.
 
 Shapes: B rows of a batch, L latents of all silos, L_i of silo i.
@@ -40,7 +41,7 @@ from silosynth.algorithms.silofuse.stacked import (
     synthesised,
 )
 from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
@@ -77,8 +78,9 @@ class BatchLatents(Message):
 
 @dataclass(frozen=True, slots=True)
 class Decode(Message):
-    """Decode these denoised latents (B, L_i) of the same rows and compare."""
+    """Decode these denoised latents (B, L_i) of the same rows and compare. They depend on other silos' latents."""
 
+    release: ClassVar[Release] = Release.ROWS
     z_BL: Tensor
 
 
@@ -94,6 +96,7 @@ class LatentGradients(Message):
 class Descend(Message):
     """Gradient (B, L_i) of the whole loss in the silo's latents: update encoder and decoder."""
 
+    release: ClassVar[Release] = Release.GRADIENTS
     gradient_BL: Tensor
 
 
@@ -152,7 +155,7 @@ class EndToEndParty(Party):
 
     def _descend(self, ask: Descend) -> Done:
         self.encoded.backward(ask.gradient_BL.to(self.coder.device))
-        self.coder.learner.update(clip=5.0)
+        self.coder.learner.update()
         return Done()
 
 
@@ -160,6 +163,8 @@ def coordinate(
     roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
 ) -> Conversation[dict[str, Any]]:
     """Train; returns the coordinator's part of the model."""
+    if config.latent.path != "gaussian" or config.coder.form != "plain":
+        raise ConfigError("Joint training is for plain latents and Gaussian diffusion", config.latent.path)
     if state is None:
         coder = replace(config.coder, steps=config.latent.steps)  # both sides follow one schedule
         replies = yield roster.everyone(prepare(roster, replace(config, coder=coder)))
@@ -195,6 +200,6 @@ def _iterate(
     found = [reply.gradient_BL for party in roster if isinstance(reply := replies[party], LatentGradients)]
     generator.learner.optimizer.zero_grad()
     torch.autograd.backward([loss, denoised_BL], [None, torch.cat(found, dim=1).to(generator.device)])
-    generator.learner.update(clip=1.0)
+    generator.learner.update()
     assert z_BL.grad is not None
     yield roster.each(dict(zip(roster, map(Descend, split(z_BL.grad.cpu(), widths)), strict=True)))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from silosynth.core.messages import Struct
+from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
 from silosynth.models.denoiser import PlainMLP, ResidualMLP
 from silosynth.models.flow import draw_times, flow_loss, sample_flow, start_noise
@@ -39,16 +39,24 @@ class LatentConfig(Struct):
     rate: float = 2.5e-3
     decay: float = 1e-3  # weight decay
     average: float = 0.12  # length of the moving average of the weights as a share of all steps; 0 for none
-    held_out: float = 0.1  # share of training rows (at most 2 000) that judge the averaged weights
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
+    clip: float = 1.0  # gradient norm; 0 for no clipping
+    held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
     time_mean: float = 0.0  # of the logit-normal law of training times
     time_sd: float = 1.0
     left: float = 0.15  # noise at which the flow ends, in data units: the decoders' sigma (0 for exact decoders)
     diffusion_steps: int = 200  # T of the Gaussian path (paper: 200)
-    schedule: Literal["linear", "cosine"] = "linear"  # of its variances
+    variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
     sample_steps: int = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
     eta: float = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where it is fast
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(
+            self, "width", "depth", "steps", "checks", "batch", "rate", "time_sd", "diffusion_steps", "sample_steps"
+        )
 
 
 def sized(config: LatentConfig, rows: int) -> LatentConfig:
@@ -75,9 +83,10 @@ class LatentGenerator:
         self.mean, self.scale = torch.zeros(latents, device=device), torch.ones(latents, device=device)
         self.network = _network(latents, config, streams.child("weights").torch()).to(device)
         self.learner = Learner(
-            self.network, rate=config.rate, steps=config.steps, decay=config.decay, average=config.average
-        )
-        self.gaussian = gaussian_path(config.diffusion_steps, config.schedule, config.target)
+            self.network, rate=config.rate, steps=config.steps, schedule=config.schedule, decay=config.decay,
+            clip=config.clip, average=config.average,
+        )  # fmt: skip
+        self.gaussian = gaussian_path(config.diffusion_steps, config.variances, config.target)
         self.arithmetic = torch.bfloat16 if _bfloat16(config.precision, device) else torch.float32
 
     @property
@@ -109,9 +118,10 @@ class LatentGenerator:
         goal = min(config.steps, (part + 1) * self.part)
         rows = rows.to(self.device)
         while self.learner.step < goal:
-            self.learner.descend(self._loss(x_NL[rows[next(order)]], draw, draw), clip=1.0)
+            self.learner.descend(self._loss(x_NL[rows[next(order)]], draw, draw))
         loss = self._held_out_loss(x_NL[judges.to(self.device)])
-        self.learner.judge(loss)
+        if config.held_out:
+            self.learner.judge(loss)
         return loss
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -123,7 +133,7 @@ class LatentGenerator:
 
     def finish(self) -> None:
         """Settle on the weights that the held-out rows preferred."""
-        self.learner.use(self.learner.best_weights)
+        self.learner.settle()
 
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> Tensor:
@@ -170,10 +180,8 @@ class LatentGenerator:
     def _held_out_loss(self, x_JL: Tensor) -> float:
         draw = self.streams.child("judge").torch(self.device)
         repeated = x_JL.repeat(max(1, 4000 // len(x_JL)), 1)
-        trained = self.learner.use(self.learner.smooth)
-        loss = float(self._loss(repeated, draw, None))
-        self.learner.use(trained)
-        return loss
+        with self.learner.averaged():
+            return float(self._loss(repeated, draw, None))
 
     def _denoised(self, noise_GL: Tensor, draw: torch.Generator) -> Tensor:
         config = self.config

@@ -20,6 +20,10 @@ Readings and deviations, each an option:
   unit-variance latents through noise, so that levels lie further apart than the generator's error.
 * Its eq. (5) predicts latents, its text noise: ``latent.target``. Ours is neither: the velocity of a rectified flow.
 * "Embedding 32 and hidden 1024" are read as the widths of two hidden layers, divided among the silos.
+* "500,000 iterations encompassing the autoencoders and the DDPM" are read as 500 000 for each.
+* The paper names neither its optimiser (here AdamW without decay), nor the denoiser's width (here 512), nor how
+  variances grow (here linearly), and calls the denoiser "bilinear" (here eight linear layers). Encoders are ours
+  throughout.
 * 25 sampling steps against 200 in training need a respaced sampler: strided posterior (``eta`` = 1) or DDIM (0).
 * ``coder.calibrate`` is ours: each silo shifts its decoder's heads so that the rows it decodes have the marginals of
   its own training rows. It needs no message.
@@ -69,11 +73,12 @@ class SiloFuseConfig(Struct):
 _PAPER = SiloFuseConfig(
     coder=CoderConfig(
         hidden=(1024, 32), latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False,
-        steps=500_000, rate=1e-3, decay=0.0, calibrate=False,
+        steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
     ),
     latent=LatentConfig(
         path="gaussian", network="plain", depth=8, dropout=0.01, fit_to_rows=False, steps=500_000, checks=100,
-        batch=512, rate=1e-3, decay=0.0, average=0.0, sample_steps=25,
+        batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0, sample_steps=25,
+        precision="float32",
     ),
     divide=True,
 )  # fmt: skip
@@ -135,6 +140,7 @@ class Synthesise(Message):
     ``draw`` names the random stream, ``share`` asks for the columns.
     """
 
+    release: ClassVar[Release] = Release.SYNTHETIC
     z_GL: Tensor
     rows: int
     draw: str
