@@ -14,6 +14,14 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs without a folder of their own keep checkpoints: not among the user's."""
+    place = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(place))
+    return place
+
+
 @pytest.fixture
 def people() -> pd.DataFrame:
     """A small table with columns of several kinds that depend on each other."""

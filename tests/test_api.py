@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,10 @@ import pandas as pd
 import pytest
 
 import silosynth as ss
-from silosynth.core.errors import CheckpointError, ConfigError, DataError, StorageError
+from silosynth.catalog import ALGORITHMS
+from silosynth.core.errors import CheckpointError, ConfigError, DataError, SchemaError, StorageError
+from silosynth.core.schema import below
+from silosynth.model import BATCH
 from silosynth.runtime.wire import pack
 
 TINY = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 20, "latent.checks": 4,
@@ -27,11 +29,12 @@ def frame(rows: int = 60) -> pd.DataFrame:
     return pd.DataFrame({"a": rng.normal(size=rows), "b": rng.choice(["x", "y"], rows), "c": rng.integers(0, 99, rows)})
 
 
-def fit(data: pd.DataFrame | None = None, silos=None, **more) -> ss.Model:
+def fit(data: pd.DataFrame | None = None, silos=None, schema=None, **more) -> ss.Model:
     federation = ss.simulate(
-        frame() if data is None else data, silos={"one": ["a"], "two": ["b", "c"]} if silos is None else silos
+        frame() if data is None else data, {"one": ["a"], "two": ["b", "c"]} if silos is None else silos, schema
     )
-    return ss.fit("silofuse", federation, preset="fast", options=TINY, progress=False, checkpoint_every=0, **more)
+    how = {"preset": "fast", "options": TINY, "progress": False, "checkpoint_every": 0, **more}
+    return ss.fit("silofuse", federation, **how)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,160 @@ def test_unknown_names_name_the_nearest():
         ss.fit("silofuse", federation, device="gpu7")
     with pytest.raises(DataError, match="Did you mean"):
         ss.evaluate(frame(), None, frame(), target="bb")
+
+
+def configured(options):
+    return ALGORITHMS["silofuse"].configure("fast", options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"coder.encoders.min_count": 20, "coder.encoders.pool_rare": False, "coder.steps": 7},
+        {"coder": {"encoders": {"min_count": 20}, "steps": 7}, "coder.encoders": {"pool_rare": False}},
+        {"coder": {"encoders.min_count": 20}, "coder.encoders.pool_rare": False, "coder.steps": 7},
+    ],
+)
+def test_options_of_one_group_are_all_kept(options):
+    coder = configured(options).coder
+    assert (coder.encoders.min_count, coder.encoders.pool_rare, coder.steps) == (20, False, 7)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"coder": 3, "coder.steps": 4},
+        {"coder.steps": 4, "coder": 3},
+        {"coder.steps": 4, "coder": {"steps": {"x": 1}}},
+        {"coder.steps": 4, "coder": {"steps": 5}},
+    ],
+)
+def test_an_option_given_twice_is_refused(options):
+    with pytest.raises(ConfigError, match="one value or a group"):
+        configured(options)
+
+
+def with_identifiers(**columns) -> tuple[pd.DataFrame, dict[str, list[str]], dict[str, str]]:
+    """Arguments of `fit`: the frame with these columns added to silo one, declared identifiers."""
+    data = frame().assign(**columns)
+    return data, {"one": ["a", *columns], "two": ["b", "c"]}, dict.fromkeys(columns, "identifier")
+
+
+def test_running_numbers_go_on_across_batches_and_pieces_are_the_sample():
+    names = pd.Series([f"K{i:05d}x" for i in range(60)])
+    model = fit(*with_identifiers(customer_id=names, kind=names.astype("category"), nr=range(60)))
+    n = BATCH + 5
+    whole, pieces = model.sample(n, seed=3), list(model.sample_batches(n, batch=BATCH, seed=3))
+    assert [len(piece) for piece in pieces] == [BATCH, 5]
+    for name in ("customer_id", "kind"):
+        assert whole[name].tolist() == [f"synthetic-{i}" for i in range(1, n + 1)]
+    assert whole["nr"].tolist() == list(range(1, n + 1))
+    together = pd.concat(pieces, ignore_index=True).astype({"kind": whole["kind"].dtype})
+    pd.testing.assert_frame_equal(together, whole)
+    few = list(model.sample_batches(12, batch=5, seed=3))
+    assert pd.concat(few)["nr"].tolist() == list(range(1, 13))
+
+
+def test_columns_of_other_levels_are_not_set_below_each_other():
+    first, second = (ss.simulate(pd.DataFrame({"b": texts})).tables["silo1"] for texts in (["x", "y"], ["y", "z"]))
+    with pytest.raises(DataError, match=r"same levels.*'b'"):
+        below([first, second])
+
+
+def test_running_numbers_have_the_identifiers_dtype():
+    dtypes = ("int8", "UInt8", "uint64", "Int64", "int64[pyarrow]", "float16", "Float32", "double[pyarrow]")
+    columns = {dtype: pd.Series(range(60), dtype=dtype) for dtype in dtypes}
+    texts = pd.Series([f"K{i:05d}x" for i in range(60)], dtype=object)
+    columns |= {dtype: texts.astype(dtype) for dtype in ("object", "string", "string[pyarrow]", "category")}
+    data, silos, schema = with_identifiers(**columns)
+    model = fit(data, silos, schema)
+    table = model.sample(127)
+    plain = [name for name in columns if name != "category"]
+    assert table.dtypes[plain].to_dict() == data.dtypes[plain].to_dict()
+    assert isinstance(table["category"].dtype, pd.CategoricalDtype)
+    for name in columns:
+        numbers = table[name].astype(str).str.removeprefix("synthetic-").astype(float)
+        assert numbers.tolist() == list(range(1, 128)), name
+    with pytest.raises(ConfigError, match=r"'int8' of dtype int8 can number at most 127 rows \(got: 128\).*int64"):
+        model.sample(128)
+    parts = model.sample_parts(9)
+    assert list(parts["one"].columns) == silos["one"]
+    assert parts["one"]["Int64"].tolist() == list(range(1, 10))
+
+
+def test_identifiers_of_several_silos_hold_the_same_numbers():
+    data = frame().assign(left=range(60), right=range(60))
+    silos = {"one": ["left", "a"], "two": ["b", "right", "c"]}
+    parts = fit(data, silos, dict.fromkeys(("left", "right"), "identifier")).sample_parts(8)
+    assert {name: list(part.columns) for name, part in parts.items()} == silos
+    assert parts["one"]["left"].tolist() == parts["two"]["right"].tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (pd.date_range("2020", periods=60), "datetime64"),
+        (pd.to_timedelta(range(60), unit="h"), "timedelta64"),
+        (np.arange(60) % 2 == 0, "bool"),
+        (pd.Series(range(60), dtype=object), r"object\|int"),
+        (pd.Categorical(range(60)), "category"),
+    ],
+    ids=["instants", "durations", "booleans", "boxed", "categories of numbers"],
+)
+def test_identifiers_that_cannot_be_numbered_are_refused_before_training(values, dtype):
+    data, silos, schema = with_identifiers(odd=values)
+    with pytest.raises(SchemaError, match=rf"Identifier column 'odd'.*got: {dtype}.*Convert"):
+        ss.simulate(data, silos, schema)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    model = fit(seed=np.int64(3))
+    assert type(model.seed) is int
+    assert pack(dict(model.parts)) == pack(dict(fit(seed=3).parts))
+    pd.testing.assert_frame_equal(model.sample(np.int64(5), seed=np.uint8(2)), model.sample(5, seed=2))
+    assert len(list(model.sample_batches(5, batch=np.int32(2)))) == 3
+    for wrong in (True, np.True_, 2.0, np.float64(2), "2", 0, np.int64(-1)):
+        with pytest.raises(ConfigError, match="positive whole number"):
+            model.sample(wrong)
+        with pytest.raises(ConfigError, match="positive whole number"):
+            next(model.sample_batches(3, batch=wrong))
+    for wrong in (True, 1.0, "1", None):
+        with pytest.raises(ConfigError, match="A seed is a whole number"):
+            fit(seed=wrong)
+
+
+def test_one_run_at_a_time_works_in_a_folder(tmp_path):
+    refused = []
+
+    def intrude(progress):
+        if not refused:
+            with pytest.raises(StorageError, match="One run at a time") as caught:
+                fit(folder=tmp_path)
+            refused.append(caught.value)
+
+    model = fit(folder=tmp_path, progress=intrude)
+    assert refused and refused[0].remedy and refused[0].value == str(tmp_path)
+    assert pack(dict(fit(folder=tmp_path).parts)) == pack(dict(model.parts))  # the lock has gone with the run
+    assert not (tmp_path / "lock").exists()
+
+
+def test_the_default_folder_is_the_users_alone_and_stays_only_to_be_resumed_from(state_home):
+    runs, modes = state_home / "silosynth/runs", []
+
+    def stop(progress):
+        modes.extend(folder.stat().st_mode & 0o777 for folder in runs.iterdir())
+        if progress.stage == "diffusion":
+            raise StopError
+
+    with pytest.raises(StopError):
+        fit(progress=stop, checkpoint_every=1000)
+    assert not list(runs.iterdir())
+    with pytest.raises(StopError):
+        fit(progress=stop)
+    assert len(list(runs.iterdir())) == 1
+    fit(resume=True)
+    assert not list(runs.iterdir())
+    assert set(modes) == {0o700}
 
 
 def test_one_column_per_silo():
@@ -126,6 +283,13 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path):
         fit(frame(61), folder=tmp_path, resume=True)
 
 
+def test_a_checkpoint_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
+    _halted(tmp_path)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ABACUS")
+    with pytest.raises(CheckpointError, match="experiment"):
+        fit(folder=tmp_path, resume=True)
+
+
 def test_unreadable_checkpoints_are_named(tmp_path):
     _halted(tmp_path)
     for part in tmp_path.rglob("*.ckpt"):
@@ -147,27 +311,43 @@ def test_a_damaged_model_file_is_refused(tmp_path):
         ss.load(tmp_path / "nowhere.silosynth")
 
 
+SLOW = {**TINY, "latent.steps": 80, "latent.checks": 40}  # 50 checkpoints
+
 KILLED = """
-import sys
+import sys, time
 sys.path.insert(0, {tests!r})
-from test_api import fit
-fit(folder={folder!r}, resume={resume}, runtime={runtime!r})
+from test_api import SLOW, fit
+fit(folder={folder!r}, resume={resume}, runtime={runtime!r}, options=SLOW, progress=lambda _: time.sleep(0.02))
 """
 
 
-@pytest.mark.parametrize("runtime", ["inprocess", "processes"])
-def test_a_fit_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path, runtime):
-    """kill -9 at several moments of one run, then let it finish: bytes of an uninterrupted run."""
-    whole = fit(folder=tmp_path / "whole")
+def _newest(folder: Path) -> int:
+    """Number of the last committed checkpoint; 0 when there is none."""
+    return max((int(path.stem) for path in (folder / "coordinator").glob("[0-9]*.ckpt")), default=0)
+
+
+def _killed(folder: Path, runtime: str) -> int:
+    """Run until a checkpoint more is committed, then kill -9 at once; the newest checkpoint."""
+    before = _newest(folder)
+    values = {"tests": str(Path(__file__).parent), "folder": str(folder), "resume": before > 0, "runtime": runtime}
+    with subprocess.Popen([sys.executable, "-c", KILLED.format(**values)], stderr=subprocess.DEVNULL) as child:
+        until = time.monotonic() + 60
+        while _newest(folder) <= before and child.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL  # it was alive: it had neither finished nor failed
+    assert _newest(folder) > before
+    return _newest(folder)
+
+
+@pytest.mark.parametrize(("runtime", "kills"), [("inprocess", 2), ("processes", 1)])
+def test_a_fit_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path, runtime, kills):
+    """kill -9 between later and later checkpoints of one run, then let it finish: bytes of an uninterrupted run."""
+    whole = fit(folder=tmp_path / "whole", options=SLOW)
     folder = tmp_path / "killed"
-    for moment, delay in enumerate((2.5, 4.0) if runtime == "inprocess" else (6.0,)):
-        code = textwrap.dedent(KILLED).format(
-            tests=str(Path(__file__).parent), folder=str(folder), resume=moment > 0, runtime=runtime
-        )
-        with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=os.environ) as child:
-            time.sleep(delay)
-            child.send_signal(signal.SIGKILL)
-    again = fit(folder=folder, resume=True, runtime=runtime)
+    reached = [_killed(folder, runtime) for _ in range(kills)]
+    assert reached == sorted(set(reached)) and reached[-1] < 50
+    again = fit(folder=folder, resume=True, runtime=runtime, options=SLOW)
     assert pack(dict(again.parts)) == pack(dict(whole.parts))
     assert pack(again.coordinator) == pack(whole.coordinator)
     pd.testing.assert_frame_equal(again.sample(30), whole.sample(30))

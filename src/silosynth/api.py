@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,15 @@ import torch
 from silosynth import __version__
 from silosynth.catalog import Algorithm, algorithm
 from silosynth.core.conversation import Progress
-from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.errors import ConfigError, StorageError, nearest
+from silosynth.core.files import make_folder, storage_error
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Table
 from silosynth.core.state import to_state
 from silosynth.core.streams import Streams
 from silosynth.evaluation import evaluate
 from silosynth.federation import Federation, simulate
-from silosynth.model import Model, as_dict, load, resolve_device
+from silosynth.model import Model, as_dict, load, resolve_device, whole_number
 from silosynth.party import spawn
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore
 from silosynth.runtime.driver import drive
@@ -61,7 +65,7 @@ def fit(
         seed: the same seed on the same machine gives the same bytes, in either runtime.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
-        folder: where checkpoints and the ledger are kept; None for a folder of the user's that is emptied on success.
+        folder: where checkpoints and the ledger are kept, for one run at a time; None for one that goes on success.
         resume: continue from the last checkpoint in ``folder``, after Ctrl-C or a crash, to the same bytes.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
@@ -69,30 +73,34 @@ def fit(
         checkpoint_every: least seconds between two checkpoints; 0 writes one at every safe point.
 
     Raises:
-        ConfigError: unknown algorithm, preset, option, runtime or device.
-        DataError: the federation's tables cannot be learnt from.
-        CheckpointError: the checkpoints in ``folder`` belong to another experiment or are damaged.
+        ConfigError, DataError: the arguments are not valid; the federation's tables cannot be learnt from.
+        StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
-    entry, where = algorithm(algorithm_name), resolve_device(device)
-    config = entry.configure(preset, options)
-    entry.check(federation.roster)
-    if runtime not in RUNTIMES:
-        raise ConfigError("There is no such runtime", runtime, nearest(runtime, RUNTIMES))
-    mark = _fingerprint(algorithm_name, config, federation, seed, threads)
-    place = Path(folder) if folder is not None else _default_folder(mark)
-    store, ledger, streams = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl"), Streams(seed)
-    with _link(runtime, entry, algorithm_name, federation, streams, where, store) as link, _watching(progress) as watch:
-        coordinator = drive(
-            lambda state: entry.coordinate(federation.roster, config, streams.child("coordinator"), where, state),
-            link, ledger, store, watch, resume, threads=threads, seconds=checkpoint_every,
-        )  # fmt: skip
-        parts = _trained(link, store, entry, federation, where)
-    if folder is None:
-        shutil.rmtree(place)
+    entry, where, seed = algorithm(algorithm_name), resolve_device(device), whole_number("A seed", seed)
+    config = _checked(entry, federation, preset, options, runtime)
+    mark, streams = _fingerprint(algorithm_name, config, federation, seed, threads, where), Streams(seed)
+    start = partial(entry.coordinate, federation.roster, config, streams.child("coordinator"), where)
+    with _run_folder(folder, mark) as place:
+        store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
+        link = _link(runtime, entry, algorithm_name, federation, streams, where, store)
+        with link, _watching(progress) as watch:
+            coordinator = drive(start, link, ledger, store, watch, resume, threads=threads, seconds=checkpoint_every)
+            parts = _trained(link, store, entry, federation, where)
     return Model(
         algorithm_name, preset, seed, config, federation.roster, federation.columns, federation.schemas,
         federation.flavour, coordinator, parts, federation.rows, [as_dict(record) for record in ledger.records], where,
     )  # fmt: skip
+
+
+def _checked(
+    entry: Algorithm, federation: Federation, preset: str, options: Mapping[str, Any] | None, runtime: str
+) -> Any:
+    """The config, if all that can be refused before anything starts is right."""
+    config = entry.configure(preset, options)
+    entry.check(federation.roster)
+    if runtime not in RUNTIMES:
+        raise ConfigError("There is no such runtime", runtime, nearest(runtime, RUNTIMES))
+    return config
 
 
 def _link(
@@ -129,11 +137,86 @@ def _watching(progress: bool | Callable[[Progress], None]) -> Any:
     return RichProgress() if progress else nullcontext(None)
 
 
-def _fingerprint(name: str, config: Struct, federation: Federation, seed: int, threads: int) -> str:
-    """What a checkpoint must agree with: version, algorithm, options, seed, silos and every value."""
-    about = [__version__, name, to_state(config), seed, threads, federation.silos, federation.digest()]
+def _fingerprint(
+    name: str, config: Struct, federation: Federation, seed: int, threads: int, device: torch.device
+) -> str:
+    """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
+    arithmetic = [threads, device.type, torch.backends.cpu.get_cpu_capability()]
+    about = [__version__, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
+@contextmanager
+def _run_folder(folder: str | Path | None, mark: str) -> Iterator[Path]:
+    """The folder of a run, for this run alone; the default one goes at the end unless it can be resumed from."""
+    place = _default_folder(mark) if folder is None else make_folder(folder)
+    with _locked(place):
+        try:
+            yield place
+        except BaseException:
+            if folder is None and not any((place / "coordinator").glob("*.ckpt")):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+        if folder is None:
+            shutil.rmtree(place)
+
+
 def _default_folder(mark: str) -> Path:
-    return Path(platformdirs.user_state_dir("silosynth")) / "runs" / mark[:16]
+    """A folder that its user alone may read: checkpoints hold what silos keep to themselves."""
+    place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / mark[:16]
+    make_folder(place.parent)
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        place.chmod(0o700)  # an earlier version made it for everybody
+    except OSError as error:
+        raise storage_error(error, "made", place) from error
+    return place
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Keep a second run out of the folder. The lock is advisory, and ends with the process however that ends."""
+    if sys.platform == "win32":  # has no such locks
+        yield
+        return
+    path = place / "lock"
+    handle = _lock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before others can have it: see `_lock`
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """A handle of the locked file; opened anew where whoever held the lock has removed the file meanwhile."""
+    while True:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise storage_error(error, "written", path) from error
+        try:
+            _take(handle, path.parent)
+            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _take(handle: int, place: Path) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl  # where there is one
+
+    with suppress(OSError):  # a file system without locks
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(
+                "One run at a time works in a folder; another is going on",
+                str(place),
+                "Wait until it has ended, or name another folder.",
+            ) from error

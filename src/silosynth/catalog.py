@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class Algorithm:
         """The config of ``preset`` with ``options`` changed: nested mappings, or dotted names such as "latent.steps".
 
         Raises:
-            ConfigError: unknown preset or option (names the nearest), or a value of the wrong type.
+            ConfigError: unknown preset or option (names the nearest), one given twice, or a value of the wrong type.
         """
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
@@ -90,15 +90,30 @@ def algorithm(name: str) -> Algorithm:
 
 
 def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a tree, whether they came nested, dotted, or both."""
     tree: dict[str, Any] = {}
-    for name, value in options.items():
-        head, _, tail = name.partition(".")
-        if tail:
-            value = {tail: value}
-        if isinstance(value, Mapping):
-            value = {**tree.get(head, {}), **_nested(value)}
-        tree[head] = value
+    for path, value in _leaves(options):
+        branch: Any = tree
+        for name in path[:-1]:
+            branch = branch.setdefault(name, {}) if isinstance(branch, dict) else None
+        if not isinstance(branch, dict) or path[-1] in branch:
+            raise ConfigError(
+                "An option is either one value or a group of options, and is given once",
+                ".".join(path),
+                "Keep one of the places that give it.",
+            )
+        branch[path[-1]] = value
     return tree
+
+
+def _leaves(options: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value with its path; an empty mapping has none."""
+    for name, value in options.items():
+        path = (*above, *name.split("."))
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
 
 
 def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from silosynth.core.errors import DataError
+from silosynth.core.errors import DataError, SchemaError
 from silosynth.core.roster import Roster
-from silosynth.core.schema import Schema, Table, beside, check_partition
+from silosynth.core.schema import Column, Kind, Schema, Table, beside, check_partition
+from silosynth.data.dtypes import Nature, nature
 from silosynth.data.frames import flavour, to_pandas, to_table
 from silosynth.data.infer import infer
 
@@ -80,7 +81,7 @@ def simulate(
     Raises:
         DataError: the frame is empty, has duplicate column names, infinities, or columns of mixed types; a silo names
             an unknown column, or two silos the same one.
-        SchemaError: a declared kind does not fit its column.
+        SchemaError: a declared kind does not fit its column, or an identifier's dtype can hold no running numbers.
 
     >>> import pandas as pd
     >>> federation = simulate(pd.DataFrame({"age": [30, 40], "sex": ["f", "m"]}), silos={"a": ["age"], "b": ["sex"]})
@@ -96,9 +97,30 @@ def simulate(
     columns = tuple(name for name in pandas.columns if name in held)
     everything = infer(pandas[list(columns)], {k: v for k, v in (schema or {}).items()})
     table = to_table(pandas[list(columns)], everything)
+    _check_identifiers(pandas, everything, table)
     return Federation(
         {name: table.select(list(names)) for name, names in silos.items()},
         {name: everything.select(list(names)) for name, names in silos.items()},
         columns,
         flavour(frame),
     )
+
+
+def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:
+    """Synthetic tables hold running numbers in place of identifiers: refuse dtypes that cannot, before training."""
+    for column in schema.columns:
+        if column.kind == Kind.IDENTIFIER.value and not _numberable(frame[column.name], table[column.name]):
+            raise SchemaError(
+                f"Identifier column {column.name!r} must be text, or numbers in a number dtype: "
+                "synthetic tables number its rows",
+                column.dtype,
+                "Convert it with .astype(str) or .astype('int64'), declare another kind, or leave it out.",
+            )
+
+
+def _numberable(series: Any, column: Column) -> bool:
+    found = nature(series, column.dtype)
+    if found is Nature.LEVELS:
+        return all(isinstance(level, str) for level in column.levels or ())
+    boxed = column.dtype.startswith("object|")
+    return found in (Nature.WHOLE, Nature.REAL, Nature.TEXT, Nature.NONE) and not boxed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from silosynth.catalog import Algorithm, algorithm
@@ -19,6 +21,7 @@ from silosynth.core.roster import Roster
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
+from silosynth.data.dtypes import resolve
 from silosynth.data.frames import to_frame
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
@@ -68,26 +71,39 @@ class Model:
         ones. Identifier columns are not modelled: they hold running numbers.
 
         Raises:
-            ConfigError: ``n`` is not a positive whole number, or the model keeps synthetic columns in their silos.
+            ConfigError: ``n`` is not a positive whole number, or more than an identifier's dtype can number; or the
+                model keeps synthetic columns in their silos.
         """
-        tables = list(self._tables(n, seed, BATCH))
-        return to_frame(below(tables), self.flavour)  # type: ignore[arg-type]
+        return self._frame(below(list(self._tables(n, seed, BATCH))), self._schema, 1)
 
     def sample_batches(self, n: int, batch: int = BATCH, seed: int | None = None) -> Iterator[Any]:
-        """The same in frames of at most ``batch`` rows, in bounded memory."""
+        """``n`` rows in frames of at most ``batch`` rows, in bounded memory; running numbers go on across frames.
+
+        They follow the law of `sample`. With the default ``batch`` and the same seed they are its rows; other batch
+        sizes draw other rows.
+
+        Raises:
+            ConfigError: see `sample`.
+        """
+        start = 1
         for table in self._tables(n, seed, batch):
-            yield to_frame(table, self.flavour)  # type: ignore[arg-type]
+            yield self._frame(table, self._schema, start)
+            start += len(table)
 
     def sample_parts(self, n: int, seed: int | None = None) -> dict[str, Any]:
         """Each silo's synthetic columns by themselves, as its own party holds them; row i is the same row everywhere.
 
-        With ``synthesis = "partitioned"`` they never leave their silo: nothing of this enters the ledger.
+        Identifier columns hold the same running numbers in every silo. With ``synthesis = "partitioned"`` columns never
+        leave their silo: no synthetic column enters the ledger.
+
+        Raises:
+            ConfigError: ``n`` is not a positive whole number, or more than an identifier's dtype can number.
         """
         held: dict[str, list[Table]] = {name: [] for name in self.roster}
         for shared, parties in self._drawings(n, seed, BATCH):
             for name in self.roster:
                 held[name].append(shared[name] if name in shared else parties[name].kept.pop())  # type: ignore[attr-defined]
-        return {name: to_frame(below(tables), self.flavour) for name, tables in held.items()}  # type: ignore[arg-type]
+        return {name: self._frame(below(tables), self.schemas[name], 1) for name, tables in held.items()}
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file (safetensors and JSON; no code).
@@ -138,16 +154,21 @@ class Model:
             raise ConfigError(
                 "This model keeps synthetic columns in their silos", "partitioned", "Use sample_parts instead."
             )
-        start = 1
         for shared, _ in self._drawings(n, seed, batch):
-            size = len(next(iter(shared.values())))
-            made = [_surrogate(column, start, size) for column in self._identifiers()]
-            yield beside([*shared.values(), Table(tuple(made))]).select(self.columns)
-            start += size
+            yield beside(shared.values())
+
+    def _frame(self, modelled: Table, schema: Schema, start: int) -> Any:
+        """A frame of the schema's columns: modelled ones, and identifiers as running numbers from ``start``."""
+        made = [_surrogate(column, start, len(modelled)) for column in schema.columns if _is_identifier(column)]
+        whole = beside([modelled, Table(tuple(made))]).select(schema.names)
+        return to_frame(whole, self.flavour)  # type: ignore[arg-type]
 
     def _drawings(self, n: int, seed: int | None, batch: int) -> Iterator[tuple[dict[str, Table], dict[str, Party]]]:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ConfigError("The number of rows to sample is a positive whole number", n)
+        n = whole_number("The number of rows to sample", n, positive=True)
+        batch = whole_number("The number of rows of a batch", batch, positive=True)
+        seed = None if seed is None else whole_number("A seed", seed)
+        for column in filter(_is_identifier, self._schema.columns):
+            _check_numbers_fit(column, n)
         name = f"call {self._drawn}" if seed is None else f"seed {seed}"
         self._drawn += seed is None
         streams = Streams(self.seed).child("sample", name)
@@ -175,9 +196,11 @@ class Model:
             parties[name].restore(self.parts[name])
         return parties
 
-    def _identifiers(self) -> list[ColumnSchema]:
-        kinds = [column for schema in self.schemas.values() for column in schema.columns]
-        return [column for column in kinds if column.kind == Kind.IDENTIFIER.value]
+    @property
+    def _schema(self) -> Schema:
+        """All columns' kinds, in the frame's order."""
+        everything = Schema(tuple(column for schema in self.schemas.values() for column in schema.columns))
+        return everything.select(self.columns)
 
 
 def load(path: str | Path, device: str = "auto") -> Model:
@@ -225,17 +248,49 @@ def as_dict(record: Record) -> dict[str, Any]:
     return dict(zip(("step", "from", "to", "type", "bytes", "privacy"), record, strict=True))
 
 
+def whole_number(what: str, value: Any, positive: bool = False) -> int:
+    """``value`` as an int, NumPy's integers included.
+
+    Raises:
+        ConfigError: it is something else, or not above zero where ``positive`` wants that.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or (positive and number < 1):
+        raise ConfigError(f"{what} is a {'positive ' * positive}whole number", value, "Pass an int.")
+    return number
+
+
+def _is_identifier(column: ColumnSchema) -> bool:
+    return column.kind == Kind.IDENTIFIER.value
+
+
 def _surrogate(schema: ColumnSchema, start: int, size: int) -> Column:
-    """Running numbers in place of an identifier."""
+    """Running numbers in place of an identifier: as numbers, or as texts."""
     numbers = torch.arange(start, start + size)
     none = torch.zeros(size, dtype=torch.bool)
-    if schema.dtype.startswith(("int", "Int", "uint", "UInt")):
-        return Column(schema.name, schema.dtype, numbers, none)
-    if schema.dtype.startswith(("float", "Float")):
-        return Column(schema.name, schema.dtype, numbers.double(), none)
-    return Column(
-        schema.name, schema.dtype, torch.arange(size), none, tuple(f"synthetic-{i}" for i in numbers.tolist())
-    )
+    kind = resolve(schema.dtype).kind
+    if kind in "iuf":
+        return Column(schema.name, schema.dtype, numbers.double() if kind == "f" else numbers, none)
+    texts = tuple(f"synthetic-{i}" for i in numbers.tolist())
+    return Column(schema.name, schema.dtype, torch.arange(size), none, texts)
+
+
+def _check_numbers_fit(schema: ColumnSchema, n: int) -> None:
+    """Refuse more rows than the identifier's dtype can number."""
+    dtype = resolve(schema.dtype)
+    if dtype.kind not in "iuf":
+        return
+    width = f"{dtype.kind}{dtype.itemsize}"
+    most = 2 ** (np.finfo(width).nmant + 1) if dtype.kind == "f" else int(np.iinfo(width).max)
+    if n > most:
+        raise ConfigError(
+            f"Identifier column {schema.name!r} of dtype {schema.dtype} can number at most {most:,} rows",
+            n,
+            "Sample fewer, or train with the column cast to int64, declared another kind, or left out.",
+        )
 
 
 def _totals(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

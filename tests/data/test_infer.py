@@ -28,11 +28,20 @@ def test_plain_kinds() -> None:
     assert found(RNG.integers(0, 500, 300)).kind == "integer"
     assert found(["a", "b"] * 20).kind == "categorical"
     assert found([True, False]).kind == "boolean"
-    assert found([0, 1, 1]).reason == "only 0 and 1"
+    assert found([0, 1, 1] * 5).reason == "only 0 and 1"
     assert found([1.0, 2.0, None] * 5).kind == "boolean"
     assert found(pd.date_range("2020", periods=3)).kind == "datetime"
     assert found(pd.to_timedelta([1, 2], unit="h")).kind == "datetime"
     assert found([3, 4, 5] * 9).kind == "integer"  # few levels stay integer: encoders decide about levels
+
+
+def test_two_values_are_a_boolean_only_if_neither_gives_away_a_row() -> None:
+    assert (found([3] * 40 + [7] * 5).kind, found([3] * 40 + [7] * 5).reason) == ("boolean", "only 3 and 7")
+    few = found([3] * 40 + [7] * 4)
+    assert (few.kind, few.reason) == ("integer", "whole numbers")
+    assert found([1.5] * 40 + [2.5]).kind == "continuous"
+    flag = found([0] * 40 + [1] * 4)
+    assert (flag.kind, flag.reason) == ("boolean", "false and true stored as int64")
 
 
 def test_whole_numbers_stored_as_floats_are_integers() -> None:
@@ -52,6 +61,12 @@ def test_special_codes_make_a_column_mixed(codes: tuple[int, ...], words: str) -
     column = found([*RNG.integers(0, 200, 400), *codes * 8])
     assert column.kind == "mixed"
     assert column.reason.endswith(words)
+
+
+def test_codes_that_few_rows_hold_are_not_named() -> None:
+    column = found([*RNG.integers(0, 200, 400), *[-9] * 5, *[-8] * 4, -7])
+    assert (column.kind, column.reason) == ("mixed", "numbers, with the special values -9")
+    assert found([*RNG.integers(0, 200, 400), *[-9] * 4, *[-8] * 4]).kind == "integer"
 
 
 def test_values_that_are_no_codes() -> None:

@@ -107,8 +107,14 @@ def beside(tables: Iterable[Table]) -> Table:
 
 
 def below(tables: Sequence[Table]) -> Table:
-    """Tables of the same columns, one below the other."""
+    """Tables of the same columns, one below the other.
+
+    Raises:
+        DataError: names or levels of a column differ, so that its codes mean different things.
+    """
     first = tables[0]
+    for table in tables[1:]:
+        _check_same(first, table)
     return Table(
         tuple(
             replace(
@@ -194,6 +200,18 @@ def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]]) 
                     "Leave it to one of them, or rename it in the other if it holds different values.",
                 )
             holder[name] = silo
+
+
+def _check_same(first: Table, second: Table) -> None:
+    if first.names != second.names:
+        raise DataError(
+            "Tables that are set below each other have the same columns", second.names, f"Wanted: {first.names}."
+        )
+    unlike = [a.name for a, b in zip(first.columns, second.columns, strict=True) if a.levels != b.levels]
+    if unlike:
+        raise DataError(
+            "Columns that are set below each other have the same levels", unlike, "Code them by common levels first."
+        )
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

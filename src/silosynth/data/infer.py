@@ -15,7 +15,7 @@ from silosynth.core.schema import ColumnSchema, Kind, Schema, Table
 from silosynth.data.dtypes import Nature, nature, spell
 from silosynth.data.encode import categories, encode, line_values, nanoseconds, parse_text
 from silosynth.data.frames import Frame, to_pandas
-from silosynth.data.numbers import grid_decimals, point_mass, special_codes
+from silosynth.data.numbers import FEWEST_ROWS, grid_decimals, point_mass, special_codes
 
 FEW = 20  # a number column needs more distinct values than this before single values can stand out as special
 _ID_ENDS = {"id", "ids", "uuid", "guid", "key", "number", "no", "nr", "index", "idx", "ssn", "iban", "email", "imsi"}
@@ -206,9 +206,11 @@ def _guess_number(held: pd.Series, dtype: str, found: Nature) -> ColumnSchema:
     why = _number_identifier(name, values, distinct) if found is Nature.WHOLE and len(distinct) == n else None
     if why:
         return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
-    if distinct.tolist() == [0, 1] or (len(distinct) == 2 and counts.min() > 1):
+    if len(distinct) == 2 and counts.min() >= FEWEST_ROWS:
         reason = "only {:g} and {:g}".format(*distinct.tolist())
         return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason=reason)
+    if distinct.tolist() == [0, 1]:
+        return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason=f"false and true stored as {dtype}")
     decimals = _decimals(held, found)
     special = special_codes(distinct, counts) or (point_mass(distinct, counts) if len(distinct) > FEW else None)
     whole = decimals is not None and decimals <= 0

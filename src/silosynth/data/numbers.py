@@ -8,7 +8,7 @@ MOST_DECIMALS = 6
 LARGEST_WHOLE = 2.0**53  # beyond it, floats have no decimals to speak of
 MASS = 0.2  # share of rows on one value that makes a column mixed
 _MOST_CODES = 5  # more special codes than this are rather a range of values
-_FEWEST_ROWS = 5  # a code that fewer rows share is rather an outlier
+FEWEST_ROWS = 5  # a value that fewer rows share is rather an outlier, and is named nowhere
 _LEAST_DISTINCT = 10  # with no more distinct values than this, all of them are levels and none is special
 _CODES = {-1, -2, -3, -4, -5, -6, -7, -8, -9, *(-(10**k - j) for k in (2, 3, 4, 5) for j in range(1, 4))}
 _HIGH_CODES = {10**k - j for k in (3, 4, 5, 6) for j in (1, 2, 3)}
@@ -34,18 +34,18 @@ def grid_decimals(values: np.ndarray, single: bool = False) -> int | None:
 def special_codes(distinct: np.ndarray, counts: np.ndarray) -> str | None:
     """In words, which values are codes such as -9 or 999 rather than measurements; None if there are none.
 
-    Codes are negative (with all other values at 0 or above) or stand far above the rest, and are shared by rows.
+    Codes are negative (with all other values at 0 or above) or stand far above the rest, and are shared by at least
+    ``FEWEST_ROWS`` rows; what fewer hold is not named.
     """
     if len(distinct) <= _LEAST_DISTINCT:
         return None
     below = distinct < 0
     if 0 < below.sum() <= _MOST_CODES and set(distinct[below].tolist()) <= _CODES:
-        if counts[below].max() >= _FEWEST_ROWS:
-            return f"numbers, with the special values {_listed(distinct[below])}"
-        return None
+        shared = below & (counts >= FEWEST_ROWS)
+        return f"numbers, with the special values {_listed(distinct[shared])}" if shared.any() else None
     top = distinct[-1].item()
     apart = top > 3 * abs(distinct[-2].item()) and distinct[-2] > 0
-    if top in _HIGH_CODES and apart and counts[-1] >= _FEWEST_ROWS:
+    if top in _HIGH_CODES and apart and counts[-1] >= FEWEST_ROWS:
         return f"numbers, with the special value {_listed(distinct[-1:])}"
     return None
 

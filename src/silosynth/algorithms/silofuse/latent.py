@@ -33,7 +33,8 @@ class LatentConfig(Struct):
     width: int = 512  # of the denoiser's hidden layers
     depth: int = 4  # residual blocks, or plain layers (paper: 8)
     dropout: float = 0.0  # of the plain layers (paper: 0.01)
-    steps: int = 8000  # iterations
+    steps: int = 8000  # iterations, at most
+    steps_per_rows: float = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: int = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: int = 1024
     rate: float = 2.5e-3
@@ -55,7 +56,17 @@ class LatentConfig(Struct):
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
         check_positive(
-            self, "width", "depth", "steps", "checks", "batch", "rate", "time_sd", "diffusion_steps", "sample_steps"
+            self,
+            "width",
+            "depth",
+            "steps",
+            "steps_per_rows",
+            "checks",
+            "batch",
+            "rate",
+            "time_sd",
+            "diffusion_steps",
+            "sample_steps",
         )
 
 
@@ -69,7 +80,7 @@ def sized(config: LatentConfig, rows: int) -> LatentConfig:
     return replace(
         config,
         width=min(config.width, 64 * max(2, round(rows**0.4 / 8))),
-        steps=min(config.steps, max(1000, round(3.3 * rows**0.75))),
+        steps=min(config.steps, max(1000, round(config.steps_per_rows * rows**0.75))),
         batch=min(config.batch, max(32, rows // 4)),
     )
 

@@ -88,7 +88,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     "fast": SiloFuseConfig(coder=CoderConfig(steps=800), latent=LatentConfig(width=320, steps=1600, sample_steps=12)),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
-        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, depth=5, steps=20_000, sample_steps=25)
+        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, steps=20_000, steps_per_rows=8.0, sample_steps=25)
     ),
 }
 
