@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 # Small tests are slower with several threads, by far so on a busy machine: threads that wait for each other spin.
 # Before torch is first imported; processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell that starts tests in the background has them ignore Ctrl-C; some tests send it, to themselves or to children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
