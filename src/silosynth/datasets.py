@@ -148,10 +148,12 @@ class Demo:
 
 
 def demo() -> Demo:
-    """The RAND Health Insurance Experiment, 20 190 person-years, as it ships inside statsmodels (public domain).
+    """The RAND Health Insurance Experiment, one row per person, as it ships inside statsmodels (public domain).
 
     Columns are renamed and put back into everyday units: the logarithms of coinsurance and incentive are undone, and
-    three yes-no columns on self-rated health become one. An insurer holds plan and visits, a clinic holds health.
+    three yes-no columns on self-rated health become one. An insurer holds plan and visits, a clinic holds health. The
+    published table repeats people over years: rows that differ in visits alone are taken as one person, whose first
+    year is kept, because repeated people would be in training and hold-out at once.
 
     Raises:
         UnavailableError: statsmodels is not installed.
@@ -176,6 +178,8 @@ def demo() -> Demo:
             "health": health,
         }
     )
+    again = frame.drop(columns="visits").duplicated()
+    frame = frame[~again].reset_index(drop=True)
     silos = {"insurer": list(frame.columns[:5]), "clinic": list(frame.columns[5:])}
     about = "RAND Health Insurance Experiment (RAND Corporation; Cameron and Trivedi 2005), public domain"
     return Demo(frame, silos, "health", about)

@@ -286,14 +286,14 @@ def test_a_local_copy_is_the_one_that_figures_were_computed_from() -> None:
 
 def test_the_demonstration_table() -> None:
     demo = datasets.demo()
-    assert demo.frame.shape == (20_190, 8)
+    assert demo.frame.shape == (2_760, 8)
     assert [name for names in demo.silos.values() for name in names] == list(demo.frame.columns)
     assert demo.target in demo.frame
     assert demo.frame["health"].value_counts().to_dict() == {
-        "excellent": 11019,
-        "good": 7309,
-        "fair": 1560,
-        "poor": 302,
+        "excellent": 1342,
+        "good": 997,
+        "fair": 333,
+        "poor": 88,
     }
     assert sorted(demo.frame["coinsurance_percent"].unique()) == [0, 25, 50, 95, 100]
     assert demo.frame["visits"].dtype == "int64"

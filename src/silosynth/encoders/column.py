@@ -272,15 +272,22 @@ def _range(
     atoms: np.ndarray, quantile: Quantile | None, origin: int, step: float, schema: ColumnSchema, whole: bool
 ) -> tuple[float, float]:
     """The declared range; where none is, that of the atoms and of the map's ends. No bound is a single row's value."""
-    reached: list[float] = [*atoms.tolist()]
+    reached = atoms.tolist()
     if quantile is not None:
-        first, last = float(quantile.values[0]), float(quantile.values[-1])
-        if step > 0:  # outwards to the grid
-            first, last = math.floor(first / step) * step, math.ceil(last / step) * step
+        ends = (float(quantile.values[0]), float(quantile.values[-1]))
+        first, last = (_on_grid(end, step, schema, up) for end, up in zip(ends, (False, True), strict=True))
         reached += [origin + int(first), origin + int(last)] if whole else [first, last]
-    low = min(reached, default=0) if schema.low is None else schema.low
-    high = max(reached, default=0) if schema.high is None else schema.high
-    return (math.ceil(low), math.floor(high)) if whole else (float(low), float(high))
+    low = min(reached, default=0) if schema.low is None else _on_grid(schema.low, step, schema, up=True)
+    high = max(reached, default=0) if schema.high is None else _on_grid(schema.high, step, schema, up=False)
+    return (int(low), int(high)) if whole else (float(low), float(high))
+
+
+def _on_grid(bound: float, step: float, schema: ColumnSchema, up: bool) -> float:
+    """The number on the grid next to ``bound``, above or below it."""
+    if step == 0:
+        return bound
+    places = bound / step + (-1e-9 if up else 1e-9)  # a bound on the grid stays, whatever float arithmetic makes of it
+    return round((math.ceil(places) if up else math.floor(places)) * step, schema.decimals or 0)
 
 
 def _grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float:
