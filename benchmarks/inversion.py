@@ -54,7 +54,7 @@ def attack(z: np.ndarray, column: pd.Series, known: int) -> tuple[float, float]:
         guess = ExtraTreesRegressor(200, random_state=0).fit(z[:known], values[:known]).predict(z[-TESTED:])
         rest = values[-TESTED:]
         return 1 - float(((guess - rest) ** 2).sum() / ((rest - rest.mean()) ** 2).sum()), 0.0
-    codes = pd.factorize(column.astype(str))[0]
+    codes = pd.factorize(column.astype("object").fillna("missing").astype(str))[0]
     guess = ExtraTreesClassifier(200, random_state=0).fit(z[:known], codes[:known]).predict(z[-TESTED:])
     blind = np.bincount(codes[:known]).argmax()
     return float((guess == codes[-TESTED:]).mean()), float((codes[-TESTED:] == blind).mean())
