@@ -167,7 +167,7 @@ def _default_folder(mark: str) -> Path:
     make_folder(place.parent)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
-        place.chmod(0o700)  # an earlier version made it for everybody
+        place.chmod(0o700)  # where it was there before
     except OSError as error:
         raise storage_error(error, "made", place) from error
     return place

@@ -131,7 +131,7 @@ class Model:
         write_atomic(Path(path), pack(content))
 
     def describe(self) -> dict[str, Any]:
-        """What the model is, as plain values: algorithm, options, silos, columns, traffic and guarantee."""
+        """What the model is, as plain values: algorithm, options, silos, columns, traffic, pooling, guarantee."""
         return {
             "algorithm": self.algorithm,
             "summary": self._entry.summary,
@@ -141,9 +141,15 @@ class Model:
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
             "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},
             "sent": _totals(self.ledger),
+            "pooled": self._pooled(),
             "guarantee": "none: no differential privacy was applied, no epsilon can be stated",
             "config": _plain(to_state(self.config)),
         }
+
+    def _pooled(self) -> list[str]:
+        """Columns of which some levels are held by too few rows to be released by name."""
+        encoders = [encoder["fields"] for part in self.parts.values() for encoder in part["encoders"]]
+        return [fields["name"] for fields in encoders if fields.get("rare")]
 
     @property
     def _entry(self) -> Algorithm:

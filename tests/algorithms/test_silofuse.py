@@ -102,6 +102,14 @@ def test_identifiers_are_numbered_not_modelled():
     assert not set(table.customer_id) & set(data.customer_id) and table.customer_id.is_unique
 
 
+def test_columns_with_pooled_levels_are_named():
+    data = people(200)
+    data.loc[0, "job"] = "astronaut"
+    model = fit(data=data)
+    assert model.describe()["pooled"] == ["job"]
+    assert "astronaut" not in set(model.sample(500).job)
+
+
 def test_a_silo_of_identifiers_alone_is_refused():
     data = people(50).assign(customer_id=[f"C{i:05d}" for i in range(50)])
     with pytest.raises(ss.SilosynthError, match="not an identifier"):

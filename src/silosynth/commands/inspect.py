@@ -90,6 +90,8 @@ def _model(say: Session, path: Path) -> None:
     say.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
     say.show()
     show_ledger(say, model.ledger)
+    if facts["pooled"]:
+        say.show(f"\nRare levels are pooled in: {', '.join(facts['pooled'])}")
     say.show(f"\nGuarantee: {facts['guarantee']}")
 
 
