@@ -169,6 +169,7 @@ class Coder:
         else:
             self.learner.restore(state["learner"])
         self.shares = state["shares"].to(self.device)
+        self.calibration = None
 
     @property
     def _chunk(self) -> int:
