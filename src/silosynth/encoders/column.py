@@ -17,6 +17,7 @@ level held by fewer than ``min_count`` rows could name somebody: it is pooled in
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,10 +62,34 @@ class Codes:
 
 
 @dataclass(frozen=True, slots=True)
-class CategoricalEncoder(Struct):
+class Encoder(Struct, ABC):
+    """What a fitted encoder of one column offers: `encode_table` and `decode_table` know nothing else."""
+
+    name: str  # of the column
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Number of levels."""
+
+    @property
+    @abstractmethod
+    def continuous(self) -> bool:
+        """Whether there is a continuous part."""
+
+    @abstractmethod
+    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+        """Codes of a column."""
+
+    @abstractmethod
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoricalEncoder(Encoder):
     """Categories and booleans. ``kept`` levels by name, then one slot each for *rare* and missing where they occur."""
 
-    name: str
     dtype: str
     kept: tuple[str | int | float | bool, ...]
     text: bool  # levels are text, so that pooled ones can be labelled as such
@@ -105,13 +130,12 @@ class CategoricalEncoder(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class NumericEncoder(Struct):
+class NumericEncoder(Encoder):
     """Numbers and instants: atoms by value, the rest by normal score, missing as a level.
 
     Slots of the level: 0 for the continuous part (if any), then ``atoms``, then missing (if any).
     """
 
-    name: str
     dtype: str
     whole: bool  # int64 values (whole numbers, instants) rather than float64
     origin: int  # what whole values are counted from, so that float64 holds them exactly; a mean of all rows
@@ -159,23 +183,22 @@ class NumericEncoder(Struct):
         missing = levels == self.width - 1 if self.missing else np.zeros(n, dtype=bool)
         if self.quantile is not None and codes.scores is not None:
             on_line = (levels == 0) & ~missing
-            values[on_line] = self._to_grid(self.quantile.decode(codes.scores.numpy()[on_line]))
+            line = self.quantile.decode(codes.scores.numpy()[on_line])
+            values[on_line] = to_grid(line, self.whole, self.origin, self.step, self.decimals)
         on_atom = (levels >= int(self.continuous)) & ~missing
         values[on_atom] = self.atoms.numpy()[levels[on_atom] - int(self.continuous)]
         values[~missing] = np.clip(values[~missing], self.low, self.high)
         return Column(self.name, self.dtype, torch.from_numpy(values), torch.from_numpy(missing))
 
-    def _to_grid(self, values: np.ndarray) -> np.ndarray:
-        """Values (n,) counted from the origin, as numbers on the grid."""
-        if self.whole:
-            step = max(1, int(self.step))
-            return self.origin + np.rint(values / step).astype(np.int64) * step
-        if self.step > 0:
-            values = np.round(values / self.step) * self.step
-        return values if self.decimals is None else np.round(values, self.decimals)  # the decimal number itself
 
-
-Encoder = CategoricalEncoder | NumericEncoder
+def to_grid(values: np.ndarray, whole: bool, origin: int, step: float, decimals: int | None) -> np.ndarray:
+    """Values (n,) float64 counted from the origin, as numbers on the grid: int64 if ``whole``, else float64."""
+    if whole:
+        cells = max(1, int(step))
+        return origin + np.rint(values / cells).astype(np.int64) * cells
+    if step > 0:
+        values = np.round(values / step) * step
+    return values if decimals is None else np.round(values, decimals)  # the decimal number itself
 
 
 def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:
@@ -207,23 +230,24 @@ def _fit_numeric(
 ) -> NumericEncoder:
     whole = not column.values.is_floating_point()
     values = column.values[~column.missing].numpy()
-    step = _grid(values, schema)
-    atoms = _atoms(values, _grid(values, schema, 0.95), config)
+    step = find_grid(values, schema)
+    atoms = find_atoms(values, find_grid(values, schema, 0.95), config)
     rest = values[~np.isin(values, atoms)]
-    origin = _origin(values, step) if whole else 0
+    origin = find_origin(values, step) if whole else 0
     least, most = (None if bound is None else bound - origin for bound in (schema.low, schema.high))
     quantile = None
     others = len(atoms) > 0 or bool(column.missing.any())
     if len(rest) >= (config.min_count if others else 1):  # fewer could name somebody: they join an atom, or missing
         quantile = fit_quantile((rest - origin).astype(np.float64), step, config.min_count, least, most, rng)
-    low, high = _range(atoms, quantile, origin, step, schema, whole)
+    ends = None if quantile is None else (float(quantile.values[0]), float(quantile.values[-1]))
+    low, high = value_range(atoms, ends, origin, step, schema, whole)
     return NumericEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, torch.from_numpy(atoms),
         bool(column.missing.any()), quantile,
     )  # fmt: skip
 
 
-def _origin(values: np.ndarray, step: float) -> int:
+def find_origin(values: np.ndarray, step: float) -> int:
     """A point on the grid near the middle; 0 where values span more than differences can hold."""
     if len(values) == 0 or float(values.max()) - float(values.min()) > 2.0**62:
         return 0
@@ -231,7 +255,7 @@ def _origin(values: np.ndarray, step: float) -> int:
     return int(values.mean()) // grid * grid
 
 
-def _atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.ndarray:
+def find_atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.ndarray:
     """Numbers that enough rows share: all that occur, if they are few and common, else those that stand out."""
     distinct, counts = np.unique(values, return_counts=True)
     if 0 < len(distinct) <= config.most_levels and counts.min() >= config.min_count:
@@ -268,13 +292,15 @@ def _codes_below(distinct: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return below if few else np.zeros_like(below)
 
 
-def _range(
-    atoms: np.ndarray, quantile: Quantile | None, origin: int, step: float, schema: ColumnSchema, whole: bool
+def value_range(
+    atoms: np.ndarray, ends: tuple[float, float] | None, origin: int, step: float, schema: ColumnSchema, whole: bool
 ) -> tuple[float, float]:
-    """The declared range; where none is, that of the atoms and of the map's ends. No bound is a single row's value."""
+    """The declared range; where none is, that of the atoms and of the continuous part's ends (None: it has none).
+
+    ``ends`` are counted from the origin; they are means of several rows, so that no bound is a single row's value.
+    """
     reached = atoms.tolist()
-    if quantile is not None:
-        ends = (float(quantile.values[0]), float(quantile.values[-1]))
+    if ends is not None:
         first, last = (_on_grid(end, step, schema, up) for end, up in zip(ends, (False, True), strict=True))
         reached += [origin + int(first), origin + int(last)] if whole else [first, last]
     low = min(reached, default=0) if schema.low is None else _on_grid(schema.low, step, schema, up=True)
@@ -286,11 +312,13 @@ def _on_grid(bound: float, step: float, schema: ColumnSchema, up: bool) -> float
     """The number on the grid next to ``bound``, above or below it."""
     if step == 0:
         return bound
-    places = bound / step + (-1e-9 if up else 1e-9)  # a bound on the grid stays, whatever float arithmetic makes of it
+    places = bound / step
+    slack = min(0.01, 1e-9 + abs(places) * 2.0**-48)  # a bound on the grid stays, whatever float arithmetic makes of it
+    places += -slack if up else slack
     return round((math.ceil(places) if up else math.floor(places)) * step, schema.decimals or 0)
 
 
-def _grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float:
+def find_grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float:
     """Step of the coarsest usual grid that holds ``share`` of the values; 0 for none."""
     if schema.kind == Kind.DATETIME.value:
         return float(next((unit for unit in _INSTANT_GRIDS if not np.any(values % unit)), 1))

@@ -1,0 +1,299 @@
+"""Mode-specific normalisation: one number ⇄ which Gaussian mode it belongs to, and where it lies within that mode.
+
+Written from the papers: CTGAN (Xu et al. 2019, section 4.2) for the modes, CTAB-GAN (Zhao et al. 2021, section 3.1)
+for mixed columns, whose special values are levels of their own beside the modes. Step ↔ function:
+
+1. fit a variational mixture, which finds the number of modes by itself   `fit_mixture`
+2. the probability that a value comes from each of the modes              `posterior`
+3. draw one mode, and normalise the value within it                       `ModeEncoder.encode`
+
+Readings and additions: a value further than 4 standard deviations from its mode is clipped (the papers leave it beyond
+the generator's reach); a mode that fewer than ``min_count`` rows hold is dropped, so that none shows a single row; the
+mixture is fitted with all but the outermost ``min_count - 1`` rows drawn in, for they can form no mode but would
+stretch the scale. Shapes: n rows, K modes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from sklearn.mixture import BayesianGaussianMixture
+
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Struct, check_positive
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
+from silosynth.encoders.column import (
+    Codes,
+    Encoder,
+    EncoderConfig,
+    find_atoms,
+    find_grid,
+    find_origin,
+    fit_encoder,
+    to_grid,
+    value_range,
+)
+
+SCORE_LIMIT = 0.99  # what a tanh still reaches
+_CONCENTRATION = 1e-3  # of the Dirichlet process: small, so that superfluous modes lose their weight
+_STEPS = 100  # most steps of variational inference
+_TOLERANCE = 1e-4  # nats per row: the fit stops when a step gains less
+_LEAST_SPREAD = 1e-3  # least standard deviation of a mode, in those of the column
+_FAR = 1e150  # standard deviations; its square is still finite
+
+Mixture = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # weights, means, standard deviations: each (K,) float64
+
+
+@dataclass(frozen=True, slots=True)
+class ModeConfig(EncoderConfig):
+    """How columns are turned into categories, modes and atoms."""
+
+    modes: int = 10  # most Gaussian modes of a column
+    least_weight: float = 0.005  # modes of no more weight are dropped
+    spread: float = 4.0  # standard deviations from the middle of a mode to a score of 1
+    fit_rows: int = 20_000  # most rows that the mixture is fitted on
+    sample_mode: bool = True  # draw a value's mode from its posterior (paper); False takes the most probable
+    atoms: Literal["mixed", "all", "none"] = "mixed"  # which number columns have special values beside their modes
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(self, "modes", "min_count", "spread", "fit_rows")
+        if not 0 <= self.least_weight < 1:
+            raise ConfigError("Option 'least_weight' must be a share, at least 0 and below 1", self.least_weight)
+
+
+@dataclass(frozen=True, slots=True)
+class ModeEncoder(Encoder):
+    """Numbers and instants: the mode as a level, the place within it as a score in [-0.99, 0.99].
+
+    Levels: the modes, then ``atoms``, then missing (if any). The score is 0 where the level is not a mode.
+    """
+
+    dtype: str
+    whole: bool  # int64 values (whole numbers, instants) rather than float64
+    origin: int  # what means are counted from; 0 unless the column's whole numbers exceed what float64 holds exactly
+    step: float  # grid of the values; 0 for none
+    decimals: int | None
+    low: float  # whole where the values are
+    high: float
+    atoms: torch.Tensor  # (a,) float64, or int64 when whole
+    missing: bool
+    weights: torch.Tensor  # (K,) float64, sum 1; K is 0 without a continuous part
+    means: torch.Tensor  # (K,) float64, increasing
+    stds: torch.Tensor  # (K,) float64, above 0
+    spread: float  # standard deviations to a score of 1
+    sample_mode: bool
+
+    @property
+    def modes(self) -> int:
+        """K, the number of modes: levels below it carry a score."""
+        return len(self.weights)
+
+    @property
+    def width(self) -> int:
+        """Number of levels."""
+        return self.modes + len(self.atoms) + self.missing
+
+    @property
+    def continuous(self) -> bool:
+        """Whether there is a continuous part."""
+        return self.modes > 0
+
+    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+        """Codes of a column; ``rng`` draws the modes."""
+        levels, on_line = self._special(column)
+        scores = torch.zeros(len(column), dtype=torch.float64)
+        if self.continuous:
+            values = (column.values[on_line] - self.origin).double()
+            shares = posterior(values, self.weights, self.means, self.stds)
+            mode = draw(shares, rng) if self.sample_mode else shares.argmax(dim=1)
+            levels[on_line] = mode
+            within = (values - self.means[mode]) / self.stds[mode] / self.spread
+            scores[on_line] = within.clamp(-SCORE_LIMIT, SCORE_LIMIT)
+        return Codes(levels if self.width > 1 else None, scores.float() if self.continuous else None)
+
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows, on the grid and within the range."""
+        levels = torch.zeros(n, dtype=torch.int64) if codes.levels is None else codes.levels
+        missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
+        values = torch.zeros(n, dtype=torch.int64 if self.whole else torch.float64)
+        if codes.scores is not None:
+            on_line = levels < self.modes
+            mode = levels[on_line]
+            offsets = self.means[mode] + codes.scores[on_line].double() * self.spread * self.stds[mode]
+            values[on_line] = torch.from_numpy(self._on_grid(offsets.numpy()))
+        on_atom = (levels >= self.modes) & ~missing
+        values[on_atom] = self.atoms[levels[on_atom] - self.modes]
+        values[~missing] = torch.from_numpy(np.clip(values[~missing].numpy(), self.low, self.high))
+        return Column(self.name, self.dtype, values, missing)
+
+    def _special(self, column: Column) -> tuple[torch.Tensor, torch.Tensor]:
+        """Levels (n,) of atoms and missing, and which rows (n,) bool are on a mode.
+
+        Without modes, a value unseen in training goes to the next atom above, and to missing where there is none.
+        """
+        levels = torch.zeros(len(column), dtype=torch.int64)
+        on_line = ~column.missing
+        if len(self.atoms):
+            place = torch.searchsorted(self.atoms, column.values).clamp(max=len(self.atoms) - 1)
+            levels = place + self.modes
+            on_line = on_line & (self.atoms[place] != column.values)
+        return torch.where(column.missing, self.width - 1, levels), on_line
+
+    def _on_grid(self, offsets: np.ndarray) -> np.ndarray:
+        """Numbers (n,) on the grid for offsets (n,) from the origin; drawn into the range first, so that they fit."""
+        least, most = self.low - self.origin, self.high - self.origin
+        low, high = float(least), float(most)  # whole numbers beyond 2^53 may be rounded outwards: step back inside
+        low = math.nextafter(low, math.inf) if low < least else low
+        high = math.nextafter(high, -math.inf) if high > most else high
+        return to_grid(np.clip(offsets, low, high), self.whole, self.origin, self.step, self.decimals)
+
+
+def fit_mode_encoders(
+    table: Table, schema: Schema, config: ModeConfig, rng: np.random.Generator
+) -> tuple[Encoder, ...]:
+    """Fit the encoders of all columns of a table; raises as `fit_mode_encoder` does."""
+    return tuple(fit_mode_encoder(column, schema[column.name], config, rng) for column in table.columns)
+
+
+def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator) -> Encoder:
+    """Fit the encoder that a column's kind asks for: modes for numbers and instants, levels for all others.
+
+    Raises:
+        DataError: numbers as categories, none of which is common enough to be kept.
+    """
+    if not Kind(schema.kind).numeric or column.levels is not None:
+        return fit_encoder(column, schema, config, rng)
+    whole = not column.values.is_floating_point()
+    values = column.values[~column.missing].numpy()
+    step, atoms = find_grid(values, schema), _special_values(values, schema, config)
+    origin = _origin(values, step) if whole else 0
+    line = (values[~np.isin(values, atoms)] - origin).astype(np.float64)
+    missing = bool(column.missing.any())
+    if len(line) < (config.min_count if missing or len(atoms) else 1):
+        line = line[:0]  # so few could name somebody: they join an atom, or missing
+    weights, means, stds = fit_mixture(line, step, config, rng)
+    low, high = value_range(atoms, _ends(line, config.min_count), origin, step, schema, whole)
+    low, high = (max(low, -(2**63)), min(high, 2**63 - 1)) if whole else (low, high)  # means may round beyond int64
+    return ModeEncoder(
+        column.name, column.dtype, whole, origin, step, schema.decimals, low, high, torch.from_numpy(atoms), missing,
+        weights, means, stds, config.spread, config.sample_mode,
+    )  # fmt: skip
+
+
+def fit_mixture(values: np.ndarray, step: float, config: ModeConfig, rng: np.random.Generator) -> Mixture:
+    """Weights, means (increasing) and standard deviations, each (K,) float64, of a column's modes.
+
+    Each mode is the most probable one of at least ``min_count`` of the values; fewer values than that get one mode
+    that is their mean. K is 0 without values.
+
+    Args:
+        values: (n,) float64, finite.
+        step: grid of the values, 0 for none: no mode is narrower than one cell of it.
+        config: see there.
+        rng: draws the rows that are looked at, and the start.
+    """
+    if len(values) == 0:
+        return (torch.zeros(0, dtype=torch.float64),) * 3
+    rows = rng.choice(values, config.fit_rows, replace=False) if len(values) > config.fit_rows else values
+    unit = float(np.abs(rows).max()) or 1.0  # sums of numbers near the largest float would overflow
+    inner = _drawn_in(rows / unit, config.min_count)
+    middle, scale = (float(inner.mean()), float(inner.std())) if np.ptp(inner) else (float(inner[0]), 0.0)
+    weights, means, stds = _variational((inner - middle) / (scale or 1.0), config, rng)
+    floor = max(step / math.sqrt(12), _LEAST_SPREAD * scale * unit, 1e-12 * unit) or 1.0
+    means, stds = (middle + scale * means) * unit, np.maximum(stds * scale * unit, floor)
+    found = (torch.from_numpy(weights), torch.from_numpy(means), torch.from_numpy(stds))
+    return _held(torch.from_numpy(rows), found, config)
+
+
+def posterior(values: torch.Tensor, weights: torch.Tensor, means: torch.Tensor, stds: torch.Tensor) -> torch.Tensor:
+    """Probabilities (n, K) that values (n,) come from each mode of a Gaussian mixture; weights etc. are (K,).
+
+    Rows sum to 1, however far a value is from all modes.
+    """
+    z_nK = ((values[:, None] - means) / stds).clamp(-_FAR, _FAR)
+    return torch.softmax(weights.log() - stds.log() - z_nK.square() / 2, dim=1)
+
+
+def draw(shares: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """One mode (n,) int64 for each row of probabilities (n, K)."""
+    at = torch.from_numpy(rng.random((len(shares), 1)))
+    return (shares.cumsum(dim=1) <= at).sum(dim=1).clamp(max=shares.shape[1] - 1)  # sums may end just below 1
+
+
+def _special_values(values: np.ndarray, schema: ColumnSchema, config: ModeConfig) -> np.ndarray:
+    wanted = config.atoms == "all" or (config.atoms == "mixed" and schema.kind == Kind.MIXED.value)
+    return find_atoms(values, find_grid(values, schema, 0.95), config) if wanted else values[:0]
+
+
+def _origin(values: np.ndarray, step: float) -> int:
+    """0 where float64 holds all values, so that parties' means compare; else a point in their middle."""
+    large = len(values) > 0 and max(abs(float(values.min())), abs(float(values.max()))) > 2.0**53
+    return find_origin(values, step) if large else 0
+
+
+def _ends(line: np.ndarray, least: int) -> tuple[float, float] | None:
+    """Means of the ``least`` smallest and largest values; of all, where these would be the same rows."""
+    if len(line) == 0:
+        return None
+    unit = float(np.abs(line).max()) or 1.0
+    count = least if len(line) >= 2 * least else len(line)
+    ordered = np.sort(line / unit)
+    return float(ordered[:count].mean() * unit), float(ordered[-count:].mean() * unit)
+
+
+def _drawn_in(rows: np.ndarray, least: int) -> np.ndarray:
+    """Rows (n,) with the outermost ``least - 1`` on either side drawn in; all at their mean where there are few."""
+    if len(rows) < 2 * least:
+        return rows if len(rows) >= least else np.full(len(rows), rows.mean())
+    ordered = np.sort(rows)
+    return np.asarray(np.clip(rows, ordered[least - 1], ordered[-least]))
+
+
+def _variational(z: np.ndarray, config: ModeConfig, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Weights, means and standard deviations (K,) of a Dirichlet process mixture of standardised values (n,)."""
+    z = np.round(z, 4)  # values that differ by less than rounding errors are no clusters to start from
+    most = min(config.modes, len(np.unique(z)), len(z) // config.min_count)
+    if most < 2:
+        return np.ones(1), np.array([z.mean()]), np.array([z.std()])
+    model = BayesianGaussianMixture(
+        n_components=most, weight_concentration_prior_type="dirichlet_process",
+        weight_concentration_prior=_CONCENTRATION, random_state=int(rng.integers(2**31)), warm_start=True,
+        max_iter=2, tol=sys.float_info.max,
+    )  # fmt: skip
+    _ascend(model, z[:, None])
+    return model.weights_, model.means_[:, 0], np.sqrt(model.covariances_[:, 0, 0])
+
+
+def _ascend(model: BayesianGaussianMixture, z_n1: np.ndarray) -> None:
+    """Steps of variational inference until one gains next to nothing.
+
+    Each call of ``fit`` takes one step (the first takes two) and, under that tolerance, calls it converged. So whether
+    to go on is decided here: superfluous modes may take hundreds of steps to fade, which is nothing to warn of, and
+    a warning could only be silenced for all threads at once.
+    """
+    before = -math.inf
+    for _ in range(_STEPS):
+        bound = model.fit(z_n1).lower_bound_
+        if abs(bound - before) < _TOLERANCE * len(z_n1):
+            return
+        before = bound
+
+
+def _held(rows: torch.Tensor, found: Mixture, config: ModeConfig) -> Mixture:
+    """The modes with weight that enough rows hold, in order; each one that is dropped leaves its rows to the others."""
+    weights, means, stds = found
+    order = means.argsort()
+    order = order[(weights[order] > config.least_weight) | (order == weights.argmax())]
+    while len(order) > 1:
+        nearest = posterior(rows, weights[order], means[order], stds[order]).argmax(dim=1)
+        counts = torch.bincount(nearest, minlength=len(order))
+        if int(counts.min()) >= config.min_count:
+            break
+        order = order[torch.arange(len(order)) != counts.argmin()]
+    return weights[order] / weights[order].sum(), means[order], stds[order]
