@@ -31,6 +31,8 @@ class Release(Enum):
     ROWS = "one un-noised value per training row"
     GRADIENTS = "un-noised gradients of training rows"
     SYNTHETIC = "synthetic rows; no formal guarantee"
+    SEALED = "ciphertext for another silo; the coordinator cannot read it"
+    CONDITIONS = "the level of one column for each row of a batch"
 
 
 @dataclass(frozen=True, slots=True)

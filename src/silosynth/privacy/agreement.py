@@ -1,0 +1,291 @@
+"""A secret that all silos of a federation share and the coordinator, who relays every message, cannot derive.
+
+Part of any conversation: the coordinator says ``yield from agree(roster, purpose)``, and a silo's party hands every ask
+to its `Group` first. Each silo sends each other silo a share of 32 bytes in a sealed envelope; the secret is a hash of
+all shares. Then each silo sends a confirmation tag, which is a function of the secret and its own name, and checks the
+tags of all.
+
+Why tags. An envelope does not prove that it is new, so that a coordinator could deliver one from an earlier agreement,
+and silos would work with different secrets. But every silo uses its own share as it is now, so that a replayed one
+leaves its owner with another secret, and another tag, than those who received it. A silo uses the secret only after it
+has seen everybody's tag, and otherwise names those whose tags differ from its own view.
+
+Messages in talking order: `OfferShares` → `Shares`, `RelayedShares` → `Confirmation`, `Confirmations` → `Done`.
+
+What a silo must know: purpose and freshness are the coordinator's words. All silos are made to hear the same ones, and
+another purpose gives another secret; a party for which it matters checks them before it hands an ask on. A silo of the
+group can tell the secret to anyone; this protects from the coordinator and from outsiders, not from members.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+from silosynth.core.conversation import Conversation, State
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done, Message, Release
+from silosynth.core.roster import Roster
+from silosynth.privacy.sealed import Envelope, Seat, derive, framed
+
+SHARE = 32  # bytes
+_LABEL = "silosynth group 1"
+_NONCE = 12  # bytes
+_AGAIN = "Start the agreement again."
+
+
+@dataclass(frozen=True, slots=True)
+class OfferShares(Message):
+    """Coordinator: make a share for ``purpose``; unless ``fresh``, the one that this purpose always has."""
+
+    purpose: str
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shares(Message):
+    """Silo: my share, sealed for each other silo."""
+
+    release: ClassVar[Release] = Release.SEALED
+    envelopes: tuple[Envelope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedShares(Message):
+    """Coordinator: what the other silos sent you."""
+
+    release: ClassVar[Release] = Release.SEALED
+    envelopes: tuple[Envelope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation(Message):
+    """Silo: my tag (32 bytes), which shows that I hold the secret and not what it is."""
+
+    tag: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmations(Message):
+    """Coordinator: the tags of all silos, in the roster's order."""
+
+    tags: tuple[bytes, ...]
+
+
+def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None]:
+    """The coordinator's side: relay envelopes, then show everybody's tag to everybody.
+
+    ``fresh`` makes a secret that no earlier run had; otherwise the same silos get the same one for a purpose each time.
+
+    Raises:
+        ProtocolError: a silo gave an answer of another kind, or an envelope in another silo's name.
+    """
+    offered = yield roster.everyone(OfferShares(purpose, fresh))
+    sent = [envelope for silo in roster for envelope in _sent(silo, offered[silo])]
+    asks = {silo: RelayedShares(tuple(one for one in sent if one.receiver == silo)) for silo in roster}
+    confirmed = yield roster.each(asks)
+    yield roster.everyone(Confirmations(tuple(_tag(silo, confirmed[silo]) for silo in roster)))
+
+
+class Group:
+    """A silo's side: agrees on the group secret and, from then on, uses it.
+
+    Everything is bound to the purpose of the agreement and to a ``context``, the word for what it is used for.
+
+    Args:
+        seat: who this silo is.
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._purpose, self._fresh = "", True
+        self._share: bytes | None = None  # this silo's own, until the agreement ends
+        self._secret: bytes | None = None
+        self._ready = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether all silos have confirmed the secret."""
+        return self._ready
+
+    def answer(self, ask: Message) -> Message | None:
+        """The answer to a message of the agreement; None if ``ask`` is not one.
+
+        Raises:
+            ProtocolError: it comes too early; a share is missing, doubled, of a stranger, or cannot be opened; or a
+                silo's tag is not that of this secret.
+        """
+        match ask:
+            case OfferShares():
+                return self._offer(ask)
+            case RelayedShares():
+                return self._combine(ask)
+            case Confirmations():
+                return self._confirm(ask)
+            case _:
+                return None
+
+    def key(self, context: str) -> bytes:
+        """32 bytes that only the group knows.
+
+        Raises:
+            ProtocolError: nothing is agreed yet.
+        """
+        return self._key("key", context)
+
+    def permutation(self, n: int, context: str) -> torch.Tensor:
+        """A uniformly random order of ``range(n)`` that only the group knows, as int64.
+
+        It is what sorts the 64-bit words of a ChaCha20 keystream, of which two are equal with a probability below
+        n²/2⁶⁵ (they keep their order). Another ``n`` or ``context`` gives an independent order.
+
+        Raises:
+            ProtocolError: nothing is agreed yet.
+        """
+        stream = Cipher(ChaCha20(self._key("permutation", context, str(n)), bytes(16)), None).encryptor()
+        words = np.frombuffer(stream.update(bytes(8 * n)), dtype="<i8")
+        return torch.from_numpy(np.argsort(words, kind="stable"))
+
+    def seal(self, context: str, plaintext: bytes) -> bytes:
+        """``plaintext`` for all of the group. It says neither who wrote it nor when.
+
+        The nonce is drawn from the operating system, so the same call gives other bytes each time; seal at most 2³²
+        texts per context.
+
+        Raises:
+            ProtocolError: nothing is agreed yet.
+        """
+        nonce = os.urandom(_NONCE)
+        return nonce + ChaCha20Poly1305(self._key("seal", context)).encrypt(nonce, plaintext, None)
+
+    def open(self, context: str, blob: bytes) -> bytes:
+        """What a silo of the group sealed for ``context``.
+
+        Raises:
+            ProtocolError: nothing is agreed yet; or it was altered, or sealed by others or for another context.
+        """
+        cipher = ChaCha20Poly1305(self._key("seal", context))
+        try:
+            return cipher.decrypt(blob[:_NONCE], blob[_NONCE:], None)
+        except (InvalidTag, ValueError):  # ValueError: shorter than a nonce
+            raise ProtocolError(
+                "What a group sealed opens with its secret, for the context that it was sealed for",
+                context,
+                "It was altered, is of another step, or of another agreement.",
+            ) from None
+
+    def state(self) -> State:
+        """All that is needed to continue. It holds the secret: it stays in the silo's own checkpoint."""
+        return {
+            "purpose": self._purpose,
+            "fresh": self._fresh,
+            "share": self._share,
+            "secret": self._secret,
+            "ready": self._ready,
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from what `state` returned."""
+        self._purpose, self._fresh, self._share = state["purpose"], state["fresh"], state["share"]
+        self._secret, self._ready = state["secret"], state["ready"]
+
+    def _offer(self, ask: OfferShares) -> Shares:
+        self._purpose, self._fresh, self._secret, self._ready = ask.purpose, ask.fresh, None, False
+        share = self._share = os.urandom(SHARE) if ask.fresh else self._lasting_share()
+        return Shares(tuple(self._seat.seal(silo, self._envelope_context(), share) for silo in self._others()))
+
+    def _lasting_share(self) -> bytes:
+        """A function of this silo's private key, the purpose and the group.
+
+        The group is in it because another group's members see this share too: with it, a silo that joins a later run
+        would learn the shares of an earlier run that it had no part in.
+        """
+        return derive(self._seat.private, framed(_LABEL, "share", self._purpose, *self._members()))
+
+    def _combine(self, ask: RelayedShares) -> Confirmation:
+        if self._share is None:
+            raise ProtocolError("Shares are relayed after they were offered", type(ask).__name__, _AGAIN)
+        self._secret, self._ready = None, False
+        shares = {**self._opened(ask.envelopes), self._seat.name: self._share}
+        freshness = "fresh" if self._fresh else "lasting"
+        about = framed(_LABEL, "secret", self._purpose, freshness, *self._members())
+        self._secret = derive(b"".join(shares[silo] for silo in self._seat.roster), about)
+        return Confirmation(self._tag(self._secret, self._seat.name))
+
+    def _opened(self, envelopes: Sequence[Envelope]) -> dict[str, bytes]:
+        _check_senders([envelope.sender for envelope in envelopes], self._others())
+        shares = {one.sender: self._seat.open(one, self._envelope_context()) for one in envelopes}
+        for silo, share in shares.items():
+            if len(share) != SHARE:
+                raise ProtocolError(f"A share is {SHARE} bytes; that of silo {silo!r} is not", len(share), _AGAIN)
+        return shares
+
+    def _confirm(self, ask: Confirmations) -> Done:
+        self._ready, secret, silos = False, self._secret, self._seat.roster.parties
+        if secret is None:
+            raise ProtocolError("Tags are shown after shares were relayed", type(ask).__name__, _AGAIN)
+        tags = dict(zip(silos, ask.tags, strict=False))
+        wrong = [silo for silo in silos if not hmac.compare_digest(tags.get(silo, b""), self._tag(secret, silo))]
+        if wrong or len(ask.tags) != len(silos):
+            self._share = self._secret = None
+            raise ProtocolError(
+                "All silos confirm the secret that this one holds",
+                f"silos {', '.join(wrong)} do not" if wrong else f"{len(ask.tags)} tags for {len(silos)} silos",
+                "Old or altered shares were relayed, or rosters differ: compare them and start the agreement again.",
+            )
+        self._share, self._ready = None, True
+        return Done()
+
+    def _tag(self, secret: bytes, silo: str) -> bytes:
+        return hmac.digest(derive(secret, framed(_LABEL, "confirmation", self._purpose)), silo.encode(), "sha256")
+
+    def _key(self, use: str, *context: str) -> bytes:
+        if not self._ready or self._secret is None:
+            raise ProtocolError("A group secret is used once all silos have confirmed it", use, "Agree on one first.")
+        return derive(self._secret, framed(_LABEL, use, self._purpose, *context))
+
+    def _envelope_context(self) -> str:
+        return f"share {'fresh' if self._fresh else 'lasting'} {self._purpose}"
+
+    def _others(self) -> list[str]:
+        return [silo for silo in self._seat.roster if silo != self._seat.name]
+
+    def _members(self) -> list[str | bytes]:
+        return [*self._seat.roster.parties, *self._seat.roster.keys]
+
+
+def _check_senders(senders: Sequence[str], others: Sequence[str]) -> None:
+    counts = Counter(senders)
+    faults = {
+        "missing": [silo for silo in others if silo not in counts],
+        "more than one": [silo for silo in others if counts[silo] > 1],
+        "not of this group": sorted(set(counts) - set(others)),
+    }
+    shown = "; ".join(f"{fault}: {', '.join(silos)}" for fault, silos in faults.items() if silos)
+    if shown:
+        raise ProtocolError("Every silo receives one share from each other silo", shown, _AGAIN)
+
+
+def _sent(silo: str, reply: Message) -> tuple[Envelope, ...]:
+    if not isinstance(reply, Shares):
+        raise ProtocolError(f"Silo {silo!r} answers with its shares", type(reply).__name__, _AGAIN)
+    if strange := sorted({envelope.sender for envelope in reply.envelopes} - {silo}):
+        raise ProtocolError(f"Silo {silo!r} sends envelopes in its own name", strange, _AGAIN)
+    return reply.envelopes
+
+
+def _tag(silo: str, reply: Message) -> bytes:
+    if not isinstance(reply, Confirmation):
+        raise ProtocolError(f"Silo {silo!r} answers with its tag", type(reply).__name__, _AGAIN)
+    return reply.tag
