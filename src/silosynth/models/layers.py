@@ -33,7 +33,9 @@ def _draw_weights(part: nn.Module, generator: torch.Generator) -> None:
         nn.init.uniform_(part.bias, -bound, bound, generator=generator)
     elif isinstance(part, nn.Embedding):
         nn.init.normal_(part.weight, generator=generator)
-    elif not isinstance(part, nn.LayerNorm) and next(part.parameters(recurse=False), None) is not None:
+    elif isinstance(part, (nn.LayerNorm, nn.BatchNorm1d)):
+        pass  # ones and zeros
+    elif next(part.parameters(recurse=False), None) is not None:
         raise TypeError(f"no initial law for {type(part).__name__}")
 
 

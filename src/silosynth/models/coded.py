@@ -1,0 +1,93 @@
+"""What the central generators learn from: encoded rows, and the small interface that all of them have.
+
+Shapes: N training rows, C columns with levels, S scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from silosynth.core.streams import Streams
+from silosynth.models.gan import Shape
+
+_MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Encoded rows of a table. A model that is restored only to sample gets none of them, but the same shape.
+
+    Attributes:
+        shape: numbers of levels and scores.
+        levels: (N, C) int64.
+        scores: (N, S) float32; 0 where a row is not on the continuous part.
+        categorical: which of the C columns have no continuous part.
+        level_of: for each of the S scores, which of the C columns belongs to it; -1 for none.
+        lines: for each of the S scores, how many levels of that column, counted from 0, are continuous.
+        target: which of the C columns is to be predicted from the others; -1 for none.
+    """
+
+    shape: Shape
+    levels: Tensor
+    scores: Tensor
+    categorical: tuple[int, ...]
+    level_of: tuple[int, ...]
+    lines: tuple[int, ...]
+    target: int = -1
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def on(self, levels_BC: Tensor) -> Tensor:
+        """Which scores (B, S) say something: those of rows that are on the continuous part."""
+        always = F.pad(levels_BC, (0, 1))  # a column that is at level 0 throughout, for those that -1 points to
+        return always[:, list(self.level_of)] < torch.tensor(self.lines, device=levels_BC.device)
+
+    def batch(self, rows_B: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Levels and normal scores of some rows; where a score says nothing, it is fresh noise.
+
+        A spike of zeros amid normal scores would have to be learnt, for nothing.
+        """
+        levels, scores = self.levels[rows_B], self.scores[rows_B]
+        noise = torch.randn(scores.shape, generator=draw, device=scores.device)
+        return levels, torch.where(self.on(levels), scores, noise)
+
+
+class TableModel(Protocol):
+    """A generator of encoded rows. Training in parts draws from a fresh stream per part, so that it can be resumed."""
+
+    def train(self, part: int, parts: int) -> None:
+        """Train for one of ``parts`` equal parts of all steps; parts come in order."""
+
+    def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
+        """Fresh rows: levels (n, C) and scores (n, S), on the CPU."""
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """All that is needed to continue training, or (smaller) to sample."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+
+
+def span(steps: int, part: int, parts: int) -> int:
+    """Steps in one of ``parts`` parts, which together make ``steps``."""
+    return steps * (part + 1) // parts - steps * part // parts
+
+
+def chunks(n: int, size: int) -> Iterator[int]:
+    """Numbers of rows, together ``n``, to sample at once when a row takes ``size`` numbers."""
+    most = max(64, min(8192, _MOST // max(1, size)))
+    for start in range(0, n, most):
+        yield min(most, n - start)
+
+
+def joined(drawn: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Levels and scores that were drawn in chunks, on the CPU."""
+    levels, scores = zip(*drawn, strict=True)
+    return torch.cat(levels).cpu(), torch.cat(scores).cpu()

@@ -1,0 +1,267 @@
+"""A conditional GAN that reads rows as square images (CTAB-GAN, Zhao et al. 2021; GAN(conv) of SiloFuse, section V-A).
+
+A row (for the critic: a row beside its conditional vector) is filled up with zeros to 4 x 4, 8 x 8, 16 x 16… pixels.
+
+====================================  ==========================================
+CTAB-GAN, section 3                   here
+====================================  ==========================================
+generator and discriminator, conv     `ImageGenerator`, `ImageCritic`
+conditions on categories and modes    every column with levels: `models.conditions`
+auxiliary classifier                  `_classifier_step`, `_class_loss`
+information loss                      `information_loss`
+generator's loss                      `_generator_step`
+====================================  ==========================================
+
+Readings and deviations: ``adversary`` is the paper's original GAN loss, or the Wasserstein one with penalty of its
+successor; layers are normalised row by row (SiloFuse's description), which a penalty on single rows needs; sides of
+images are powers of two.
+
+Shapes: N training rows, B of a batch, C columns with levels, K levels, S scores, P conditional positions, F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from silosynth.core.messages import Struct, check_positive
+from silosynth.core.streams import Streams
+from silosynth.models.coded import Coded, chunks, joined, span
+from silosynth.models.conditions import ConditionLaw, Conditions
+from silosynth.models.ctgan import levels_of
+from silosynth.models.gan import SLOPE, Activation, Trainee, critic_loss, gradient_penalty, make_critic, one_hot
+
+N = TypeVar("N", bound=nn.Module)
+_SPREAD = 0.02  # standard deviation of initial weights (DCGAN, Radford et al. 2016)
+
+
+@dataclass(frozen=True, slots=True)
+class CTABGANConfig(Struct):
+    """Sizes and training; the defaults are the authors'."""
+
+    epochs: int = 150  # of max(1, rows // batch) rounds
+    least_rounds: int = 0  # rounds at least, however few the rows
+    batch: int = 500
+    critic_steps: int = 1  # of a round, before the generator's one
+    channels: int = 64  # after the first halving of an image's side; doubled at the next two
+    noise: int = 100
+    rate: float = 2e-4  # Adam's
+    betas: tuple[float, float] = (0.5, 0.9)
+    decay: float = 1e-5  # weight decay
+    adversary: Literal["original", "wasserstein"] = "original"  # CTAB-GAN's loss, or that of CTAB-GAN+
+    penalty: float = 10.0  # weight of the gradient penalty of the Wasserstein loss
+    tau: float = 0.2  # temperature of the Gumbel-softmax
+    information: float = 1.0  # weight of the information loss
+    target: str = ""  # column that an auxiliary classifier predicts from the others; none if empty
+    classifier: tuple[int, ...] = (256, 256, 256, 256)  # hidden widths of that classifier
+    dropout: float = 0.5  # of the classifier
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(
+            self, "epochs", "batch", "critic_steps", "channels", "noise", "rate", "betas", "tau", "classifier"
+        )
+
+
+class ImageGenerator(nn.Module):
+    """A linear layer to one pixel, then transposed convolutions that double the side, down to one channel."""
+
+    def __init__(self, inputs: int, size: int, channels: int) -> None:
+        super().__init__()
+        self.size, widths = size, _widths(size, channels)[::-1]
+        self.first = skip_init(nn.Linear, inputs, widths[0])
+        self.norms = nn.ModuleList(nn.GroupNorm(1, width) for width in widths[:-1])
+        self.convolutions = nn.ModuleList(
+            skip_init(nn.ConvTranspose2d, wide, narrow, 4, stride=2, padding=1) for wide, narrow in pairwise(widths)
+        )
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        """Outputs (B, K + S)."""
+        h = self.first(x_BI)[:, :, None, None]
+        for norm, convolution in zip(self.norms, self.convolutions, strict=True):
+            h = convolution(F.leaky_relu(norm(h), SLOPE))
+        out: Tensor = h.flatten(1)[:, : self.size]
+        return out
+
+
+class ImageCritic(nn.Module):
+    """Convolutions that halve the side down to one pixel, then a linear layer."""
+
+    def __init__(self, size: int, channels: int) -> None:
+        super().__init__()
+        widths = _widths(size, channels)
+        self.side = 2 ** (len(widths) - 1)
+        self.convolutions = nn.ModuleList(
+            skip_init(nn.Conv2d, narrow, wide, 4, stride=2, padding=1) for narrow, wide in pairwise(widths)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(1, width) for width in widths[1:])
+        self.last = skip_init(nn.Linear, widths[-1], 1)
+
+    def features(self, x_BI: Tensor) -> Tensor:
+        """What the last layer judges by: (B, F)."""
+        h = F.pad(x_BI, (0, self.side**2 - x_BI.shape[1])).reshape(len(x_BI), 1, self.side, self.side)
+        for norm, convolution in zip(self.norms, self.convolutions, strict=True):
+            h = F.leaky_relu(norm(convolution(h)), SLOPE)
+        return h.flatten(1)
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        """Opinions (B, 1)."""
+        judged: Tensor = self.last(self.features(x_BI))
+        return judged
+
+
+class ConvolutionalGAN:
+    """Generator, critic and, where a target is named, classifier of a table."""
+
+    def __init__(self, coded: Coded, config: CTABGANConfig, streams: Streams, device: torch.device) -> None:
+        self.coded, self.config, self.streams, self.device = coded, config, streams, device
+        self.shape, self.width = coded.shape, coded.shape.levels
+        self.conditions = Conditions(coded.levels, coded.shape.widths)
+        self.law = self.conditions.law
+        self.activation = Activation(coded.shape).to(device)
+        self.target_T = levels_of(coded.shape, (coded.target,) if coded.target >= 0 else ()).to(device)
+        weights = streams.child("weights").torch()
+        generator = _drawn(ImageGenerator(config.noise + self.width, self.shape.size, config.channels), weights)
+        critic = _drawn(ImageCritic(self.shape.size + self.width, config.channels), weights)
+        classifier = make_critic(
+            self.shape.size, config.classifier, max(1, len(self.target_T)), config.dropout, weights
+        )
+        adam = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
+        self.generator = Trainee(generator.to(device), **adam)  # type: ignore[arg-type]
+        self.critic = Trainee(critic.to(device), **adam)  # type: ignore[arg-type]
+        self.classifier = Trainee(classifier.to(device), **adam)  # type: ignore[arg-type]
+
+    def train(self, part: int, parts: int) -> None:
+        """Train for one of ``parts`` equal parts of all rounds."""
+        config, streams = self.config, self.streams.child("part", part)
+        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
+        rounds = max(config.epochs * max(1, len(self.coded) // config.batch), config.least_rounds)
+        for _ in range(span(rounds, part, parts)):
+            for _ in range(config.critic_steps):
+                real_BI = self._critic_step(draw, pick)
+            self._generator_step(real_BI, draw, pick)
+            if len(self.target_T):
+                self._classifier_step(real_BI[:, : self.shape.size], draw)
+
+    @torch.no_grad()
+    def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
+        """Rows (n, C) and (n, S), under conditions drawn by how frequent they are."""
+        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
+        drawn = []
+        for size in chunks(n, self.shape.size * self.config.channels):
+            given = self.law.draw(size, pick, "frequency").to(self.device)
+            drawn.append(self.activation.draw(self._outputs(given, draw), draw))
+        return joined(drawn)
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """Networks; the counts of all levels, which sampling draws by."""
+        return {
+            "generator": self.generator.state(training),
+            "critic": self.critic.state(training) if training else None,
+            "classifier": self.classifier.state(training) if training else None,
+            "counts": self.law.counts,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.generator.restore(state["generator"])
+        if state["critic"] is not None:
+            self.critic.restore(state["critic"])
+            self.classifier.restore(state["classifier"])
+        self.law = ConditionLaw(state["counts"].cpu(), self.shape.widths)
+
+    def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> Tensor:
+        """The critic learns to tell real rows from generated ones; returns the real ones beside their conditions."""
+        config, critic = self.config, self.critic.network
+        given_B = self.law.draw(config.batch, pick)
+        order = torch.randperm(config.batch, generator=pick)
+        rows = self.conditions.matching(given_B[order], pick).to(self.device)
+        given_B, order = given_B.to(self.device), order.to(self.device)
+        with torch.no_grad():
+            fake_BI = self._with_condition(self.activation(self._outputs(given_B, draw), config.tau, draw), given_B)
+        real_BI = self.shape.vectors(self.coded.levels[rows], self.coded.scores[rows])
+        real_BI = self._with_condition(real_BI, given_B[order])
+        of_fake, of_real = critic(torch.cat([fake_BI, real_BI])).chunk(2)
+        if config.adversary == "original":
+            loss = F.softplus(of_fake).mean() + F.softplus(-of_real).mean()
+        else:
+            mix = torch.rand(config.batch, 1, generator=draw, device=self.device)
+            loss = critic_loss(of_fake, of_real) + config.penalty * gradient_penalty(critic, fake_BI, real_BI, mix)
+        self.critic.clear()
+        loss.backward()
+        self.critic.step()
+        return real_BI
+
+    def _generator_step(self, real_BI: Tensor, draw: torch.Generator, pick: torch.Generator) -> None:
+        """The generator descends the sum of its adversarial, conditional, information and class losses."""
+        given_B = self.law.draw(self.config.batch, pick).to(self.device)
+        out_BO = self._outputs(given_B, draw)
+        fake_BW = self.activation(out_BO, self.config.tau, draw)
+        critic = self.critic.network
+        features = critic.features(self._with_condition(fake_BW, given_B))
+        judged = critic.last(features)
+        loss = F.softplus(-judged).mean() if self.config.adversary == "original" else -judged.mean()
+        if self.width:
+            loss = loss - self.activation.log_likelihood(out_BO, given_B).mean()
+        if self.config.information:
+            with torch.no_grad():
+                wanted = critic.features(real_BI)
+            loss = loss + self.config.information * information_loss(features, wanted)
+        if len(self.target_T):
+            loss = loss + self._class_loss(fake_BW, draw)
+        self.generator.clear()
+        loss.backward(inputs=list(self.generator.network.parameters()))
+        self.generator.step()
+
+    def _classifier_step(self, real_BW: Tensor, draw: torch.Generator) -> None:
+        """The classifier learns the target of real rows."""
+        loss = self._class_loss(real_BW, draw)
+        self.classifier.clear()
+        loss.backward()
+        self.classifier.step()
+
+    def _class_loss(self, x_BW: Tensor, draw: torch.Generator) -> Tensor:
+        """Cross-entropy of the target in rows from what the classifier makes of their other columns."""
+        others = x_BW.index_fill(1, self.target_T, 0.0)
+        classifier = self.classifier.network
+        guess = F.log_softmax(classifier(others, classifier.masks(len(others), draw)), dim=1)
+        return -(x_BW[:, self.target_T] * guess).sum(dim=1).mean()
+
+    def _outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:
+        """The generator's outputs (B, K + S) for fresh noise beside the conditional vectors."""
+        noise = torch.randn(len(given_B), self.config.noise, generator=draw, device=self.device)
+        out: Tensor = self.generator.network(self._with_condition(noise, given_B))
+        return out
+
+    def _with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
+        return torch.cat([x_BI, one_hot(given_B, self.width)], dim=1) if self.width else x_BI
+
+
+def information_loss(fake_BF: Tensor, real_BF: Tensor) -> Tensor:
+    """How far means and standard deviations of the critic's features differ (CTAB-GAN, section 3.2; Table-GAN)."""
+    spreads = (fake_BF.var(dim=0, correction=0) + 1e-8).sqrt() - (real_BF.var(dim=0, correction=0) + 1e-8).sqrt()
+    loss: Tensor = (fake_BF.mean(dim=0) - real_BF.mean(dim=0)).norm() + spreads.norm()
+    return loss
+
+
+def _widths(size: int, channels: int) -> list[int]:
+    """Channels of images of ``size`` numbers, of half the side, of a quarter… down to one pixel."""
+    halvings = 2
+    while 4**halvings < size:
+        halvings += 1
+    return [1, *(channels * 2 ** min(i, 2) for i in range(halvings))]
+
+
+def _drawn(network: N, generator: torch.Generator) -> N:
+    """The network with small normal weights and no biases (DCGAN); layers of normalisation stay as they are."""
+    for part in network.modules():
+        if isinstance(part, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
+            nn.init.normal_(part.weight, 0.0, _SPREAD, generator=generator)
+            nn.init.zeros_(part.bias)  # type: ignore[arg-type]
+    return network

@@ -1,0 +1,188 @@
+"""A conditional tabular GAN, linear layers in one place (CTGAN, Xu et al. 2019; GAN(linear) of VT-GAN, section 4.1).
+
+====================================  ==========================================
+CTGAN, section 4                      here
+====================================  ==========================================
+4.3 conditional vector, by sampling   `models.conditions.Conditions`
+4.3 generator's loss                  `_generator_step`
+4.4 network structure, Gumbel, pac    `models.gan`, `_packed`
+training: WGAN with gradient penalty  `_critic_step`
+====================================  ==========================================
+
+What the critic sees is a row beside its conditional vector, and the penalty acts on all of that. Real rows belong to
+the conditional vectors in another order than generated ones, as in VT-GAN, whose contributor permutes them. A
+generated row meets its condition through the generator's loss alone; it is not forced to.
+
+Shapes: N training rows, B of a batch, C columns with levels, K levels, S scores, P conditional positions, W features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Struct, check_positive
+from silosynth.core.streams import Streams
+from silosynth.models.coded import Coded, chunks, joined, span
+from silosynth.models.conditions import ConditionLaw, Conditions
+from silosynth.models.gan import (
+    Activation,
+    Shape,
+    Trainee,
+    critic_loss,
+    make_critic,
+    make_generator,
+    one_hot,
+    slope_penalty,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CTGANConfig(Struct):
+    """Sizes and training; the defaults are VT-GAN's (section 4.1 and its public settings)."""
+
+    epochs: int = 300  # of max(1, rows // batch) rounds
+    least_rounds: int = 0  # rounds at least, however few the rows
+    batch: int = 500
+    critic_steps: int = 5  # of a round, before the generator's one (VT-GAN: 5, CTGAN: 1)
+    generator: tuple[int, ...] = (256, 256)  # widths of its residual blocks
+    critic: tuple[int, ...] = (256, 256)  # widths of its hidden blocks
+    noise: int = 128
+    rate: float = 2e-4  # Adam's
+    betas: tuple[float, float] = (0.5, 0.9)
+    decay: float = 1e-6  # weight decay
+    penalty: float = 10.0  # weight of the gradient penalty
+    tau: float = 0.2  # temperature of the Gumbel-softmax
+    dropout: float = 0.5  # of the critic
+    pac: int = 1  # rows judged together (CTGAN: 10)
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(
+            self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "betas", "tau", "pac"
+        )
+        if self.batch < 2 or self.batch % self.pac:
+            raise ConfigError("Option 'batch' must be at least 2 and a multiple of 'pac'", (self.batch, self.pac))
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("Option 'dropout' must be at least 0 and below 1", self.dropout)
+
+
+def rounds(config: CTGANConfig, rows: int) -> int:
+    """All rounds of training on so many rows."""
+    return max(config.epochs * max(1, rows // config.batch), config.least_rounds)
+
+
+def levels_of(shape: Shape, columns: tuple[int, ...]) -> Tensor:
+    """Where among all K levels those of some columns are: (P,), in the order of conditional positions."""
+    return torch.cat([shape.starts[c] + torch.arange(shape.widths[c]) for c in columns] or [shape.starts[:0]])
+
+
+class ConditionalGAN:
+    """Generator, critic, and the conditions of a table."""
+
+    def __init__(self, coded: Coded, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
+        self.coded, self.config, self.streams, self.device = coded, config, streams, device
+        self.shape = coded.shape
+        self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)
+        self.width = sum(self.widths)
+        self.conditions = Conditions(coded.levels[:, list(coded.categorical)], self.widths)
+        self.law = self.conditions.law
+        self.activation = Activation(coded.shape).to(device)
+        self.level_of_P = levels_of(coded.shape, coded.categorical).to(device)
+        self._make_networks()
+
+    def train(self, part: int, parts: int) -> None:
+        """Train for one of ``parts`` equal parts of all rounds."""
+        config, streams = self.config, self.streams.child("part", part)
+        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
+        self.generator.network.train()
+        for _ in range(span(rounds(config, len(self.coded)), part, parts)):
+            for _ in range(config.critic_steps):
+                self._critic_step(draw, pick)
+            self._generator_step(draw, pick)
+
+    @torch.no_grad()
+    def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
+        """Rows (n, C) and (n, S), under conditions drawn by how frequent they are."""
+        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
+        self.generator.network.eval()
+        drawn = []
+        for size in chunks(n, self.shape.size):
+            given = self.law.draw(size, pick, "frequency").to(self.device)
+            drawn.append(self.activation.draw(self._outputs(given, draw), draw))
+        return joined(drawn)
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """Networks; the counts of the conditional levels, which sampling draws by."""
+        return {
+            "generator": self.generator.state(training),
+            "critic": self.critic.state(training) if training else None,
+            "counts": self.law.counts,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.generator.restore(state["generator"])
+        if state["critic"] is not None:
+            self.critic.restore(state["critic"])
+        self.law = ConditionLaw(state["counts"].cpu(), self.widths)
+
+    def _make_networks(self) -> None:
+        config, weights = self.config, self.streams.child("weights").torch()
+        inputs, judged = config.noise + self.width, (self.shape.size + self.width) * config.pac
+        generator = make_generator(inputs, config.generator, self.shape.size, weights)
+        critic = make_critic(judged, config.critic, 1, config.dropout, weights)
+        adam = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
+        self.generator = Trainee(generator.to(self.device), **adam)  # type: ignore[arg-type]
+        self.critic = Trainee(critic.to(self.device), **adam)  # type: ignore[arg-type]
+
+    def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
+        """The critic learns to tell real rows from generated ones of the same conditions, in another order."""
+        config = self.config
+        given_B = self.conditions.draw(config.batch, pick)
+        order = torch.randperm(config.batch, generator=pick)
+        rows = self.conditions.matching(given_B[order], pick).to(self.device)
+        given_B, order = given_B.to(self.device), order.to(self.device)
+        with torch.no_grad():
+            fake_BW = self._with_condition(self.activation(self._outputs(given_B, draw), config.tau, draw), given_B)
+        real_BW = self._with_condition(
+            self.shape.vectors(self.coded.levels[rows], self.coded.scores[rows]), given_B[order]
+        )
+        critic, fake_BW, real_BW = self.critic.network, self._packed(fake_BW), self._packed(real_BW)
+        judged = critic(torch.cat([fake_BW, real_BW]), critic.masks(2 * len(real_BW), draw))
+        mix_B1 = torch.rand(len(real_BW), 1, generator=draw, device=self.device)
+        slope_BW = critic.slope(fake_BW + mix_B1 * (real_BW - fake_BW), critic.masks(len(real_BW), draw))
+        loss = critic_loss(*judged.chunk(2)) + config.penalty * slope_penalty(slope_BW)
+        self.critic.clear()
+        loss.backward()
+        self.critic.step()
+
+    def _generator_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
+        """The generator learns to please the critic and to fulfil the conditions it is given."""
+        given_B = self.conditions.draw(self.config.batch, pick).to(self.device)
+        out_BO = self._outputs(given_B, draw)
+        fake_BW = self._packed(self._with_condition(self.activation(out_BO, self.config.tau, draw), given_B))
+        critic = self.critic.network
+        loss = -critic(fake_BW, critic.masks(len(fake_BW), draw)).mean()
+        if self.width:
+            loss = loss - self.activation.log_likelihood(out_BO, self.level_of_P[given_B]).mean()
+        self.generator.clear()
+        loss.backward(inputs=list(self.generator.network.parameters()))
+        self.generator.step()
+
+    def _outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:
+        """The generator's outputs (B, K + S) for fresh noise beside the conditional vectors."""
+        noise = torch.randn(len(given_B), self.config.noise, generator=draw, device=self.device)
+        out: Tensor = self.generator.network(self._with_condition(noise, given_B))
+        return out
+
+    def _with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
+        return torch.cat([x_BI, one_hot(given_B, self.width)], dim=1) if self.width else x_BI
+
+    def _packed(self, x_BW: Tensor) -> Tensor:
+        """So many rows side by side as the critic judges together (CTGAN, section 4.4)."""
+        return x_BW.reshape(len(x_BW) // self.config.pac, -1)

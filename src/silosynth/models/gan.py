@@ -1,0 +1,301 @@
+"""Networks and losses of a conditional tabular Wasserstein GAN (CTGAN, Xu et al. 2019; VT-GAN, section 4.1).
+
+A generator is residual blocks (FC, batch normalisation, ReLU) and a linear layer; a critic is hidden blocks (FC, leaky
+ReLU, dropout) and a linear layer. Both are made of parts, so that the same parts stand in one place or in several.
+
+A row of a table is a level per levelled column and some scores (`silosynth.encoders`). Networks see it as one vector:
+its levels one-hot, then its scores.
+
+Shapes: B rows, C columns with levels, K levels of all of them, S scores, W features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from silosynth.models.layers import build
+
+N = TypeVar("N", bound=nn.Module)
+SLOPE = 0.2  # of the critic's leaky ReLU
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the encoded rows of a table look like.
+
+    Attributes:
+        widths: number of levels of each of the C levelled columns.
+        scores: S.
+    """
+
+    widths: tuple[int, ...]
+    scores: int
+
+    @property
+    def levels(self) -> int:
+        """K."""
+        return sum(self.widths)
+
+    @property
+    def size(self) -> int:
+        """K + S, the length of a row as one vector."""
+        return self.levels + self.scores
+
+    @cached_property
+    def column_of(self) -> Tensor:
+        """The column (K,) that each level belongs to."""
+        return torch.repeat_interleave(torch.arange(len(self.widths)), torch.tensor(self.widths, dtype=torch.int64))
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where the levels of each column (C,) begin among all K."""
+        widths = torch.tensor(self.widths, dtype=torch.int64)
+        return widths.cumsum(0) - widths
+
+    def vectors(self, levels_BC: Tensor, scores_BS: Tensor) -> Tensor:
+        """Encoded rows as vectors (B, K + S)."""
+        x = scores_BS.new_zeros(len(scores_BS), self.size)
+        x.scatter_(1, levels_BC + self.starts.to(levels_BC.device), 1.0)
+        x[:, self.levels :] = scores_BS
+        return x
+
+
+class GeneratorPart(nn.Module):
+    """Residual blocks of the given widths, then a linear layer. A block's input is kept beside its output."""
+
+    def __init__(self, inputs: int, blocks: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self.linears, self.norms = nn.ModuleList(), nn.ModuleList()
+        for width in blocks:
+            self.linears.append(nn.Linear(inputs, width))
+            self.norms.append(nn.BatchNorm1d(width))
+            inputs += width
+        self.last = nn.Linear(inputs, outputs)
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        """Outputs (B, O)."""
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x_BI = torch.cat([F.relu(norm(linear(x_BI))), x_BI], dim=1)
+        out: Tensor = self.last(x_BI)
+        return out
+
+
+class CriticPart(nn.Module):
+    """Hidden blocks of the given widths, then a linear layer where ``outputs`` are wanted."""
+
+    def __init__(self, inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float) -> None:
+        super().__init__()
+        self.inputs, self.blocks, self.dropout = inputs, tuple(blocks), dropout
+        widths = [inputs, *blocks] + ([] if outputs is None else [outputs])
+        self.linears = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
+        self.outputs = widths[-1]
+
+    def masks(self, rows: int, generator: torch.Generator) -> list[Tensor]:
+        """What dropout keeps, for each block (rows, width); drawn beforehand, so that a pass can be made again."""
+        if self.dropout == 0:
+            return []
+        shapes = [(rows, width) for width in self.blocks]
+        return [torch.rand(shape, generator=generator, device=generator.device) >= self.dropout for shape in shapes]
+
+    def forward(self, x_BI: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """Features (B, W) of vectors."""
+        return self._onwards(self.linears[0](x_BI), masks)
+
+    def of_codes(self, shape: Shape, levels_BC: Tensor, scores_BS: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """Features (B, W) of encoded rows: what `forward` gives for their vectors, which are never built."""
+        first = self.linears[0]
+        h = F.linear(scores_BS, first.weight[:, shape.levels :], first.bias)  # type: ignore[arg-type, index]
+        if shape.levels:
+            table = first.weight[:, : shape.levels].t().contiguous()  # type: ignore[index]
+            h = h + F.embedding_bag(levels_BC + shape.starts.to(levels_BC.device), table, mode="sum")
+        return self._onwards(h, masks)
+
+    def slope(self, x_BI: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """Gradient (B, I) of the only output in the input, as a function of the weights.
+
+        Between its kinks the critic is linear: the gradient is a product of its matrices and of gates that do not
+        depend on the weights. Written out, the penalty needs no second backward pass.
+        """
+        gates = []
+        with torch.no_grad():
+            for i in range(len(self.blocks)):
+                h_BW = self.linears[i](x_BI)
+                gate = torch.where(h_BW > 0, 1.0, SLOPE)
+                gates.append(gate * masks[i] / (1 - self.dropout) if masks else gate)
+                x_BI = h_BW * gates[-1]
+        slope_BW: Tensor = self.linears[-1].weight.expand(len(x_BI), -1)  # type: ignore[operator]
+        for linear, gate in zip(reversed(self.linears[:-1]), reversed(gates), strict=True):
+            slope_BW = (slope_BW * gate) @ linear.weight  # type: ignore[operator]
+        return slope_BW
+
+    def _onwards(self, h_BW: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """From the outputs of the first linear layer to the end."""
+        for i in range(len(self.linears)):
+            if i > 0:
+                h_BW = self.linears[i](h_BW)
+            if i < len(self.blocks):
+                h_BW = F.leaky_relu(h_BW, SLOPE)
+                h_BW = h_BW * masks[i] / (1 - self.dropout) if masks else h_BW
+        return h_BW
+
+
+class Activation(nn.Module):
+    """From a generator's outputs to rows: tanh for scores, a softmax per column for levels (CTGAN, section 4.4)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.column_of: Tensor
+        self.member_KC: Tensor
+        self.register_buffer("column_of", shape.column_of, persistent=False)
+        member = F.one_hot(shape.column_of, len(shape.widths)) if shape.levels else torch.zeros(0, 0)
+        self.register_buffer("member_KC", member.float(), persistent=False)
+
+    def forward(self, out_BO: Tensor, tau: float, generator: torch.Generator) -> Tensor:
+        """Differentiable rows (B, K + S): levels by the Gumbel-softmax at temperature ``tau``."""
+        levels = self.shape.levels
+        logits = (out_BO[:, :levels] + gumbel((len(out_BO), levels), generator)) / tau
+        return torch.cat([self._softmax(logits), out_BO[:, levels:].tanh()], dim=1)
+
+    def draw(self, out_BO: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Levels (B, C), drawn from their softmax (``generator`` None: the most probable), and scores (B, S)."""
+        levels, logits = self.shape.levels, out_BO[:, : self.shape.levels]
+        if generator is not None:
+            logits = logits + gumbel(logits.shape, generator)
+        columns = logits.split(list(self.shape.widths), dim=1) if levels else ()
+        drawn = [column.argmax(dim=1) for column in columns]
+        levels_BC = torch.stack(drawn, dim=1) if drawn else logits.new_zeros(len(logits), 0, dtype=torch.int64)
+        return levels_BC, out_BO[:, levels:].tanh()
+
+    def log_likelihood(self, out_BO: Tensor, level_B: Tensor) -> Tensor:
+        """Log-probability (B,) of one level per row, ``level_B`` counted among all K, within its column."""
+        logits = out_BO[:, : self.shape.levels]
+        same = self.column_of[level_B][:, None] == self.column_of
+        right = logits.gather(1, level_B[:, None]).squeeze(1)
+        return right - logits.masked_fill(~same, -torch.inf).logsumexp(dim=1)
+
+    def _softmax(self, logits_BK: Tensor) -> Tensor:
+        """Softmax within each column, without a loop over columns: sums are products with the membership matrix."""
+        if not self.shape.levels:
+            return logits_BK
+        with torch.no_grad():
+            index = self.column_of.expand_as(logits_BK)
+            top = logits_BK.new_full((len(logits_BK), len(self.shape.widths)), -torch.inf)
+            top = top.scatter_reduce(1, index, logits_BK, "amax")[:, self.column_of]
+        parts = (logits_BK - top).exp()
+        return parts / (parts @ self.member_KC @ self.member_KC.T)
+
+
+class Trainee(Generic[N]):
+    """A network and its Adam, as the GANs here are trained; its state can be stored."""
+
+    def __init__(self, network: N, *, rate: float, betas: tuple[float, float], decay: float) -> None:
+        self.network = network
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        self.optimizer.zero_grad()
+
+    def step(self) -> None:
+        """One step against the gathered gradients."""
+        self.optimizer.step()
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """Weights and buffers; for training also the optimiser's moments."""
+        if not training:
+            return {"network": dict(self.network.state_dict()), "moments": None}
+        moments = self.optimizer.state_dict()["state"]
+        return {
+            "network": dict(self.network.state_dict()),
+            "moments": {str(i): dict(moment) for i, moment in moments.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.network.load_state_dict(state["network"])
+        if state["moments"] is not None:
+            stored = self.optimizer.state_dict()
+            stored["state"] = {int(i): dict(moment) for i, moment in state["moments"].items()}
+            self.optimizer.load_state_dict(stored)
+
+
+@contextmanager
+def frozen(*networks: nn.Module) -> Iterator[None]:
+    """No gradients for the weights of these networks while the block runs; they flow through all the same."""
+    for network in networks:
+        network.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for network in networks:
+            network.requires_grad_(True)
+
+
+def make_generator(inputs: int, blocks: Sequence[int], outputs: int, generator: torch.Generator) -> GeneratorPart:
+    """A generator's part with weights from ``generator``."""
+    return build(GeneratorPart, inputs, tuple(blocks), outputs, generator=generator)
+
+
+def make_critic(
+    inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float, generator: torch.Generator
+) -> CriticPart:
+    """A critic's part with weights from ``generator``."""
+    return build(CriticPart, inputs, tuple(blocks), outputs, dropout, generator=generator)
+
+
+def critic_loss(of_fake_B: Tensor, of_real_B: Tensor) -> Tensor:
+    """What the critic descends, before the penalty (Gulrajani et al. 2017, Algorithm 1)."""
+    return of_fake_B.mean() - of_real_B.mean()
+
+
+def gradient_penalty(
+    critic: Callable[[Tensor], Tensor], fake_BW: Tensor, real_BW: Tensor, mix_B1: Tensor, pac: int = 1
+) -> Tensor:
+    """Mean over rows of (|gradient| - 1)² at points ``mix_B1`` of the way from fake to real (Gulrajani et al. 2017).
+
+    With ``pac`` above one the norm is that of so many rows together, which ``critic`` judges as one.
+    """
+    between = fake_BW + mix_B1 * (real_BW - fake_BW)
+    if not between.requires_grad:
+        between.requires_grad_()
+    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    return slope_penalty(slope, pac)
+
+
+def slope_penalty(slope_BW: Tensor, pac: int = 1) -> Tensor:
+    """Mean of (|gradient| - 1)² over groups of ``pac`` rows, given the gradients."""
+    penalty: Tensor = (slope_BW.reshape(len(slope_BW) // pac, -1).norm(dim=1) - 1).square().mean()
+    return penalty
+
+
+def one_hot(position_B: Tensor, width: int) -> Tensor:
+    """Conditional vectors (B, width); -1 stands for no condition, a vector of zeros."""
+    return F.one_hot(position_B + 1, width + 1)[:, 1:].float()
+
+
+def gumbel(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Standard Gumbel noise."""
+    uniform = torch.rand(tuple(shape), generator=generator, device=generator.device)
+    return -torch.log(-torch.log(uniform.clamp_(1e-9, 1 - 1e-7)))
+
+
+def proportions(total: int, weights: Sequence[int]) -> list[int]:
+    """``total`` dealt out in proportion to ``weights`` by largest remainders, each at least 1 (VT-GAN's P_r).
+
+    Where ``total`` is below the number of weights, each gets 1.
+    """
+    shares = [total * weight / sum(weights) for weight in weights]
+    parts = [1] * len(weights)
+    while sum(parts) < total:
+        parts[max(range(len(parts)), key=lambda i: shares[i] - parts[i])] += 1
+    return parts

@@ -1,0 +1,165 @@
+"""Diffusion of whole rows: Gaussian for scores, multinomial for levels (TabDDPM, Kotelnikov et al. 2022).
+
+One network sees the noised scores, the noised levels (one-hot) and the time, and predicts the noise in the scores and
+the clean levels. The loss is the squared error of the former plus the multinomial divergences averaged over columns.
+
+Readings and deviations: the paper conditions on the label and draws labels by frequency; here the target is a column
+like the others. Sampling may skip steps (`sample_steps`). Where a column is on a special value its score is noise.
+
+Shapes: N training rows, B of a batch, C columns with levels, K levels of all of them, S scores, T steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from silosynth.core.messages import Struct, check_positive
+from silosynth.core.streams import Streams
+from silosynth.models.autoencoder import Buckets, Layout
+from silosynth.models.coded import Coded, chunks, joined, span
+from silosynth.models.gaussian import gaussian_path
+from silosynth.models.layers import build, dropout, time_features
+from silosynth.models.multinomial import Multinomial
+from silosynth.models.training import Learner, batches
+
+
+@dataclass(frozen=True, slots=True)
+class TabDDPMConfig(Struct):
+    """Sizes and training. The paper tunes most of them for each table; its ranges are given."""
+
+    steps: int = 20_000  # iterations (paper: 5 000 to 20 000)
+    batch: int = 1024  # (paper: 256 or 4096)
+    layers: tuple[int, ...] = (512, 512, 512, 512)  # hidden widths of the network (paper: 2 to 8 of 128 to 1024)
+    time: int = 128  # width of the embedding of the time
+    dropout: float = 0.0
+    rate: float = 1e-3  # AdamW's, at first; falls linearly to zero (paper: 1e-5 to 3e-3)
+    decay: float = 1e-4  # weight decay
+    average: float = 0.0  # length of the moving average of the weights as a share of all steps; 0 for none
+    diffusion_steps: int = 1000  # T (paper: 100 or 1000)
+    variances: Literal["linear", "cosine"] = "cosine"  # how they grow over its steps
+    sample_steps: int = 1000  # of these, how many are taken to sample
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(self, "steps", "batch", "layers", "time", "rate", "diffusion_steps", "sample_steps")
+
+
+class Denoiser(nn.Module):
+    """Linear layers with ReLU and dropout; the embedded time is added to the embedded row (paper, section 3)."""
+
+    def __init__(self, size: int, layers: tuple[int, ...], time: int, rate: float) -> None:
+        super().__init__()
+        self.rate, self.width = rate, time
+        self.when = nn.Sequential(nn.Linear(time, time), nn.SiLU(), nn.Linear(time, time))
+        self.enter, self.leave = nn.Linear(size, time), nn.Linear(layers[-1], size)
+        self.layers = nn.ModuleList(
+            nn.Linear(wide, narrow) for wide, narrow in zip((time, *layers), layers, strict=False)
+        )
+
+    def forward(self, x_BI: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Outputs (B, K + S) at times in (0, 1]; dropout only where ``generator`` is given."""
+        h: Tensor = self.enter(x_BI) + self.when(time_features(t_B, self.width))
+        for layer in self.layers:
+            h = dropout(F.relu(layer(h)), self.rate, generator)
+        out: Tensor = self.leave(h)
+        return out
+
+
+class RowDiffusion:
+    """The network, its training and its sampling."""
+
+    def __init__(self, coded: Coded, config: TabDDPMConfig, streams: Streams, device: torch.device) -> None:
+        self.coded, self.config, self.streams, self.device = coded, config, streams, device
+        self.shape = coded.shape
+        self.gaussian = gaussian_path(config.diffusion_steps, config.variances, "noise")
+        self.multinomial = Multinomial(coded.shape.widths, self.gaussian.alpha_bar).to(device)
+        self.buckets = Buckets(Layout(coded.shape.widths, coded.level_of)).to(device)
+        sizes = (coded.shape.size, config.layers, 2 * math.ceil(config.time / 2), config.dropout)
+        self.network = build(Denoiser, *sizes, generator=streams.child("weights").torch()).to(device)
+        self.learner = Learner(
+            self.network, rate=config.rate, steps=config.steps, schedule="constant", decay=config.decay,
+            average=config.average,
+        )  # fmt: skip
+
+    def train(self, part: int, parts: int) -> None:
+        """Train for one of ``parts`` equal parts of all steps."""
+        config, learner = self.config, self.learner
+        draw = self.streams.child("part", part).torch(self.device)
+        order = batches(len(self.coded), config.batch, draw)
+        for _ in range(span(config.steps, part, parts)):
+            learner.rate = config.rate * (1 - learner.step / config.steps)
+            learner.descend(self.loss(*self.coded.batch(next(order), draw), draw))
+        if part == parts - 1:
+            learner.settle()
+
+    def loss(self, levels_BC: Tensor, scores_BS: Tensor, draw: torch.Generator) -> Tensor:
+        """The squared error of the noise plus the mean over columns of the variational bound (paper, eq. 9)."""
+        t_B = torch.randint(self.gaussian.steps, (len(levels_BC),), generator=draw, device=self.device)
+        noise = torch.randn(scores_BS.shape, generator=draw, device=self.device)
+        noisy = self.multinomial.noised(levels_BC, t_B, draw)
+        logits, guess = self._predict(noisy, self.gaussian.noised(scores_BS, t_B, noise), t_B, draw)
+        total = logits.new_zeros(())
+        if self.shape.scores:
+            total = total + (guess - noise).square().mean()
+        if self.shape.levels:
+            kl_B = self.multinomial.divergence(logits, levels_BC, noisy, t_B)
+            total = total + self.gaussian.steps * kl_B.mean() / len(self.shape.widths)
+        return total
+
+    @torch.no_grad()
+    def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
+        """Rows (n, C) and (n, S): noise, carried back step by step."""
+        draw = streams.torch(self.device)
+        return joined([self._denoised(size, draw) for size in chunks(n, 4 * self.shape.size)])
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """All that is needed to continue training, or (smaller) to sample."""
+        return {
+            "learner": self.learner.state() if training else None,
+            "network": None if training else dict(self.network.state_dict()),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        if state["learner"] is None:
+            self.network.load_state_dict(state["network"])
+        else:
+            self.learner.restore(state["learner"])
+
+    def _predict(
+        self, levels_BC: Tensor, scores_BS: Tensor, t_B: Tensor, draw: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (B, K) of the clean levels and the noise (B, S) in the scores."""
+        x = self.shape.vectors(levels_BC, scores_BS)
+        out = self.network(x, (t_B + 1) / self.gaussian.steps, draw)
+        return out[:, : self.shape.levels], out[:, self.shape.levels :]
+
+    def _denoised(self, rows: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Levels and scores after all kept steps."""
+        kept = torch.linspace(self.gaussian.steps - 1, 0, self.config.sample_steps).round().long().unique().flip(0)
+        levels = self.multinomial.uniform(rows, draw)
+        scores = torch.randn(rows, self.shape.scores, generator=draw, device=self.device)
+        for t, s in zip(kept.tolist(), [*kept.tolist()[1:], -1], strict=True):
+            t_B, s_B = (torch.full((rows,), time, device=self.device) for time in (t, s))
+            logits, guess = self._predict(levels, scores, t_B, None)
+            scores = self._score_step(scores, guess, t, s, draw)
+            law = self.multinomial.log_posterior(levels, self.multinomial.normalised(logits), t_B, s_B)
+            levels = self.buckets.draw(law, draw)
+        return levels, scores
+
+    def _score_step(self, x_BS: Tensor, noise_BS: Tensor, t: int, s: int, draw: torch.Generator) -> Tensor:
+        """From time t to s < t by the posterior of the predicted clean scores (Ho et al. 2020, eqs. 6 and 7)."""
+        a, before = float(self.gaussian.alpha_bar[t]), float(self.gaussian.alpha_bar[s]) if s >= 0 else 1.0
+        clean = ((x_BS - math.sqrt(1 - a) * noise_BS) / math.sqrt(a)).clamp(-_FARTHEST, _FARTHEST)
+        mean = (math.sqrt(before) * (1 - a / before) * clean + math.sqrt(a / before) * (1 - before) * x_BS) / (1 - a)
+        spread = math.sqrt((1 - before) / (1 - a) * (1 - a / before))
+        return mean + spread * torch.randn(x_BS.shape, generator=draw, device=self.device)
+
+
+_FARTHEST = 6.0  # normal scores do not lie beyond; the first steps divide by next to nothing

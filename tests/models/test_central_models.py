@@ -1,0 +1,177 @@
+"""The central baselines' models: losses against slow versions, and each one's peculiarities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from silosynth.core.streams import Streams
+from silosynth.models.coded import Coded, chunks, span
+from silosynth.models.conv_gan import ConvolutionalGAN, CTABGANConfig, ImageCritic, ImageGenerator, information_loss
+from silosynth.models.ctgan import ConditionalGAN, CTGANConfig, levels_of
+from silosynth.models.gan import Shape, gradient_penalty
+from silosynth.models.tabddpm import RowDiffusion, TabDDPMConfig
+from silosynth.models.tvae import TVAE, TVAEConfig
+from silosynth.models.wgan import WassersteinGAN, WGANConfig
+
+CPU = torch.device("cpu")
+SHAPE = Shape((3, 2, 4), 2)
+MODELS = [
+    (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4)),
+    (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4, pac=10)),
+    (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, classifier=(8,))),
+    (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, adversary="wasserstein", information=0)),
+    (TVAE, TVAEConfig(epochs=2, batch=20, encoder=(8,), decoder=(8,), embedding=3)),
+    (RowDiffusion, TabDDPMConfig(steps=4, batch=20, layers=(8,), time=4, diffusion_steps=6, sample_steps=6)),
+    (WassersteinGAN, WGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,))),
+    (WassersteinGAN, WGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), hard=False)),
+]
+
+
+def generator(*path):
+    return Streams(0).child(*path).torch()
+
+
+def coded(rows=60, shape=SHAPE, target=1):
+    """Two categorical columns, a score with modes 0 and 1 of the third, and a score that is always on."""
+    draw = generator("coded")
+    levels = [torch.randint(width, (rows,), generator=draw) for width in shape.widths]
+    scores = torch.rand(rows, shape.scores, generator=draw) * 2 - 1
+    scores[:, 0] = torch.where(levels[2] < 2, scores[:, 0], 0.0)
+    return Coded(shape, torch.stack(levels, dim=1), scores, (0, 1), (2, -1), (2, 1), target)
+
+
+def make(kind, config, rows=60):
+    return kind(coded(rows), config, Streams(0).child("model"), CPU)
+
+
+def test_tvae_loss_equals_a_loop_over_rows_and_columns():
+    model, rows = make(TVAE, TVAEConfig(encoder=(8,), decoder=(7,), embedding=3, factor=2.0)), coded()
+    noise = torch.randn(60, 3, generator=generator("noise"))
+    with torch.no_grad():
+        model.network.log_spread.weight.copy_(torch.tensor([[-1.0, -9.0]]))  # the second is below the least
+        fast = float(model.loss(rows.levels, rows.scores, noise))
+        mean, logvar = model.network.encode(SHAPE.vectors(rows.levels, rows.scores))
+        out = model.network.decoder(mean + (0.5 * logvar).exp() * noise)
+    spreads, total = (np.exp(-1.0), 0.01), 0.0
+    for i in range(60):
+        likelihood = 0.0
+        for c, logits in enumerate(out[i, :9].split([3, 2, 4])):
+            likelihood += float(logits.log_softmax(dim=0)[rows.levels[i, c]])
+        for s, on in enumerate((rows.levels[i, 2] < 2, True)):
+            law = torch.distributions.Normal(out[i, 9 + s].tanh(), torch.tensor(spreads[s]).float())
+            if on:  # up to the constant that no weight moves
+                likelihood += float(law.log_prob(rows.scores[i, s])) + 0.5 * np.log(2 * np.pi)
+        posterior = torch.distributions.Normal(mean[i], (0.5 * logvar[i]).exp())
+        prior = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+        total += float(torch.distributions.kl_divergence(posterior, prior).sum()) - 2.0 * likelihood
+    assert fast == pytest.approx(total / 60, rel=1e-4)
+
+
+def test_tabddpm_loss_is_the_squared_error_plus_the_mean_bound():
+    model, rows = make(RowDiffusion, TabDDPMConfig(layers=(8,), time=4, diffusion_steps=6)), coded()
+    with torch.no_grad():
+        fast = float(model.loss(rows.levels, rows.scores, generator("loss")))
+        draw = generator("loss")
+        t = torch.randint(6, (60,), generator=draw)
+        noise = torch.randn(60, 2, generator=draw)
+        noisy = model.multinomial.noised(rows.levels, t, draw)
+        a = model.gaussian.alpha_bar[t][:, None]
+        x = torch.cat(
+            [F.one_hot(noisy[:, c], width) for c, width in enumerate(SHAPE.widths)]
+            + [a.sqrt() * rows.scores + (1 - a).sqrt() * noise],
+            dim=1,
+        )
+        out = model.network(x, (t + 1) / 6)
+        bound = 6 * model.multinomial.divergence(out[:, :9], rows.levels, noisy, t).mean() / 3
+    assert fast == pytest.approx(float((out[:, 9:] - noise).square().mean() + bound), rel=1e-5)
+
+
+def test_scores_that_say_nothing_are_noise():
+    rows = coded(rows=4000)
+    _, scores = rows.batch(torch.arange(4000), generator("batch"))
+    on = rows.levels[:, 2] < 2
+    assert torch.equal(scores[on, 0], rows.scores[on, 0]) and torch.equal(scores[:, 1], rows.scores[:, 1])
+    assert float(scores[~on, 0].std()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_information_loss_compares_means_and_standard_deviations():
+    fake, real = (torch.randn(50, 4, generator=generator(name)) for name in ("fake", "real"))
+    means = np.linalg.norm(fake.numpy().mean(axis=0) - real.numpy().mean(axis=0))
+    spreads = np.linalg.norm(fake.numpy().std(axis=0) - real.numpy().std(axis=0))
+    assert float(information_loss(fake, real)) == pytest.approx(means + spreads, rel=1e-5)
+    assert float(information_loss(fake, fake)) == 0.0
+
+
+@pytest.mark.parametrize("size", [1, 16, 17, 64, 65, 300])
+def test_images_hold_rows_of_any_length(size):
+    x = torch.randn(5, size, generator=generator("x", size))
+    critic, made = ImageCritic(size, 2), ImageGenerator(3, size, 2)
+    for network in (critic, made):
+        for weight in network.parameters():
+            torch.nn.init.normal_(weight, 0.0, 0.1, generator=generator("weights"))
+    assert critic(x).shape == (5, 1) and made(x[:, :1].expand(-1, 3)).shape == (5, size)
+    assert gradient_penalty(critic, x, x + 1, torch.rand(5, 1, generator=generator("mix"))).isfinite()
+
+
+def test_the_class_loss_does_not_look_at_the_target():
+    model, rows = make(*MODELS[2]), coded()
+    x = SHAPE.vectors(rows.levels, rows.scores)
+    other = x.clone()
+    other[:, 3:5] = 1 - x[:, 3:5]
+    both = [model._class_loss(row, generator("masks")).detach() for row in (x, other)]
+    masks = model.classifier.network.masks(60, generator("masks"))
+    blind = x.clone()
+    blind[:, 3:5] = 0
+    laws = model.classifier.network(blind, masks).log_softmax(dim=1).detach()
+    for loss, levels in zip(both, (rows.levels[:, 1], 1 - rows.levels[:, 1]), strict=True):
+        assert float(loss) == pytest.approx(float(F.nll_loss(laws, levels)), rel=1e-5)
+
+
+def test_hard_levels_are_one_hot_with_the_gradient_of_soft_ones():
+    model = make(*MODELS[6])
+    soft = torch.tensor([[0.2, 0.5, 0.3, 0.9, 0.1, 0.1, 0.2, 0.3, 0.4]], requires_grad=True)
+    hard = model._sharpened(soft)
+    assert hard.detach().round(decimals=6).tolist() == [[0, 1, 0, 1, 0, 0, 0, 0, 1]]
+    weight = torch.arange(9.0)
+    assert torch.equal(torch.autograd.grad((hard * weight).sum(), soft)[0][0], weight)
+
+
+def test_positions_are_told_apart_from_levels():
+    assert levels_of(SHAPE, (0, 2)).tolist() == [0, 1, 2, 5, 6, 7, 8]
+    assert levels_of(SHAPE, ()).tolist() == []
+
+
+@pytest.mark.parametrize(("kind", "config"), MODELS)
+def test_parts_change_the_weights_and_samples_are_rows(kind, config):
+    model = make(kind, config)
+    before = {name: tensor.clone() for name, tensor in _weights(model).items()}
+    for part in range(2):
+        model.train(part, 2)
+    assert any(not torch.equal(before[name], tensor) for name, tensor in _weights(model).items())
+    levels, scores = model.sample(130, Streams(0).child("sample"))
+    assert levels.shape == (130, 3) and scores.shape == (130, 2) and scores.isfinite().all()
+    assert (levels >= 0).all() and (levels < torch.tensor(SHAPE.widths)).all()
+
+
+@pytest.mark.parametrize(("kind", "config"), MODELS)
+def test_a_model_without_rows_draws_what_the_trained_one_draws(kind, config):
+    model, empty = make(kind, config), make(kind, config, rows=0)
+    model.train(0, 1)
+    empty.restore(model.state(training=False))
+    for one, other in zip(model.sample(50, Streams(3)), empty.sample(50, Streams(3)), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_part_of_all_steps():
+    assert [span(10, part, 4) for part in range(4)] == [2, 3, 2, 3]
+    assert sum(span(3, part, 20) for part in range(20)) == 3
+    assert sum(chunks(20_001, 300)) == 20_001 and list(chunks(0, 300)) == []
+    assert max(chunks(5000, 10_000)) <= 2**24 // 10_000
+
+
+def _weights(model):
+    network = model.network if hasattr(model, "network") else model.generator.network
+    return dict(network.named_parameters())

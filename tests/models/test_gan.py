@@ -1,0 +1,188 @@
+"""The GANs' building blocks against loops, finite differences, and the laws they must have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from silosynth.core.streams import Streams
+from silosynth.models.gan import (
+    Activation,
+    Shape,
+    Trainee,
+    gradient_penalty,
+    make_critic,
+    make_generator,
+    one_hot,
+    proportions,
+    slope_penalty,
+)
+from silosynth.runtime.wire import pack, unpack
+
+shapes = st.builds(Shape, st.lists(st.integers(2, 9), max_size=6).map(tuple), st.integers(0, 4))
+
+
+def generator(*path):
+    return Streams(0).child(*path).torch()
+
+
+def rows_of(shape, rows=7):
+    draw = generator("rows", str(shape))
+    levels = [torch.randint(width, (rows,), generator=draw) for width in shape.widths]
+    stacked = torch.stack(levels, dim=1) if levels else torch.zeros(rows, 0, dtype=torch.int64)
+    return stacked, torch.randn(rows, shape.scores, generator=draw)
+
+
+def outputs_of(shape, rows=7):
+    return torch.randn(rows, shape.size, generator=generator("outputs", str(shape))) * 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(shapes)
+def test_vectors_are_one_hot_levels_and_then_scores(shape):
+    levels, scores = rows_of(shape)
+    slow = [torch.nn.functional.one_hot(levels[:, c], width) for c, width in enumerate(shape.widths)]
+    assert torch.equal(shape.vectors(levels, scores), torch.cat([*slow, scores], dim=1).float())
+
+
+@settings(max_examples=30, deadline=None)
+@given(shapes.filter(lambda shape: shape.size > 0), st.sampled_from([0.0, 0.5]))
+def test_a_critic_reads_codes_as_it_reads_their_vectors(shape, dropout):
+    critic = make_critic(shape.size, (6, 5), 2, dropout, generator("weights"))
+    levels, scores = rows_of(shape)
+    masks = critic.masks(len(levels), generator("masks"))
+    assert len(masks) == (2 if dropout else 0)
+    fast, slow = critic.of_codes(shape, levels, scores, masks), critic(shape.vectors(levels, scores), masks)
+    torch.testing.assert_close(fast, slow)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shapes)
+def test_activation_equals_a_loop_over_columns(shape):
+    """The same noise, then torch's softmax column by column, and tanh."""
+    out, tau = outputs_of(shape), 0.7
+    fast = Activation(shape)(out, tau, generator("noise"))
+    uniform = torch.rand(len(out), shape.levels, generator=generator("noise")).clamp(1e-9, 1 - 1e-7)
+    noisy = (out[:, : shape.levels] - torch.log(-torch.log(uniform))) / tau
+    slow = [part.softmax(dim=1) for part in noisy.split(list(shape.widths), dim=1)] if shape.widths else []
+    torch.testing.assert_close(fast, torch.cat([*slow, out[:, shape.levels :].tanh()], dim=1))
+
+
+def test_activation_has_the_gradient_of_a_loop_and_bears_large_outputs():
+    shape = Shape((3, 2), 1)
+    out = (outputs_of(shape) * 100).requires_grad_()
+    weight = torch.randn(7, 6, generator=generator("weight"))
+    (fast,) = torch.autograd.grad((Activation(shape)(out, 0.2, generator("noise")) * weight).sum(), out)
+    uniform = torch.rand(7, 5, generator=generator("noise")).clamp(1e-9, 1 - 1e-7)
+    noisy = (out[:, :5] - torch.log(-torch.log(uniform))) / 0.2
+    rows = torch.cat([noisy[:, :3].softmax(dim=1), noisy[:, 3:].softmax(dim=1), out[:, 5:].tanh()], dim=1)
+    (slow,) = torch.autograd.grad((rows * weight).sum(), out)
+    assert fast.isfinite().all()
+    torch.testing.assert_close(fast, slow)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shapes.filter(lambda shape: shape.levels > 0))
+def test_log_likelihood_equals_a_loop_over_rows(shape):
+    out = outputs_of(shape)
+    level = torch.randint(shape.levels, (len(out),), generator=generator("level", str(shape)))
+    laws = torch.cat([p.log_softmax(dim=1) for p in out[:, : shape.levels].split(list(shape.widths), dim=1)], dim=1)
+    slow = torch.stack([laws[row, position] for row, position in enumerate(level.tolist())])
+    torch.testing.assert_close(Activation(shape).log_likelihood(out, level), slow)
+
+
+def test_levels_are_drawn_with_the_softmax_probabilities():
+    shape, rows = Shape((3, 2), 1), 60_000
+    logits = torch.tensor([0.0, 1.0, -1.0, 0.5, -0.5])
+    out = torch.cat([logits, torch.tensor([0.3])]).expand(rows, -1)
+    levels, scores = Activation(shape).draw(out, generator("draw"))
+    for c, law in enumerate(logits.split([3, 2])):
+        shares = torch.bincount(levels[:, c], minlength=len(law)) / rows
+        torch.testing.assert_close(shares, law.softmax(dim=0), atol=0.01, rtol=0)
+    assert torch.equal(scores, out[:, 5:].tanh())
+    modes, _ = Activation(shape).draw(out[:3], None)
+    assert modes.tolist() == [[1, 0]] * 3
+
+
+@pytest.mark.parametrize("pac", [1, 3])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_penalty_is_that_of_finite_differences(pac, dropout):
+    """Slopes of the critic by central differences, in float64."""
+    width, rows, step = 5, 12, 1e-6
+    critic = make_critic(width * pac, (8, 6), 1, dropout, generator("weights")).double()
+    masks = critic.masks(rows // pac, generator("masks"))
+    fake, real = (torch.randn(rows, width, generator=generator(name)).double() for name in ("fake", "real"))
+    mix = torch.rand(rows // pac, 1, generator=generator("mix")).double().repeat_interleave(pac, dim=0)
+
+    def judge(x):
+        return critic(x.reshape(rows // pac, -1), masks)
+
+    packed = (fake + mix * (real - fake)).reshape(rows // pac, -1)
+    slopes = torch.zeros_like(packed)
+    for i in range(packed.shape[1]):
+        aside = torch.zeros_like(packed)
+        aside[:, i] = step
+        slopes[:, i] = ((judge(packed + aside) - judge(packed - aside)) / (2 * step)).squeeze(1).detach()
+    wanted = float((slopes.norm(dim=1) - 1).square().mean())
+    assert gradient_penalty(judge, fake, real, mix, pac).item() == pytest.approx(wanted, rel=1e-6)
+    assert slope_penalty(critic.slope(packed, masks)).item() == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_penalty_written_out_has_the_gradients_of_the_one_by_autograd(dropout):
+    critic = make_critic(4, (8, 6), 1, dropout, generator("weights")).double()
+    masks = critic.masks(10, generator("masks"))
+    x, nothing = torch.randn(10, 4, generator=generator("x")).double(), torch.zeros(10, 1).double()
+    weights = [linear.weight for linear in critic.linears]
+    slow = torch.autograd.grad(gradient_penalty(lambda at: critic(at, masks), x, x, nothing), weights)
+    fast = torch.autograd.grad(slope_penalty(critic.slope(x, masks)), weights)
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_no_condition_is_a_vector_of_zeros():
+    assert one_hot(torch.tensor([1, -1]), 3).tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert one_hot(torch.tensor([-1]), 0).shape == (1, 0)
+
+
+def test_a_trainee_goes_on_from_its_state_to_the_same_weights():
+    def trainee():
+        return Trainee(make_generator(3, (4,), 2, generator("weights")), rate=0.1, betas=(0.5, 0.9), decay=0.01)
+
+    def step(one, name):
+        one.clear()
+        one.network(torch.randn(6, 3, generator=generator(name))).square().mean().backward()
+        one.step()
+
+    straight, resumed = trainee(), trainee()
+    step(straight, "first")
+    resumed.restore(unpack(pack(straight.state(training=True))))
+    for one in (straight, resumed):
+        step(one, "second")
+    for name, tensor in straight.network.state_dict().items():
+        assert torch.equal(tensor, resumed.network.state_dict()[name])
+
+
+weights = st.lists(st.integers(1, 50), min_size=1, max_size=8)
+
+
+@given(st.integers(1, 300), weights)
+def test_proportions_add_up_and_leave_nobody_out(total, shares):
+    parts = proportions(total, shares)
+    assert sum(parts) == max(total, len(shares))
+    assert min(parts) >= 1
+
+
+@given(st.integers(1, 300), weights)
+def test_proportions_are_within_one_of_exact_where_all_shares_reach_one(total, shares):
+    exact = [total * share / sum(shares) for share in shares]
+    if min(exact) >= 1:
+        assert all(abs(part - wanted) < 1 for part, wanted in zip(proportions(total, shares), exact, strict=True))
+
+
+def test_proportions_of_a_tenth_do_not_round_to_nothing():
+    assert proportions(256, [9, 1]) == [230, 26]
+    assert proportions(3, [1000, 1, 1]) == [1, 1, 1]
+    assert proportions(256, [1, 1, 1]) == [86, 85, 85]
