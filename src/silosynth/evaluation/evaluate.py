@@ -12,8 +12,10 @@ from silosynth.core.errors import ConfigError
 from silosynth.evaluation.coding import Coded, check_silos, check_target, code_tables
 from silosynth.evaluation.disclosure import exact_copies, neighbours
 from silosynth.evaluation.downstream import HOLDOUT_NEEDED, downstream
-from silosynth.evaluation.fidelity import Floor, column_shape, compare, pair_trend, size_scale
+from silosynth.evaluation.fidelity import Comparison, Floor, column_shape, compare, pair_trend, size_scale
+from silosynth.evaluation.gan_similarity import similarity
 from silosynth.evaluation.overlays import column_scores, pair_matrices
+from silosynth.evaluation.paper_gan import classifier_differences
 from silosynth.evaluation.paper_utility import outputs, silofuse_utility
 from silosynth.evaluation.resemblance import resemblance
 from silosynth.evaluation.scores import Progress, Report, Rows, Score, Skipped
@@ -45,7 +47,7 @@ def evaluate(
     ledger: Sequence[Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
     max_rows: int = MAX_ROWS,
-    figures: Literal["quick", "all"] = "quick",
+    figures: Literal["quick", "all", "gan"] = "quick",
 ) -> Report:
     """Measure how faithful, useful and disclosive a synthetic table is.
 
@@ -60,14 +62,15 @@ def evaluate(
         ledger: the run's ledger entries, handed through to the report.
         progress: called with the name of a stage and the share of the work done.
         max_rows: larger tables are evaluated on a random subset of this many rows (exact copies on all of them).
-        figures: "quick" leaves the paper's utility out where it takes long; "all" computes it in any case.
+        figures: "quick" leaves SiloFuse's utility out where it takes long; "all" computes it in any case, and the
+            figures of the VT-GAN paper; "gan" computes only these, beside column shapes and pair trends.
 
     Raises:
         DataError: the tables cannot be compared; the message names the column, the table and the remedy.
         ConfigError: an option is not valid.
     """
-    if figures not in ("quick", "all"):
-        raise ConfigError("figures must be 'quick' or 'all'", figures)
+    if figures not in ("quick", "all", "gan"):
+        raise ConfigError("figures must be 'quick', 'all' or 'gan'", figures)
     if max_rows < 1:
         raise ConfigError("max_rows must be at least 1", max_rows)
     tell: Progress = progress or (lambda stage, share: None)
@@ -77,24 +80,21 @@ def evaluate(
     fields = coded["training"].fields
     owners: tuple[str | None, ...] = check_silos(silos, fields) if silos is not None else (None,) * len(fields)
     position = None if target is None else check_target(target, fields)
-    streams = np.random.default_rng(seed).spawn(8)
-    copies = exact_copies(coded["training"], coded.get("hold-out"), coded["synthetic"], streams[0])
+    streams = np.random.default_rng(seed).spawn(9)
+    holdouts = coded.get("hold-out")
+    copies = [] if figures == "gan" else exact_copies(coded["training"], holdouts, coded["synthetic"], streams[0])
     tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
 
     tell("fidelity", 0.05)
     compared = compare(tables.train, tables.synthetic, streams[3])
     floor = _floor(tables, streams[3])
     results = [*column_shape(compared, floor), *pair_trend(compared, floor, owners)]
-    tell("two-sample", 0.35)
-    trees, lines = (_separations(tables, kind, streams[4]) for kind in ("xgboost", "logistic"))
-    results += [two_sample_auc("xgboost", *trees, tables.note), two_sample_auc("logistic", *lines, tables.note)]
-    tell("resemblance", 0.6)
-    results += resemblance(compared, floor, *trees)
-    tell("utility", 0.62)
-    results += _downstream(tables, position, streams[5])
-    results.append(_paper_utility(tables, figures, streams[6], tell))
-    tell("disclosure", 0.9)
-    results += [*copies, *neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])]
+    if figures != "gan":
+        results += _general(tables, compared, floor, position, figures, streams, tell)
+        results += [*copies, *neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])]
+    if figures != "quick":
+        tell("figures of GAN papers", 0.92 if figures == "all" else 0.4)
+        results += _gan(tables, compared, floor, position, owners, streams[8])
     report = Report(
         scores=tuple(r for r in results if isinstance(r, Score)),
         skipped=tuple(r for r in results if isinstance(r, Skipped)),
@@ -107,6 +107,42 @@ def evaluate(
     )
     tell("done", 1.0)
     return report
+
+
+def _general(
+    tables: Tables,
+    compared: Comparison,
+    floor: Floor | None,
+    target: int | None,
+    figures: str,
+    streams: Sequence[np.random.Generator],
+    tell: Progress,
+) -> list[Score | Skipped]:
+    """Telling apart, resemblance and utility."""
+    tell("two-sample", 0.35)
+    trees, lines = (_separations(tables, kind, streams[4]) for kind in ("xgboost", "logistic"))
+    results = [two_sample_auc("xgboost", *trees, tables.note), two_sample_auc("logistic", *lines, tables.note)]
+    tell("resemblance", 0.6)
+    results += resemblance(compared, floor, *trees)
+    tell("utility", 0.62)
+    results += _downstream(tables, target, streams[5])
+    results.append(_paper_utility(tables, figures, streams[6], tell))
+    tell("disclosure", 0.9)
+    return results
+
+
+def _gan(
+    tables: Tables,
+    compared: Comparison,
+    floor: Floor | None,
+    target: int | None,
+    owners: Sequence[str | None],
+    rng: np.random.Generator,
+) -> list[Score | Skipped]:
+    """The figures of the VT-GAN paper."""
+    found = classifier_differences(tables.train, tables.holdout, tables.synthetic, target, rng)
+    pair, samples = (tables.train, tables.synthetic), (tables.real_a, tables.real_b)
+    return [*found, *similarity(compared, floor, pair, samples, owners, rng)]
 
 
 def _tables(coded: Mapping[str, Coded], rng: np.random.Generator) -> Tables:
