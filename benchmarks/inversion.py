@@ -24,6 +24,7 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
 from silosynth.model import resolve_device
+from silosynth.privacy.sealed import seats
 
 ROWS, TESTED = 10_000, 2000
 
@@ -32,8 +33,9 @@ def latents(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """What each silo sends: the conversation is driven by hand up to that message."""
     federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
     entry, cpu = algorithm("silofuse"), resolve_device("cpu")
+    seated = seats(federation.roster, Streams(0).child("seats"))
     parties = {
-        silo: entry.party(table, federation.schemas[silo], Streams(0).child("party", silo), cpu)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).child("party", silo), cpu)
         for silo, table in federation.tables.items()
     }
     talk = entry.coordinate(federation.roster, entry.configure("balanced"), Streams(0), cpu)

@@ -23,6 +23,7 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
+from silosynth.privacy.sealed import seats
 
 REPEATS = 5
 OPTIONS = {"coder.steps": 500, "latent.steps": 500}
@@ -31,8 +32,9 @@ OPTIONS = {"coder.steps": 500, "latent.steps": 500}
 def direct(federation: ss.Federation) -> None:
     """The algorithm without a runtime."""
     entry, cpu = algorithm("silofuse"), torch.device("cpu")
+    seated = seats(federation.roster, Streams(0).child("seats"))
     parties = {
-        silo: entry.party(table, federation.schemas[silo], Streams(0).child("party", silo), cpu)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).child("party", silo), cpu)
         for silo, table in federation.tables.items()
     }
     config = entry.configure("fast", OPTIONS)

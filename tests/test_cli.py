@@ -19,7 +19,7 @@ from silosynth.cli import app
 
 COMMANDS = [
     (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
-    ("datasets", "fetch"), ("party",),
+    ("datasets", "fetch"), ("party",), ("bench",), ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"),
 ]  # fmt: skip
 
 PLAN = """

@@ -29,6 +29,7 @@ from silosynth.evaluation import evaluate
 from silosynth.federation import Federation, simulate
 from silosynth.model import Model, as_dict, load, resolve_device, whole_number
 from silosynth.party import spawn
+from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
@@ -82,10 +83,11 @@ def fit(
     start = partial(entry.coordinate, federation.roster, config, streams.child("coordinator"), where)
     with _run_folder(folder, mark) as place:
         store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
-        link = _link(runtime, entry, algorithm_name, federation, streams, where, store)
+        seated = seats(federation.roster, streams.child("seats"))
+        link = _link(runtime, entry, algorithm_name, federation, seated, streams, where, store)
         with link, _watching(progress) as watch:
             coordinator = drive(start, link, ledger, store, watch, resume, threads=threads, seconds=checkpoint_every)
-            parts = _trained(link, store, entry, federation, where)
+            parts = _trained(link, store, entry, federation, seated, where)
     return Model(
         algorithm_name, preset, seed, config, federation.roster, federation.columns, federation.schemas,
         federation.flavour, coordinator, parts, federation.rows, [as_dict(record) for record in ledger.records], where,
@@ -104,28 +106,29 @@ def _checked(
 
 
 def _link(
-    runtime: str, entry: Algorithm, name: str, federation: Federation, streams: Streams, device: torch.device,
-    store: CheckpointStore,
+    runtime: str, entry: Algorithm, name: str, federation: Federation, seated: Mapping[str, Seat], streams: Streams,
+    device: torch.device, store: CheckpointStore,
 ) -> Link:  # fmt: skip
     if runtime == "processes":
-        return spawn(name, federation, streams.seed, str(device), store.parties)
+        return spawn(name, federation, seated, streams.seed, str(device), store.parties)
     parties = {
-        silo: entry.party(table, federation.schemas[silo], streams.child("party", silo), device)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.child("party", silo), device)
         for silo, table in federation.tables.items()
     }
     return InProcess(parties, store.parties)
 
 
 def _trained(
-    link: Link, store: CheckpointStore, entry: Algorithm, federation: Federation, device: torch.device
-) -> dict[str, dict[str, Any]]:
+    link: Link, store: CheckpointStore, entry: Algorithm, federation: Federation, seated: Mapping[str, Seat],
+    device: torch.device,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Each silo's part of the model: it writes its state to its own folder, from which this simulation reads it."""
     last = store.latest()
     number = 1 if last is None else last.number + 1
     link.save(number)
     parts = {}
     for silo, schema in federation.schemas.items():
-        party = entry.party(Table(()), schema, Streams(0), device)
+        party = entry.party(Table(()), schema, seated[silo], Streams(0), device)
         party.restore(PartStore(store.parties / silo).load(number))
         parts[silo] = party.trained()
     return parts

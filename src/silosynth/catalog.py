@@ -9,13 +9,18 @@ from typing import Any
 
 import torch
 
+from silosynth.algorithms.central import conversation as central
+from silosynth.algorithms.central.options import PRESETS as CENTRAL
 from silosynth.algorithms.silofuse import end_to_end, stacked
+from silosynth.algorithms.vtgan import conversation as vtgan
+from silosynth.algorithms.vtgan.silo import Silo as VTGANSilo
 from silosynth.core.conversation import Conversation, Party
 from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import Seat
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Algorithm:
     Attributes:
         summary: one sentence for ``--help``.
         presets: configs by name.
-        party: makes a silo's side from (table, schema, streams, device).
+        party: makes a silo's side from (table, schema, seat, streams, device).
         coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation.
         synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation.
         central: whether it wants a federation of one silo.
@@ -33,7 +38,7 @@ class Algorithm:
 
     summary: str
     presets: Mapping[str, Any]
-    party: Callable[[Table, Schema, Streams, torch.device], Party]
+    party: Callable[[Table, Schema, Seat, Streams, torch.device], Party]
     coordinate: Callable[..., Conversation[dict[str, Any]]]
     synthesise: Callable[..., Conversation[dict[str, Table]]]
     central: bool = False
@@ -58,6 +63,11 @@ class Algorithm:
             )
 
 
+def _central(name: str, summary: str) -> Algorithm:
+    """A baseline that sees all columns: all of them have one conversation."""
+    return Algorithm(summary, CENTRAL[name], central.CentralParty, central.coordinate, central.synthesise, central=True)
+
+
 ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
@@ -75,6 +85,15 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "the same with all columns in one silo",
         end_to_end.PRESETS, end_to_end.EndToEndParty, end_to_end.coordinate, stacked.synthesise, central=True,
     ),
+    "vtgan": Algorithm(
+        "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",
+        vtgan.PRESETS, VTGANSilo, vtgan.coordinate, vtgan.synthesise,
+    ),
+    "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
+    "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),
+    "tvae": _central("tvae", "a variational autoencoder of all columns in one silo (TVAE, 2019)"),
+    "tabddpm": _central("tabddpm", "diffusion of whole rows, all columns in one silo (TabDDPM, 2022)"),
+    "wgan-gp": _central("wgan-gp", "an unconditional GAN over all columns in one silo (WGAN-GP, 2017)"),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data.dtypes import resolve
 from silosynth.data.frames import to_frame
+from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger, Record
@@ -196,9 +197,9 @@ class Model:
 
     def _parties(self, streams: Streams) -> dict[str, Party]:
         parties = {}
-        for name in self.roster:
-            empty = Table(())
-            parties[name] = self._entry.party(empty, self.schemas[name], streams.child("party", name), self.device)
+        for name, seat in seats(self.roster, Streams(self.seed).child("seats")).items():  # those of training
+            stream = streams.child("party", name)
+            parties[name] = self._entry.party(Table(()), self.schemas[name], seat, stream, self.device)
             parties[name].restore(self.parts[name])
         return parties
 

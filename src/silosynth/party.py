@@ -6,16 +6,18 @@ The process gets its own silo's table and nothing of the others; everything else
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from silosynth.catalog import algorithm
 from silosynth.core.files import read, write_atomic
+from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.federation import Federation
 from silosynth.model import resolve_device
+from silosynth.privacy.sealed import Seat
 from silosynth.runtime.kit import open_kit
 from silosynth.runtime.processes import Processes
 from silosynth.runtime.wire import pack, unpack
@@ -23,14 +25,22 @@ from silosynth.runtime.wire import pack, unpack
 _FILE = "silo"
 
 
-def spawn(name: str, federation: Federation, seed: int, device: str, folder: Path) -> Processes:
-    """One process per silo, each answering for algorithm ``name``; ``folder`` is where they keep their parts."""
+def spawn(
+    name: str, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str, folder: Path
+) -> Processes:
+    """One process per silo, each answering for algorithm ``name``; ``folder`` is where they keep their parts.
+
+    Each is handed its own private key of ``seated``, and everybody's public ones.
+    """
 
     def command(silo: str, place: Path) -> Sequence[str]:
         given = {
             "algorithm": name,
             "seed": seed,
             "device": device,
+            "private": seated[silo].private,
+            "silos": list(seated[silo].roster.parties),
+            "keys": list(seated[silo].roster.keys),
             "table": to_state(federation.tables[silo]),
             "schema": to_state(federation.schemas[silo]),
         }
@@ -47,4 +57,5 @@ def serve(place: Path) -> None:
     (place / _FILE).unlink()
     streams = Streams(given["seed"]).child("party", kit.name)
     table, schema = from_state(Table, given["table"]), from_state(Schema, given["schema"])
-    kit.serve(algorithm(given["algorithm"]).party(table, schema, streams, resolve_device(given["device"])))
+    seat = Seat(kit.name, given["private"], Roster(tuple(given["silos"]), tuple(given["keys"])))
+    kit.serve(algorithm(given["algorithm"]).party(table, schema, seat, streams, resolve_device(given["device"])))

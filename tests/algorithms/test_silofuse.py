@@ -15,6 +15,7 @@ from silosynth.algorithms.silofuse.stacked import PRESETS
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import seats
 
 SMALL = {"coder.steps": 20, "latent.width": 32, "latent.steps": 20, "latent.checks": 2, "latent.batch": 64}
 LEARN = {
@@ -177,9 +178,10 @@ def test_joint_gradients_equal_those_of_the_network_in_one_piece():
     from silosynth.algorithms.silofuse.end_to_end import BatchLatents, Decode, Encode, LatentGradients
 
     federation = ss.simulate(people(64), silos=SILOS)
-    parties = {}
+    parties, seated = {}, seats(federation.roster, Streams(0).child("seats"))
     for silo, table in federation.tables.items():
-        party = EndToEndParty(table, federation.schemas[silo], Streams(0).child(silo), torch.device("cpu"))
+        schema, streams = federation.schemas[silo], Streams(0).child(silo)
+        party = EndToEndParty(table, schema, seated[silo], streams, torch.device("cpu"))
         party.coder.fit_encoders(CoderConfig(form="plain", hidden=(16, 8)))
         parties[silo] = party
     config = LatentConfig(path="gaussian", target="latent", width=16, precision="float32")

@@ -47,6 +47,7 @@ from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.models.training import batches
+from silosynth.privacy.sealed import Seat
 
 
 def _jointly(config: SiloFuseConfig) -> SiloFuseConfig:
@@ -101,9 +102,9 @@ class Descend(Message):
 
 
 class EndToEndParty(Party):
-    """A silo whose autoencoder is trained through the coordinator's diffusion."""
+    """A silo whose autoencoder is trained through the coordinator's diffusion, which needs no seat among silos."""
 
-    def __init__(self, table: Table, schema: Schema, streams: Streams, device: torch.device) -> None:
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
         self.coder = Coder(table, schema, streams, device)
         self.streams = streams
         self.kept: list[Table] = []

@@ -55,6 +55,7 @@ from silosynth.core.messages import Done, Message, Release, Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import Seat
 
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 
@@ -156,9 +157,9 @@ class SyntheticColumns(Message):
 
 
 class SiloFuseParty(Party):
-    """A silo C_i: holds its columns X_i, its encoder and its decoder."""
+    """A silo C_i: holds its columns X_i, its encoder and its decoder. Says nothing to other silos: needs no seat."""
 
-    def __init__(self, table: Table, schema: Schema, streams: Streams, device: torch.device) -> None:
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
         self.coder = Coder(table, schema, streams, device)
         self.streams = streams
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned

@@ -1,0 +1,1 @@
+"""The central baselines: one conversation, and the options of each of them."""

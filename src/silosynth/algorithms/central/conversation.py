@@ -1,0 +1,274 @@
+"""Central baselines: one silo holds all columns, trains one generator, and draws synthetic columns.
+
+The generators that papers on vertical federated synthesis compare themselves with, written here from their papers:
+
+=========  ==============================================================  =======================
+name       paper                                                           model
+=========  ==============================================================  =======================
+ctgan      CTGAN, Xu et al. 2019; GAN(linear) of VT-GAN, section 4.1       `models.ctgan`
+ctabgan    CTAB-GAN, Zhao et al. 2021; GAN(conv) of SiloFuse, section V-A  `models.conv_gan`
+tvae       TVAE, Xu et al. 2019, section 4.5                               `models.tvae`
+tabddpm    TabDDPM, Kotelnikov et al. 2022                                 `models.tabddpm`
+wgan-gp    Gulrajani et al. 2017, as VFLGAN, section 6, uses it            `models.wgan`
+=========  ==============================================================  =======================
+
+One conversation serves them all; only the config differs. What leaves the silo: the number of its rows, and synthetic
+columns, to whoever assembles the table (not at all if they stay partitioned). No formal guarantee protects anybody.
+
+Shapes: N training rows, C columns with levels, S columns with scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.algorithms.central.options import (
+    CTABGANOptions,
+    CTGANOptions,
+    TabDDPMOptions,
+    TVAEOptions,
+    WGANOptions,
+)
+from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress
+from silosynth.core.errors import ConfigError, DataError, ProtocolError, nearest
+from silosynth.core.messages import Done, Message, Release, Struct
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import (
+    CategoricalEncoder,
+    Encoder,
+    EncoderConfig,
+    decode_table,
+    encode_table,
+    fit_encoder,
+)
+from silosynth.encoders.mode_specific import ModeConfig, ModeEncoder, fit_mode_encoders
+from silosynth.models.coded import Coded, TableModel
+from silosynth.models.conv_gan import ConvolutionalGAN
+from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.gan import Shape
+from silosynth.models.tabddpm import RowDiffusion
+from silosynth.models.tvae import TVAE
+from silosynth.models.wgan import WassersteinGAN
+from silosynth.privacy.sealed import Seat
+
+PARTS = 20  # messages in which training is asked for, whatever the number of epochs
+LEAST_ROWS = 2
+
+MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
+    CTGANOptions: ConditionalGAN,
+    CTABGANOptions: ConvolutionalGAN,
+    TVAEOptions: TVAE,
+    TabDDPMOptions: RowDiffusion,
+    WGANOptions: WassersteinGAN,
+}
+
+
+# What is said, in talking order.
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Fit your encoders and make a model with these options, of one of the classes above."""
+
+    config: Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Message):
+    """I have so many rows."""
+
+    release: ClassVar[Release] = Release.COUNTS
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Train(Message):
+    """Train your model for part ``part`` of ``parts``."""
+
+    part: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Message):
+    """Draw so many synthetic rows. ``draw`` names the random stream, ``share`` asks for the columns."""
+
+    rows: int
+    draw: str
+    share: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticColumns(Message):
+    """Synthetic columns of the silo."""
+
+    release: ClassVar[Release] = Release.SYNTHETIC
+    table: Table
+
+
+class CentralParty(Party):
+    """The one silo. It talks to no other: needs no seat. To draw with a restored state, an empty table will do."""
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+        self.table = table.select([name for name in table.names if name in schema.modelled])
+        self.schema, self.streams, self.device = schema, streams, device
+        self.config: Struct | None = None
+        self.encoders: tuple[Encoder, ...] = ()
+        self.model: TableModel | None = None  # None also where every column is constant: there is nothing to learn
+        self.levels, self.scores = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
+        self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        match ask:
+            case Prepare():
+                return self._prepare(ask)
+            case Train():
+                return self._train(ask)
+            case Draw():
+                return self._draw(ask)
+            case _:
+                raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
+
+    def state(self) -> dict[str, Any]:
+        """Options, encoders, model and its training."""
+        return self._state(training=True)
+
+    def trained(self) -> dict[str, Any]:
+        """What drawing needs."""
+        return self._state(training=False)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state` or `trained`."""
+        if state["config"] is None:
+            return
+        self.config = from_state(Struct, state["config"])
+        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self._make_model()
+        if self.model is not None:
+            self.model.restore(state["model"])
+
+    def _state(self, training: bool) -> dict[str, Any]:
+        return {
+            "config": None if self.config is None else to_state(self.config),
+            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "model": None if self.model is None else self.model.state(training),
+        }
+
+    def _prepare(self, ask: Prepare) -> Prepared:
+        """Fit the column encoders and make a fresh model.
+
+        Raises:
+            DataError: the table has fewer than two rows, or no column to model.
+            ConfigError: the target is no column to model.
+            ProtocolError: the options are of no baseline.
+        """
+        if not self.table.columns:
+            raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
+        if len(self.table) < LEAST_ROWS:
+            raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
+        if type(ask.config) not in MODELS:
+            raise ProtocolError("A central baseline has options of its own", type(ask.config).__name__)
+        self.config = ask.config
+        target = getattr(ask.config, "target", "")
+        if target and target not in self.table.names:
+            raise ConfigError("Option 'target' names a column to model", target, nearest(target, self.table.names))
+        rng = self.streams.child("encoders").numpy()
+        self.encoders = _fitted(self.table, self.schema, ask.config.encoders, rng)  # type: ignore[attr-defined]
+        self._make_model()
+        return Prepared(len(self.table))
+
+    def _train(self, ask: Train) -> Done:
+        self._check_prepared(ask)
+        if self.model is not None:
+            self.model.train(ask.part, ask.parts)
+        return Done()
+
+    def _draw(self, ask: Draw) -> Message:
+        self._check_prepared(ask)
+        streams = self.streams.child("synthesise", ask.draw)
+        levels, scores = torch.zeros(ask.rows, 0, dtype=torch.int64), torch.zeros(ask.rows, 0)
+        if self.model is not None:
+            levels, scores = self.model.sample(ask.rows, streams.child("rows"))
+        table = decode_table(levels, scores, self.encoders, streams.child("columns").numpy())
+        if ask.share:
+            return SyntheticColumns(table)
+        self.kept.append(table)
+        return Done()
+
+    def _check_prepared(self, ask: Message) -> None:
+        if self.config is None:
+            raise ProtocolError("A silo is prepared before it trains or draws", type(ask).__name__)
+
+    def _make_model(self) -> None:
+        """Encode the rows, if there are any, and make a model of them."""
+        shape = _shape(self.encoders)
+        levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
+        if len(self.table):
+            levels, scores = encode_table(self.table, self.encoders, self.streams.child("ties").numpy())
+        self.levels, self.scores = levels.to(self.device), scores.to(self.device)
+        self.model = None
+        if self.config is not None and shape.size:
+            coded = _coded(self.encoders, self.levels, self.scores, getattr(self.config, "target", ""))
+            self.model = MODELS[type(self.config)](coded, self.config, self.streams.child("model"), self.device)
+
+
+def coordinate(
+    roster: Roster, config: Struct, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
+) -> Conversation[dict[str, Any]]:
+    """Have the silo train; returns the coordinator's part of the model, which is the number of rows."""
+    if state is None:
+        replies = yield roster.everyone(Prepare(config))
+        state = {"part": 0, "rows": next(reply.rows for reply in replies.values() if isinstance(reply, Prepared))}
+        yield Checkpoint(state)
+    for part in range(state["part"], PARTS):
+        yield Progress("training", part, PARTS)
+        yield roster.everyone(Train(part, PARTS))
+        yield Checkpoint({**state, "part": part + 1})
+    yield Progress("training", PARTS, PARTS)
+    return {"rows": state["rows"]}
+
+
+def synthesise(
+    roster: Roster, config: Struct, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """Have the silo draw ``rows`` synthetic rows; its columns, or none where they stay partitioned."""
+    share = config.synthesis == "shared"  # type: ignore[attr-defined]
+    replies = yield roster.everyone(Draw(rows, "/".join(streams.path), share))
+    return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
+
+
+def _fitted(table: Table, schema: Schema, config: EncoderConfig, rng: np.random.Generator) -> tuple[Encoder, ...]:
+    """Encoders of the kind that the options are for."""
+    if isinstance(config, ModeConfig):
+        return fit_mode_encoders(table, schema, config, rng)
+    return tuple(fit_encoder(column, schema[column.name], config, rng) for column in table.columns)
+
+
+def _coded(encoders: Sequence[Encoder], levels: Tensor, scores: Tensor, target: str) -> Coded:
+    """Encoded rows with what models need to know of the columns."""
+    levelled = [encoder for encoder in encoders if encoder.width > 1]
+    scored = [encoder for encoder in encoders if encoder.continuous]
+    return Coded(
+        shape=_shape(encoders),
+        levels=levels,
+        scores=scores,
+        categorical=tuple(c for c, encoder in enumerate(levelled) if isinstance(encoder, CategoricalEncoder)),
+        level_of=tuple(levelled.index(encoder) if encoder in levelled else -1 for encoder in scored),
+        lines=tuple(encoder.modes if isinstance(encoder, ModeEncoder) else 1 for encoder in scored),
+        target=next((c for c, encoder in enumerate(levelled) if encoder.name == target), -1),
+    )
+
+
+def _shape(encoders: Sequence[Encoder]) -> Shape:
+    widths = tuple(encoder.width for encoder in encoders if encoder.width > 1)
+    return Shape(widths, sum(encoder.continuous for encoder in encoders))

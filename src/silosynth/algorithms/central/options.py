@@ -1,0 +1,98 @@
+"""The central baselines' options: those of its model, how columns are encoded, whether synthetic columns leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from silosynth.core.messages import Struct
+from silosynth.encoders.column import EncoderConfig
+from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.models.conv_gan import CTABGANConfig
+from silosynth.models.ctgan import CTGANConfig
+from silosynth.models.tabddpm import TabDDPMConfig
+from silosynth.models.tvae import TVAEConfig
+from silosynth.models.wgan import WGANConfig
+
+Synthesis = Literal["shared", "partitioned"]  # whether synthetic columns leave their silo
+
+
+@dataclass(frozen=True, slots=True)
+class CTGANOptions(CTGANConfig):
+    """Options of "ctgan"."""
+
+    encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
+    synthesis: Synthesis = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class CTABGANOptions(CTABGANConfig):
+    """Options of "ctabgan"."""
+
+    encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
+    synthesis: Synthesis = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class TVAEOptions(TVAEConfig):
+    """Options of "tvae"."""
+
+    encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
+    synthesis: Synthesis = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class TabDDPMOptions(TabDDPMConfig):
+    """Options of "tabddpm"."""
+
+    encoders: EncoderConfig = EncoderConfig()  # columns as categories, normal scores and special values
+    synthesis: Synthesis = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class WGANOptions(WGANConfig):
+    """Options of "wgan-gp"."""
+
+    encoders: EncoderConfig = EncoderConfig()  # columns as categories, normal scores and special values
+    synthesis: Synthesis = "shared"
+
+
+_EVERY_LEVEL = ModeConfig(pool_rare=False)  # as published: a level of one row then names somebody
+
+PRESETS: Mapping[str, Mapping[str, Struct]] = {
+    "ctgan": {
+        "paper": CTGANOptions(encoders=_EVERY_LEVEL),
+        "fast": CTGANOptions(epochs=4, least_rounds=600, batch=200, critic_steps=4, rate=5e-4),
+        "balanced": CTGANOptions(epochs=100),
+        "best": CTGANOptions(),
+    },
+    "ctabgan": {
+        "paper": CTABGANOptions(encoders=_EVERY_LEVEL),
+        "fast": CTABGANOptions(epochs=3, least_rounds=450, batch=200, channels=16, rate=5e-4),
+        "balanced": CTABGANOptions(epochs=60, channels=32, adversary="wasserstein"),
+        "best": CTABGANOptions(epochs=300, adversary="wasserstein", critic_steps=5),
+    },
+    "tvae": {
+        "paper": TVAEOptions(encoders=_EVERY_LEVEL),
+        "fast": TVAEOptions(epochs=60, least_steps=1500),
+        "balanced": TVAEOptions(),
+        "best": TVAEOptions(encoder=(256, 256), decoder=(256, 256)),
+    },
+    "tabddpm": {
+        "paper": TabDDPMOptions(
+            steps=20_000, batch=4096, layers=(256, 1024, 1024, 256), encoders=EncoderConfig(pool_rare=False)
+        ),
+        "fast": TabDDPMOptions(
+            steps=1500, batch=512, layers=(256, 256, 256, 256), average=0.1, diffusion_steps=200, sample_steps=50
+        ),
+        "balanced": TabDDPMOptions(steps=10_000, average=0.1, sample_steps=100),
+        "best": TabDDPMOptions(steps=20_000, layers=(1024, 1024, 1024, 1024), average=0.1),
+    },
+    "wgan-gp": {
+        "paper": WGANOptions(encoders=EncoderConfig(pool_rare=False)),
+        "fast": WGANOptions(epochs=10, batch=256, generator=(128, 128, 128), noise=32, tau=0.2, hard=False),
+        "balanced": WGANOptions(epochs=100, batch=256, generator=(256, 256), critic=(256, 256), noise=64),
+        "best": WGANOptions(epochs=300, batch=256, generator=(256, 256), critic=(256, 256), noise=64),
+    },
+}

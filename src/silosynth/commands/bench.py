@@ -1,0 +1,179 @@
+"""``silosynth bench``: rerun the experiments of papers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silosynth.commands.session import Debug, Json, Quiet, Session, session
+
+if TYPE_CHECKING:
+    from silosynth.bench.common import Experiment, Job, Sizes
+    from silosynth.bench.results import Results
+
+EXPERIMENTS = {
+    "partitions": "VT-GAN with nine partitions of its networks, and the central GAN (its paper's figure 7).",
+    "importance": "VT-GAN with columns divided by their importance (its paper's figures 9 and 10).",
+    "silos": "VT-GAN with two to five silos and two sizes of generator (its paper's figures 11 and 12).",
+}
+EPILOG = """Example: silosynth bench {name} --table adult --rows 5000 --epochs 50 --out {name}.md
+
+Without a data set at hand: silosynth bench {name} --table demo"""
+
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", help="A data set, or demo, which needs no network; may be repeated. Default: loan."),
+]
+Rows = Annotated[
+    int | None,
+    typer.Option("--rows", min=1, help="Rows of each table, a fifth of them held out. Default: 1500."),
+]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs of each training. Default: 10.")]
+Repeats = Annotated[int | None, typer.Option("--repeats", min=1, help="Trainings of each setting. Default: 1.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the first repeat; others count up from it.")]
+Paper = Annotated[
+    bool,
+    typer.Option("--paper", help="The paper's sizes: five tables, all rows, 300 epochs, three repeats. Takes days."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="File to write, .json or .md, row by row; rows that are in it stay as they are."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        help="Rerun the experiments of papers, small by default.", epilog="Example: silosynth bench partitions"
+    )
+    for name, about in EXPERIMENTS.items():
+        group.command(name, help=about, epilog=EPILOG.format(name=name))(_command(name))
+    group.command("reconstruction", epilog=EPILOG.format(name="reconstruction"))(reconstruction)
+    app.add_typer(group, name="bench", no_args_is_help=True)
+
+
+def reconstruction(
+    table: Tables = None,
+    rows: Rows = None,
+    epochs: Epochs = None,
+    repeats: Repeats = None,
+    seed: Seed = 0,
+    paper: Paper = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write, .json or .md.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Attacks on what VT-GAN's parties are told, in six settings (its paper's figures 4 and 5, and more)."""
+    with session(as_json, quiet, debug) as say:
+        from silosynth.bench import reconstruction as attacks
+
+        if out is not None:
+            attacks.check(out)
+        say.on_interrupt = "Nothing is kept." if out is None else f"The rows of settings that ended are in {out}."
+        found: list[dict[str, Any]] = []
+        with say.progress("reconstruction") as tell:
+            for row in attacks.rows(_sizes(paper, table, rows, epochs, repeats, seed), tell):
+                found.append(row)
+                say.note(f"{row['table']} · {row['setting']} · {row['attack']}: {attacks.cells(row)[4]}")
+                if out is not None:
+                    attacks.save(out, found)
+        say.facts |= {"experiment": "reconstruction", "rows": found}
+        say.table(attacks.TITLE, attacks.heads(), [attacks.cells(row) for row in found])
+        say.note(attacks.LEGEND if out is None else f"{attacks.LEGEND} Written to {out}")
+
+
+def _sizes(
+    paper: bool, tables: list[str] | None, rows: int | None, epochs: int | None, repeats: int | None, seed: int
+) -> Sizes:
+    """The paper's sizes or the small ones, but for what is given."""
+    from silosynth.bench import common
+
+    base = common.PAPER if paper else common.SMALL
+    return replace(
+        base, tables=tuple(tables or base.tables), rows=rows or base.rows, epochs=epochs or base.epochs,
+        repeats=repeats or base.repeats, seed=seed,
+    )  # fmt: skip
+
+
+def _command(name: str) -> Callable[..., None]:
+    def bench(
+        table: Tables = None,
+        rows: Rows = None,
+        epochs: Epochs = None,
+        repeats: Repeats = None,
+        seed: Seed = 0,
+        paper: Paper = False,
+        out: Out = None,
+        as_json: Json = False,
+        quiet: Quiet = False,
+        debug: Debug = False,
+    ) -> None:
+        with session(as_json, quiet, debug) as say:
+            from silosynth.bench import results
+
+            sizes = _sizes(paper, table, rows, epochs, repeats, seed)
+            experiment: Experiment = importlib.import_module(f"silosynth.bench.{name}").EXPERIMENT
+            perform(say, sizes, results.Results(experiment, out), warn=paper)
+
+    return bench
+
+
+def perform(say: Session, sizes: Sizes, results: Results, warn: bool = False) -> None:
+    """Compute the rows that are not there yet, and show all; with `warn` say first how long it takes."""
+    from silosynth.bench import common
+
+    wanted = common.jobs(results.experiment, sizes)
+    pending = [job for job in wanted if results.find(job) is None]
+    if len(pending) < len(wanted):
+        say.note(f"{len(wanted) - len(pending)} of {len(wanted)} rows are in {results.kept} already.")
+    if warn and pending:
+        _announce(say, pending)
+    say.on_interrupt = (
+        "Without --out nothing is kept."
+        if results.path is None
+        else f"The rows so far are in {results.kept}; the same command continues."
+    )
+    try:
+        _compute(say, pending, results)
+    finally:  # whatever ends it, what was computed is shown
+        _show(say, wanted, results)
+
+
+def _announce(say: Session, pending: list[Job]) -> None:
+    from silosynth.bench import pace
+
+    say.note("Measuring the pace …")
+    seconds = pace.expected(pending)
+    say.facts["expected_seconds"] = seconds
+    say.note(f"{len(pending)} trainings will take about {pace.duration(seconds)} on this machine.")
+
+
+def _compute(say: Session, pending: list[Job], results: Results) -> None:
+    from silosynth.bench import common
+    from silosynth.bench.results import shown
+
+    with say.progress(results.experiment.name) as tell:
+        for job, row in zip(pending, common.each(pending, tell=tell), strict=True):
+            results.add(row)
+            figures = [f"{name} {shown(name, row[name])}" for name in (*common.FIGURES, "seconds")]
+            say.note(f"{job.title}: {', '.join(figures)}")
+
+
+def _show(say: Session, wanted: list[Job], results: Results) -> None:
+    from silosynth.bench.results import means, sizes, stamp, text
+
+    rows = [row for row in map(results.find, wanted) if row is not None]
+    averaged = means(rows)
+    say.facts |= {"experiment": results.experiment.name, "rows": rows, "means": averaged, "stamp": stamp()}
+    say.facts |= {} if results.path is None else {"path": results.path}
+    if averaged:
+        say.show(f"{results.experiment.title}: {sizes(averaged)}\n\n{text(averaged)}\n")
+        say.note("Accuracy, F1, AUC: lost by learning from synthetic rows. 0 is best for all figures.")
+    if results.path is not None and averaged:
+        say.note(f"Written to {results.path}")

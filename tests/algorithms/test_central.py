@@ -1,0 +1,256 @@
+"""The central baselines: their one conversation driven by hand, poor tables, options, and that they learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import silosynth as ss
+from silosynth.algorithms.central.conversation import (
+    MODELS,
+    PARTS,
+    Draw,
+    Prepare,
+    Prepared,
+    SyntheticColumns,
+    Train,
+    coordinate,
+    synthesise,
+)
+from silosynth.algorithms.central.options import PRESETS, CTGANOptions
+from silosynth.catalog import ALGORITHMS
+from silosynth.core.conversation import Checkpoint, Exchange, Progress
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Done, Release, Struct
+from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.wire import decode, encode, pack, unpack
+
+CPU = torch.device("cpu")
+GAN = {"generator": [16], "critic": [16], "noise": 4, "batch": 30, "epochs": 3}
+TINY = {
+    "ctgan": {**GAN, "least_rounds": 0, "critic_steps": 2},
+    "ctabgan": {"channels": 4, "noise": 4, "batch": 30, "epochs": 3, "least_rounds": 0, "classifier": [16]},
+    "tvae": {"encoder": [16], "decoder": [16], "embedding": 4, "batch": 30, "epochs": 3, "least_steps": 0},
+    "tabddpm": {"layers": [16], "time": 8, "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
+    "wgan-gp": {**GAN, "critic_steps": 2},
+}
+every = pytest.mark.parametrize("name", sorted(TINY))
+
+
+def people(rows=90):
+    draw = np.random.default_rng(0)
+    job = draw.choice(["nurse", "smith", "judge"], rows, p=[0.5, 0.3, 0.2])
+    pay = np.select([job == "nurse", job == "smith"], [30, 50], 90) + draw.normal(0, 4, rows)
+    data = pd.DataFrame({"job": job, "pay": pay.round(1), "rich": pay > 60, "age": draw.integers(20, 65, rows)})
+    data.loc[draw.random(rows) < 0.1, "age"] = None
+    return data
+
+
+def silo(name, data=None, **options):
+    """A party by itself, with its options and roster."""
+    federation = ss.simulate(people() if data is None else data)
+    config = ALGORITHMS[name].configure("fast", {**TINY[name], **options})
+    (only,) = federation.roster
+    seat = seats(federation.roster, Streams(0))[only]
+    party = ALGORITHMS[name].party(federation.tables[only], federation.schemas[only], seat, Streams(0), CPU)
+    return party, config, federation.roster
+
+
+def drive(party, talk):
+    """Run a conversation with one party, every message through the wire form; what was said, and what came out."""
+    said, points, got = [], [], None
+    while True:
+        try:
+            step = talk.send(got)
+        except StopIteration as end:
+            return said, points, end.value
+        got = {}
+        if isinstance(step, Exchange):
+            for name, ask in step.asks.items():
+                got[name] = decode(encode(party.answer(decode(encode(ask)))))
+                said += [ask, got[name]]
+        elif isinstance(step, Checkpoint):
+            points.append((pack(step.state), pack(party.state())))
+        else:
+            said.append(step)
+
+
+def fit(name, data, preset="fast", **options):
+    return ss.fit(name, ss.simulate(data), preset=preset, options=options, progress=False)
+
+
+@every
+def test_row_counts_and_synthetic_columns_are_all_that_leaves(name):
+    party, config, roster = silo(name)
+    said, points, model = drive(party, coordinate(roster, config, Streams(0), CPU))
+    messages = [step for step in said if not isinstance(step, Progress)]
+    assert [type(message) for message in messages] == [Prepare, Prepared, *[Train, Done] * PARTS]
+    assert [message.part for message in messages if isinstance(message, Train)] == list(range(PARTS))
+    assert {message.release for message in messages} == {Release.NOTHING, Release.COUNTS}
+    assert model == {"rows": 90} and len(points) == PARTS + 1
+    last = [step for step in said if isinstance(step, Progress)][-1]
+    assert last.done == last.total == PARTS and not last.figures
+    said, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1).child("draw"), CPU))
+    assert [type(message) for message in said] == [Draw, SyntheticColumns]
+    assert [len(table) for table in tables.values()] == [7]
+
+
+@every
+def test_training_goes_on_from_any_checkpoint_to_the_same_bytes(name):
+    party, config, roster = silo(name)
+    _, points, _ = drive(party, coordinate(roster, config, Streams(0), CPU))
+    for state, held in points[:: PARTS // 4]:
+        again, _, _ = silo(name)
+        again.restore(unpack(held))
+        drive(again, coordinate(roster, config, Streams(0), CPU, unpack(state)))
+        assert pack(again.trained()) == pack(party.trained())
+
+
+@every
+def test_what_was_trained_draws_without_the_table(name):
+    party, config, roster = silo(name)
+    drive(party, coordinate(roster, config, Streams(0), CPU))
+    empty, _, _ = silo(name)
+    empty.table = empty.table.take(slice(0, 0))
+    empty.restore(unpack(pack(party.trained())))
+    assert len(pack(empty.trained())) == len(pack(party.trained())) < len(pack(party.state()))
+    drawn = [encode(one.answer(Draw(50, "a", True))) for one in (party, empty)]
+    assert drawn[0] == drawn[1] != encode(party.answer(Draw(50, "b", True)))
+
+
+@every
+def test_a_silo_without_options_saves_and_restores_nothing(name):
+    party, _, _ = silo(name)
+    again, _, _ = silo(name)
+    again.restore(unpack(pack(party.state())))
+    assert again.model is None and again.encoders == ()
+
+
+@every
+def test_partitioned_columns_stay(name):
+    party, config, roster = silo(name, synthesis="partitioned")
+    _, _, model = drive(party, coordinate(roster, config, Streams(0), CPU))
+    said, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1), CPU))
+    assert tables == {} and isinstance(said[-1], Done) and len(party.kept[0]) == 7
+
+
+NUMBERS = np.random.default_rng(0).normal(size=40)
+POOR = {
+    "one column of numbers": {"x": NUMBERS},
+    "one column of categories": {"x": ["a", "b"] * 20},
+    "no categories": {"x": NUMBERS, "y": NUMBERS**2},
+    "only categories": {"x": ["a", "b"] * 20, "y": ["c"] * 30 + ["d"] * 10},
+    "nothing to learn": {"x": [1] * 40, "y": ["a"] * 40, "z": [None] * 40},
+    "two rows": {"x": [1.5, 2.5], "y": ["a", "b"]},
+    "missing or constant": {"x": [3.0, None] * 20},
+    "a category for each row": {"x": [f"n{i}" for i in range(40)], "y": [i // 20 for i in range(40)]},
+}
+
+
+@every
+@pytest.mark.parametrize("columns", POOR.values(), ids=POOR)
+def test_poor_tables_train_and_come_back(name, columns):
+    data = pd.DataFrame(columns)
+    table = fit(name, data, **TINY[name]).sample(9)
+    assert table.dtypes.to_dict() == data.dtypes.to_dict() and len(table) == 9
+    for column in data:
+        if data[column].nunique() == 1 and not data[column].isna().any():
+            assert (table[column] == data[column].iloc[0]).all()
+
+
+def test_packed_rows_are_judged_together():
+    model = fit("ctgan", people(), **{**TINY["ctgan"], "pac": 10})
+    assert len(model.sample(11)) == 11
+    with pytest.raises(ConfigError, match="multiple of 'pac'"):
+        fit("ctgan", people(), **{**TINY["ctgan"], "pac": 7})
+
+
+@pytest.mark.parametrize("target", ["rich", "job", "pay"])
+def test_a_classifier_of_any_column_with_levels(target):
+    assert len(fit("ctabgan", people(), **{**TINY["ctabgan"], "target": target}).sample(5)) == 5
+
+
+def test_a_target_that_is_no_column_is_refused():
+    with pytest.raises(ConfigError, match="Did you mean 'rich'"):
+        fit("ctabgan", people(), **{**TINY["ctabgan"], "target": "riche"})
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ctgan", {"epochs": 0}),
+        ("ctgan", {"critic": []}),
+        ("ctgan", {"tau": -1.0}),
+        ("ctabgan", {"channels": 0}),
+        ("tvae", {"embedding": 0}),
+        ("tabddpm", {"sample_steps": 0}),
+        ("wgan-gp", {"batch": 0}),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options):
+    with pytest.raises(ConfigError, match="above zero"):
+        ALGORITHMS[name].configure("fast", options)
+
+
+@pytest.mark.parametrize("options", [{"dropout": 1.0}, {"batch": 1}])
+def test_options_that_training_cannot_bear_are_refused(options):
+    with pytest.raises(ConfigError):
+        ALGORITHMS["ctgan"].configure("fast", options)
+
+
+def test_options_of_something_else_are_refused():
+    party, _, _ = silo("ctgan")
+    with pytest.raises(ProtocolError, match="options of its own"):
+        party.answer(Prepare(Struct()))
+
+
+@pytest.mark.parametrize("ask", [Train(0, 1), Draw(5, "a", True)])
+def test_asks_that_come_too_early_are_refused(ask):
+    party, _, _ = silo("ctgan")
+    with pytest.raises(ProtocolError, match="prepared before"):
+        party.answer(ask)
+
+
+def test_every_baseline_has_its_presets_and_its_model():
+    for name, presets in PRESETS.items():
+        assert ALGORITHMS[name].central and set(presets) == {"paper", "fast", "balanced", "best"}
+        assert {type(preset) for preset in presets.values()} <= set(MODELS)
+
+
+def test_the_papers_figures_are_the_papers():
+    paper = PRESETS["ctgan"]["paper"]
+    assert isinstance(paper, CTGANOptions)
+    assert (paper.generator, paper.critic, paper.dropout, paper.noise) == ((256, 256), (256, 256), 0.5, 128)
+    assert (paper.epochs, paper.batch, paper.critic_steps, paper.pac) == (300, 500, 5, 1)
+    assert (paper.rate, paper.betas, paper.decay) == (2e-4, (0.5, 0.9), 1e-6)
+    assert (paper.penalty, paper.tau, paper.least_rounds) == (10.0, 0.2, 0)
+    tvae = PRESETS["tvae"]["paper"]
+    assert (tvae.encoder, tvae.decoder, tvae.embedding) == ((128, 128), (128, 128), 128)
+    assert (tvae.epochs, tvae.batch, tvae.factor, tvae.rate, tvae.decay) == (300, 500, 2.0, 1e-3, 1e-5)
+    wgan = PRESETS["wgan-gp"]["paper"]
+    assert (wgan.generator, wgan.critic, wgan.noise) == ((32, 64, 128), (256, 128), 10)
+    assert PRESETS["tabddpm"]["paper"].diffusion_steps == 1000
+
+
+LEARN = {
+    "ctgan": {"least_rounds": 400, "batch": 200, "generator": [64, 64], "critic": [64, 64], "rate": 2e-3},
+    "ctabgan": {"least_rounds": 350, "batch": 128, "channels": 8, "rate": 1e-3},
+    "tvae": {"least_steps": 600, "batch": 200},
+    "tabddpm": {"steps": 600, "batch": 256, "layers": [128, 128]},
+    "wgan-gp": {"epochs": 20, "batch": 128, "generator": [64, 64], "critic": [64, 64], "rate": 2e-3},
+}
+
+
+@every
+def test_dependence_and_shares_are_learnt(name):
+    real = people(2000)
+    table = fit(name, real, **LEARN[name]).sample(2000)
+    shares = table.job.value_counts(normalize=True)
+    for job, share in real.job.value_counts(normalize=True).items():
+        assert shares[job] == pytest.approx(share, abs=0.15)
+    middle = {job: table.loc[table.job == job, "pay"].median() for job in ("nurse", "judge")}
+    assert middle["nurse"] + 25 < middle["judge"]
+    assert (table.rich == (table.pay > 60)).mean() > 0.8

@@ -1,0 +1,408 @@
+"""VT-GAN driven by hand: the split network against the same in one piece; rows, secrets, and who is told what."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.oracles import vtgan_one_piece as whole
+
+import silosynth as ss
+from silosynth.algorithms.vtgan import conversation as vtgan
+from silosynth.algorithms.vtgan.silo import Silo
+from silosynth.algorithms.vtgan.tops import Tops
+from silosynth.catalog import ALGORITHMS
+from silosynth.core.conversation import Exchange
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.streams import Streams
+from silosynth.privacy.agreement import OfferShares
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.wire import decode, encode
+
+CPU = torch.device("cpu")
+SIZES = {"width": 12, "generator_width": 14, "noise": 5, "batch": 16, "epochs": 1, "encoders.modes": 3}
+PARTITIONS = [*itertools.product([(2, 0), (1, 1), (0, 2)], repeat=2)]
+PRIVACY = {
+    "full": {"index_privacy": "full", "bottom_gradients": "contributor"},
+    "paper": {"index_privacy": "full", "bottom_gradients": "all", "shuffle": "round"},
+    "decoys": {"index_privacy": "decoys", "bottom_gradients": "contributor"},
+    "none": {"index_privacy": "none", "bottom_gradients": "all"},
+}
+
+
+def table(rows: int = 70) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    city = rng.choice(["Bern", "Oslo", "Rome"], rows, p=[0.6, 0.3, 0.1])
+    return pd.DataFrame(
+        {
+            "city": city,
+            "income": rng.normal(50, 9, rows) + 20 * (city == "Oslo"),
+            "debt": rng.gamma(2.0, 3.0, rows).round(1),
+            "sex": rng.choice(["f", "m"], rows),
+            "visits": rng.poisson(4, rows),
+        }
+    )
+
+
+class Play:
+    """Silos and the coordinator's networks, up to the point where training starts."""
+
+    def __init__(self, silos: dict[str, list[str]] | None = None, **options) -> None:
+        frame = table()
+        self.federation = ss.simulate(frame, silos=silos or {"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
+        self.roster = self.federation.roster
+        self.config = ALGORITHMS["vtgan"].configure("fast", SIZES | options)
+        seat = seats(self.roster, Streams(0).child("seats"))
+        self.silos = {
+            name: Silo(held, self.federation.schemas[name], seat[name], Streams(0).child("party", name), CPU)
+            for name, held in self.federation.tables.items()
+        }
+        self.said: list[tuple[str, object, object]] = []
+        state = self.drive(vtgan._begin(self.roster, self.config))
+        self.sizes = vtgan.Sizes(state["rows"], state["columns"], state["conditions"])
+        self.tops = Tops(vtgan._tops_config(self.config, self.sizes), Streams(0).child("weights"), CPU)
+
+    def drive(self, conversation):
+        """Drive a part of the conversation to its end, every message through the wire form."""
+        got = None
+        while True:
+            try:
+                step = conversation.send(got)
+            except StopIteration as end:
+                return end.value
+            got = {}
+            if isinstance(step, Exchange):
+                for name, ask in step.asks.items():
+                    got[name] = decode(encode(self.silos[name].answer(decode(encode(ask)))))
+                    self.said.append((name, ask, got[name]))
+
+    def batches(self, first: int, chosen: list[str]):
+        return self.drive(vtgan._draw_conditions(self.roster, self.sizes, first, chosen))
+
+    def real_rows(self, batch) -> torch.Tensor:
+        return self.silos[batch.contributor].batches[batch.step][1]
+
+
+def stream(seed: int = 9) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def masks_of_silo(silo: Silo, step: int, made: int, pushed: int):
+    draw = silo._masks(step)
+    return silo.critic.network.masks(made, draw), silo.critic.network.masks(pushed, draw)
+
+
+class Whole:
+    """The one-piece network with copies of all weights of a play."""
+
+    def __init__(self, play: Play) -> None:
+        self.play, self.config = play, play.config
+        self.top_g, self.top_d = (whole.weights_of(t.network) for t in (play.tops.of_generator, play.tops.of_critic))
+        self.g = {name: whole.weights_of(silo.generator.network) for name, silo in play.silos.items()}
+        self.d = {name: whole.weights_of(silo.critic.network) for name, silo in play.silos.items()}
+
+    def made(self, batch, draw) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        tops, config = self.play.tops, self.config
+        cv = torch.zeros(len(batch.position_B), tops.config.conditions, dtype=torch.float64)
+        cv[torch.arange(len(cv)), batch.position_B] = 1.0
+        z = torch.randn(len(cv), config.noise, generator=draw).double()
+        slices = whole.generator(self.top_g, config.generator_blocks[0], torch.cat([z, cv], dim=1))
+        outs, made = {}, {}
+        for (name, silo), part in zip(self.play.silos.items(), slices.split(tops.config.slices, dim=1), strict=True):
+            outs[name] = whole.generator(self.g[name], config.generator_blocks[1], part)
+            noise = silo.streams.child("gumbel", batch.step).torch()
+            uniform = torch.rand(len(cv), silo.shape.levels, generator=noise)
+            made[name] = whole.rows(outs[name], silo.shape.widths, config.tau, uniform)
+        return outs, made
+
+    def bottoms(self, x: dict[str, torch.Tensor], masks: dict[str, list]) -> torch.Tensor:
+        return torch.cat(
+            [whole.critic(self.d[n], self.config.critic_blocks[1], x[n], masks[n], self.config.dropout) for n in x],
+            dim=1,
+        )
+
+    def judge(self, x, masks):
+        return whole.critic(self.top_d, self.config.critic_blocks[0], x, masks, self.config.dropout, "0.")
+
+    def beside(self, h: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
+        cv = torch.zeros(len(position_B), self.play.tops.config.conditions, dtype=torch.float64)
+        cv[torch.arange(len(cv)), position_B] = 1.0
+        return torch.cat([h, whole.linear(self.top_d, "1.linears.0", cv)], dim=1)
+
+    def critic_loss(self, batch, draw) -> torch.Tensor:
+        tops, b = self.play.tops, len(batch.position_B)
+        made = {name: x.detach() for name, x in self.made(batch, draw)[1].items()}
+        rows = self.play.real_rows(batch)
+        fake_masks, real_masks, real = {}, {}, {}
+        for name, silo in self.play.silos.items():
+            real[name] = whole.real_vectors(silo.levels[rows], silo.scores[rows], silo.shape.widths)
+            pushed = self.pushed(name, batch)
+            fake_masks[name], masks = masks_of_silo(silo, batch.step, b, pushed)
+            real_masks[name] = masks if name == batch.contributor else [mask[batch.picks_B] for mask in masks]
+        fake, real = self.bottoms(made, fake_masks), self.bottoms(real, real_masks)
+        order, mix = torch.randperm(b, generator=draw), torch.rand(b, 1, generator=draw)
+        fake, real = self.beside(fake, batch.position_B), self.beside(real[order], batch.position_B[order])
+        masks = tops.critic.masks(2 * b, draw)
+        judged = self.judge(torch.cat([fake, real]), masks)
+        masks = tops.critic.masks(b, draw)
+        slope = whole.penalty(lambda x: self.judge(x, masks), fake, real, mix)
+        return judged[:b].mean() - judged[b:].mean() + self.config.penalty * slope
+
+    def pushed(self, name: str, batch) -> int:
+        if name == batch.contributor:
+            return self.config.batch
+        many = {"full": self.play.sizes.rows, "decoys": self.config.batch * self.config.decoys}
+        return many.get(self.config.index_privacy, self.config.batch)
+
+    def generator_loss(self, batch, draw) -> torch.Tensor:
+        outs, made = self.made(batch, draw)
+        b = len(batch.position_B)
+        masks = {name: masks_of_silo(silo, batch.step, b, 0)[0] for name, silo in self.play.silos.items()}
+        inputs = self.beside(self.bottoms(made, masks), batch.position_B)
+        loss = -self.judge(inputs, self.play.tops.critic.masks(b, draw)).mean()
+        return loss + self.condition_loss(outs[batch.contributor], batch)
+
+    def condition_loss(self, out, batch) -> torch.Tensor:
+        """Cross-entropy row by row and column by column."""
+        silo = self.play.silos[batch.contributor]
+        own = batch.position_B - self.play.sizes.start(self.play.roster.parties.index(batch.contributor))
+        names = [encoder.name for encoder in silo.encoders if encoder.width > 1]
+        kinds = {column.name: column.kind for column in silo.schema.columns}
+        losses = []
+        for row, position in enumerate(own.tolist()):
+            start, seen = 0, 0
+            for name, width in zip(names, silo.shape.widths, strict=True):
+                if kinds[name] in ("categorical", "boolean"):
+                    if seen <= position < seen + width:
+                        logits = out[row, start : start + width]
+                        losses.append(-torch.log_softmax(logits, dim=0)[position - seen])
+                    seen += width
+                start += width
+        assert len(losses) == len(own)
+        return torch.stack(losses).mean()
+
+
+def check(weights: dict[str, torch.Tensor], module: torch.nn.Module) -> None:
+    """Gradients of the split network equal those of the network in one piece."""
+    assert weights
+    for name, weight in module.named_parameters():
+        expected = torch.zeros_like(weights[name]) if weights[name].grad is None else weights[name].grad
+        torch.testing.assert_close(weight.grad.double(), expected, rtol=2e-4, atol=2e-6, msg=lambda m: f"{name}: {m}")  # noqa: B023
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize(("critic", "generator"), PARTITIONS)
+def test_a_critic_step_is_that_of_the_network_in_one_piece(critic, generator, privacy):
+    play = Play(critic_blocks=list(critic), generator_blocks=list(generator), **PRIVACY[privacy])
+    batch, _ = play.batches(0, ["b", "a"])
+    one = Whole(play)
+    loss = one.critic_loss(batch, stream())
+    loss.backward()
+    seen = []
+    descend = play.tops.critic_loss
+    play.tops.critic_loss = lambda *a: seen.append(descend(*a)) or seen[-1]
+    play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
+    torch.testing.assert_close(seen[0].double(), loss, rtol=1e-5, atol=1e-6)
+    check(one.top_d, play.tops.of_critic.network)
+    for name, silo in play.silos.items():
+        if name == "b" or play.config.bottom_gradients == "all":
+            check(one.d[name], silo.critic.network)
+        else:
+            assert all(weight.grad is None for weight in silo.critic.network.parameters())
+        assert all(weight.grad is None for weight in silo.generator.network.parameters())
+    assert all(weight.grad is None for weight in play.tops.of_generator.network.parameters())
+
+
+@pytest.mark.parametrize(("critic", "generator"), PARTITIONS)
+def test_a_generator_step_is_that_of_the_network_in_one_piece(critic, generator):
+    play = Play(critic_blocks=list(critic), generator_blocks=list(generator))
+    (batch,) = play.batches(0, ["a"])
+    one = Whole(play)
+    one.generator_loss(batch, stream()).backward()
+    play.drive(vtgan._generator_step(play.roster, play.tops, batch, stream()))
+    check(one.top_g, play.tops.of_generator.network)
+    for name, silo in play.silos.items():
+        check(one.g[name], silo.generator.network)
+        assert all(weight.grad is None for weight in silo.critic.network.parameters())
+
+
+def reals_of(play: Play, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Bottom critics' features of the same people in every silo."""
+    return {
+        name: silo.critic.network.of_codes(silo.shape, silo.levels[rows], silo.scores[rows], [])
+        for name, silo in play.silos.items()
+    }
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_the_coordinator_finds_the_contributors_people_among_what_the_others_push(privacy):
+    play = Play(dropout=0.0, **PRIVACY[privacy])
+    for batch in play.batches(0, ["a", "b", "a", "a"])[:3]:
+        rows = play.real_rows(batch)
+        seen = []
+        descend = play.tops.descend_critic
+        play.tops.descend_critic = lambda fake, real, *more: seen.append(real) or descend(fake, real, *more)  # noqa: B023
+        expected = torch.cat(list(reals_of(play, rows).values()), dim=1)
+        play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
+        play.tops.descend_critic = descend
+        torch.testing.assert_close(seen[0], expected)
+
+
+def test_rows_fulfil_their_conditions():
+    play = Play()
+    for batch in play.batches(0, ["a", "b"] * 3)[:5]:
+        silo = play.silos[batch.contributor]
+        own = batch.position_B - play.sizes.start(play.roster.parties.index(batch.contributor))
+        column = next(c for c in silo.table.columns if c.levels is not None)
+        encoder = next(e for e in silo.encoders if e.name == column.name)
+        kept = [encoder.kept[p] for p in own.tolist()]
+        assert [column.levels[code] for code in column.values[play.real_rows(batch)].tolist()] == kept
+
+
+def sent_to(play: Play, name: str) -> list[object]:
+    return [ask for silo, ask, _ in play.said if silo == name]
+
+
+def a_round(play: Play, number: int = 0) -> None:
+    play.drive(vtgan._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))
+
+
+def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
+    play = Play(**PRIVACY["full"])
+    a_round(play)
+    for name in play.silos:
+        steps = {ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise) and ask.contributor}
+        updates = [ask for ask in sent_to(play, name) if isinstance(ask, vtgan.DescendCritic)]
+        assert len(updates) == len(steps)
+        assert all(update.picks_B is None for update in updates)
+        assert not any(ask.sealed for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise))
+
+
+def test_the_papers_gradients_tell_the_other_silo_which_rows_were_picked():
+    """Why ``bottom_gradients`` = "contributor" exists."""
+    play = Play(**PRIVACY["paper"])
+    (batch, _) = play.batches(0, ["a", "a"])
+    play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
+    (update,) = [ask for ask in sent_to(play, "b") if isinstance(ask, vtgan.DescendCritic)]
+    own_rows = play.silos["b"]._order(batch.step)[update.picks_B.long()]
+    assert torch.equal(own_rows, play.real_rows(batch))
+
+
+@pytest.mark.parametrize(("privacy", "many"), [("none", 1), ("decoys", 4)])
+def test_lists_of_rows_are_sealed_and_as_long_as_agreed(privacy, many):
+    play = Play(**PRIVACY[privacy])
+    batch, _ = play.batches(0, ["a", "a"])
+    listed = play.silos["b"]._listed(batch.step, batch.sealed)
+    assert len(listed) == many * play.config.batch
+    assert torch.equal(listed[batch.picks_B], play.real_rows(batch))
+    assert listed.int().numpy().tobytes() not in batch.sealed
+    changed = bytes([batch.sealed[0] ^ 1]) + batch.sealed[1:]
+    with pytest.raises(ProtocolError):
+        play.silos["b"]._listed(batch.step, changed)
+    with pytest.raises(ProtocolError):  # another step's list is not this step's
+        play.silos["b"]._listed(batch.step + 1, batch.sealed)
+
+
+@pytest.mark.parametrize(("shuffle", "steps", "rounds"), [("off", 1, 1), ("round", 1, 3), ("step", 6, 18)])
+def test_row_numbers_change_as_often_as_agreed_and_alike_in_all_silos(shuffle, steps, rounds):
+    play = Play(index_privacy="full", shuffle=shuffle)
+    orders = [tuple(play.silos["a"]._order(step).tolist()) for step in range(18)]
+    assert orders == [tuple(play.silos["b"]._order(step).tolist()) for step in range(18)]
+    assert len(set(orders[:6])) == steps and len(set(orders)) == rounds
+    assert all(sorted(order) == list(range(70)) for order in orders)
+    assert (orders[0] == tuple(range(70))) == (shuffle == "off")
+
+
+def test_a_silo_insists_on_a_fresh_secret_for_row_numbers():
+    silo = Play().silos["a"]
+    for purpose, fresh in ((vtgan.ORDER, False), (vtgan.PUBLICATION + " x", True)):
+        with pytest.raises(ProtocolError, match="fresh for row numbers"):
+            silo.answer(OfferShares(purpose, fresh))
+
+
+def test_a_silo_without_categories_never_contributes():
+    play = Play(silos={"a": ["city", "sex"], "b": ["debt", "income", "visits"]})
+    for number in range(3):
+        a_round(play, number)
+    assert not any(isinstance(ask, vtgan.DrawConditions) for ask in sent_to(play, "b"))
+    assert sum(isinstance(ask, vtgan.DrawConditions) for ask in sent_to(play, "a")) == 3
+
+
+def test_without_any_category_nothing_is_conditioned():
+    play = Play(silos={"a": ["income"], "b": ["debt", "visits"]})
+    assert play.tops.filter is None
+    a_round(play)
+    drawn = [reply for _, _, reply in play.said if isinstance(reply, vtgan.Drawn)]
+    assert drawn and all((reply.positions_TB == -1).all() for reply in drawn)
+
+
+def test_widths_follow_the_ratio_of_columns():
+    play = Play(width=11, generator_width=10)
+    assert play.tops.config.features == [4, 7] and play.tops.config.slices == [4, 6]
+    assert [silo.critic.network.outputs for silo in play.silos.values()] == [4, 7]
+
+
+def model(**options) -> ss.Model:
+    silos = options.pop("silos", {"a": ["city", "income"], "b": ["debt", "sex"], "c": ["visits"]})
+    federation = ss.simulate(table(), silos=silos)
+    return ss.fit("vtgan", federation, preset="fast", options=SIZES | options, progress=False)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_every_setting_trains_any_number_of_silos(privacy):
+    five = {name: [name] for name in table().columns}
+    for silos in ({"a": ["city", "income", "debt", "sex", "visits"]}, five):
+        made = model(silos=silos, **PRIVACY[privacy]).sample(20)
+        assert list(made.columns) == list(table().columns) and len(made) == 20
+
+
+def test_the_secret_order_does_not_change_what_is_learnt():
+    """Row numbers are only a way to speak of rows; the secret from which they come differs from run to run."""
+    first, again = (model(index_privacy="full", shuffle=shuffle) for shuffle in ("round", "off"))
+    assert first.sample(30).equals(again.sample(30))
+
+
+def test_synthetic_rows_are_published_in_an_order_that_the_silos_agree_on(monkeypatch):
+    trained = model(synthesis="partitioned")
+    monkeypatch.setattr("silosynth.privacy.agreement.Group.permutation", lambda self, n, context: torch.arange(n))
+    plain = trained.sample_parts(40, seed=1)
+    monkeypatch.undo()
+    published = trained.sample_parts(40, seed=1)
+    whole, shuffled = (pd.concat(parts.values(), axis=1) for parts in (plain, published))
+    assert not whole.equals(shuffled)
+    columns = list(whole.columns)
+    assert whole.sort_values(columns, ignore_index=True).equals(shuffled.sort_values(columns, ignore_index=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch": 1}, "batch of at least 2"),
+        ({"critic_blocks": [2, -1]}, "critic_blocks"),
+        ({"index_privacy": "decoys", "bottom_gradients": "all"}, "Decoys have no gradient"),
+        ({"decoys": 0}, "decoys"),
+        ({"index_privacy": "some"}, "index_privacy"),
+        ({"epocs": 3}, "'epochs'"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options, words):
+    with pytest.raises(ConfigError, match=words):
+        ALGORITHMS["vtgan"].configure("fast", options)
+
+
+def test_the_papers_preset_is_the_papers():
+    paper = vtgan.PRESETS["paper"]
+    assert (paper.critic_blocks, paper.generator_blocks) == ((2, 0), (0, 2))
+    assert (paper.width, paper.generator_width, paper.epochs, paper.critic_steps) == (256, 256, 300, 5)
+    assert (paper.index_privacy, paper.bottom_gradients, paper.shuffle) == ("full", "all", "round")
+    assert (paper.penalty, paper.tau, paper.noise, paper.batch, paper.rate) == (10.0, 0.2, 128, 500, 2e-4)
+
+
+@pytest.mark.parametrize("bottoms", ["all", "contributor"])
+def test_how_rows_are_pushed_does_not_change_what_is_learnt(bottoms):
+    pushed = ["full", "none"] + (["decoys"] if bottoms == "contributor" else [])
+    tables = [model(index_privacy=privacy, bottom_gradients=bottoms).sample(30) for privacy in pushed]
+    assert all(made.equals(tables[0]) for made in tables)
