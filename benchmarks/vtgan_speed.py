@@ -22,14 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import silosynth as ss
+from silosynth.algorithms.central.conversation import CentralParty, Prepare
 from silosynth.algorithms.vtgan import conversation as vtgan
 from silosynth.algorithms.vtgan.silo import Silo
 from silosynth.algorithms.vtgan.tops import Tops
 from silosynth.catalog import ALGORITHMS
-from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
-from silosynth.models.coded import Coded, code
+from silosynth.models.coded import Coded
 from silosynth.models.conditions import Conditions
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
 from silosynth.models.gan import Trainee, frozen
@@ -84,8 +84,10 @@ class OnePiece:
         config = self.config
         settings = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
         tops = self.tops
-        critics = nn.ModuleList([tops.of_critic.network, *(silo.critic.network for silo in self.silos)])
-        generators = nn.ModuleList([tops.of_generator.network, *(silo.generator.network for silo in self.silos)])
+        critics = nn.ModuleList([tops.of_critic.network, *(silo.bottoms.critic.network for silo in self.silos)])
+        generators = nn.ModuleList(
+            [tops.of_generator.network, *(silo.bottoms.generator.network for silo in self.silos)]
+        )
         self.critic, self.generator = Trainee(critics, **settings), Trainee(generators, **settings)
         self.draw = torch.Generator().manual_seed(1)
 
@@ -102,32 +104,27 @@ class OnePiece:
         rows = self.conditions[chosen].matching(position_B, self.draw)
         return chosen, position_B, rows, self.tops.conditional(position_B + self.split.sizes.start(chosen))
 
-    def _made(self, cv_BP: Tensor) -> Tensor:
+    def _made(self, cv_BP: Tensor) -> list[Tensor]:
         parts = self.tops.generate(cv_BP, self.draw).split(self.tops.config.slices, dim=1)
-        self.outs = [silo.generator.network(part) for silo, part in zip(self.silos, parts, strict=True)]
-        return [
-            silo.activation(out, self.config.tau, self.draw) for silo, out in zip(self.silos, self.outs, strict=True)
-        ]
+        self.outs = [silo.bottoms.generator.network(part) for silo, part in zip(self.silos, parts, strict=True)]
+        pairs = zip(self.silos, self.outs, strict=True)
+        return [silo.bottoms.activation(out, self.config.tau, self.draw) for silo, out in pairs]
 
     def _features(self, made: list[Tensor]) -> Tensor:
-        critics = [silo.critic.network for silo in self.silos]
+        critics = [silo.bottoms.critic.network for silo in self.silos]
         return torch.cat([c(x, c.masks(len(x), self.draw)) for c, x in zip(critics, made, strict=True)], dim=1)
 
     def _critic_step(self) -> None:
         _, _, rows, cv_BP = self._conditions()
         with torch.no_grad():
             made = self._made(cv_BP)
-        real = torch.cat(
-            [
-                silo.critic.network.of_codes(
-                    silo.shape, silo.levels[rows], silo.scores[rows], silo.critic.network.masks(len(rows), self.draw)
-                )
-                for silo in self.silos
-            ],
-            dim=1,
-        )
+        reals = []
+        for silo, part in zip(self.silos, self.bottoms, strict=True):
+            critic = part.critic.network
+            masks = critic.masks(len(rows), self.draw)
+            reals.append(critic.of_codes(silo.shape, silo.levels[rows], silo.scores[rows], masks))
         self.critic.clear()
-        self.tops.critic_loss(self._features(made), real, cv_BP, self.draw).backward()
+        self.tops.critic_loss(self._features(made), torch.cat(reals, dim=1), cv_BP, self.draw).backward()
         self.critic.step()
 
     def _generator_step(self) -> None:
@@ -136,8 +133,7 @@ class OnePiece:
         with frozen(self.critic.network):
             loss = self.tops.generator_loss(self._features(self._made(cv_BP)), cv_BP, self.draw)
             silo = self.silos[chosen]
-            silo.out = self.outs[chosen]
-            (loss + silo.condition_loss(position_B)).backward()
+            (loss + silo.bottoms.condition_loss(self.outs[chosen], silo.level_of_P[position_B])).backward()
         self.generator.step()
 
 
@@ -211,10 +207,15 @@ class PlainLoop:
         return torch.stack(losses).sum() / len(cv)
 
 
-def coded_rows(federation: ss.Federation) -> Coded:
-    """All columns, coded as `ctgan` codes them."""
-    (table,), (schema,) = federation.central().tables.values(), federation.central().schemas.values()
-    return code(Table(table.columns), schema)
+def central(federation: ss.Federation) -> ConditionalGAN:
+    """`ctgan`'s model of all columns."""
+    pooled = federation.central()
+    (name,) = pooled.roster
+    seat = seats([name], Streams(0))[name]
+    party = CentralParty(pooled.tables[name], pooled.schemas[name], seat, Streams(0), CPU)
+    party.answer(Prepare(ALGORITHMS["ctgan"].configure("best")))
+    assert isinstance(party.model, ConditionalGAN)
+    return party.model
 
 
 def taking_turns(rounds: dict[str, Callable[[], None]], turns: int) -> dict[str, float]:
@@ -239,9 +240,9 @@ def main() -> None:
     federation = ss.simulate(train, silos=in_order(list(train.columns), 2))
     splits = {name: Split(federation, options) for name, options in SETTINGS.items()}
     whole = OnePiece(Split(federation, SETTINGS["none"]))
-    coded = coded_rows(federation)
-    config = CTGANConfig()
-    ours, plain = ConditionalGAN(coded, config, Streams(0), CPU), PlainLoop(coded, config)
+    ours = central(federation)
+    config = ours.config
+    plain = PlainLoop(ours.coded, config)
     draws = Streams(0).child("bench").torch(), Streams(0).child("rows").torch()
     rounds = {"in one piece": whole.round} | {name: split.round for name, split in splits.items()}
     rounds |= {"ctgan": lambda: ours.round(*draws), "a plain loop": plain.round}

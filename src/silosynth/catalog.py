@@ -13,6 +13,7 @@ from silosynth.algorithms.central import conversation as central
 from silosynth.algorithms.central.options import PRESETS as CENTRAL
 from silosynth.algorithms.silofuse import end_to_end, stacked
 from silosynth.algorithms.vtgan import conversation as vtgan
+from silosynth.algorithms.vtgan.messages import PRESETS as VTGAN_PRESETS
 from silosynth.algorithms.vtgan.silo import Silo as VTGANSilo
 from silosynth.core.conversation import Conversation, Party
 from silosynth.core.errors import ConfigError, MessageError, nearest
@@ -87,7 +88,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "vtgan": Algorithm(
         "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",
-        vtgan.PRESETS, VTGANSilo, vtgan.coordinate, vtgan.synthesise,
+        VTGAN_PRESETS, VTGANSilo, vtgan.coordinate, vtgan.synthesise,
     ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),

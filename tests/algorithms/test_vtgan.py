@@ -11,7 +11,8 @@ import torch
 from tests.oracles import vtgan_one_piece as whole
 
 import silosynth as ss
-from silosynth.algorithms.vtgan import conversation as vtgan
+from silosynth.algorithms.vtgan import conversation
+from silosynth.algorithms.vtgan import messages as vtgan
 from silosynth.algorithms.vtgan.silo import Silo
 from silosynth.algorithms.vtgan.tops import Tops
 from silosynth.catalog import ALGORITHMS
@@ -61,9 +62,9 @@ class Play:
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, object, object]] = []
-        state = self.drive(vtgan._begin(self.roster, self.config))
-        self.sizes = vtgan.Sizes(state["rows"], state["columns"], state["conditions"])
-        self.tops = Tops(vtgan._tops_config(self.config, self.sizes), Streams(0).child("weights"), CPU)
+        state = self.drive(conversation._begin(self.roster, self.config))
+        self.sizes = conversation.Sizes(state["rows"], state["columns"], state["conditions"])
+        self.tops = Tops(conversation._tops_config(self.config, self.sizes), Streams(0).child("weights"), CPU)
 
     def drive(self, conversation):
         """Drive a part of the conversation to its end, every message through the wire form."""
@@ -80,7 +81,7 @@ class Play:
                     self.said.append((name, ask, got[name]))
 
     def batches(self, first: int, chosen: list[str]):
-        return self.drive(vtgan._draw_conditions(self.roster, self.sizes, first, chosen))
+        return self.drive(conversation._draw_conditions(self.roster, self.sizes, first, chosen))
 
     def real_rows(self, batch) -> torch.Tensor:
         return self.silos[batch.contributor].batches[batch.step][1]
@@ -91,8 +92,8 @@ def stream(seed: int = 9) -> torch.Generator:
 
 
 def masks_of_silo(silo: Silo, step: int, made: int, pushed: int):
-    draw = silo._masks(step)
-    return silo.critic.network.masks(made, draw), silo.critic.network.masks(pushed, draw)
+    draw = silo.bottoms._dropout(step)
+    return silo.bottoms.critic.network.masks(made, draw), silo.bottoms.critic.network.masks(pushed, draw)
 
 
 class Whole:
@@ -101,8 +102,8 @@ class Whole:
     def __init__(self, play: Play) -> None:
         self.play, self.config = play, play.config
         self.top_g, self.top_d = (whole.weights_of(t.network) for t in (play.tops.of_generator, play.tops.of_critic))
-        self.g = {name: whole.weights_of(silo.generator.network) for name, silo in play.silos.items()}
-        self.d = {name: whole.weights_of(silo.critic.network) for name, silo in play.silos.items()}
+        self.g = {name: whole.weights_of(silo.bottoms.generator.network) for name, silo in play.silos.items()}
+        self.d = {name: whole.weights_of(silo.bottoms.critic.network) for name, silo in play.silos.items()}
 
     def made(self, batch, draw) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         tops, config = self.play.tops, self.config
@@ -204,15 +205,15 @@ def test_a_critic_step_is_that_of_the_network_in_one_piece(critic, generator, pr
     seen = []
     descend = play.tops.critic_loss
     play.tops.critic_loss = lambda *a: seen.append(descend(*a)) or seen[-1]
-    play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
+    play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close(seen[0].double(), loss, rtol=1e-5, atol=1e-6)
     check(one.top_d, play.tops.of_critic.network)
     for name, silo in play.silos.items():
         if name == "b" or play.config.bottom_gradients == "all":
-            check(one.d[name], silo.critic.network)
+            check(one.d[name], silo.bottoms.critic.network)
         else:
-            assert all(weight.grad is None for weight in silo.critic.network.parameters())
-        assert all(weight.grad is None for weight in silo.generator.network.parameters())
+            assert all(weight.grad is None for weight in silo.bottoms.critic.network.parameters())
+        assert all(weight.grad is None for weight in silo.bottoms.generator.network.parameters())
     assert all(weight.grad is None for weight in play.tops.of_generator.network.parameters())
 
 
@@ -222,17 +223,17 @@ def test_a_generator_step_is_that_of_the_network_in_one_piece(critic, generator)
     (batch,) = play.batches(0, ["a"])
     one = Whole(play)
     one.generator_loss(batch, stream()).backward()
-    play.drive(vtgan._generator_step(play.roster, play.tops, batch, stream()))
+    play.drive(conversation._generator_step(play.roster, play.tops, batch, stream()))
     check(one.top_g, play.tops.of_generator.network)
     for name, silo in play.silos.items():
-        check(one.g[name], silo.generator.network)
-        assert all(weight.grad is None for weight in silo.critic.network.parameters())
+        check(one.g[name], silo.bottoms.generator.network)
+        assert all(weight.grad is None for weight in silo.bottoms.critic.network.parameters())
 
 
 def reals_of(play: Play, rows: torch.Tensor) -> dict[str, torch.Tensor]:
     """Bottom critics' features of the same people in every silo."""
     return {
-        name: silo.critic.network.of_codes(silo.shape, silo.levels[rows], silo.scores[rows], [])
+        name: silo.bottoms.critic.network.of_codes(silo.shape, silo.levels[rows], silo.scores[rows], [])
         for name, silo in play.silos.items()
     }
 
@@ -246,7 +247,7 @@ def test_the_coordinator_finds_the_contributors_people_among_what_the_others_pus
         descend = play.tops.descend_critic
         play.tops.descend_critic = lambda fake, real, *more: seen.append(real) or descend(fake, real, *more)  # noqa: B023
         expected = torch.cat(list(reals_of(play, rows).values()), dim=1)
-        play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
+        play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
         play.tops.descend_critic = descend
         torch.testing.assert_close(seen[0], expected)
 
@@ -267,7 +268,7 @@ def sent_to(play: Play, name: str) -> list[object]:
 
 
 def a_round(play: Play, number: int = 0) -> None:
-    play.drive(vtgan._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))
+    play.drive(conversation._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))
 
 
 def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
@@ -285,7 +286,7 @@ def test_the_papers_gradients_tell_the_other_silo_which_rows_were_picked():
     """Why ``bottom_gradients`` = "contributor" exists."""
     play = Play(**PRIVACY["paper"])
     (batch, _) = play.batches(0, ["a", "a"])
-    play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
+    play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
     (update,) = [ask for ask in sent_to(play, "b") if isinstance(ask, vtgan.DescendCritic)]
     own_rows = play.silos["b"]._order(batch.step)[update.picks_B.long()]
     assert torch.equal(own_rows, play.real_rows(batch))
@@ -342,7 +343,7 @@ def test_without_any_category_nothing_is_conditioned():
 def test_widths_follow_the_ratio_of_columns():
     play = Play(width=11, generator_width=10)
     assert play.tops.config.features == [4, 7] and play.tops.config.slices == [4, 6]
-    assert [silo.critic.network.outputs for silo in play.silos.values()] == [4, 7]
+    assert [silo.bottoms.critic.network.outputs for silo in play.silos.values()] == [4, 7]
 
 
 def model(**options) -> ss.Model:

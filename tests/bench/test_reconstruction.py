@@ -15,7 +15,7 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 import silosynth as ss
-from silosynth.algorithms.vtgan.conversation import Criticise, DescendCritic
+from silosynth.algorithms.vtgan.messages import Criticise, DescendCritic
 from silosynth.bench import findings, reconstruction
 from silosynth.bench.common import Sizes
 from silosynth.bench.findings import Finding

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.vtgan import conversation as vtgan
-from silosynth.algorithms.vtgan.conversation import (
+from silosynth.algorithms.vtgan.messages import (
     Criticise,
     DescendCritic,
     DrawConditions,
@@ -152,9 +152,9 @@ class SiloEar:
         if isinstance(ask, Criticise):
             self._step = ask.step
             if ask.sealed is not None:
-                self._learn(self.silo.pushed[0])
+                self._learn(self.silo.pushed)
         elif isinstance(ask, DescendCritic) and ask.picks_B is not None:
-            self._learn(self.silo.pushed[0][ask.picks_B.long()])
+            self._learn(self.silo.pushed[ask.picks_B.long()])
 
     def _learn(self, row_R: Tensor) -> None:
         """Of a step's rows; what was learnt before of the same step is replaced."""
@@ -184,7 +184,7 @@ class Truth:
     def __call__(self, silo: str, ask: Message, reply: Message) -> None:
         """Look into a silo after an exchange."""
         if isinstance(ask, Criticise):
-            self.pushed.setdefault(ask.step, {})[silo] = self._silos[silo].pushed[0].clone()
+            self.pushed.setdefault(ask.step, {})[silo] = self._silos[silo].pushed.clone()
             if ask.contributor:
                 self.row_B[ask.step] = self.pushed[ask.step][silo]
             forget(self.row_B, ask.step - self._kept)

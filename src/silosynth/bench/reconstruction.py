@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from silosynth.algorithms.vtgan.conversation import PRESETS, VTGANConfig
+from silosynth.algorithms.vtgan.messages import PRESETS, VTGANConfig
 from silosynth.bench.common import BATCH, Row, Sizes, Tell, load
 from silosynth.bench.findings import Finding
 from silosynth.bench.inference import attack

@@ -84,7 +84,9 @@ def reconstruction(
                 if out is not None:
                     attacks.save(out, found)
         say.facts |= {"experiment": "reconstruction", "rows": found}
-        say.table(attacks.TITLE, attacks.heads(), [attacks.cells(row) for row in found])
+        say.table(attacks.TITLE, attacks.heads()[:-1], [attacks.cells(row)[:-1] for row in found])
+        for name, meaning in {row["attack"]: row["meaning"] for row in found}.items():
+            say.note(f"{name}: {meaning}")
         say.note(attacks.LEGEND if out is None else f"{attacks.LEGEND} Written to {out}")
 
 

@@ -97,13 +97,17 @@ class ConditionalGAN:
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` equal parts of all rounds."""
-        config, streams = self.config, self.streams.child("part", part)
+        streams = self.streams.child("part", part)
         draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
         self.generator.network.train()
-        for _ in range(span(rounds(config, len(self.coded)), part, parts)):
-            for _ in range(config.critic_steps):
-                self._critic_step(draw, pick)
-            self._generator_step(draw, pick)
+        for _ in range(span(rounds(self.config, len(self.coded)), part, parts)):
+            self.round(draw, pick)
+
+    def round(self, draw: torch.Generator, pick: torch.Generator) -> None:
+        """``critic_steps`` steps of the critic, one of the generator."""
+        for _ in range(self.config.critic_steps):
+            self._critic_step(draw, pick)
+        self._generator_step(draw, pick)
 
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:

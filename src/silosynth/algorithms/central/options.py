@@ -70,8 +70,8 @@ PRESETS: Mapping[str, Mapping[str, Struct]] = {
     "ctabgan": {
         "paper": CTABGANOptions(encoders=_EVERY_LEVEL),
         "fast": CTABGANOptions(epochs=3, least_rounds=450, batch=200, channels=16, rate=5e-4),
-        "balanced": CTABGANOptions(epochs=60, channels=32, adversary="wasserstein"),
-        "best": CTABGANOptions(epochs=300, adversary="wasserstein", critic_steps=5),
+        "balanced": CTABGANOptions(epochs=60, channels=32),
+        "best": CTABGANOptions(epochs=300),
     },
     "tvae": {
         "paper": TVAEOptions(encoders=_EVERY_LEVEL),

@@ -1,1 +1,1 @@
-"""VT-GAN: what is said and the coordinator's side, its networks (`tops`), and a silo's side (`silo`)."""
+"""VT-GAN: `messages` and options, `conversation` (the coordinator) and `silo`, and their networks `tops`, `bottoms`."""

@@ -37,8 +37,9 @@ Who learns what, besides synthetic columns:
 
 * the coordinator: numbers of rows, columns and conditional levels; of each step who contributes, the drawn levels (not
   their names) and, with "full", numbers of their rows in a secret order; **features of real rows**, un-noised, of
-  every silo; at sampling the frequencies of levels. Row numbers cannot be linked between rounds. Features can: rows
-  with equal values have equal features, and features change slowly. `bench.reconstruction` measures both.
+  every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
+  that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
+  features, which change slowly, and whoever knows their levels learns to read levels off them.
 * other silos: with "full" and "contributor" nothing of the contributor's rows; with "decoys" a list that holds them;
   with "none", or with "all", the rows themselves.
 
@@ -50,229 +51,43 @@ generated rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from silosynth.algorithms.vtgan.messages import (
+    ORDER,
+    PUBLICATION,
+    Build,
+    Criticise,
+    DescendCritic,
+    DescendGenerator,
+    DrawConditions,
+    Drawn,
+    Encode,
+    Encoded,
+    FakeFeatures,
+    Features,
+    Generate,
+    SampleConditions,
+    SampledConditions,
+    SliceGradients,
+    Synthesise,
+    SyntheticColumns,
+    VTGANConfig,
+)
 from silosynth.algorithms.vtgan.tops import Tops, TopsConfig
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
-from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Release, Struct, check_positive
+from silosynth.core.errors import ProtocolError
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
-from silosynth.encoders.mode_specific import ModeConfig
 from silosynth.models.gan import proportions
 from silosynth.privacy.agreement import agree
 
-ORDER = "vtgan: order of rows"  # what silos agree on a secret for: the order that row numbers refer to
-PUBLICATION = "vtgan: publication"  # and the order in which synthetic rows are published
 REPORTS = 200  # times that a run says how far it is, and can be resumed from
-
-
-@dataclass(frozen=True, slots=True)
-class VTGANConfig(Struct):
-    """All options."""
-
-    critic_blocks: tuple[int, int] = (2, 0)  # a, b of D^a_b: at the coordinator, in each silo
-    generator_blocks: tuple[int, int] = (0, 2)  # c, d of G^c_d
-    width: int = 256  # of a block of the critic, all silos together
-    generator_width: int = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
-    noise: int = 128  # length of Z
-    epochs: int = 300
-    critic_steps: int = 5  # e, critic steps per round
-    batch: int = 500
-    rate: float = 2e-4  # Adam's
-    betas: tuple[float, float] = (0.5, 0.9)
-    decay: float = 1e-6
-    penalty: float = 10.0  # weight of the gradient penalty
-    tau: float = 0.2  # temperature of the Gumbel-softmax
-    dropout: float = 0.5  # of the critic's blocks
-    index_privacy: Literal["full", "decoys", "none"] = "decoys"
-    decoys: int = 4  # rows pushed for each row of the batch, with index_privacy = "decoys"
-    bottom_gradients: Literal["all", "contributor"] = "contributor"
-    shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; "off" is for showing what that costs
-    encoders: ModeConfig = ModeConfig()
-    synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        positive = ("width", "generator_width", "noise", "epochs", "critic_steps", "rate", "tau", "decoys")
-        check_positive(self, *positive)
-        if self.batch < 2:
-            raise ConfigError("Batch normalisation needs a batch of at least 2 rows", self.batch)
-        for name in ("critic_blocks", "generator_blocks"):
-            if min(getattr(self, name)) < 0:
-                raise ConfigError(f"Option {name!r} is two numbers of blocks, zero or more", getattr(self, name))
-        if self.index_privacy == "decoys" and self.bottom_gradients == "all":
-            raise ConfigError(
-                "Decoys have no gradient: a silo that is handed gradients tells them from the batch",
-                self.bottom_gradients,
-                "Set bottom_gradients = 'contributor', or index_privacy = 'none'.",
-            )
-
-
-_PAPER = VTGANConfig(
-    index_privacy="full", bottom_gradients="all", shuffle="round", encoders=ModeConfig(pool_rare=False)
-)  # fmt: skip
-
-PRESETS: Mapping[str, VTGANConfig] = {
-    "paper": _PAPER,
-    "fast": VTGANConfig(epochs=15),
-    "balanced": VTGANConfig(epochs=100),
-    "best": VTGANConfig(epochs=300, generator_width=768),
-}
-
-
-# What is said, in talking order.
-
-
-@dataclass(frozen=True, slots=True)
-class Encode(Message):
-    """Fit your encoders and encode your rows."""
-
-    config: VTGANConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded(Message):
-    """I have so many rows, columns, and levels that conditions can name."""
-
-    release: ClassVar[Release] = Release.COUNTS
-    rows: int
-    columns: int
-    conditions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Build(Message):
-    """Make your bottom parts: blocks and features of the critic are ``width`` wide, the generator's ``slice`` wide."""
-
-    width: int
-    slice: int
-
-
-@dataclass(frozen=True, slots=True)
-class DrawConditions(Message):
-    """Contribute conditions, with rows that fulfil them, to these critic steps, and to these generator steps."""
-
-    critic: tuple[int, ...]
-    generator: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn(Message):
-    """Positions (T, B) of the drawn levels, critic steps first, and where their rows are found among what is pushed.
-
-    ``picks_TB`` are numbers of rows in the silos' secret order, or places in the list that is sealed for the others.
-    """
-
-    release: ClassVar[Release] = Release.CONDITIONS
-    positions_TB: Tensor
-    picks_TB: Tensor
-    sealed: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Criticise(Message):
-    """Make rows from this slice (B, F_i), and send features of these and of real rows.
-
-    Which real rows: the contributor's are those of the step; the others' are all, or those of the sealed list.
-    """
-
-    release: ClassVar[Release] = Release.SEALED
-    step: int
-    slice_BF: Tensor
-    contributor: bool
-    sealed: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Features(Message):
-    """Features of made rows (B, W_i), and of real rows (B, all, or some, W_i)."""
-
-    release: ClassVar[Release] = Release.ROWS
-    fake_BW: Tensor
-    real_RW: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class DescendCritic(Message):
-    """Gradients (B, W_i) in the features of the step: update your bottom critic.
-
-    ``picks_B`` says whose gradients of pushed rows these are; None to the contributor, which knows.
-    """
-
-    release: ClassVar[Release] = Release.GRADIENTS
-    fake_BW: Tensor
-    real_BW: Tensor
-    picks_B: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Generate(Message):
-    """Make rows from this slice (B, F_i), and send their features."""
-
-    step: int
-    slice_BF: Tensor
-    contributor: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FakeFeatures(Message):
-    """Features (B, W_i) of made rows."""
-
-    fake_BW: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class DescendGenerator(Message):
-    """Gradient (B, W_i) in the features of the made rows: update your bottom generator."""
-
-    fake_BW: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class SliceGradients(Message):
-    """Gradient (B, F_i) in the slice."""
-
-    slice_BF: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class SampleConditions(Message):
-    """Draw so many conditions as often as their levels occur. ``draw`` names the random stream."""
-
-    rows: int
-    draw: str
-
-
-@dataclass(frozen=True, slots=True)
-class SampledConditions(Message):
-    """Positions (G,) of the drawn levels."""
-
-    release: ClassVar[Release] = Release.CONDITIONS
-    position_G: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Synthesise(Message):
-    """Make rows from this slice (G, F_i), put them in the silos' secret order; ``share`` asks for the columns."""
-
-    slice_GF: Tensor
-    draw: str
-    share: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SyntheticColumns(Message):
-    """Synthetic columns of a silo."""
-
-    release: ClassVar[Release] = Release.SYNTHETIC
-    table: Table
 
 
 @dataclass(frozen=True)

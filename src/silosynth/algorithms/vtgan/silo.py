@@ -1,7 +1,7 @@
-"""A silo of VT-GAN: its columns, its bottom generator G^b_i and its bottom critic D^b_i.
+"""A silo of VT-GAN: its columns, which rows it pushes, and what it answers. Its networks: `bottoms`.
 
-Shapes: N rows, B rows of a batch, C columns with levels, S scores, W features of this silo, F its slice of G^t's
-outputs, G generated rows.
+Shapes: N rows, B rows of a batch, R rows that are pushed, C columns with levels, S scores, P positions of the silo's
+conditions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.vtgan.conversation import (
+from silosynth.algorithms.vtgan.bottoms import Bottoms
+from silosynth.algorithms.vtgan.messages import (
     ORDER,
     PUBLICATION,
     Build,
@@ -41,7 +42,7 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import CategoricalEncoder, Encoder, decode_table, encode_table
 from silosynth.encoders.mode_specific import fit_mode_encoder
 from silosynth.models.conditions import ConditionLaw, Conditions
-from silosynth.models.gan import Activation, Shape, Trainee, frozen, make_critic, make_generator
+from silosynth.models.gan import Shape
 from silosynth.privacy.agreement import Group, OfferShares
 from silosynth.privacy.sealed import Seat
 
@@ -115,17 +116,7 @@ class Silo(Party):
 
     def _build(self, ask: Build) -> Done:
         self.build = ask
-        config, weights = self.config, self.streams.child("weights")
-        self.activation = Activation(self.shape).to(self.device)
-        generator = make_generator(
-            ask.slice, (ask.slice,) * config.generator_blocks[1], self.shape.size, weights.child("generator").torch()
-        )
-        blocks = (ask.width,) * config.critic_blocks[1]
-        draw = weights.child("critic").torch()
-        critic = make_critic(self.shape.size, blocks, None if blocks else ask.width, config.dropout, draw)
-        rate, betas, decay = config.rate, config.betas, config.decay
-        self.generator = Trainee(generator.to(self.device), rate=rate, betas=betas, decay=decay)
-        self.critic = Trainee(critic.to(self.device), rate=rate, betas=betas, decay=decay)
+        self.bottoms = Bottoms(self.shape, self.config, ask, self.streams, self.device)
         return Done()
 
     @property
@@ -192,87 +183,45 @@ class Silo(Party):
 
     def _criticise(self, ask: Criticise) -> Features:
         """Lines 6 and 9 to 13."""
-        made = self._made(ask.step, ask.slice_BF, learning=False)
-        critic, draw = self.critic.network, self._masks(ask.step)
-        self.fake = critic(made, critic.masks(len(made), draw))
-        self.real, self.pushed = self._real_features(ask, draw)
-        return Features(self.fake.detach().cpu(), self.real.detach().cpu())
+        self.pushed = self._pushed(ask)
+        rows = self.pushed.to(self.device)
+        return Features(
+            *self.bottoms.criticise(ask.step, ask.slice_BF, self.levels[rows], self.scores[rows], ask.contributor)
+        )
 
-    def _real_features(self, ask: Criticise, draw: torch.Generator) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-        """Features of the batch at the contributor, of all rows or of a list elsewhere; and how to make them again."""
+    def _pushed(self, ask: Criticise) -> Tensor:
+        """Which rows (R,): those of the batch at the contributor; elsewhere all, or those of a list."""
         if ask.contributor:
-            rows = self.batches[ask.step][1]
-        elif ask.sealed is not None:
-            rows = self._listed(ask.step, ask.sealed)
-        else:
-            rows = self._order(ask.step)
-        masks = self.critic.network.masks(len(rows), draw)
-        with torch.set_grad_enabled(ask.contributor):
-            return self._features_of(rows, masks), (rows, masks)
-
-    def _features_of(self, rows: Tensor, masks: list[Tensor]) -> Tensor:
-        rows = rows.to(self.device)
-        features: Tensor = self.critic.network.of_codes(self.shape, self.levels[rows], self.scores[rows], masks)
-        return features
+            return self.batches[ask.step][1]
+        return self._order(ask.step) if ask.sealed is None else self._listed(ask.step, ask.sealed)
 
     def _descend_critic(self, ask: DescendCritic) -> Done:
         """Line 16, this silo's part."""
-        real = self.real
-        if ask.picks_B is not None:  # of all that was pushed, only these rows have a gradient
-            rows, masks = self.pushed
-            picks = ask.picks_B.long()
-            real = self._features_of(rows[picks], [mask[picks.to(self.device)] for mask in masks])
-        self.critic.clear()
-        gradients = [ask.fake_BW.to(self.device), ask.real_BW.to(self.device)]
-        torch.autograd.backward([self.fake, real], gradients)
-        self.critic.step()
+        self.bottoms.descend_critic(ask.fake_BW, ask.real_BW, ask.picks_B)
         return Done()
 
     def _generate(self, ask: Generate) -> FakeFeatures:
         """Line 20."""
-        self.slice = ask.slice_BF.to(self.device).requires_grad_()
-        made = self._made(ask.step, self.slice, learning=True)
         self.asked = ask
-        critic = self.critic.network
-        with frozen(critic):
-            self.fake = critic(made, critic.masks(len(made), self._masks(ask.step)))
-        return FakeFeatures(self.fake.detach().cpu())
+        return FakeFeatures(self.bottoms.generate(ask.step, ask.slice_BF))
 
     def _descend_generator(self, ask: DescendGenerator) -> SliceGradients:
         """Line 22, this silo's part; the contributor adds the cross-entropy of its conditions."""
-        losses, gradients = [self.fake], [ask.fake_BW.to(self.device)]
+        level_B = None
         if self.asked.contributor and self.conditions.columns:
-            losses.append(self.condition_loss(self.batches[self.asked.step][0]))
-            gradients.append(torch.ones((), device=self.device))
-        self.generator.clear()
-        torch.autograd.backward(losses, gradients)
-        self.generator.step()
-        assert self.slice.grad is not None
-        return SliceGradients(self.slice.grad.cpu())
-
-    def condition_loss(self, position_B: Tensor) -> Tensor:
-        """Mean cross-entropy between the drawn levels and the columns that were generated for them."""
-        level_B = self._level_of_position[position_B].to(self.device)
-        return -self.activation.log_likelihood(self.out, level_B).mean()
+            level_B = self.level_of_P[self.batches[self.asked.step][0]]
+        return SliceGradients(self.bottoms.descend_generator(ask.fake_BW, level_B))
 
     @property
-    def _level_of_position(self) -> Tensor:
-        """Each position (P,) of the conditional vector as a level among all."""
-        named = _condition_columns(self.encoders)
+    def level_of_P(self) -> Tensor:
+        """Each position of the conditional vector as a level among all of the silo's."""
         starts = self.shape.starts.tolist()
-        parts = [torch.arange(starts[column], starts[column] + self._widths[column]) for column in named]
-        return torch.cat(parts)
-
-    def _made(self, step: int, slice_BF: Tensor, learning: bool) -> Tensor:
-        """G^b_i's rows (B, K + S), levels by the Gumbel-softmax."""
-        with torch.set_grad_enabled(learning):
-            self.out = self.generator.network(slice_BF.to(self.device))
-            draw = self.streams.child("gumbel", step).torch(self.device)
-            made: Tensor = self.activation(self.out, self.config.tau, draw)
-        return made
-
-    def _masks(self, step: int) -> torch.Generator:
-        return self.streams.child("dropout", step).torch(self.device)
+        return torch.cat(
+            [
+                torch.arange(starts[column], starts[column] + self._widths[column])
+                for column in _condition_columns(self.encoders)
+            ]
+        )
 
     # Publication.
 
@@ -280,14 +229,11 @@ class Silo(Party):
         draw = self.streams.child("conditions", ask.draw).torch()
         return SampledConditions(self.law.draw(ask.rows, draw, "frequency").int())
 
-    @torch.no_grad()
     def _synthesise(self, ask: Synthesise) -> Message:
         """Section 3.1.7: rows in an order that only the silos know."""
-        self.generator.network.eval()
         streams = self.streams.child("synthesise", ask.draw)
-        out = self.generator.network(ask.slice_GF.to(self.device))
-        levels, scores = self.activation.draw(out, streams.child("levels").torch(self.device))
-        table = decode_table(levels.cpu(), scores.cpu(), self.encoders, streams.child("columns").numpy())
+        levels, scores = self.bottoms.draw(ask.slice_GF, streams.child("levels").torch(self.device))
+        table = decode_table(levels, scores, self.encoders, streams.child("columns").numpy())
         table = table.take(self.group.permutation(len(table), "order of publication"))
         if ask.share:
             return SyntheticColumns(table)
@@ -315,9 +261,7 @@ class Silo(Party):
             self._encode_rows()
         if state["build"] is not None:
             self._build(from_state(Build, state["build"]))
-            self.generator.restore(state["generator"])
-        if state["critic"] is not None:
-            self.critic.restore(state["critic"])
+            self.bottoms.restore(state["bottoms"])
         if state["group"] is not None:
             self.group.restore(state["group"])
         self.order_of = ""
@@ -325,14 +269,12 @@ class Silo(Party):
     def _state(self, training: bool) -> dict[str, Any]:
         if not self.encoders:
             return {"encoders": []}
-        built = self.build is not None
         return {
             "encoders": [to_state(encoder) for encoder in self.encoders],
             "config": to_state(self.config),
             "counts": self.law.counts,
-            "build": to_state(self.build) if self.build is not None else None,
-            "generator": self.generator.state(training) if built else None,
-            "critic": self.critic.state(training) if built and training else None,
+            "build": None if self.build is None else to_state(self.build),
+            "bottoms": None if self.build is None else self.bottoms.state(training),
             "group": self.group.state() if training else None,
         }
 
