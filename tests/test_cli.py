@@ -20,6 +20,7 @@ from silosynth.cli import app
 COMMANDS = [
     (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
     ("datasets", "fetch"), ("party",), ("bench",), ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"),
+    ("bench", "reconstruction"),
 ]  # fmt: skip
 
 PLAN = """

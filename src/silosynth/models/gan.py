@@ -112,11 +112,12 @@ class CriticPart(nn.Module):
 
     def of_codes(self, shape: Shape, levels_BC: Tensor, scores_BS: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """Features (B, W) of encoded rows: what `forward` gives for their vectors, which are never built."""
-        first = self.linears[0]
-        h = F.linear(scores_BS, first.weight[:, shape.levels :], first.bias)  # type: ignore[arg-type, index]
-        if shape.levels:
-            table = first.weight[:, : shape.levels].t().contiguous()  # type: ignore[index]
-            h = h + F.embedding_bag(levels_BC + shape.starts.to(levels_BC.device), table, mode="sum")
+        first: nn.Linear = self.linears[0]  # type: ignore[assignment]
+        if not shape.levels:
+            return self._onwards(first(scores_BS), masks)
+        table, rest = first.weight.t().split([shape.levels, shape.scores])
+        h = F.embedding_bag(levels_BC + shape.starts.to(levels_BC.device), table.contiguous(), mode="sum")
+        h.addmm_(scores_BS, rest).add_(first.bias)  # in place: another array of all rows costs more than the sum
         return self._onwards(h, masks)
 
     def slope(self, x_BI: Tensor, masks: Sequence[Tensor]) -> Tensor:
