@@ -21,8 +21,8 @@ from silosynth.data.partition import in_order
 TABLES = {"loan": ("personal_loan", 300), "adult": ("income", 100)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "central": {},
-    "all": {"index_privacy": "none", "bottom_gradients": "all"},
-    "contributor": {"index_privacy": "none", "bottom_gradients": "contributor"},
+    "all": {"index_privacy": "none", "bottom_gradients": "all", "least_rounds": 0},
+    "contributor": {"index_privacy": "none", "bottom_gradients": "contributor", "least_rounds": 0},
 }
 
 

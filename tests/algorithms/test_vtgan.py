@@ -24,7 +24,15 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode
 
 CPU = torch.device("cpu")
-SIZES = {"width": 12, "generator_width": 14, "noise": 5, "batch": 16, "epochs": 1, "encoders.modes": 3}
+SIZES = {
+    "width": 12,
+    "generator_width": 14,
+    "noise": 5,
+    "batch": 16,
+    "epochs": 1,
+    "least_rounds": 1,
+    "encoders.modes": 3,
+}
 PARTITIONS = [*itertools.product([(2, 0), (1, 1), (0, 2)], repeat=2)]
 PRIVACY = {
     "full": {"index_privacy": "full", "bottom_gradients": "contributor"},
@@ -398,6 +406,7 @@ def test_the_papers_preset_is_the_papers():
     paper = vtgan.PRESETS["paper"]
     assert (paper.critic_blocks, paper.generator_blocks) == ((2, 0), (0, 2))
     assert (paper.width, paper.generator_width, paper.epochs, paper.critic_steps) == (256, 256, 300, 5)
+    assert paper.least_rounds == 0
     assert (paper.index_privacy, paper.bottom_gradients, paper.shuffle) == ("full", "all", "round")
     assert (paper.penalty, paper.tau, paper.noise, paper.batch, paper.rate) == (10.0, 0.2, 128, 500, 2e-4)
 

@@ -26,7 +26,15 @@ SILOFUSE = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "lat
             "latent.batch": 32, "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip
 TINY = {
     **dict.fromkeys(("silofuse", "latentdiff", "e2e", "e2edistr"), SILOFUSE),
-    "vtgan": {"width": 16, "generator_width": 16, "noise": 8, "batch": 30, "epochs": 2, "encoders.modes": 3},
+    "vtgan": {
+        "width": 16,
+        "generator_width": 16,
+        "noise": 8,
+        "batch": 30,
+        "epochs": 2,
+        "least_rounds": 1,
+        "encoders.modes": 3,
+    },
     "ctgan": {"generator": [16, 16], "critic": [16, 16], "noise": 8, "batch": 30, "epochs": 2, "least_rounds": 1},
     "ctabgan": {"channels": 4, "noise": 8, "batch": 30, "epochs": 1, "least_rounds": 1},
     "tvae": {"encoder": [16, 16], "decoder": [16, 16], "embedding": 8, "batch": 30, "epochs": 2, "least_steps": 1},

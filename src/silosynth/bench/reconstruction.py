@@ -26,13 +26,13 @@ from silosynth.core.errors import ConfigError
 from silosynth.data.partition import in_order
 from silosynth.federation import Federation, simulate
 
-_PAPER, _OURS = PRESETS["paper"], PRESETS["balanced"]
+_PAPER, _OURS = PRESETS["paper"], replace(PRESETS["balanced"], least_rounds=0)
 SETTINGS: Mapping[str, VTGANConfig] = {
     "paper, shuffling off": replace(_PAPER, shuffle="off"),
     "paper": _PAPER,
-    "full, step": replace(_OURS, index_privacy="full"),
-    "decoys 4": replace(_OURS, decoys=4),
-    "decoys 16": replace(_OURS, decoys=16),
+    "full, step": _OURS,
+    "decoys 4": replace(_OURS, index_privacy="decoys", decoys=4),
+    "decoys 16": replace(_OURS, index_privacy="decoys", decoys=16),
     "none": replace(_OURS, index_privacy="none"),
 }
 FORM = "silosynth bench reconstruction"

@@ -22,7 +22,8 @@ Readings, and deviations, each an option:
   linear layer; G^t ends in a linear layer whose outputs are split among the silos, so that it learns where c = 0 too.
 * P_r, the ratio of features, decides who contributes conditions and how widths are split. A silo without a categorical
   column has nothing to condition on and never contributes, unless no silo has one: then nothing is conditioned.
-* An epoch is rows / batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.
+* An epoch is rows // batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.
+  Small tables get at least ``least_rounds`` (ours).
 * Row numbers: by ``index_privacy`` = "full" the contributor tells them to the coordinator, in an order that it does
   not know, and the others push all their rows (paper). Otherwise they never reach the coordinator: the contributor
   seals for the other silos a list of rows to push, exactly the batch ("none", the paper's section 3.1.6) or
@@ -40,8 +41,8 @@ Who learns what, besides synthetic columns:
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
   features, which change slowly, and whoever knows their levels learns to read levels off them.
-* other silos: with "full" and "contributor" nothing of the contributor's rows; with "decoys" a list that holds them;
-  with "none", or with "all", the rows themselves.
+* other silos: what the top generator makes of the drawn levels; with "full" and "contributor" nothing of which rows were
+  picked; with "decoys" a list that holds them; with "none", or with "all", the rows themselves.
 
 No formal guarantee protects anybody here.
 
@@ -120,7 +121,7 @@ def coordinate(
     tops = Tops(_tops_config(config, sizes), streams.child("weights"), device)
     if state["tops"] is not None:
         tops.restore(state["tops"])
-    rounds = config.epochs * max(1, sizes.rows // config.batch)
+    rounds = max(config.epochs * max(1, sizes.rows // config.batch), config.least_rounds)
     for number in range(state["round"], rounds):
         if number % max(1, rounds // REPORTS) == 0:
             yield Progress("adversarial training", number, rounds)

@@ -30,7 +30,8 @@ class VTGANConfig(Struct):
     width: int = 256  # of a block of the critic, all silos together
     generator_width: int = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
     noise: int = 128  # length of Z
-    epochs: int = 300
+    epochs: int = 300  # of max(1, rows // batch) rounds
+    least_rounds: int = 0  # rounds at least, however few the rows
     critic_steps: int = 5  # e, critic steps per round
     batch: int = 500
     rate: float = 2e-4  # Adam's
@@ -39,7 +40,7 @@ class VTGANConfig(Struct):
     penalty: float = 10.0  # weight of the gradient penalty
     tau: float = 0.2  # temperature of the Gumbel-softmax
     dropout: float = 0.5  # of the critic's blocks
-    index_privacy: Literal["full", "decoys", "none"] = "decoys"
+    index_privacy: Literal["full", "decoys", "none"] = "full"
     decoys: int = 4  # rows pushed for each row of the batch, with index_privacy = "decoys"
     bottom_gradients: Literal["all", "contributor"] = "contributor"
     shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; "off" is for showing what that costs
@@ -69,9 +70,9 @@ _PAPER = VTGANConfig(
 
 PRESETS: Mapping[str, VTGANConfig] = {
     "paper": _PAPER,
-    "fast": VTGANConfig(epochs=15),
-    "balanced": VTGANConfig(epochs=100),
-    "best": VTGANConfig(epochs=300, generator_width=768),
+    "fast": VTGANConfig(epochs=15, least_rounds=600, index_privacy="decoys"),
+    "balanced": VTGANConfig(epochs=100, least_rounds=2000),
+    "best": VTGANConfig(epochs=300, least_rounds=6000, generator_width=768),
 }
 
 
