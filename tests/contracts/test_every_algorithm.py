@@ -44,7 +44,7 @@ TINY = {
 every = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 together = pytest.mark.parametrize("name", sorted(name for name, entry in ALGORITHMS.items() if not entry.central))
 ROWS = "one un-noised value per training row"
-LEVELS = "the level of one column for each row of a batch"
+LEVELS = "levels that rows hold, by number"
 RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic columns that it draws
     **dict.fromkeys(("silofuse", "latentdiff", "e2e", "e2edistr"), (ROWS,)),
     "vtgan": (ROWS, LEVELS, "un-noised gradients of training rows"),

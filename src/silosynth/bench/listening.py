@@ -21,19 +21,19 @@ from torch import Tensor
 from silosynth.algorithms.vtgan import conversation as vtgan
 from silosynth.algorithms.vtgan.messages import (
     Criticise,
-    DescendCritic,
+    CriticiseListed,
+    DescendPicked,
     DrawConditions,
     Drawn,
     Encoded,
     Features,
     VTGANConfig,
 )
-from silosynth.algorithms.vtgan.silo import Silo
+from silosynth.algorithms.vtgan.silo import Silo, condition_columns
 from silosynth.bench.findings import Ints
 from silosynth.core.conversation import Progress
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import CategoricalEncoder
 from silosynth.federation import Federation
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
@@ -114,7 +114,7 @@ class CoordinatorEar:
             for i, step in enumerate(ask.critic):
                 self.steps[step] = Told(silo, reply.positions_TB[i].long(), reply.picks_TB[i].long())
                 self._count(silo, self.steps[step])
-        elif isinstance(ask, Criticise) and isinstance(reply, Features):
+        elif isinstance(ask, Criticise | CriticiseListed) and isinstance(reply, Features):
             self.steps[ask.step].features[silo] = reply.real_RW
             self._forget(ask.step // self._steps)
 
@@ -149,11 +149,11 @@ class SiloEar:
 
     def hear(self, ask: Message) -> None:
         """Hear one ask, after it was answered: what was pushed for it is still at hand."""
-        if isinstance(ask, Criticise):
+        if isinstance(ask, Criticise | CriticiseListed):
             self._step = ask.step
-            if ask.sealed is not None:
-                self._learn(self.silo.pushed)
-        elif isinstance(ask, DescendCritic) and ask.picks_B is not None:
+        if isinstance(ask, CriticiseListed):
+            self._learn(self.silo.pushed)
+        elif isinstance(ask, DescendPicked):
             self._learn(self.silo.pushed[ask.picks_B.long()])
 
     def _learn(self, row_R: Tensor) -> None:
@@ -183,9 +183,9 @@ class Truth:
 
     def __call__(self, silo: str, ask: Message, reply: Message) -> None:
         """Look into a silo after an exchange."""
-        if isinstance(ask, Criticise):
+        if isinstance(ask, Criticise | CriticiseListed):
             self.pushed.setdefault(ask.step, {})[silo] = self._silos[silo].pushed.clone()
-            if ask.contributor:
+            if isinstance(ask, Criticise) and ask.contributor:
                 self.row_B[ask.step] = self.pushed[ask.step][silo]
             forget(self.row_B, ask.step - self._kept)
             forget(self.pushed, ask.step - self._kept)
@@ -213,9 +213,8 @@ class Overheard:
 
 def levels_of(silo: Silo) -> tuple[Ints, Ints]:
     """A silo's categorical columns (N, C), and their numbers of levels (C,)."""
-    with_levels = [encoder for encoder in silo.encoders if encoder.width > 1]
-    named = [i for i, encoder in enumerate(with_levels) if isinstance(encoder, CategoricalEncoder)]
-    return silo.levels.numpy()[:, named], np.array([with_levels[i].width for i in named], dtype=np.int64)
+    named = list(condition_columns(silo.encoders))
+    return silo.levels.numpy()[:, named], np.array(silo.law.widths, dtype=np.int64)
 
 
 def forget(store: dict[int, Any], before: int) -> None:

@@ -32,7 +32,9 @@ class Release(Enum):
     GRADIENTS = "un-noised gradients of training rows"
     SYNTHETIC = "synthetic rows; no formal guarantee"
     SEALED = "ciphertext for another silo; the coordinator cannot read it"
-    CONDITIONS = "the level of one column for each row of a batch"
+    CONDITIONS = "levels that rows hold, by number"
+    PICKS = "which rows a batch holds, exactly or among others"
+    PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class ConditionLaw:
             return torch.full((size,), -1)
         column = torch.randint(len(self.widths), (size,), generator=generator)
         share = torch.rand(size, generator=generator, dtype=torch.float64)
-        return torch.searchsorted(self._lines[law], column + share, right=True)
+        position = torch.searchsorted(self._lines[law], column + share, right=True)
+        return position.clamp_(max=len(self.counts) - 1)  # a sum that was rounded up to the line's end
 
 
 class Conditions:

@@ -281,7 +281,8 @@ def slope_penalty(slope_BW: Tensor, pac: int = 1) -> Tensor:
 
 def one_hot(position_B: Tensor, width: int) -> Tensor:
     """Conditional vectors (B, width); -1 stands for no condition, a vector of zeros."""
-    return F.one_hot(position_B + 1, width + 1)[:, 1:].float()
+    wider = torch.zeros(len(position_B), width + 1, device=position_B.device)
+    return wider.scatter_(1, position_B[:, None] + 1, 1.0)[:, 1:]
 
 
 def gumbel(shape: Sequence[int], generator: torch.Generator) -> Tensor:

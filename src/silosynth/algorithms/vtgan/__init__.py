@@ -1,1 +1,1 @@
-"""VT-GAN: `messages` and options, `conversation` (the coordinator) and `silo`, and their networks `tops`, `bottoms`."""
+"""VT-GAN. Options: `messages`. The coordinator: `conversation`, `tops`. A silo: `silo`, `bottoms`, `numbers`."""

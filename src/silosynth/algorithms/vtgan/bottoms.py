@@ -15,6 +15,8 @@ from silosynth.algorithms.vtgan.messages import Build, VTGANConfig
 from silosynth.core.streams import Streams
 from silosynth.models.gan import Activation, Shape, Trainee, frozen, make_critic, make_generator
 
+_MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
+
 
 class Bottoms:
     """Both bottom parts. What a step has computed is kept until its gradients come back."""
@@ -34,17 +36,19 @@ class Bottoms:
         self.critic = Trainee(critic.to(device), rate=rate, betas=betas, decay=decay)
 
     def criticise(
-        self, step: int, slice_BF: Tensor, levels_RC: Tensor, scores_RS: Tensor, learning: bool
+        self, step: int, slice_BF: Tensor, levels_RC: Tensor, scores_RS: Tensor, order_R: Tensor | None, learning: bool
     ) -> tuple[Tensor, Tensor]:
         """Features of made rows (B, W) and of real ones (R, W) (Algorithm 1, lines 6, 10 and 12).
 
-        ``learning`` says whether `descend_critic` may be given gradients of all of the latter.
+        Where all rows are pushed, ``order_R`` is their order: what dropout does to a row must not depend on it, or the
+        silos' secret would leave its mark on the model. ``learning`` says whether all of them will have a gradient.
         """
         with torch.no_grad():
             made = self._made(step, slice_BF)
         critic, draw = self.critic.network, self._dropout(step)
         self._fake = critic(made, critic.masks(len(made), draw))
-        self._pushed = levels_RC, scores_RS, critic.masks(len(levels_RC), draw)
+        masks = critic.masks(len(levels_RC), draw)
+        self._pushed = levels_RC, scores_RS, masks if order_R is None else [mask[order_R] for mask in masks]
         with torch.set_grad_enabled(learning):
             self._real = critic.of_codes(self.shape, *self._pushed)
         return self._fake.detach().cpu(), self._real.detach().cpu()
@@ -93,8 +97,12 @@ class Bottoms:
     def draw(self, slice_GF: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Levels (G, C) and scores (G, S), by the generator's running statistics."""
         self.generator.network.eval()
-        levels, scores = self.activation.draw(self.generator.network(slice_GF.to(self.device)), generator)
-        return levels.cpu(), scores.cpu()
+        drawn = []
+        for part in slice_GF.split(max(64, _MOST // self.shape.size)):
+            drawn.append(self.activation.draw(self.generator.network(part.to(self.device)), generator))
+        self.generator.network.train()
+        levels, scores = zip(*drawn, strict=True)
+        return torch.cat(levels).cpu(), torch.cat(scores).cpu()
 
     def state(self, training: bool) -> dict[str, Any]:
         """All that is needed to continue; to sample, the generator alone."""

@@ -10,9 +10,9 @@ line 1, Encode                                 `_begin`, `Silo._encode`
 lines 2-24, the loop over rounds               `coordinate`, `_train_round`
 lines 4 and 18, CVGeneration                   `_draw_conditions`, `Silo._draw_conditions`
 lines 5-16, a step of the critic               `_critic_step`, `Silo._criticise`, `Tops.critic_loss`
-lines 10 and 12, which rows are pushed         `Silo._real_features`
+lines 10 and 12, which rows are pushed         `Silo._pushed`, `Numbers`
 lines 19-22, a step of the generator           `_generator_step`, `Tops.generator_loss`
-line 23, Shuffle                               `Silo._order`: not the table is shuffled but the numbers of its rows
+line 23, Shuffle                               `Numbers.order`: not the table is shuffled but the numbers of its rows
 section 3.1.7, publication                     `synthesise`, `Silo._synthesise`
 =============================================  ==============================================================
 
@@ -20,8 +20,8 @@ Readings, and deviations, each an option:
 
 * D^a_b G^c_d: ``critic_blocks`` = (a, b), ``generator_blocks`` = (c, d). With b = 0 a silo's bottom critic is one
   linear layer; G^t ends in a linear layer whose outputs are split among the silos, so that it learns where c = 0 too.
-* P_r, the ratio of features, decides who contributes conditions and how widths are split. A silo without a categorical
-  column has nothing to condition on and never contributes, unless no silo has one: then nothing is conditioned.
+* P_r, the ratio of features, decides who contributes conditions and how widths are split. What a silo without a
+  categorical column contributes are rows drawn uniformly, under no condition: a conditional vector of zeros.
 * An epoch is rows // batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.
   Small tables get at least ``least_rounds`` (ours).
 * Row numbers: by ``index_privacy`` = "full" the contributor tells them to the coordinator, in an order that it does
@@ -32,7 +32,8 @@ Readings, and deviations, each an option:
 * **The paper's index privacy does not survive its own backward pass**: only picked rows have a gradient that is not
   zero, so a silo that is handed gradients learns which rows were picked. ``bottom_gradients`` = "all" is the paper's
   update of every bottom critic; "contributor" (ours) updates the contributor's alone, which knows the rows anyway.
-* The paper's shuffle seed becomes a secret that the silos agree on (`privacy.agreement`) and renew every round.
+* The paper's shuffle seed becomes a secret that the silos agree on for each training (`privacy.agreement`), from which
+  the order of each round or step is derived.
 
 Who learns what, besides synthetic columns:
 
@@ -41,8 +42,8 @@ Who learns what, besides synthetic columns:
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
   features, which change slowly, and whoever knows their levels learns to read levels off them.
-* other silos: what the top generator makes of the drawn levels; with "full" and "contributor" nothing of which rows were
-  picked; with "decoys" a list that holds them; with "none", or with "all", the rows themselves.
+* other silos: what the top generator makes of the drawn levels; of which rows were picked nothing with "full" and
+  "contributor", a list that holds them with "decoys", and all with "none", or with "all".
 
 No formal guarantee protects anybody here.
 
@@ -52,8 +53,9 @@ generated rows.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -63,8 +65,10 @@ from silosynth.algorithms.vtgan.messages import (
     PUBLICATION,
     Build,
     Criticise,
+    CriticiseListed,
     DescendCritic,
     DescendGenerator,
+    DescendPicked,
     DrawConditions,
     Drawn,
     Encode,
@@ -80,14 +84,16 @@ from silosynth.algorithms.vtgan.messages import (
     VTGANConfig,
 )
 from silosynth.algorithms.vtgan.tops import Tops, TopsConfig
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies
 from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Message
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
 from silosynth.privacy.agreement import agree
 
+M = TypeVar("M", bound=Message)
 REPORTS = 200  # times that a run says how far it is, and can be resumed from
 
 
@@ -99,16 +105,14 @@ class Sizes:
     columns: list[int]
     conditions: list[int]
 
-    @property
-    def ratio(self) -> Tensor:
-        """The chance (N silos,) of each silo to contribute: P_r, among those that have something to condition on."""
-        columns, conditions = torch.tensor(self.columns), torch.tensor(self.conditions)
-        able = columns * (conditions > 0)
-        return (able if able.any() else columns).double()
+    def contributors(self, draws: int, generator: torch.Generator) -> Tensor:
+        """Numbers of the silos (draws,) that contribute conditions, drawn by P_r, the ratio of columns."""
+        return torch.multinomial(torch.tensor(self.columns).double(), draws, replacement=True, generator=generator)
 
-    def start(self, silo: int) -> int:
-        """Where the silo's levels begin in the conditional vector."""
-        return sum(self.conditions[:silo])
+    def among_all(self, silo: int, position_B: Tensor) -> Tensor:
+        """The silo's positions as positions in the whole conditional vector; -1, no condition, stays."""
+        position_B = position_B.long()
+        return torch.where(position_B < 0, position_B, position_B + sum(self.conditions[:silo]))
 
 
 def coordinate(
@@ -134,7 +138,7 @@ def coordinate(
 def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
     """Line 1, the widths of all parts by P_r, and the secret from which the silos shuffle."""
     replies = yield roster.everyone(Encode(config))
-    told = [reply for party in roster if isinstance(reply := replies[party], Encoded)]
+    told = _said(replies, Encoded)
     if len({reply.rows for reply in told}) > 1:
         rows = {party: reply.rows for party, reply in zip(roster, told, strict=True)}
         raise ProtocolError(
@@ -175,9 +179,7 @@ def _train_round(
     """Lines 3 to 22: ``critic_steps`` critic steps, then one of the generator."""
     draw = streams.child("round", number).torch(tops.device)
     first = number * (config.critic_steps + 1)
-    chosen = torch.multinomial(
-        sizes.ratio, config.critic_steps + 1, replacement=True, generator=streams.child("contributors", number).torch()
-    )
+    chosen = sizes.contributors(config.critic_steps + 1, streams.child("contributors", number).torch())
     *critic, last = yield from _draw_conditions(roster, sizes, first, [roster.parties[i] for i in chosen.tolist()])
     for batch in critic:
         yield from _critic_step(roster, config, tops, batch, draw)
@@ -195,14 +197,11 @@ def _draw_conditions(roster: Roster, sizes: Sizes, first: int, chosen: list[str]
     }
     replies = yield Exchange(asks)
     batches = {}
-    for party, reply in replies.items():
-        assert isinstance(reply, Drawn)
-        start = sizes.start(roster.parties.index(party))
+    for party, reply in zip(asks, _said(replies, Drawn), strict=True):
         for i, step in enumerate(steps[party]):
-            position_B = reply.positions_TB[i].long()
+            position_B = sizes.among_all(roster.parties.index(party), reply.positions_TB[i])
             picks_B = reply.picks_TB[i].long() if step < last else position_B[:0]
             sealed = reply.sealed[i] if step < last and reply.sealed else None
-            position_B = torch.where(position_B < 0, position_B, position_B + start)
             batches[step] = Batch(step, party, position_B, picks_B, sealed)
     return [batches[first + i] for i in range(len(chosen))]
 
@@ -214,24 +213,28 @@ def _critic_step(
     cv_BP = tops.conditional(batch.position_B)
     with torch.no_grad():
         slices = tops.split(tops.generate(cv_BP, draw))
-    asks = {}
+    asks: dict[str, Message] = {}
     for party, slice_BF in zip(roster, slices, strict=True):
         own = party == batch.contributor
-        asks[party] = Criticise(batch.step, slice_BF, own, None if own else batch.sealed)
+        listed = None if own else batch.sealed
+        asks[party] = (
+            Criticise(batch.step, slice_BF, own) if listed is None else CriticiseListed(batch.step, slice_BF, listed)
+        )
     replies = yield roster.each(asks)
-    fakes, reals = [], []
-    for party in roster:
-        reply = replies[party]
-        assert isinstance(reply, Features)
-        fakes.append(reply.fake_BW)
-        reals.append(reply.real_RW if party == batch.contributor else reply.real_RW[batch.picks_B])  # line 14
+    features = dict(zip(roster, _said(replies, Features), strict=True))
+    fakes = [features[party].fake_BW for party in roster]
+    reals = [
+        features[party].real_RW[slice(None) if party == batch.contributor else batch.picks_B]  # line 14
+        for party in roster
+    ]
     fake_BW, real_BW = tops.descend_critic(torch.cat(fakes, dim=1), torch.cat(reals, dim=1), cv_BP, draw)
-    updates = {}
+    by_row = batch.picks_B.argsort(stable=True)
+    updates: dict[str, Message] = {}
     for party, fake, real in zip(roster, tops.features(fake_BW), tops.features(real_BW), strict=True):
         if party == batch.contributor:
-            updates[party] = DescendCritic(fake, real, None)
+            updates[party] = DescendCritic(fake, real)
         elif config.bottom_gradients == "all":
-            updates[party] = DescendCritic(fake, real, batch.picks_B.int())
+            updates[party] = DescendPicked(fake, real[by_row], batch.picks_B[by_row].int())
     yield Exchange(updates)
 
 
@@ -241,11 +244,11 @@ def _generator_step(roster: Roster, tops: Tops, batch: Batch, draw: torch.Genera
     slice_BF = tops.generate(cv_BP, draw)
     asks = zip(roster, tops.split(slice_BF.detach()), strict=True)
     replies = yield roster.each({party: Generate(batch.step, part, party == batch.contributor) for party, part in asks})
-    fakes = [reply.fake_BW for party in roster if isinstance(reply := replies[party], FakeFeatures)]
+    fakes = [reply.fake_BW for reply in _said(replies, FakeFeatures)]
     fake_BW = tops.gradient_of_generator_loss(torch.cat(fakes, dim=1), cv_BP, draw)
     parts = zip(roster, tops.features(fake_BW), strict=True)
     replies = yield roster.each({party: DescendGenerator(part) for party, part in parts})
-    found = [reply.slice_BF for party in roster if isinstance(reply := replies[party], SliceGradients)]
+    found = [reply.slice_BF for reply in _said(replies, SliceGradients)]
     tops.descend_generator(slice_BF, torch.cat(found, dim=1))
 
 
@@ -256,12 +259,12 @@ def synthesise(
 
     The silos put them into an order that the coordinator does not know, so that it cannot tell which noise made which.
     """
-    draw = "/".join(streams.path)
+    draw = f"{'/'.join(streams.path)} of {_digest(model['tops'])}"
     yield from agree(roster, f"{PUBLICATION} {draw}", fresh=False)
     sizes = Sizes(model["rows"], model["columns"], model["conditions"])
     tops = Tops(_tops_config(config, sizes), streams, device)
     tops.restore(model["tops"])
-    position_G = yield from _sample_conditions(roster, sizes, rows, streams)
+    position_G = yield from _sample_conditions(roster, sizes, rows, draw, streams)
     slices = tops.split(tops.sample(position_G, streams.child("noise").torch(device)))
     share = config.synthesis == "shared"
     asks = {party: Synthesise(part, draw, share) for party, part in zip(roster, slices, strict=True)}
@@ -269,20 +272,30 @@ def synthesise(
     return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
 
 
-def _sample_conditions(roster: Roster, sizes: Sizes, rows: int, streams: Streams) -> Conversation[Tensor]:
+def _sample_conditions(roster: Roster, sizes: Sizes, rows: int, draw: str, streams: Streams) -> Conversation[Tensor]:
     """Positions (G,) drawn as often as levels occur, from contributors by P_r."""
-    chosen = torch.multinomial(sizes.ratio, rows, replacement=True, generator=streams.child("contributors").torch())
+    chosen = sizes.contributors(rows, streams.child("contributors").torch())
     counts = torch.bincount(chosen, minlength=len(roster)).tolist()
-    asks = {
-        party: SampleConditions(count, "/".join(streams.path))
-        for party, count in zip(roster, counts, strict=True)
-        if count
-    }
-    replies = yield Exchange(asks)
-    parts = []
+    replies = yield Exchange(
+        {party: SampleConditions(count, draw) for party, count in zip(roster, counts, strict=True) if count}
+    )
+    drawn = zip(replies, _said(replies, SampledConditions), strict=True)
+    return torch.cat([sizes.among_all(roster.parties.index(party), reply.position_G) for party, reply in drawn])
+
+
+def _digest(tops: dict[str, Any]) -> str:
+    """A name for a trained model, so that no two publish in the same order."""
+    seen = hashlib.sha256()
+    for tensor in tops["generator"]["network"].values():
+        seen.update(tensor.cpu().numpy().tobytes())
+    return seen.hexdigest()[:16]
+
+
+def _said(replies: Replies, kind: type[M]) -> list[M]:
+    """The replies in order, all of the kind that was asked for."""
     for party, reply in replies.items():
-        assert isinstance(reply, SampledConditions)
-        start = sizes.start(roster.parties.index(party))
-        position_G = reply.position_G.long()
-        parts.append(torch.where(position_G < 0, position_G, position_G + start))
-    return torch.cat(parts)
+        if not isinstance(reply, kind):
+            raise ProtocolError(
+                f"Silo {party!r} answers with {kind.__name__}", type(reply).__name__, "Both must run the same version."
+            )
+    return list(replies.values())  # type: ignore[arg-type]

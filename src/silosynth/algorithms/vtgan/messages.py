@@ -6,6 +6,7 @@ outputs, G generated rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -41,9 +42,9 @@ class VTGANConfig(Struct):
     tau: float = 0.2  # temperature of the Gumbel-softmax
     dropout: float = 0.5  # of the critic's blocks
     index_privacy: Literal["full", "decoys", "none"] = "full"
-    decoys: int = 4  # rows pushed for each row of the batch, with index_privacy = "decoys"
+    decoys: int = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
     bottom_gradients: Literal["all", "contributor"] = "contributor"
-    shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; "off" is for showing what that costs
+    shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; for index_privacy = "full"
     encoders: ModeConfig = ModeConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
 
@@ -52,10 +53,17 @@ class VTGANConfig(Struct):
         positive = ("width", "generator_width", "noise", "epochs", "critic_steps", "rate", "tau", "decoys")
         check_positive(self, *positive)
         if self.batch < 2:
-            raise ConfigError("Batch normalisation needs a batch of at least 2 rows", self.batch)
+            raise ConfigError("Option 'batch' is at least 2: batch normalisation needs as many", self.batch)
         for name in ("critic_blocks", "generator_blocks"):
             if min(getattr(self, name)) < 0:
-                raise ConfigError(f"Option {name!r} is two numbers of blocks, zero or more", getattr(self, name))
+                raise ConfigError(
+                    f"Option {name!r} is two numbers of blocks, none below zero", getattr(self, name), "Such as [2, 0]."
+                )
+        for name in ("penalty", "decay", "least_rounds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"Option {name!r} must be at least zero, and finite", getattr(self, name))
+        if not 0 <= self.dropout < 1 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError("Options 'dropout' and 'betas' are from 0 to below 1", (self.dropout, self.betas))
         if self.index_privacy == "decoys" and self.bottom_gradients == "all":
             raise ConfigError(
                 "Decoys have no gradient: a silo that is handed gradients tells them from the batch",
@@ -127,16 +135,24 @@ class Drawn(Message):
 
 @dataclass(frozen=True, slots=True)
 class Criticise(Message):
-    """Make rows from this slice (B, F_i), and send features of these and of real rows.
+    """Make rows from this slice (B, F_i), and send features of these and of real rows: the batch's, or all.
 
-    Which real rows: the contributor's are those of the step; the others' are all, or those of the sealed list.
+    The contributor knows the batch; the others push all their rows.
     """
 
-    release: ClassVar[Release] = Release.SEALED
     step: int
     slice_BF: Tensor
     contributor: bool
-    sealed: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class CriticiseListed(Message):
+    """The same; the real rows are those of the list that the contributor has sealed for the other silos."""
+
+    release: ClassVar[Release] = Release.PICKS
+    step: int
+    slice_BF: Tensor
+    sealed: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +166,24 @@ class Features(Message):
 
 @dataclass(frozen=True, slots=True)
 class DescendCritic(Message):
-    """Gradients (B, W_i) in the features of the step: update your bottom critic.
-
-    ``picks_B`` says whose gradients of pushed rows these are; None to the contributor, which knows.
-    """
+    """To the contributor: gradients (B, W_i) in the features of the step. Update your bottom critic."""
 
     release: ClassVar[Release] = Release.GRADIENTS
     fake_BW: Tensor
     real_BW: Tensor
-    picks_B: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescendPicked(Message):
+    """To the others: the same. ``picks_B`` says whose gradients of pushed rows these are; the rest's are zero.
+
+    They are sorted by row, so as not to tell which row goes with which condition.
+    """
+
+    release: ClassVar[Release] = Release.PICKED_GRADIENTS
+    fake_BW: Tensor
+    real_BW: Tensor
+    picks_B: Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from silosynth.algorithms.vtgan.messages import (
     PUBLICATION,
     Build,
     Criticise,
+    CriticiseListed,
     DescendCritic,
     DescendGenerator,
+    DescendPicked,
     DrawConditions,
     Drawn,
     Encode,
@@ -33,6 +35,7 @@ from silosynth.algorithms.vtgan.messages import (
     SyntheticColumns,
     VTGANConfig,
 )
+from silosynth.algorithms.vtgan.numbers import Numbers
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, Struct
@@ -43,7 +46,7 @@ from silosynth.encoders.column import CategoricalEncoder, Encoder, decode_table,
 from silosynth.encoders.mode_specific import fit_mode_encoder
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.gan import Shape
-from silosynth.privacy.agreement import Group, OfferShares
+from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.sealed import Seat
 
 LEAST_ROWS = 2
@@ -54,25 +57,32 @@ class Silo(Party):
 
     def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
         self.table = table.select([name for name in table.names if name in schema.modelled])
-        self.schema, self.seat, self.streams, self.device = schema, seat, streams, device
-        self.group = Group(seat)
+        self.schema, self.streams, self.device = schema, streams, device
+        self.secret, self.publication = Group(seat), Group(seat)  # of row numbers, and of the order of publication
+        self.agreeing, self.purpose = self.secret, ""
+        self.config = VTGANConfig()
         self.encoders: tuple[Encoder, ...] = ()
         self.build: Build | None = None
+        self.batches: dict[int, tuple[Tensor, Tensor]] = {}  # own conditions and rows, by step
+        self.open: Message | None = None  # the last step that gradients may be sent for
+        self.pushed = torch.zeros(0, dtype=torch.int64)
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
-        self.order_of, self.order = "", torch.zeros(0, dtype=torch.int64)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
+        _check_time(ask, bool(self.encoders), self.build is not None)
         match ask:
             case Encode():
                 return self._encode(ask)
             case Build():
                 return self._build(ask)
+            case OfferShares() | RelayedShares() | Confirmations():
+                return self._agree(ask)
             case DrawConditions():
                 return self._draw_conditions(ask)
-            case Criticise():
+            case Criticise() | CriticiseListed():
                 return self._criticise(ask)
-            case DescendCritic():
+            case DescendCritic() | DescendPicked():
                 return self._descend_critic(ask)
             case Generate():
                 return self._generate(ask)
@@ -82,11 +92,21 @@ class Silo(Party):
                 return self._sample_conditions(ask)
             case Synthesise():
                 return self._synthesise(ask)
-            case OfferShares():
-                _check_secret(ask)
-        reply = self.group.answer(ask)
-        if reply is None:
-            raise ProtocolError("A VT-GAN silo does not understand this message", type(ask).__name__)
+            case _:
+                raise ProtocolError("A VT-GAN silo does not understand this message", type(ask).__name__)
+
+    def _agree(self, ask: Message) -> Message:
+        """Agree on a secret: new in every training for row numbers, the same for the same publication."""
+        if isinstance(ask, OfferShares):
+            if not (ask.purpose == ORDER if ask.fresh else ask.purpose.startswith(PUBLICATION)):
+                raise ProtocolError(
+                    "A secret is fresh for row numbers, and the same again for a publication",
+                    ask.purpose,
+                    "Both sides must run the same version of silosynth.",
+                )
+            self.agreeing, self.purpose = (self.secret if ask.fresh else self.publication), ask.purpose
+        reply = self.agreeing.answer(ask)
+        assert reply is not None
         return reply
 
     # Encoders and networks.
@@ -108,11 +128,15 @@ class Silo(Party):
 
     def _encode_rows(self) -> None:
         levels, scores = encode_table(self.table, self.encoders, self.streams.child("modes").numpy())
-        named = list(_condition_columns(self.encoders))
+        self.numbers = Numbers(self.secret, self.config, len(self.table))
+        named = list(condition_columns(self.encoders))
         self.conditions = Conditions(levels[:, named], tuple(self._widths[column] for column in named))
         self.law = self.conditions.law
         scores = torch.nn.functional.pad(scores, (0, self.shape.scores - scores.shape[1]))
         self.levels, self.scores = levels.to(self.device), scores.to(self.device)
+        starts = self.shape.starts.tolist()
+        of_columns = [torch.arange(starts[column], starts[column] + self._widths[column]) for column in named]
+        self.level_of_P = torch.cat([*of_columns, torch.zeros(0, dtype=torch.int64)])  # positions as levels of the row
 
     def _build(self, ask: Build) -> Done:
         self.build = ask
@@ -133,7 +157,7 @@ class Silo(Party):
 
     def _draw_conditions(self, ask: DrawConditions) -> Drawn:
         """Lines 4 and 18."""
-        self.batches: dict[int, tuple[Tensor, Tensor]] = {}
+        self.batches = {}
         positions, picks, sealed = [], [], []
         for step in (*ask.critic, *ask.generator):
             draw = self.streams.child("conditions", step).torch()
@@ -142,86 +166,69 @@ class Silo(Party):
             self.batches[step] = position_B, row_B
             positions.append(position_B)
             if step in ask.critic:
-                pick_B, listed = self._hidden(step, row_B, draw)
+                pick_B, listed = self.numbers.hide(step, row_B, draw)
                 picks.append(pick_B)
                 sealed += [] if listed is None else [listed]
         picks_TB = torch.stack(picks) if picks else torch.zeros(0, self.config.batch)
         return Drawn(torch.stack(positions).int(), picks_TB.int(), tuple(sealed))
 
-    def _hidden(self, step: int, row_B: Tensor, draw: torch.Generator) -> tuple[Tensor, bytes | None]:
-        """How the coordinator (and nobody else) finds the rows among what the others push, and the list for these."""
-        if self.config.index_privacy == "full":
-            number_of = torch.empty_like(self._order(step))
-            number_of[self._order(step)] = torch.arange(len(self.table))
-            return number_of[row_B], None
-        many = self.config.decoys if self.config.index_privacy == "decoys" else 1
-        decoys = torch.randint(len(self.table), (len(row_B) * (many - 1),), generator=draw)
-        place = torch.randperm(len(row_B) * many, generator=draw)  # where each of them stands in the list
-        listed = torch.empty_like(place)
-        listed[place] = torch.cat([row_B, decoys])
-        return place[: len(row_B)], self.group.seal(_list_of(step), listed.int().numpy().tobytes())
-
-    def _order(self, step: int) -> Tensor:
-        """The rows in the order that the coordinator's row numbers refer to: secret, and common to all silos."""
-        steps = self.config.critic_steps + 1
-        name = {"step": f"step {step}", "round": f"round {step // steps}", "off": "off"}[self.config.shuffle]
-        if name != self.order_of:
-            rows = len(self.table)
-            self.order = torch.arange(rows) if name == "off" else self.group.permutation(rows, f"order of rows, {name}")
-            self.order_of = name
-        return self.order
-
-    def _listed(self, step: int, sealed: bytes) -> Tensor:
-        """The rows that the contributor wants to have pushed."""
-        content = self.group.open(_list_of(step), sealed)
-        rows = torch.frombuffer(bytearray(content), dtype=torch.int32).long()
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.table):
-            raise ProtocolError("A list of rows names rows that there are", len(self.table))
-        return rows
-
     # Steps of training.
 
-    def _criticise(self, ask: Criticise) -> Features:
+    def _criticise(self, ask: Criticise | CriticiseListed) -> Features:
         """Lines 6 and 9 to 13."""
+        self.open = ask
+        own = isinstance(ask, Criticise) and ask.contributor
         self.pushed = self._pushed(ask)
         rows = self.pushed.to(self.device)
-        return Features(
-            *self.bottoms.criticise(ask.step, ask.slice_BF, self.levels[rows], self.scores[rows], ask.contributor)
+        order = rows if isinstance(ask, Criticise) and not own else None
+        codes = self.levels[rows], self.scores[rows]
+        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, *codes, order, learning=own))
+
+    def _pushed(self, ask: Criticise | CriticiseListed) -> Tensor:
+        """Which rows (R,): those of the batch at the contributor; elsewhere all, or those of a list."""
+        if isinstance(ask, Criticise) and ask.contributor:
+            return self._batch(ask.step)[1]
+        if isinstance(ask, CriticiseListed) == (self.config.index_privacy == "full"):
+            raise ProtocolError(
+                "A silo pushes rows as the setting says that all agreed to",
+                type(ask).__name__,
+                f"It is index_privacy = {self.config.index_privacy!r}.",
+            )
+        return (
+            self.numbers.listed(ask.step, ask.sealed)
+            if isinstance(ask, CriticiseListed)
+            else self.numbers.order(ask.step)
         )
 
-    def _pushed(self, ask: Criticise) -> Tensor:
-        """Which rows (R,): those of the batch at the contributor; elsewhere all, or those of a list."""
-        if ask.contributor:
-            return self.batches[ask.step][1]
-        return self._order(ask.step) if ask.sealed is None else self._listed(ask.step, ask.sealed)
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        if step not in self.batches:
+            raise ProtocolError("A silo contributes to the steps that it has drawn conditions for", step)
+        return self.batches[step]
 
-    def _descend_critic(self, ask: DescendCritic) -> Done:
+    def _descend_critic(self, ask: DescendCritic | DescendPicked) -> Done:
         """Line 16, this silo's part."""
-        self.bottoms.descend_critic(ask.fake_BW, ask.real_BW, ask.picks_B)
+        if not isinstance(self.open, Criticise | CriticiseListed):
+            raise ProtocolError("Gradients of the critic follow a step of the critic", type(self.open).__name__)
+        real_BW, picks_B = ask.real_BW, None
+        if isinstance(ask, DescendPicked):
+            by_row = self.pushed[ask.picks_B.long()].argsort(stable=True)  # sums must not depend on the secret order
+            real_BW, picks_B = real_BW[by_row], ask.picks_B[by_row]
+        self.bottoms.descend_critic(ask.fake_BW, real_BW, picks_B)
         return Done()
 
     def _generate(self, ask: Generate) -> FakeFeatures:
         """Line 20."""
-        self.asked = ask
+        self.open = ask
         return FakeFeatures(self.bottoms.generate(ask.step, ask.slice_BF))
 
     def _descend_generator(self, ask: DescendGenerator) -> SliceGradients:
         """Line 22, this silo's part; the contributor adds the cross-entropy of its conditions."""
+        if not isinstance(self.open, Generate):
+            raise ProtocolError("Gradients of the generator follow a step of the generator", type(self.open).__name__)
         level_B = None
-        if self.asked.contributor and self.conditions.columns:
-            level_B = self.level_of_P[self.batches[self.asked.step][0]]
+        if self.open.contributor and self.conditions.columns:
+            level_B = self.level_of_P[self._batch(self.open.step)[0]]
         return SliceGradients(self.bottoms.descend_generator(ask.fake_BW, level_B))
-
-    @property
-    def level_of_P(self) -> Tensor:
-        """Each position of the conditional vector as a level among all of the silo's."""
-        starts = self.shape.starts.tolist()
-        return torch.cat(
-            [
-                torch.arange(starts[column], starts[column] + self._widths[column])
-                for column in _condition_columns(self.encoders)
-            ]
-        )
 
     # Publication.
 
@@ -231,10 +238,12 @@ class Silo(Party):
 
     def _synthesise(self, ask: Synthesise) -> Message:
         """Section 3.1.7: rows in an order that only the silos know."""
+        if self.purpose != f"{PUBLICATION} {ask.draw}":
+            raise ProtocolError("Silos agree on the order of a publication before it", ask.draw, "Agree on it first.")
         streams = self.streams.child("synthesise", ask.draw)
         levels, scores = self.bottoms.draw(ask.slice_GF, streams.child("levels").torch(self.device))
         table = decode_table(levels, scores, self.encoders, streams.child("columns").numpy())
-        table = table.take(self.group.permutation(len(table), "order of publication"))
+        table = table.take(self.publication.permutation(len(table), "order of publication"))
         if ask.share:
             return SyntheticColumns(table)
         self.kept.append(table)
@@ -256,15 +265,14 @@ class Silo(Party):
         if not self.encoders:
             return
         self.config = from_state(VTGANConfig, state["config"])
-        self.law = ConditionLaw(state["counts"], tuple(self._widths[c] for c in _condition_columns(self.encoders)))
+        self.law = ConditionLaw(state["counts"], tuple(self._widths[c] for c in condition_columns(self.encoders)))
         if len(self.table):
             self._encode_rows()
         if state["build"] is not None:
             self._build(from_state(Build, state["build"]))
             self.bottoms.restore(state["bottoms"])
         if state["group"] is not None:
-            self.group.restore(state["group"])
-        self.order_of = ""
+            self.secret.restore(state["group"])
 
     def _state(self, training: bool) -> dict[str, Any]:
         if not self.encoders:
@@ -275,21 +283,21 @@ class Silo(Party):
             "counts": self.law.counts,
             "build": None if self.build is None else to_state(self.build),
             "bottoms": None if self.build is None else self.bottoms.state(training),
-            "group": self.group.state() if training else None,
+            "group": self.secret.state() if training else None,
         }
 
 
-def _condition_columns(encoders: tuple[Encoder, ...]) -> tuple[int, ...]:
+def condition_columns(encoders: tuple[Encoder, ...]) -> tuple[int, ...]:
     """Which of the columns with levels are categorical: those that conditions can name."""
     with_levels = [encoder for encoder in encoders if encoder.width > 1]
     return tuple(i for i, encoder in enumerate(with_levels) if isinstance(encoder, CategoricalEncoder))
 
 
-def _check_secret(ask: OfferShares) -> None:
-    """Row numbers need a new secret in every run, or runs could be linked; publications repeat for the same draw."""
-    if not (ask.purpose == ORDER if ask.fresh else ask.purpose.startswith(PUBLICATION)):
-        raise ProtocolError("A secret is fresh for row numbers, and the same again for a publication", ask.purpose)
-
-
-def _list_of(step: int) -> str:
-    return f"rows to push, step {step}"
+def _check_time(ask: Message, encoded: bool, built: bool) -> None:
+    """Networks need encoders, and steps need networks."""
+    steps = (
+        DrawConditions, Criticise, CriticiseListed, DescendCritic, DescendPicked, Generate, DescendGenerator,
+        SampleConditions, Synthesise,
+    )  # fmt: skip
+    if (isinstance(ask, Build) and not encoded) or (isinstance(ask, steps) and not built):
+        raise ProtocolError("A silo is set up before it takes steps", f"{type(ask).__name__} comes too early")

@@ -22,6 +22,7 @@ from silosynth.models.gan import (
     slope_penalty,
 )
 
+_MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 WIDEST_FILTER = 256  # outputs of D^s, at most; it has as many as there are levels where these are fewer
 
 
@@ -128,7 +129,8 @@ class Tops:
     def sample(self, position_G: Tensor, draw: torch.Generator) -> Tensor:
         """What G^t gives (G, F), by its running statistics."""
         self.of_generator.network.eval()
-        return self.generate(self.conditional(position_G), draw)
+        most = max(64, _MOST // (self.config.noise + self.config.conditions))
+        return torch.cat([self.generate(self.conditional(part), draw) for part in position_G.split(most)])
 
     def state(self, training: bool) -> dict[str, Any]:
         """All that is needed to continue; to sample, G^t alone."""
