@@ -1,7 +1,8 @@
 """Messages from silo to silo that the coordinator relays and cannot read.
 
-The construction is the one-way pattern K of the Noise protocol framework (revision 34, section 7.4): both sides know
-each other's long-lived X25519 key beforehand, and the sender adds a fresh one, the ephemeral key, to each message::
+Keys are agreed on as in the one-way pattern K of the Noise protocol framework (revision 34, section 7.4; not its wire
+format): both sides know each other's long-lived X25519 key beforehand, and the sender adds a fresh one, the ephemeral
+key, to each message::
 
     header = "silosynth sealed 1" and, each after its length, sender, receiver, context
     key    = HKDF-SHA256(DH(ephemeral, receiver) || DH(sender, receiver),
