@@ -97,11 +97,11 @@ class OnePiece:
         self._generator_step()
 
     def _conditions(self) -> tuple[int, Tensor, Tensor, Tensor]:
-        ratio = self.split.sizes.ratio
-        chosen = int(torch.multinomial(ratio, 1, generator=self.draw))
+        sizes = self.split.sizes
+        chosen = int(sizes.contributors(1, self.draw))
         position_B = self.conditions[chosen].draw(self.config.batch, self.draw)
         rows = self.conditions[chosen].matching(position_B, self.draw)
-        return chosen, position_B, rows, self.tops.conditional(position_B + self.split.sizes.start(chosen))
+        return chosen, position_B, rows, self.tops.conditional(sizes.among_all(chosen, position_B))
 
     def _made(self, cv_BP: Tensor) -> list[Tensor]:
         parts = self.tops.generate(cv_BP, self.draw).split(self.tops.config.slices, dim=1)
