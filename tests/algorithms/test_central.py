@@ -35,7 +35,7 @@ TINY = {
     "ctabgan": {"channels": 4, "noise": 4, "batch": 30, "epochs": 3, "least_rounds": 0, "classifier": [16]},
     "tvae": {"encoder": [16], "decoder": [16], "embedding": 4, "batch": 30, "epochs": 3, "least_steps": 0},
     "tabddpm": {"layers": [16], "time": 8, "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
-    "wgan-gp": {**GAN, "critic_steps": 2},
+    "wgan-gp": {**GAN, "least_rounds": 0, "critic_steps": 2},
 }
 every = pytest.mark.parametrize("name", sorted(TINY))
 
@@ -178,6 +178,12 @@ def test_a_target_that_is_no_column_is_refused():
         fit("ctabgan", people(), **{**TINY["ctabgan"], "target": "riche"})
 
 
+def test_a_target_without_a_choice_is_refused():
+    data = people().assign(rich=True)
+    with pytest.raises(ConfigError, match="at least two levels"):
+        fit("ctabgan", data, **{**TINY["ctabgan"], "target": "rich"})
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -195,10 +201,32 @@ def test_options_out_of_range_are_refused(name, options):
         ALGORITHMS[name].configure("fast", options)
 
 
-@pytest.mark.parametrize("options", [{"dropout": 1.0}, {"batch": 1}])
-def test_options_that_training_cannot_bear_are_refused(options):
-    with pytest.raises(ConfigError):
-        ALGORITHMS["ctgan"].configure("fast", options)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ctgan", {"dropout": 1.0}),
+        ("ctgan", {"batch": 1}),
+        ("ctgan", {"penalty": -1.0}),
+        ("ctgan", {"least_rounds": -1}),
+        ("ctabgan", {"dropout": 1.0}),
+        ("ctabgan", {"information": -0.1}),
+        ("ctabgan", {"betas": [0.5, 1.0]}),
+        ("tvae", {"decay": -1e-5}),
+        ("tvae", {"betas": [-0.1, 0.9]}),
+        ("tabddpm", {"dropout": 1.0}),
+        ("tabddpm", {"average": -0.1}),
+        ("wgan-gp", {"penalty": -1.0}),
+    ],
+)
+def test_options_that_training_cannot_bear_are_refused(name, options):
+    with pytest.raises(ConfigError, match="at least"):
+        ALGORITHMS[name].configure("fast", options)
+
+
+@pytest.mark.parametrize("name", ["ctgan", "ctabgan", "wgan-gp"])
+def test_no_memory_of_gradients_as_gulrajani_has_it(name):
+    config = ALGORITHMS[name].configure("fast", {"betas": [0.0, 0.9]})
+    assert config.betas == (0.0, 0.9)
 
 
 def test_options_of_something_else_are_refused():
@@ -240,7 +268,7 @@ LEARN = {
     "ctabgan": {"least_rounds": 350, "batch": 128, "channels": 8, "rate": 1e-3},
     "tvae": {"least_steps": 600, "batch": 200},
     "tabddpm": {"steps": 600, "batch": 256, "layers": [128, 128]},
-    "wgan-gp": {"epochs": 20, "batch": 128, "generator": [64, 64], "critic": [64, 64], "rate": 2e-3},
+    "wgan-gp": {"epochs": 20, "least_rounds": 0, "batch": 128, "generator": [64, 64], "critic": [64, 64], "rate": 2e-3},
 }
 
 

@@ -39,7 +39,7 @@ TINY = {
     "ctabgan": {"channels": 4, "noise": 8, "batch": 30, "epochs": 1, "least_rounds": 1},
     "tvae": {"encoder": [16, 16], "decoder": [16, 16], "embedding": 8, "batch": 30, "epochs": 2, "least_steps": 1},
     "tabddpm": {"layers": [16, 16], "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
-    "wgan-gp": {"generator": [16, 16], "critic": [16, 16], "noise": 8, "batch": 30, "epochs": 2},
+    "wgan-gp": {"generator": [16, 16], "critic": [16, 16], "noise": 8, "batch": 30, "epochs": 2, "least_rounds": 1},
 }
 every = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 together = pytest.mark.parametrize("name", sorted(name for name, entry in ALGORITHMS.items() if not entry.central))

@@ -9,7 +9,14 @@ import torch.nn.functional as F
 
 from silosynth.core.streams import Streams
 from silosynth.models.coded import Coded, chunks, span
-from silosynth.models.conv_gan import ConvolutionalGAN, CTABGANConfig, ImageCritic, ImageGenerator, information_loss
+from silosynth.models.conv_gan import (
+    ConvolutionalGAN,
+    CTABGANConfig,
+    ImageCritic,
+    ImageGenerator,
+    _drawn,
+    information_loss,
+)
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig, levels_of
 from silosynth.models.gan import Shape, gradient_penalty
 from silosynth.models.tabddpm import RowDiffusion, TabDDPMConfig
@@ -21,8 +28,8 @@ SHAPE = Shape((3, 2, 4), 2)
 MODELS = [
     (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4)),
     (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4, pac=10)),
-    (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, classifier=(8,))),
-    (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, adversary="wasserstein", information=0)),
+    (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, adversary="original", classifier=(8,))),
+    (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, information=0, normalised=True)),
     (TVAE, TVAEConfig(epochs=2, batch=20, encoder=(8,), decoder=(8,), embedding=3)),
     (RowDiffusion, TabDDPMConfig(steps=4, batch=20, layers=(8,), time=4, diffusion_steps=6, sample_steps=6)),
     (WassersteinGAN, WGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,))),
@@ -105,10 +112,57 @@ def test_information_loss_compares_means_and_standard_deviations():
     assert float(information_loss(fake, fake)) == 0.0
 
 
+@pytest.mark.parametrize("size", [64, 65, 300])
+def test_initial_weights_keep_the_size_of_what_passes(size):
+    """Outputs that start far smaller take most of a short training to grow."""
+    model = make(ConvolutionalGAN, CTABGANConfig(channels=8))
+    made = _drawn(ImageGenerator(30, size, 8), generator("generator"))
+    critic = _drawn(ImageCritic(size, 8, False), generator("critic"))
+    with torch.no_grad():
+        rows = made(torch.randn(200, 30, generator=generator("noise")))
+        judged = critic(torch.randn(200, size, generator=generator("rows")))
+        outputs = model._outputs(torch.zeros(200, dtype=torch.int64), generator("outputs"))
+    assert 0.3 < float(rows.std()) < 3 and 0.02 < float(judged.std()) < 3
+    assert 0.3 < float(outputs.std()) < 3
+
+
+@pytest.mark.parametrize("size", [17, 65, 300])
+def test_images_pass_through_four_by_four_pixels(size):
+    made, critic = ImageGenerator(3, size, 2), ImageCritic(size, 2, True)
+    assert made.second.out_features == 16 * made.convolutions[0].in_channels
+    assert critic.whole.in_features == 16 * critic.convolutions[-1].out_channels
+    assert critic.features(torch.zeros(5, size)).shape == (5, critic.last.in_features)
+
+
+def test_the_critic_sees_what_pixels_far_apart_say_together():
+    """A sum over patches would judge both ends of a row as it judges each of them by itself."""
+    critic = _drawn(ImageCritic(64, 8, False), generator("critic"))
+    rows = torch.zeros(4, 64)
+    rows[[1, 3], 0], rows[[2, 3], 63] = 1.0, 1.0
+    with torch.no_grad():
+        none, first, last, both = critic(rows).flatten()
+    assert abs(float(both - first - last + none)) > 1e-3
+
+
+def test_without_a_target_there_is_no_classifier():
+    config = CTABGANConfig(channels=2, batch=20)
+    assert ConvolutionalGAN(coded(target=-1), config, Streams(0), CPU).state(training=True)["classifier"] is None
+    assert ConvolutionalGAN(coded(), config, Streams(0), CPU).state(training=True)["classifier"] is not None
+
+
+@pytest.mark.parametrize(("least", "steps"), [(0, 4), (9, 9)])
+def test_small_tables_get_a_least_number_of_rounds(least, steps):
+    config = WGANConfig(epochs=4, batch=60, generator=(8,), critic=(8,), critic_steps=1, least_rounds=least)
+    model = make(WassersteinGAN, config)
+    for part in range(3):
+        model.train(part, 3)
+    assert model.generator.optimizer.state_dict()["state"][0]["step"] == steps
+
+
 @pytest.mark.parametrize("size", [1, 16, 17, 64, 65, 300])
 def test_images_hold_rows_of_any_length(size):
     x = torch.randn(5, size, generator=generator("x", size))
-    critic, made = ImageCritic(size, 2), ImageGenerator(3, size, 2)
+    critic, made = ImageCritic(size, 2, True), ImageGenerator(3, size, 2)
     for network in (critic, made):
         for weight in network.parameters():
             torch.nn.init.normal_(weight, 0.0, 0.1, generator=generator("weights"))
@@ -121,11 +175,12 @@ def test_the_class_loss_does_not_look_at_the_target():
     x = SHAPE.vectors(rows.levels, rows.scores)
     other = x.clone()
     other[:, 3:5] = 1 - x[:, 3:5]
-    both = [model._class_loss(row, generator("masks")).detach() for row in (x, other)]
-    masks = model.classifier.network.masks(60, generator("masks"))
+    judge = model.classifier.network
+    both = [model._class_loss(judge, row, generator("masks")).detach() for row in (x, other)]
+    masks = judge.masks(60, generator("masks"))
     blind = x.clone()
     blind[:, 3:5] = 0
-    laws = model.classifier.network(blind, masks).log_softmax(dim=1).detach()
+    laws = judge(blind, masks).log_softmax(dim=1).detach()
     for loss, levels in zip(both, (rows.levels[:, 1], 1 - rows.levels[:, 1]), strict=True):
         assert float(loss) == pytest.approx(float(F.nll_loss(laws, levels)), rel=1e-5)
 

@@ -5,17 +5,21 @@ Shapes: N training rows, C columns with levels, S scores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Struct
 from silosynth.core.streams import Streams
-from silosynth.models.gan import Shape
+from silosynth.models.gan import Shape, Trainee
 
+N = TypeVar("N", bound=nn.Module)
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 
 
@@ -73,6 +77,40 @@ class TableModel(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
+
+
+class AdamConfig(Protocol):
+    """The options that an optimiser is made of."""
+
+    @property
+    def rate(self) -> float:
+        """Learning rate."""
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """What is kept of both moments at each step."""
+
+    @property
+    def decay(self) -> float:
+        """Weight decay."""
+
+
+def trainee(network: N, config: AdamConfig) -> Trainee[N]:
+    """A network with its Adam; it is where it is to be trained."""
+    return Trainee(network, rate=config.rate, betas=config.betas, decay=config.decay)
+
+
+def check_range(config: Struct, *names: str, below: float = math.inf) -> None:
+    """Check that options (of tuples: all parts) are at least 0 and below ``below``.
+
+    Raises:
+        ConfigError: names the option and its value.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not all(0 <= part < below for part in (value if isinstance(value, tuple) else (value,))):
+            limit = "" if below == math.inf else f" and below {below:g}"
+            raise ConfigError(f"Option {name!r} must be at least 0{limit}", value)
 
 
 def span(steps: int, part: int, parts: int) -> int:

@@ -1,11 +1,11 @@
 """A conditional GAN that reads rows as square images (CTAB-GAN, Zhao et al. 2021; GAN(conv) of SiloFuse, section V-A).
 
-A row (for the critic: a row beside its conditional vector) is filled up with zeros to 4 x 4, 8 x 8, 16 x 16… pixels.
+A row (for the critic: a row beside its conditional vector) is filled up with zeros to 8 x 8, 16 x 16, 32 x 32… pixels.
 
 ====================================  ==========================================
 CTAB-GAN, section 3                   here
 ====================================  ==========================================
-generator and discriminator, conv     `ImageGenerator`, `ImageCritic`
+generator and discriminator, as DCGAN `ImageGenerator`, `ImageCritic`
 conditions on categories and modes    every column with levels: `models.conditions`
 auxiliary classifier                  `_classifier_step`, `_class_loss`
 information loss                      `information_loss`
@@ -13,8 +13,11 @@ generator's loss                      `_generator_step`
 ====================================  ==========================================
 
 Readings and deviations: ``adversary`` is the paper's original GAN loss, or the Wasserstein one with penalty of its
-successor; layers are normalised row by row (SiloFuse's description), which a penalty on single rows needs; sides of
-images are powers of two.
+successor; layers are normalised row by row (SiloFuse's description), which a penalty on single rows needs, and the
+critic's only if ``normalised``; sides of images are powers of two, and the coarsest image has 4 x 4 pixels (DCGAN),
+for one pixel is too narrow a passage; a linear layer on either side of it joins what convolutions on images so small
+leave apart; initial weights keep the size of what passes through them, where DCGAN's of one size suit its 1 024
+channels only. Without a ``target`` there is no classifier.
 
 Shapes: N training rows, B of a batch, C columns with levels, K levels, S scores, P conditional positions, F features.
 """
@@ -32,29 +35,40 @@ from torch.nn.utils import skip_init
 
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, chunks, joined, span
+from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.ctgan import levels_of
-from silosynth.models.gan import SLOPE, Activation, Trainee, critic_loss, gradient_penalty, make_critic, one_hot
+from silosynth.models.gan import (
+    SLOPE,
+    Activation,
+    CriticPart,
+    Trainee,
+    critic_loss,
+    gradient_penalty,
+    make_critic,
+    one_hot,
+)
 
 N = TypeVar("N", bound=nn.Module)
-_SPREAD = 0.02  # standard deviation of initial weights (DCGAN, Radford et al. 2016)
+_COARSE = 4  # side of the smallest image (DCGAN, Radford et al. 2016)
+_KERNEL, _STRIDE = 4, 2  # of all convolutions: they double or halve a side
 
 
 @dataclass(frozen=True, slots=True)
 class CTABGANConfig(Struct):
-    """Sizes and training; the defaults are the authors'."""
+    """Sizes and training; the defaults are the authors', but for ``adversary`` and ``normalised``."""
 
     epochs: int = 150  # of max(1, rows // batch) rounds
     least_rounds: int = 0  # rounds at least, however few the rows
     batch: int = 500
     critic_steps: int = 1  # of a round, before the generator's one
-    channels: int = 64  # after the first halving of an image's side; doubled at the next two
+    channels: int = 64  # of an image of half the side; doubled at the next two halvings
+    normalised: bool = False  # layer normalisation in the critic too, not in the generator alone
     noise: int = 100
     rate: float = 2e-4  # Adam's
     betas: tuple[float, float] = (0.5, 0.9)
     decay: float = 1e-5  # weight decay
-    adversary: Literal["original", "wasserstein"] = "original"  # CTAB-GAN's loss, or that of CTAB-GAN+
+    adversary: Literal["original", "wasserstein"] = "wasserstein"  # CTAB-GAN's loss is the original one
     penalty: float = 10.0  # weight of the gradient penalty of the Wasserstein loss
     tau: float = 0.2  # temperature of the Gumbel-softmax
     information: float = 1.0  # weight of the information loss
@@ -64,26 +78,29 @@ class CTABGANConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(
-            self, "epochs", "batch", "critic_steps", "channels", "noise", "rate", "betas", "tau", "classifier"
-        )
+        check_positive(self, "epochs", "batch", "critic_steps", "channels", "noise", "rate", "tau", "classifier")
+        check_range(self, "least_rounds", "decay", "penalty", "information")
+        check_range(self, "betas", "dropout", below=1.0)
 
 
 class ImageGenerator(nn.Module):
-    """A linear layer to one pixel, then transposed convolutions that double the side, down to one channel."""
+    """Two linear layers to an image of 4 x 4 pixels, then transposed convolutions that double its side."""
 
     def __init__(self, inputs: int, size: int, channels: int) -> None:
         super().__init__()
         self.size, widths = size, _widths(size, channels)[::-1]
-        self.first = skip_init(nn.Linear, inputs, widths[0])
+        self.first = skip_init(nn.Linear, inputs, widths[0] * _COARSE)
+        self.second = skip_init(nn.Linear, widths[0] * _COARSE, widths[0] * _COARSE**2)
+        self.norm = nn.LayerNorm(widths[0] * _COARSE)
         self.norms = nn.ModuleList(nn.GroupNorm(1, width) for width in widths[:-1])
         self.convolutions = nn.ModuleList(
-            skip_init(nn.ConvTranspose2d, wide, narrow, 4, stride=2, padding=1) for wide, narrow in pairwise(widths)
+            skip_init(nn.ConvTranspose2d, wide, narrow, _KERNEL, stride=_STRIDE, padding=1)
+            for wide, narrow in pairwise(widths)
         )
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Outputs (B, K + S)."""
-        h = self.first(x_BI)[:, :, None, None]
+        h = self.second(F.leaky_relu(self.norm(self.first(x_BI)), SLOPE)).unflatten(1, (-1, _COARSE, _COARSE))
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
             h = convolution(F.leaky_relu(norm(h), SLOPE))
         out: Tensor = h.flatten(1)[:, : self.size]
@@ -91,24 +108,28 @@ class ImageGenerator(nn.Module):
 
 
 class ImageCritic(nn.Module):
-    """Convolutions that halve the side down to one pixel, then a linear layer."""
+    """Convolutions that halve the side down to 4 x 4 pixels, a layer that sees all of these at once, a linear one.
 
-    def __init__(self, size: int, channels: int) -> None:
+    Without that layer opinions would be sums over patches, blind to what pixels far apart say together.
+    """
+
+    def __init__(self, size: int, channels: int, normalised: bool) -> None:
         super().__init__()
         widths = _widths(size, channels)
-        self.side = 2 ** (len(widths) - 1)
+        self.side = _COARSE * 2 ** (len(widths) - 1)
         self.convolutions = nn.ModuleList(
-            skip_init(nn.Conv2d, narrow, wide, 4, stride=2, padding=1) for narrow, wide in pairwise(widths)
+            skip_init(nn.Conv2d, narrow, wide, _KERNEL, stride=_STRIDE, padding=1) for narrow, wide in pairwise(widths)
         )
-        self.norms = nn.ModuleList(nn.GroupNorm(1, width) for width in widths[1:])
-        self.last = skip_init(nn.Linear, widths[-1], 1)
+        self.norms = nn.ModuleList(nn.GroupNorm(1, width) if normalised else nn.Identity() for width in widths[1:])
+        self.whole = skip_init(nn.Linear, widths[-1] * _COARSE**2, widths[-1] * _COARSE)
+        self.last = skip_init(nn.Linear, widths[-1] * _COARSE, 1)
 
     def features(self, x_BI: Tensor) -> Tensor:
         """What the last layer judges by: (B, F)."""
         h = F.pad(x_BI, (0, self.side**2 - x_BI.shape[1])).reshape(len(x_BI), 1, self.side, self.side)
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
             h = F.leaky_relu(norm(convolution(h)), SLOPE)
-        return h.flatten(1)
+        return F.leaky_relu(self.whole(h.flatten(1)), SLOPE)
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Opinions (B, 1)."""
@@ -128,14 +149,13 @@ class ConvolutionalGAN:
         self.target_T = levels_of(coded.shape, (coded.target,) if coded.target >= 0 else ()).to(device)
         weights = streams.child("weights").torch()
         generator = _drawn(ImageGenerator(config.noise + self.width, self.shape.size, config.channels), weights)
-        critic = _drawn(ImageCritic(self.shape.size + self.width, config.channels), weights)
-        classifier = make_critic(
-            self.shape.size, config.classifier, max(1, len(self.target_T)), config.dropout, weights
-        )
-        adam = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
-        self.generator = Trainee(generator.to(device), **adam)  # type: ignore[arg-type]
-        self.critic = Trainee(critic.to(device), **adam)  # type: ignore[arg-type]
-        self.classifier = Trainee(classifier.to(device), **adam)  # type: ignore[arg-type]
+        critic = _drawn(ImageCritic(self.shape.size + self.width, config.channels, config.normalised), weights)
+        self.generator = trainee(generator.to(device), config)
+        self.critic = trainee(critic.to(device), config)
+        self.classifier: Trainee[CriticPart] | None = None
+        if len(self.target_T):
+            sizes = (self.shape.size, config.classifier, len(self.target_T), config.dropout)
+            self.classifier = trainee(make_critic(*sizes, weights).to(device), config)
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` equal parts of all rounds."""
@@ -146,8 +166,8 @@ class ConvolutionalGAN:
             for _ in range(config.critic_steps):
                 real_BI = self._critic_step(draw, pick)
             self._generator_step(real_BI, draw, pick)
-            if len(self.target_T):
-                self._classifier_step(real_BI[:, : self.shape.size], draw)
+            if self.classifier is not None:
+                self._classifier_step(self.classifier, real_BI[:, : self.shape.size], draw)
 
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
@@ -164,7 +184,7 @@ class ConvolutionalGAN:
         return {
             "generator": self.generator.state(training),
             "critic": self.critic.state(training) if training else None,
-            "classifier": self.classifier.state(training) if training else None,
+            "classifier": self.classifier.state(training) if training and self.classifier else None,
             "counts": self.law.counts,
         }
 
@@ -173,6 +193,7 @@ class ConvolutionalGAN:
         self.generator.restore(state["generator"])
         if state["critic"] is not None:
             self.critic.restore(state["critic"])
+        if self.classifier is not None and state["classifier"] is not None:
             self.classifier.restore(state["classifier"])
         self.law = ConditionLaw(state["counts"].cpu(), self.shape.widths)
 
@@ -213,23 +234,22 @@ class ConvolutionalGAN:
             with torch.no_grad():
                 wanted = critic.features(real_BI)
             loss = loss + self.config.information * information_loss(features, wanted)
-        if len(self.target_T):
-            loss = loss + self._class_loss(fake_BW, draw)
+        if self.classifier is not None:
+            loss = loss + self._class_loss(self.classifier.network, fake_BW, draw)
         self.generator.clear()
         loss.backward(inputs=list(self.generator.network.parameters()))
         self.generator.step()
 
-    def _classifier_step(self, real_BW: Tensor, draw: torch.Generator) -> None:
+    def _classifier_step(self, classifier: Trainee[CriticPart], real_BW: Tensor, draw: torch.Generator) -> None:
         """The classifier learns the target of real rows."""
-        loss = self._class_loss(real_BW, draw)
-        self.classifier.clear()
+        loss = self._class_loss(classifier.network, real_BW, draw)
+        classifier.clear()
         loss.backward()
-        self.classifier.step()
+        classifier.step()
 
-    def _class_loss(self, x_BW: Tensor, draw: torch.Generator) -> Tensor:
+    def _class_loss(self, classifier: CriticPart, x_BW: Tensor, draw: torch.Generator) -> Tensor:
         """Cross-entropy of the target in rows from what the classifier makes of their other columns."""
         others = x_BW.index_fill(1, self.target_T, 0.0)
-        classifier = self.classifier.network
         guess = F.log_softmax(classifier(others, classifier.masks(len(others), draw)), dim=1)
         return -(x_BW[:, self.target_T] * guess).sum(dim=1).mean()
 
@@ -251,17 +271,25 @@ def information_loss(fake_BF: Tensor, real_BF: Tensor) -> Tensor:
 
 
 def _widths(size: int, channels: int) -> list[int]:
-    """Channels of images of ``size`` numbers, of half the side, of a quarter… down to one pixel."""
-    halvings = 2
-    while 4**halvings < size:
+    """Channels of images of at least ``size`` numbers, of half the side, of a quarter… down to 4 x 4 pixels."""
+    halvings = 1
+    while (_COARSE * 2**halvings) ** 2 < size:
         halvings += 1
     return [1, *(channels * 2 ** min(i, 2) for i in range(halvings))]
 
 
 def _drawn(network: N, generator: torch.Generator) -> N:
-    """The network with small normal weights and no biases (DCGAN); layers of normalisation stay as they are."""
+    """The network with normal weights that keep variances, and no biases; layers of normalisation stay as they are."""
     for part in network.modules():
         if isinstance(part, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
-            nn.init.normal_(part.weight, 0.0, _SPREAD, generator=generator)
+            nn.init.normal_(part.weight, 0.0, _summands(part) ** -0.5, generator=generator)
             nn.init.zeros_(part.bias)  # type: ignore[arg-type]
     return network
+
+
+def _summands(part: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:
+    """How many products a number that comes out is the sum of."""
+    if isinstance(part, nn.Linear):
+        return part.in_features
+    transposed = isinstance(part, nn.ConvTranspose2d)  # its kernel reaches an output from every second pixel
+    return part.in_channels * (_KERNEL // (_STRIDE if transposed else 1)) ** 2

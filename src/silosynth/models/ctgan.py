@@ -27,12 +27,11 @@ from torch import Tensor
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, chunks, joined, span
+from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.gan import (
     Activation,
     Shape,
-    Trainee,
     critic_loss,
     make_critic,
     make_generator,
@@ -62,13 +61,11 @@ class CTGANConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(
-            self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "betas", "tau", "pac"
-        )
+        check_positive(self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "tau", "pac")
+        check_range(self, "least_rounds", "decay", "penalty")
+        check_range(self, "betas", "dropout", below=1.0)
         if self.batch < 2 or self.batch % self.pac:
             raise ConfigError("Option 'batch' must be at least 2 and a multiple of 'pac'", (self.batch, self.pac))
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("Option 'dropout' must be at least 0 and below 1", self.dropout)
 
 
 def rounds(config: CTGANConfig, rows: int) -> int:
@@ -140,9 +137,8 @@ class ConditionalGAN:
         inputs, judged = config.noise + self.width, (self.shape.size + self.width) * config.pac
         generator = make_generator(inputs, config.generator, self.shape.size, weights)
         critic = make_critic(judged, config.critic, 1, config.dropout, weights)
-        adam = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
-        self.generator = Trainee(generator.to(self.device), **adam)  # type: ignore[arg-type]
-        self.critic = Trainee(critic.to(self.device), **adam)  # type: ignore[arg-type]
+        self.generator = trainee(generator.to(self.device), config)
+        self.critic = trainee(critic.to(self.device), config)
 
     def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
         """The critic learns to tell real rows from generated ones of the same conditions, in another order."""

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, Layout
-from silosynth.models.coded import Coded, chunks, joined, span
+from silosynth.models.coded import Coded, check_range, chunks, joined, span
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build, dropout, time_features
 from silosynth.models.multinomial import Multinomial
 from silosynth.models.training import Learner, batches
+
+_FARTHEST = 6.0  # normal scores do not lie beyond; the first steps divide by next to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class TabDDPMConfig(Struct):
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
         check_positive(self, "steps", "batch", "layers", "time", "rate", "diffusion_steps", "sample_steps")
+        check_range(self, "decay", "average")
+        check_range(self, "dropout", below=1.0)
 
 
 class Denoiser(nn.Module):
@@ -160,6 +164,3 @@ class RowDiffusion:
         mean = (math.sqrt(before) * (1 - a / before) * clean + math.sqrt(a / before) * (1 - before) * x_BS) / (1 - a)
         spread = math.sqrt((1 - before) / (1 - a) * (1 - a / before))
         return mean + spread * torch.randn(x_BS.shape, generator=draw, device=self.device)
-
-
-_FARTHEST = 6.0  # normal scores do not lie beyond; the first steps divide by next to nothing

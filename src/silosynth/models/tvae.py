@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, Layout
-from silosynth.models.coded import Coded, chunks, joined, span
-from silosynth.models.gan import Trainee
+from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
 from silosynth.models.layers import build
 from silosynth.models.training import batches
 
@@ -49,7 +48,9 @@ class TVAEConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "epochs", "batch", "encoder", "decoder", "embedding", "factor", "rate", "betas")
+        check_positive(self, "epochs", "batch", "encoder", "decoder", "embedding", "factor", "rate")
+        check_range(self, "least_steps", "decay")
+        check_range(self, "betas", below=1.0)
 
 
 class Halves(nn.Module):
@@ -89,7 +90,7 @@ class TVAE:
         network = build(Halves, *sizes, generator=streams.child("weights").torch())
         nn.init.constant_(network.log_spread.weight, math.log(_FIRST))
         self.network = network.to(device)
-        self.trainee = Trainee(self.network, rate=config.rate, betas=config.betas, decay=config.decay)
+        self.trainee = trainee(self.network, config)
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` equal parts of all steps."""

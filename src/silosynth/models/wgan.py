@@ -1,8 +1,9 @@
 """An unconditional Wasserstein GAN with gradient penalty for rows (Gulrajani et al. 2017, Algorithm 1).
 
-Generator and critic are plain linear layers. A row is its normal scores as they are and its levels one-hot; generated
-levels are made by the Gumbel-softmax, sharpened to one-hot on the way forward where the options say so. Sizes follow
-the central comparison of VFLGAN. Where a column is on a special value its score is noise.
+Generator and critic are linear layers with leaky ReLU between, without normalisation. A row is its normal scores as
+they are and its levels one-hot; generated levels are made by the Gumbel-softmax, sharpened to one-hot on the way
+forward where the options say so. Sizes follow the central comparison of VFLGAN. Where a column is on a special value
+its score is noise.
 
 Shapes: N training rows, B of a batch, C columns with levels, K levels of all of them, S scores.
 """
@@ -15,18 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, chunks, joined, span
-from silosynth.models.gan import (
-    Activation,
-    Shape,
-    Trainee,
-    critic_loss,
-    make_critic,
-    slope_penalty,
-)
+from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
+from silosynth.models.gan import Activation, Shape, critic_loss, make_critic, slope_penalty
 from silosynth.models.training import batches
 
 
@@ -35,6 +28,7 @@ class WGANConfig(Struct):
     """Sizes and training; the defaults are VFLGAN's public settings for Adult."""
 
     epochs: int = 300  # of max(1, rows // batch) rounds
+    least_rounds: int = 0  # rounds at least, however few the rows
     batch: int = 64
     critic_steps: int = 5  # of a round, before the generator's one
     generator: tuple[int, ...] = (32, 64, 128)  # hidden widths
@@ -49,9 +43,9 @@ class WGANConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "betas", "tau")
-        if self.penalty < 0:
-            raise ConfigError("Option 'penalty' must not be negative", self.penalty)
+        check_positive(self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "tau")
+        check_range(self, "least_rounds", "decay", "penalty")
+        check_range(self, "betas", below=1.0)
 
 
 class WassersteinGAN:
@@ -63,15 +57,15 @@ class WassersteinGAN:
         self.activation = Activation(Shape(coded.shape.widths, 0)).to(device)
         generator = make_critic(config.noise, config.generator, self.shape.size, 0.0, weights)
         critic = make_critic(self.shape.size, config.critic, 1, 0.0, weights)
-        adam = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
-        self.generator = Trainee(generator.to(device), **adam)  # type: ignore[arg-type]
-        self.critic = Trainee(critic.to(device), **adam)  # type: ignore[arg-type]
+        self.generator = trainee(generator.to(device), config)
+        self.critic = trainee(critic.to(device), config)
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` equal parts of all rounds."""
         config, draw = self.config, self.streams.child("part", part).torch(self.device)
         order = batches(len(self.coded), config.batch, draw)
-        for _ in range(span(config.epochs * max(1, len(self.coded) // config.batch), part, parts)):
+        rounds = max(config.epochs * max(1, len(self.coded) // config.batch), config.least_rounds)
+        for _ in range(span(rounds, part, parts)):
             for _ in range(config.critic_steps):
                 self._critic_step(next(order), draw)
             self._generator_step(draw)

@@ -31,6 +31,7 @@ from torch import Tensor
 from silosynth.algorithms.central.options import (
     CTABGANOptions,
     CTGANOptions,
+    Options,
     TabDDPMOptions,
     TVAEOptions,
     WGANOptions,
@@ -121,10 +122,9 @@ class CentralParty(Party):
     def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
         self.table = table.select([name for name in table.names if name in schema.modelled])
         self.schema, self.streams, self.device = schema, streams, device
-        self.config: Struct | None = None
+        self.config: Options | None = None
         self.encoders: tuple[Encoder, ...] = ()
         self.model: TableModel | None = None  # None also where every column is constant: there is nothing to learn
-        self.levels, self.scores = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
 
     def answer(self, ask: Message) -> Message:
@@ -151,7 +151,7 @@ class CentralParty(Party):
         """Continue from `state` or `trained`."""
         if state["config"] is None:
             return
-        self.config = from_state(Struct, state["config"])
+        self.config = _checked(from_state(Struct, state["config"]))
         self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
         self._make_model()
         if self.model is not None:
@@ -169,21 +169,21 @@ class CentralParty(Party):
 
         Raises:
             DataError: the table has fewer than two rows, or no column to model.
-            ConfigError: the target is no column to model.
+            ConfigError: the target is no column to model, or has less than two levels.
             ProtocolError: the options are of no baseline.
         """
         if not self.table.columns:
             raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
         if len(self.table) < LEAST_ROWS:
             raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
-        if type(ask.config) not in MODELS:
-            raise ProtocolError("A central baseline has options of its own", type(ask.config).__name__)
-        self.config = ask.config
+        self.config = _checked(ask.config)
         target = getattr(ask.config, "target", "")
         if target and target not in self.table.names:
             raise ConfigError("Option 'target' names a column to model", target, nearest(target, self.table.names))
-        rng = self.streams.child("encoders").numpy()
-        self.encoders = _fitted(self.table, self.schema, ask.config.encoders, rng)  # type: ignore[attr-defined]
+        self.encoders = _fitted(self.table, self.schema, self.config.encoders, self.streams.child("encoders").numpy())
+        if target and all(encoder.width < 2 for encoder in self.encoders if encoder.name == target):
+            remedy = "Name another one, or none: the classifier is then left out."
+            raise ConfigError("Option 'target' names a column with at least two levels or modes", target, remedy)
         self._make_model()
         return Prepared(len(self.table))
 
@@ -215,10 +215,10 @@ class CentralParty(Party):
         levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
         if len(self.table):
             levels, scores = encode_table(self.table, self.encoders, self.streams.child("ties").numpy())
-        self.levels, self.scores = levels.to(self.device), scores.to(self.device)
         self.model = None
         if self.config is not None and shape.size:
-            coded = _coded(self.encoders, self.levels, self.scores, getattr(self.config, "target", ""))
+            target = getattr(self.config, "target", "")
+            coded = _coded(self.encoders, levels.to(self.device), scores.to(self.device), target)
             self.model = MODELS[type(self.config)](coded, self.config, self.streams.child("model"), self.device)
 
 
@@ -242,9 +242,16 @@ def synthesise(
     roster: Roster, config: Struct, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Have the silo draw ``rows`` synthetic rows; its columns, or none where they stay partitioned."""
-    share = config.synthesis == "shared"  # type: ignore[attr-defined]
+    share = _checked(config).synthesis == "shared"
     replies = yield roster.everyone(Draw(rows, "/".join(streams.path), share))
     return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
+
+
+def _checked(config: Struct) -> Options:
+    """The options, if they are of a baseline; raises ProtocolError if not."""
+    if not isinstance(config, Options):
+        raise ProtocolError("A central baseline has options of its own", type(config).__name__)
+    return config
 
 
 def _fitted(table: Table, schema: Schema, config: EncoderConfig, rng: np.random.Generator) -> tuple[Encoder, ...]:
@@ -257,15 +264,16 @@ def _fitted(table: Table, schema: Schema, config: EncoderConfig, rng: np.random.
 def _coded(encoders: Sequence[Encoder], levels: Tensor, scores: Tensor, target: str) -> Coded:
     """Encoded rows with what models need to know of the columns."""
     levelled = [encoder for encoder in encoders if encoder.width > 1]
+    numbers = {encoder.name: c for c, encoder in enumerate(levelled)}
     scored = [encoder for encoder in encoders if encoder.continuous]
     return Coded(
         shape=_shape(encoders),
         levels=levels,
         scores=scores,
         categorical=tuple(c for c, encoder in enumerate(levelled) if isinstance(encoder, CategoricalEncoder)),
-        level_of=tuple(levelled.index(encoder) if encoder in levelled else -1 for encoder in scored),
+        level_of=tuple(numbers.get(encoder.name, -1) for encoder in scored),
         lines=tuple(encoder.modes if isinstance(encoder, ModeEncoder) else 1 for encoder in scored),
-        target=next((c for c, encoder in enumerate(levelled) if encoder.name == target), -1),
+        target=numbers.get(target, -1),
     )
 
 

@@ -58,6 +58,7 @@ class WGANOptions(WGANConfig):
     synthesis: Synthesis = "shared"
 
 
+Options = CTGANOptions | CTABGANOptions | TVAEOptions | TabDDPMOptions | WGANOptions
 _EVERY_LEVEL = ModeConfig(pool_rare=False)  # as published: a level of one row then names somebody
 
 PRESETS: Mapping[str, Mapping[str, Struct]] = {
@@ -68,10 +69,10 @@ PRESETS: Mapping[str, Mapping[str, Struct]] = {
         "best": CTGANOptions(),
     },
     "ctabgan": {
-        "paper": CTABGANOptions(encoders=_EVERY_LEVEL),
-        "fast": CTABGANOptions(epochs=3, least_rounds=450, batch=200, channels=16, rate=5e-4),
-        "balanced": CTABGANOptions(epochs=60, channels=32),
-        "best": CTABGANOptions(epochs=300),
+        "paper": CTABGANOptions(adversary="original", normalised=True, encoders=_EVERY_LEVEL),
+        "fast": CTABGANOptions(epochs=3, least_rounds=600, batch=200, channels=16, rate=5e-4),
+        "balanced": CTABGANOptions(epochs=60, least_rounds=2000, batch=200, channels=24, rate=5e-4),
+        "best": CTABGANOptions(epochs=300, least_rounds=6000),
     },
     "tvae": {
         "paper": TVAEOptions(encoders=_EVERY_LEVEL),
@@ -91,8 +92,14 @@ PRESETS: Mapping[str, Mapping[str, Struct]] = {
     },
     "wgan-gp": {
         "paper": WGANOptions(encoders=EncoderConfig(pool_rare=False)),
-        "fast": WGANOptions(epochs=10, batch=256, generator=(128, 128, 128), noise=32, tau=0.2, hard=False),
-        "balanced": WGANOptions(epochs=100, batch=256, generator=(256, 256), critic=(256, 256), noise=64),
-        "best": WGANOptions(epochs=300, batch=256, generator=(256, 256), critic=(256, 256), noise=64),
+        "fast": WGANOptions(
+            epochs=10, least_rounds=500, batch=256, generator=(128, 128, 128), noise=32, tau=0.2, hard=False
+        ),
+        "balanced": WGANOptions(
+            epochs=100, least_rounds=4000, batch=256, generator=(256, 256), critic=(256, 256), noise=64
+        ),
+        "best": WGANOptions(
+            epochs=300, least_rounds=12_000, batch=256, generator=(256, 256), critic=(256, 256), noise=64
+        ),
     },
 }
