@@ -191,7 +191,7 @@ def columns_of(message: Message) -> Iterator[np.ndarray]:
 def real_columns(talk: Talk, silo: str) -> dict[str, np.ndarray]:
     """What the silo keeps to itself: raw values and what the encoders make of them, by name."""
     party = talk.parties[silo]
-    coder = getattr(party, "coder", party)
+    coder = party.model.coded if hasattr(party, "model") else getattr(party, "coder", party)
     found = {column.name: column.values.float().numpy() for column in talk.federation.tables[silo].columns}
     for what, codes in (("scores", coder.scores), ("levels", coder.levels)):
         found |= {f"{what} {i}": column.float().numpy() for i, column in enumerate(codes.T)}
