@@ -206,6 +206,22 @@ def test_inspect_shows_an_experiment_with_its_defaults(plan: Path) -> None:
     assert said(call("inspect", plan, "--json"))["experiment"]["algorithm"]["name"] == "silofuse"
 
 
+def test_inspect_shows_what_was_noised_and_what_that_covers(tmp_path: Path) -> None:
+    event = {"mechanism": "discrete Laplace", "epsilon": 0.5, "delta": 0.0, "what": "counts of the levels of 'job'"}
+    sent = {"step": 1, "from": "bank", "to": "coordinator", "type": "Counts", "bytes": 9}
+    noised = sent | {"privacy": "noised statistics, by the events listed", "events": [event, event]}
+    lines = [noised, sent | {"privacy": "un-noised weights of a network trained on the rows"}]
+    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = " ".join(call("inspect", tmp_path).stdout.split())
+    assert "Noised by bank" in shown
+    assert "counts of the levels of 'job' 2 discrete Laplace 0.5 0" in shown
+    assert "all, at delta 1e-06" in shown
+    assert "un-noised weights of a network" in shown.split("The rest of the training")[1]
+    facts = said(call("inspect", tmp_path, "--json"))["privacy"]
+    assert facts["silos"]["bank"]["pure_epsilon"] == 1.0
+    assert facts["rest"].endswith("no epsilon holds for the model as a whole.")
+
+
 def test_inspect_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
     result = call("inspect", tmp_path)
     assert result.exit_code == 2

@@ -8,10 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests import toy_rows
 from typer.testing import CliRunner, Result
 
 import silosynth
+from silosynth import experiment
 from silosynth.cli import app
+from silosynth.commands import tables
 from silosynth.core.conversation import Progress
 
 PLAN = """
@@ -93,6 +96,7 @@ def test_a_finished_run_can_be_inspected_and_run_again(plan: Path) -> None:
     facts = said(call("inspect", out, "--json"))
     assert facts["state"] == "finished"
     assert facts["ledger_totals"]
+    assert facts["privacy"]["summary"] == said(call("inspect", out / "model.silosynth", "--json"))["guarantee"]
     shown = call("inspect", out / "model.silosynth").stdout
     assert "silofuse, preset fast, seed 0, 320 rows" in shown
     assert "one un-noised value per training row" in shown
@@ -168,6 +172,139 @@ def test_a_central_baseline_pools_the_columns(plan: Path) -> None:
     result = call("run", plan)
     assert result.exit_code == 0, result.stderr
     assert "pools all columns in one place" in result.stderr
+
+
+ROWS = """
+[algorithm]
+name = "toyrows"
+preset = "fast"
+[split]
+seed = 5
+[evaluate]
+target = "ill"
+[output]
+folder = "out"
+"""
+OWN = """
+[silos.north]
+path = "north.csv"
+[silos.south]
+path = "south.csv"
+columns = ["ill", "region", "income", "visits", "age"]
+"""
+SHARED = """
+[data]
+path = "people.csv"
+[silos.north]
+share = 0.5
+[silos.south]
+share = 0.25
+"""
+
+
+@pytest.fixture
+def rows_plan(plan: Path, people: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two silos with tables of their own: some visits of the north are unknown, and the south's incomes are whole."""
+    toy_rows.register(monkeypatch)
+    north, south = people.head(150), people.tail(250).assign(income=range(250), more="left out")
+    north.assign(visits=north["visits"].astype("Int64").mask(north.index < 9)).to_csv(
+        plan.parent / "north.csv", index=False
+    )
+    south.to_csv(plan.parent / "south.csv", index=False)
+    plan.write_text(OWN + ROWS + "[schema.income]\nkind = 'continuous'\n")
+    return plan
+
+
+def test_silos_with_rows_of_their_own(rows_plan: Path, people: pd.DataFrame) -> None:
+    result = call("run", rows_plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "on 320 rows in 2 silos" in result.stderr
+    facts, synthetic = said(result), pd.read_csv(rows_plan.parent / "out" / "synthetic.csv")
+    assert len(synthetic) == facts["rows"] == 320
+    assert list(synthetic.columns) == list(people.columns)
+    visits = {column["name"]: column for column in facts["columns"]}["visits"]
+    assert (visits["kind"], visits["dtype"], visits["reason"]) == ("integer", "float64", "agreed")
+    assert facts["scores"]
+    shown = said(call("inspect", rows_plan.parent / "out" / "model.silosynth", "--json"))
+    assert shown["partition"] == "horizontal"
+    assert shown["rows"] == 320
+
+
+def test_silos_with_rows_of_their_own_and_a_hold_out_table(rows_plan: Path) -> None:
+    rows_plan.write_text(rows_plan.read_text().replace("seed = 5", 'path = "people.csv"'))
+    result = call("run", rows_plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "on 400 rows in 2 silos" in result.stderr
+
+
+def test_silos_whose_tables_disagree_are_refused(rows_plan: Path, people: pd.DataFrame) -> None:
+    people.drop(columns="age").to_csv(rows_plan.parent / "north.csv", index=False)
+    result = call("run", rows_plan)
+    assert result.exit_code == 2
+    assert "Column 'age' must be in every silo (got: absent in north; there in south)" in result.stderr
+    assert not (rows_plan.parent / "out").exists()
+
+
+def test_silos_with_shares_of_the_rows(rows_plan: Path) -> None:
+    rows_plan.write_text(SHARED + ROWS)
+    result = call("run", rows_plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "on 240 rows in 2 silos" in result.stderr  # three quarters of 320
+    assert said(result)["rows"] == 240
+
+
+def test_shares_are_disjoint_rows_drawn_by_the_splits_seed(rows_plan: Path) -> None:
+    rows_plan.write_text(SHARED + ROWS)
+    first, again = (tables.gather(experiment.read(rows_plan), True) for _ in range(2))
+    rows_plan.write_text(SHARED + ROWS.replace("seed = 5", "seed = 6"))
+    other = tables.gather(experiment.read(rows_plan), True)
+    assert first.rows == again.rows != other.rows
+    assert first.rows is not None
+    assert {silo: len(rows) for silo, rows in first.rows.items()} == {"north": 160, "south": 80}
+    assert sorted(first.rows["north"] + first.rows["south"]) == list(range(240)) == list(first.train.index)
+
+
+def test_a_share_of_less_than_a_row_is_refused(rows_plan: Path) -> None:
+    rows_plan.write_text(SHARED.replace("0.25", "0.001") + ROWS)
+    result = call("run", rows_plan)
+    assert result.exit_code == 2
+    assert "The share of silo 'south' is less than one row (got: 0.001)" in result.stderr
+
+
+def test_a_central_baseline_pools_the_rows(rows_plan: Path) -> None:
+    tiny = "options = {encoder = [8], decoder = [8], embedding = 4, epochs = 1, least_steps = 1, batch = 30}"
+    rows_plan.write_text(SHARED + ROWS.replace('name = "toyrows"', f'name = "tvae"\n{tiny}'))
+    result = call("run", rows_plan)
+    assert result.exit_code == 0, result.stderr
+    assert "tvae is a baseline that pools all rows in one place" in result.stderr
+    assert "on 240 rows in 1 silos" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("silos", "name", "says", "remedy"),
+    [
+        (SHARED, "silofuse", "plan.toml: silos.north.share deals out rows", "Give each silo columns instead"),
+        (PLAN.partition("[schema")[0], "toyrows", "plan.toml: silos.clinic.columns deals out columns", "silofuse"),
+    ],
+)
+def test_silos_that_an_algorithm_is_not_for_are_refused(
+    rows_plan: Path, silos: str, name: str, says: str, remedy: str
+) -> None:
+    rows_plan.write_text(silos + ROWS.replace("toyrows", name))
+    result = call("run", rows_plan)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert remedy in result.stderr
+    assert not (rows_plan.parent / "out").exists()
+
+
+def test_silos_of_rows_are_not_told_apart_in_an_evaluation(rows_plan: Path, people: pd.DataFrame) -> None:
+    for text in (OWN + ROWS, SHARED + ROWS):
+        rows_plan.write_text(text)
+        table = rows_plan.parent / "people.csv"
+        result = call("evaluate", "--train", table, "--synthetic", table, "--silos", rows_plan, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert said(result)["silos"] is None
 
 
 def test_samples_are_those_of_the_model(model: Path, tmp_path: Path) -> None:

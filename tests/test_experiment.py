@@ -58,6 +58,15 @@ report = "r.json"
 folder = "out"
 """
 
+SHARES = """
+[data]
+path = 'table.csv'
+[silos.north]
+share = 0.4
+[silos.south]
+share = 0.3
+"""
+
 Write = Callable[[str], Path]
 
 
@@ -110,6 +119,13 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     assert set(experiment.read(path).silos) == {"bank", "clinic"}
 
 
+def test_shares_may_leave_rows_out_or_use_all_of_them(write: Write) -> None:
+    assert experiment.read(write(SHARES)).shares == {"north": 0.4, "south": 0.3}
+    assert experiment.read(write(MINIMAL)).shares == {}
+    tenths = "".join(f"[silos.s{i}]\nshare = 0.1\n" for i in range(10))
+    assert sum(experiment.read(write("[data]\npath = 'a'\n" + tenths)).shares.values()) == pytest.approx(1)
+
+
 def test_kinds_are_those_of_the_schema() -> None:
     assert set(get_args(experiment.KindName)) == {kind.value for kind in Kind}
 
@@ -138,10 +154,17 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL.replace('["income"]', "[]"), "silos.bank.columns must be at least of length 1"),
         ("[data]\npath = 'a'", "silos is missing. Add one section per silo"),
         ("[silos]\n", "silos is missing. Add one section per silo"),
-        ("[silos.a]\n", "silos.a: 'columns' or 'path' must be given"),
+        ("[silos.a]\n", "silos.a: 'columns', 'path' or 'share' must be given"),
         ("[silos.a]\ncolumns = ['x']\n", "silo 'a' has no 'path', so a [data] table must be given"),
         ("[silos.a]\npath = 'x'\n[data]\npath = 'y'", "[data] is given although every silo has a 'path' of its own"),
         ("[silos.a]\ncolumns = ['x']\n[data]\n", "data: exactly one of 'path' and 'dataset' must be given"),
+        (SHARES + "path = 'x'", "silos.south: 'share' deals out rows of the [data] table; neither 'path' nor"),
+        (SHARES + "columns = ['x']", "silos.south: 'share' deals out rows of the [data] table; neither 'path' nor"),
+        (SHARES + "[silos.west]\ncolumns = ['x']", "either every silo has a 'share' or none: silo 'west' has none"),
+        (SHARES + "[silos.west]\nshare = 0.5", "the silos' shares must add up to at most 1, not 1.2"),
+        (SHARES + "[silos.west]\nshare = 0.0", "silos.west.share must be more than 0.0 (got: 0.0)"),
+        (SHARES + "[silos.west]\nshare = 'half'", "silos.west.share must be a number (got: half)"),
+        (SHARES.replace("[data]\npath = 'table.csv'\n", ""), "silo 'north' has no 'path', so a [data] table must"),
         ("silos = 3", "silos must be a section (got: 3)"),
         ("source = 'x'\n" + MINIMAL, "source is not a known key (got: source)"),
     ],

@@ -99,7 +99,7 @@ def _checked(
 ) -> Any:
     """The config, if all that can be refused before anything starts is right."""
     config = entry.configure(preset, options)
-    entry.check(federation.roster)
+    entry.check(federation)
     if runtime not in RUNTIMES:
         raise ConfigError("There is no such runtime", runtime, nearest(runtime, RUNTIMES))
     return config

@@ -11,6 +11,9 @@ import torch
 
 from silosynth.algorithms.central import conversation as central
 from silosynth.algorithms.central.options import PRESETS as CENTRAL
+from silosynth.algorithms.gdts import conversation as gdts
+from silosynth.algorithms.gdts.messages import PRESETS as GDTS_PRESETS
+from silosynth.algorithms.gdts.silo import Silo as GDTSSilo
 from silosynth.algorithms.silofuse import end_to_end, stacked
 from silosynth.algorithms.vtgan import conversation as vtgan
 from silosynth.algorithms.vtgan.messages import PRESETS as VTGAN_PRESETS
@@ -18,9 +21,9 @@ from silosynth.algorithms.vtgan.silo import Silo as VTGANSilo
 from silosynth.core.conversation import Conversation, Party
 from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.messages import Struct
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
+from silosynth.federation import Federation
 from silosynth.privacy.sealed import Seat
 
 
@@ -35,6 +38,7 @@ class Algorithm:
         coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation.
         synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation.
         central: whether it wants a federation of one silo.
+        horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
     """
 
     summary: str
@@ -43,6 +47,7 @@ class Algorithm:
     coordinate: Callable[..., Conversation[dict[str, Any]]]
     synthesise: Callable[..., Conversation[dict[str, Table]]]
     central: bool = False
+    horizontal: bool = False
 
     def configure(self, preset: str, options: Mapping[str, Any] | None = None) -> Any:
         """The config of ``preset`` with ``options`` changed: nested mappings, or dotted names such as "latent.steps".
@@ -54,13 +59,30 @@ class Algorithm:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
         return _changed(self.presets[preset], _nested(options or {}), "")
 
-    def check(self, roster: Roster) -> None:
-        """Refuse a federation of several silos where one is wanted."""
-        if self.central and len(roster) != 1:
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation of several silos where one is wanted, or one that is divided the other way.
+
+        Raises:
+            ConfigError: names the algorithms that fit.
+        """
+        held = f"{'rows' if federation.horizontal else 'columns'} in {', '.join(federation.roster)}"
+        if self.central and (len(federation.roster) != 1 or federation.horizontal):
             raise ConfigError(
-                "This baseline sees all columns in one place and needs a federation of one silo",
-                roster.parties,
+                "This baseline sees the whole table in one place and needs a federation of one silo",
+                held,
                 "Pass federation.central().",
+            )
+        if self.horizontal and not federation.horizontal:
+            raise ConfigError(
+                "This algorithm is for silos that hold different rows of the same columns",
+                held,
+                f"Deal out rows: simulate(frame, rows={{…}}). For different columns, there are: {fitting(False)}.",
+            )
+        if federation.horizontal and not (self.horizontal or self.central):
+            raise ConfigError(
+                "This algorithm is for silos that hold different columns of the same rows",
+                held,
+                f"Deal out columns: simulate(frame, silos={{…}}). For different rows, there are: {fitting(True)}.",
             )
 
 
@@ -90,12 +112,22 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",
         VTGAN_PRESETS, VTGANSilo, vtgan.coordinate, vtgan.synthesise,
     ),
+    "gdts": Algorithm(
+        "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
+        GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True,
+    ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),
     "tvae": _central("tvae", "a variational autoencoder of all columns in one silo (TVAE, 2019)"),
     "tabddpm": _central("tabddpm", "diffusion of whole rows, all columns in one silo (TabDDPM, 2022)"),
     "wgan-gp": _central("wgan-gp", "an unconditional GAN over all columns in one silo (WGAN-GP, 2017)"),
 }  # fmt: skip
+
+
+def fitting(horizontal: bool) -> str:
+    """The names of the algorithms for silos that hold different rows of the same columns; or else of the others."""
+    entries = ALGORITHMS.items()
+    return ", ".join(name for name, entry in entries if entry.horizontal is horizontal and not entry.central) or "none"
 
 
 def algorithm(name: str) -> Algorithm:

@@ -6,6 +6,7 @@ exist, the nearest one that does. Paths of inputs and of the output folder are r
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import date
 from pathlib import Path
@@ -52,10 +53,10 @@ class _Section(BaseModel):
 
 
 class Data(_Section):
-    """``[data]``: the table that the silos' columns are taken from."""
+    """``[data]``: the table that the silos' columns or rows are taken from."""
 
     path: Text | None = None
-    """One table with the columns of all silos (CSV or Parquet)."""
+    """One table with the columns or rows of all silos (CSV or Parquet)."""
     dataset: Text | None = None
     """Instead of a path: the name of a table that ``silosynth datasets list`` shows."""
 
@@ -67,17 +68,21 @@ class Data(_Section):
 
 
 class Silo(_Section):
-    """``[silos.NAME]``: the columns that one organisation holds."""
+    """``[silos.NAME]``: the columns or the rows that one organisation holds."""
 
     path: Text | None = None
-    """The silo's own table; without it the columns come from ``[data]``."""
+    """The silo's own table; without it columns or rows come from ``[data]``."""
     columns: Annotated[list[Text], Field(min_length=1)] | None = None
     """Its columns; with a path of its own: all of that table when left out."""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Its share of the training rows, of all columns; drawn at random, and no other silo's."""
 
     @model_validator(mode="after")
-    def _has_columns(self) -> Self:
-        if self.path is None and self.columns is None:
-            raise ValueError("'columns' or 'path' must be given")
+    def _has_columns_or_rows(self) -> Self:
+        if self.path is None and self.columns is None and self.share is None:
+            raise ValueError("'columns', 'path' or 'share' must be given")
+        if self.share is not None and (self.path is not None or self.columns is not None):
+            raise ValueError("'share' deals out rows of the [data] table; neither 'path' nor 'columns' goes with it")
         return self
 
 
@@ -170,6 +175,20 @@ class Experiment(_Section):
         if self.data is not None and not bare:
             raise ValueError("[data] is given although every silo has a 'path' of its own")
         return self
+
+    @model_validator(mode="after")
+    def _shares_deal_out_the_rows(self) -> Self:
+        bare = [name for name, silo in self.silos.items() if silo.share is None]
+        if self.shares and bare:
+            raise ValueError(f"either every silo has a 'share' or none: silo {bare[0]!r} has none")
+        if math.fsum(self.shares.values()) > 1 + 1e-9:
+            raise ValueError(f"the silos' shares must add up to at most 1, not {math.fsum(self.shares.values()):g}")
+        return self
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each silo's share of the training rows; empty where silos are not given by share."""
+        return {name: silo.share for name, silo in self.silos.items() if silo.share is not None}
 
     @property
     def folder(self) -> Path:

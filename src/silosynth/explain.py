@@ -41,7 +41,7 @@ def _problem(found: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, tupl
 
 _EXAMPLES = {
     "data": 'Write for instance path = "table.csv".',
-    "silos": 'Add one section per silo, such as [silos.bank] with columns = ["age", "income"].',
+    "silos": 'Add one section per silo, such as [silos.bank] with columns = ["age", "income"], or share = 0.2.',
     "split": "Keep the one that you mean.",
 }
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from silosynth.core.errors import DataError, SchemaError
+import numpy as np
+import torch
+
+from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.roster import Roster
-from silosynth.core.schema import Column, Kind, Schema, Table, beside, check_partition
+from silosynth.core.schema import Column, Kind, Schema, Table, agreed, below, beside, check_partition
 from silosynth.data.dtypes import Nature, nature
 from silosynth.data.frames import flavour, to_pandas, to_table
 from silosynth.data.infer import infer
+from silosynth.data.levels import common_levels, own_levels
 
 
 @dataclass(frozen=True)
@@ -20,16 +25,18 @@ class Federation:
     """Who holds what. Each silo's table and schema are handed to its own party and to nobody else.
 
     Attributes:
-        tables: each silo's columns, rows in the same order.
-        schemas: each silo's column kinds.
+        tables: each silo's columns, rows in the same order; or its rows, if horizontal.
+        schemas: each silo's column kinds; if horizontal, the same in every silo.
         columns: all columns in the order of the frame they came from.
         flavour: "pandas", "polars" or "arrow": what `Model.sample` gives back.
+        horizontal: whether silos hold different rows of the same columns.
     """
 
     tables: Mapping[str, Table]
     schemas: Mapping[str, Schema]
     columns: tuple[str, ...]
     flavour: str = "pandas"
+    horizontal: bool = False
 
     @property
     def roster(self) -> Roster:
@@ -43,18 +50,20 @@ class Federation:
 
     @property
     def rows(self) -> int:
-        """Number of aligned rows."""
-        return len(next(iter(self.tables.values())))
+        """Number of aligned rows; if horizontal, of all silos' rows."""
+        counts = [len(table) for table in self.tables.values()]
+        return sum(counts) if self.horizontal else counts[0]
 
     @property
     def schema(self) -> Schema:
         """Kinds of all columns, in the frame's order."""
-        everything = Schema(tuple(column for schema in self.schemas.values() for column in schema.columns))
-        return everything.select(self.columns)
+        schemas = list(self.schemas.values())[: 1 if self.horizontal else None]
+        return Schema(tuple(column for schema in schemas for column in schema.columns)).select(self.columns)
 
     def central(self, name: str = "central") -> Federation:
-        """The same columns in one silo: what a baseline that may pool everything would see."""
-        table = beside(self.tables.values()).select(self.columns)
+        """The same columns and rows in one silo: what a baseline that may pool everything would see."""
+        tables = list(self.tables.values())
+        table = below(common_levels(tables)) if self.horizontal else beside(tables).select(self.columns)
         return Federation({name: table}, {name: self.schema}, self.columns, self.flavour)
 
     def digest(self) -> str:
@@ -69,41 +78,141 @@ class Federation:
 
 
 def simulate(
-    frame: Any, silos: Mapping[str, Sequence[str]] | None = None, schema: Mapping[str, Any] | None = None
+    frame: Any,
+    silos: Mapping[str, Sequence[str]] | None = None,
+    schema: Mapping[str, Any] | None = None,
+    rows: Mapping[str, Any] | None = None,
 ) -> Federation:
-    """Deal out the columns of one frame to silos.
+    """Deal out the columns of one frame to silos, or its rows; or take each silo's own frame.
 
     Args:
-        frame: a pandas, Polars or Arrow table.
+        frame: a pandas, Polars or Arrow table. Or ``{name: table}``, each silo's own rows of the same columns: kinds
+            are then inferred silo by silo, and must agree.
         silos: ``{name: [columns]}``; None puts every column into one silo. Columns that no silo names are left out.
         schema: column kinds to use instead of the inferred ones: ``{column: kind or {"kind": …, "low": …, …}}``.
+        rows: ``{name: rows}`` instead of ``silos``: positions from 0, which may repeat and be in several silos; a
+            slice; or a mask of booleans, one for each row. Rows that no silo names are left out, but kinds are inferred
+            from all.
 
     Raises:
-        DataError: the frame is empty, has duplicate column names, infinities, or columns of mixed types; a silo names
-            an unknown column, or two silos the same one.
-        SchemaError: a declared kind does not fit its column, or an identifier's dtype can hold no running numbers.
+        ConfigError: more than one way to deal out was given.
+        DataError: a frame is empty, has duplicate column names, infinities, or columns of mixed types; a silo names
+            an unknown column, or two silos the same one; a silo gets no row, or one that does not exist.
+        SchemaError: a declared kind does not fit its column, an identifier's dtype can hold no running numbers, or
+            silos' own frames disagree about columns.
 
     >>> import pandas as pd
     >>> federation = simulate(pd.DataFrame({"age": [30, 40], "sex": ["f", "m"]}), silos={"a": ["age"], "b": ["sex"]})
     >>> federation.silos
     {'a': ['age'], 'b': ['sex']}
+    >>> federation = simulate(pd.DataFrame({"age": [30, 40, 50]}), rows={"a": [0, 2], "b": slice(1)})
+    >>> federation.silos, federation.rows
+    ({'a': ['age'], 'b': ['age']}, 3)
     """
+    given = {"frames": isinstance(frame, Mapping), "silos": silos is not None, "rows": rows is not None}
+    ways = [way for way, used in given.items() if used]
+    if len(ways) > 1:
+        raise ConfigError(
+            "Either columns are dealt out (silos), or rows (rows), or each silo has a frame of its own",
+            " and ".join(ways),
+            "Give one of them.",
+        )
+    if isinstance(frame, Mapping):
+        return _of_frames(frame, schema)
+    return _of_columns(frame, silos, schema) if rows is None else _of_rows(frame, rows, schema)
+
+
+def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: Mapping[str, Any] | None) -> Federation:
     pandas = to_pandas(frame)
     silos = {"silo1": list(pandas.columns)} if silos is None else silos
-    if not silos:
-        raise DataError("A federation needs at least one silo", dict(silos), "Name silos and their columns.")
+    _check_some(silos, "Name silos and their columns.")
     check_partition(list(pandas.columns), silos)
     held = {name for names in silos.values() for name in names}
     columns = tuple(name for name in pandas.columns if name in held)
-    everything = infer(pandas[list(columns)], {k: v for k, v in (schema or {}).items()})
-    table = to_table(pandas[list(columns)], everything)
-    _check_identifiers(pandas, everything, table)
+    everything, table = _read(pandas[list(columns)], schema)
     return Federation(
         {name: table.select(list(names)) for name, names in silos.items()},
         {name: everything.select(list(names)) for name, names in silos.items()},
         columns,
         flavour(frame),
     )
+
+
+def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
+    _check_some(rows, "Name silos and their rows.")
+    kinds, table = _read(to_pandas(frame), schema)
+    tables = {silo: own_levels(table.take(_positions(silo, some, len(table)))) for silo, some in rows.items()}
+    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(frame), horizontal=True)
+
+
+def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
+    _check_some(frames, "Name silos and their tables.")
+    read = {}
+    for silo, frame in frames.items():
+        with _naming(silo):
+            read[silo] = _read(to_pandas(frame), schema)
+    kinds = agreed({silo: own for silo, (own, _) in read.items()})
+    tables = {silo: own_levels(table.select(kinds.names)) for silo, (_, table) in read.items()}
+    first = next(iter(frames.values()))
+    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(first), horizontal=True)
+
+
+def _read(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Table]:
+    """Kinds and values of all columns of a pandas frame."""
+    kinds = infer(frame, dict(schema or {}))
+    table = to_table(frame, kinds)
+    _check_identifiers(frame, kinds, table)
+    return kinds, table
+
+
+def _check_some(silos: Mapping[str, Any], remedy: str) -> None:
+    if not silos:
+        raise DataError("A federation needs at least one silo", dict(silos), remedy)
+
+
+@contextmanager
+def _naming(silo: str) -> Iterator[None]:
+    """Have errors in a silo's own table name the silo."""
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(f"Silo {silo!r}: {error.rule}", error.value, error.remedy) from error
+
+
+def _positions(silo: str, some: Any, n: int) -> torch.Tensor:
+    """(k,) int64 positions of the rows that a silo holds, of a table of ``n``.
+
+    Raises:
+        DataError: neither positions nor a slice nor a mask of n booleans; no row; or one that is not there.
+    """
+    try:
+        items = list(range(n)[some] if isinstance(some, slice) else some)
+    except TypeError:
+        items = [None]
+    if items and all(isinstance(item, bool | np.bool_) for item in items):
+        if len(items) != n:
+            raise DataError(
+                f"The mask of silo {silo!r} must say of every row whether the silo holds it",
+                f"{len(items)} booleans for {n} rows",
+                "Make it from the same frame.",
+            )
+        items = np.flatnonzero(items).tolist()
+    _check_positions(silo, items, n)
+    return torch.tensor([int(item) for item in items])
+
+
+def _check_positions(silo: str, items: Sequence[Any], n: int) -> None:
+    if not items:
+        raise DataError(f"Silo {silo!r} holds no row", f"0 of {n} rows", "Give it at least one, or leave it out.")
+    for item in items:
+        if not isinstance(item, int | np.integer) or isinstance(item, bool):
+            raise DataError(
+                f"Silo {silo!r} needs positions of rows, a slice, or a mask of booleans",
+                type(item).__name__,
+                "Write for instance range(100), slice(100), or (frame['city'] == 'Bern').to_numpy().",
+            )
+        if not 0 <= item < n:
+            raise DataError(f"Silo {silo!r} names a row that the table lacks", item, f"Positions are 0 to {n - 1}.")
 
 
 def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data.dtypes import resolve
 from silosynth.data.frames import to_frame
+from silosynth.privacy.accounting import statement
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
@@ -98,8 +99,13 @@ class Model:
         leave their silo: no synthetic column enters the ledger.
 
         Raises:
-            ConfigError: ``n`` is not a positive whole number, or more than an identifier's dtype can number.
+            ConfigError: ``n`` is not a positive whole number, or more than an identifier's dtype can number; or silos
+                hold different rows, and no columns of their own.
         """
+        if self._entry.horizontal:
+            raise ConfigError(
+                "Every silo has the same columns in this model: there are no parts", self.algorithm, "Use sample."
+            )
         held: dict[str, list[Table]] = {name: [] for name in self.roster}
         for shared, parties in self._drawings(n, seed, BATCH):
             for name in self.roster:
@@ -132,25 +138,29 @@ class Model:
         write_atomic(Path(path), pack(content))
 
     def describe(self) -> dict[str, Any]:
-        """What the model is, as plain values: algorithm, options, silos, columns, traffic, pooling, guarantee."""
+        """What the model is, as plain values: algorithm, options, silos and columns, traffic, pooling, guarantee."""
+        privacy = statement(self.ledger)
         return {
             "algorithm": self.algorithm,
             "summary": self._entry.summary,
             "preset": self.preset,
             "seed": self.seed,
             "rows": self.rows,
+            "partition": "horizontal" if self._entry.horizontal else "vertical",
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
             "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},
             "sent": _totals(self.ledger),
             "pooled": self._pooled(),
-            "guarantee": "none: no differential privacy was applied, no epsilon can be stated",
+            "guarantee": privacy["summary"],
+            "privacy": privacy,
             "config": _plain(to_state(self.config)),
         }
 
     def _pooled(self) -> list[str]:
         """Columns of which some levels are held by too few rows to be released by name."""
-        encoders = [encoder["fields"] for part in self.parts.values() for encoder in part["encoders"]]
-        return [fields["name"] for fields in encoders if fields.get("rare")]
+        parts = [*self.parts.values(), self.coordinator]
+        encoders = [encoder["fields"] for part in parts for encoder in part.get("encoders", [])]
+        return list(dict.fromkeys(fields["name"] for fields in encoders if fields.get("rare")))
 
     @property
     def _entry(self) -> Algorithm:
@@ -206,8 +216,8 @@ class Model:
     @property
     def _schema(self) -> Schema:
         """All columns' kinds, in the frame's order."""
-        everything = Schema(tuple(column for schema in self.schemas.values() for column in schema.columns))
-        return everything.select(self.columns)
+        schemas = list(self.schemas.values())[: 1 if self._entry.horizontal else None]  # or else they are all alike
+        return Schema(tuple(column for schema in schemas for column in schema.columns)).select(self.columns)
 
 
 def load(path: str | Path, device: str = "auto") -> Model:
@@ -252,7 +262,9 @@ def resolve_device(name: str) -> torch.device:
 
 def as_dict(record: Record) -> dict[str, Any]:
     """A ledger record as it stands in the ledger file."""
-    return dict(zip(("step", "from", "to", "type", "bytes", "privacy"), record, strict=True))
+    *fields, events = record
+    plain = dict(zip(("step", "from", "to", "type", "bytes", "privacy"), fields, strict=True))
+    return plain | {"events": [asdict(event) for event in events]} if events else plain
 
 
 def whole_number(what: str, value: Any, positive: bool = False) -> int:

@@ -10,7 +10,7 @@ import torch
 import silosynth as ss
 from silosynth.algorithms.silofuse.coder import CoderConfig
 from silosynth.algorithms.silofuse.end_to_end import EndToEndParty
-from silosynth.algorithms.silofuse.latent import LatentConfig, LatentGenerator
+from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.algorithms.silofuse.stacked import PRESETS
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError

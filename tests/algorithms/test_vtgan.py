@@ -240,7 +240,7 @@ def test_a_generator_step_is_that_of_the_network_in_one_piece(critic, generator)
     judge, name_levels = play.tops.generator_loss, play.silos["a"].bottoms.condition_loss
     play.tops.generator_loss = lambda *x: judged.append(judge(*x)) or judged[-1]
     play.silos["a"].bottoms.condition_loss = lambda *x: named.append(name_levels(*x)) or named[-1]
-    play.drive(conversation._generator_step(play.roster, play.tops, batch, stream()))
+    play.drive(conversation._generator_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close((judged[0] + named[0]).double(), loss, rtol=1e-5, atol=1e-6)
     check(one.top_g, play.tops.of_generator.network)
     for name, silo in play.silos.items():
@@ -293,7 +293,7 @@ def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
     play = Play(**PRIVACY["full"])
     a_round(play)
     for name in play.silos:
-        steps = {ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise) and ask.contributor}
+        steps = {ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise) and ask.contributor == name}
         updates = [ask for ask in sent_to(play, name) if isinstance(ask, vtgan.DescendCritic)]
         assert len(updates) == len(steps)
         assert not any(isinstance(ask, vtgan.CriticiseListed | vtgan.DescendPicked) for ask in sent_to(play, name))
@@ -430,20 +430,20 @@ def test_what_comes_too_early_or_out_of_turn_is_refused():
     play = Play(**PRIVACY["full"])
     silo, slice_BF = play.silos["a"], torch.zeros(16, play.tops.config.slices[0])
     fresh = Silo(silo.table, silo.schema, seats(play.roster, Streams(0).child("seats"))["a"], Streams(0), CPU)
-    for ask in (vtgan.Build(4, 4), vtgan.DrawConditions((0,), ()), vtgan.Generate(0, slice_BF, False)):
+    for ask in (vtgan.Build(4, 4), vtgan.DrawConditions((0,), ()), vtgan.Generate(0, slice_BF, "b")):
         with pytest.raises(ProtocolError, match="too early"):
             fresh.answer(ask)
     with pytest.raises(ProtocolError, match="drawn conditions for"):
-        silo.answer(vtgan.Criticise(7, slice_BF, True))
+        silo.answer(vtgan.Criticise(7, slice_BF, "a"))
     with pytest.raises(ProtocolError, match="index_privacy = 'full'"):
-        silo.answer(vtgan.CriticiseListed(7, slice_BF, b""))
+        silo.answer(vtgan.CriticiseListed(7, slice_BF, "b", b""))
     with pytest.raises(ProtocolError, match="index_privacy = 'none'"):
-        Play(**PRIVACY["none"]).silos["a"].answer(vtgan.Criticise(7, slice_BF, False))
-    silo.answer(vtgan.Criticise(7, slice_BF, False))
+        Play(**PRIVACY["none"]).silos["a"].answer(vtgan.Criticise(7, slice_BF, "b"))
+    silo.answer(vtgan.Criticise(7, slice_BF, "b"))
     with pytest.raises(ProtocolError, match="follow a step of the generator"):
         silo.answer(vtgan.DescendGenerator(torch.zeros(16, 4)))
     with pytest.raises(ProtocolError, match="agree on the order"):
-        silo.answer(vtgan.Synthesise(slice_BF, "x", True))
+        silo.answer(vtgan.Synthesise(slice_BF, (len(slice_BF),), "x", True))
 
 
 def test_a_publication_does_not_touch_the_secret_of_row_numbers():

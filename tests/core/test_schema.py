@@ -5,7 +5,7 @@ import torch
 
 from silosynth.core.errors import DataError, SchemaError, StorageError
 from silosynth.core.messages import Done
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside, check_partition
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, agreed, below, beside, check_partition
 from silosynth.core.state import from_state, to_state
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
@@ -85,3 +85,40 @@ def test_partitions_that_do_not_deal_out_are_refused(silos: dict[str, list[str]]
 
 def test_columns_may_be_left_out() -> None:
     check_partition(["age", "job"], {"a": ["age"]})
+
+
+def said(kind: str = "continuous", dtype: str = "float64", name: str = "x", **more: float | None) -> Schema:
+    return Schema((ColumnSchema(name, kind, dtype, **more),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "together"),
+    [
+        ({"decimals": 1}, {"decimals": 3}, {"decimals": 3}),
+        ({"decimals": -2}, {"decimals": -1}, {"decimals": -1}),
+        ({"decimals": 1}, {"decimals": None}, {"decimals": None}),
+        ({"low": 0.0, "high": 5.0}, {"low": -1.0, "high": 4.0}, {"low": -1.0, "high": 5.0}),
+        ({"low": 0.0, "high": 5.0}, {"high": 7.0}, {"low": None, "high": 7.0}),
+    ],
+)
+def test_agreed_columns_are_as_fine_and_as_wide_as_any(a: dict, b: dict, together: dict) -> None:  # type: ignore[type-arg]
+    for schemas in ({"a": said(**a), "b": said(**b)}, {"b": said(**b), "a": said(**a)}):
+        assert agreed(schemas) == said(**together, reason="agreed")  # type: ignore[arg-type]
+
+
+def test_agreed_columns_are_in_the_first_silos_order() -> None:
+    one, two = ColumnSchema("one", "integer", "int64"), ColumnSchema("two", "integer", "int64")
+    assert agreed({"a": Schema((two, one)), "b": Schema((one, two))}).names == ("two", "one")
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (said(name="y"), r"'x' must be in every silo \(got: there in a, c; absent in b\)"),
+        (said("integer"), r"'x' must be of the same kind.*continuous in a, c; integer in b.*schema=\{\"x\": "),
+        (said(dtype="float32"), r"'x' must have the same dtype.*float64 in a, c; float32 in b.*Cast it"),
+    ],
+)  # fmt: skip
+def test_silos_that_disagree_about_a_column_are_named(other: Schema, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        agreed({"a": said(), "b": other, "c": said()})

@@ -173,7 +173,7 @@ def test_poor_columns_are_encoded_and_made(shape, values, kind, atoms):
 def test_a_constant_column_comes_back_constant(value):
     column, schema = numbers(np.full(30, value))
     encoder, _, back = there_and_back(column, schema)
-    assert (encoder.width, encoder.modes) == (1, 1)
+    assert (encoder.width, encoder.lines) == (1, 1)
     assert torch.equal(back.values, column.values) and set(drawn(encoder).values.tolist()) == {value}
 
 
@@ -190,7 +190,7 @@ def test_no_mode_is_held_by_fewer_rows_than_min_count(config):
         values = np.concatenate([rng.normal(size=1000), rng.normal(30, 0.1, 6), [500.0, -900.0], rng.normal(60, 1, 40)])
         column, schema = numbers(values)
         encoder = fitted(column, schema, replace(config, sample_mode=False), seed)
-        counts = torch.bincount(encoder.encode(column, rng).levels, minlength=encoder.modes)
+        counts = torch.bincount(encoder.encode(column, rng).levels, minlength=encoder.lines)
         assert int(counts.min()) >= config.min_count
 
 
@@ -230,7 +230,7 @@ def test_special_values_are_levels_where_asked_for(atoms, kind, some):
     if some:
         special = column.values <= 0
         assert torch.equal(back.values[special], column.values[special]) and bool((back.values[~special] > 0).all())
-        assert bool((codes.scores[special] == 0).all()) and bool((codes.levels[special] >= encoder.modes).all())
+        assert bool((codes.scores[special] == 0).all()) and bool((codes.levels[special] >= encoder.lines).all())
 
 
 def test_missing_is_the_last_level_and_keeps_its_rate():

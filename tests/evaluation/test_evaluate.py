@@ -76,6 +76,17 @@ def test_columns_and_pairs_add_up_to_the_scores(report: Report) -> None:
     assert report.rows == (400, 300, 350)
 
 
+def test_silos_that_all_hold_the_same_columns_hold_rows(people: People) -> None:
+    tables = people(60, 1), None, people(60, 2)
+    names = list(tables[0].columns)
+    rows = evaluate(*tables, silos={"north": names, "south": names[::-1], "west": names}, figures="gan")
+    assert rows.to_dict() == evaluate(*tables, figures="gan").to_dict()
+    with pytest.raises(DataError, match="belongs to one silo"):
+        evaluate(*tables, silos={"north": names, "south": names[1:]})
+    with pytest.raises(DataError, match="Every column needs a silo"):
+        evaluate(*tables, silos={"north": names[1:], "south": names[1:]})
+
+
 def test_overlays_are_laws(report: Report, people: People) -> None:
     real = people(400, 1)
     for column in report.columns:

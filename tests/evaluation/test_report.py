@@ -315,6 +315,18 @@ def test_the_ledger_is_summed_per_sender_and_type(page: str) -> None:
     assert "not stated" in sent
 
 
+def test_what_was_noised_stands_below_the_ledger(page: str) -> None:
+    assert "What was noised" not in section(page, "ledger")
+    event = {"mechanism": "discrete Laplace", "epsilon": 0.5, "delta": 0.0, "what": f"counts of {EVIL}"}
+    entry = {"step": 1, "from": "bank", "to": "coordinator", "type": "Counts", "bytes": 9, "privacy": "un-noised too"}
+    noised = section(render(make_report(ledger=(entry | {"events": [event] * 4}, entry))), "ledger")
+    table = noised.split('data-noised="bank"')[1].split("</table>")[0]
+    assert "epsilon 2 at delta 1e-06" in table
+    assert '<td class="num">4</td><td>discrete Laplace</td><td class="num">0.5</td>' in table
+    assert EVIL not in table
+    assert "The rest of the training is un-noised (un-noised too)" in noised
+
+
 def test_without_a_ledger_the_report_says_so() -> None:
     assert "cannot say what crossed" in section(render(make_report(ledger=None)), "ledger")
 

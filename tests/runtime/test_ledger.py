@@ -3,18 +3,30 @@ from __future__ import annotations
 import json
 import os
 import timeit
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.runtime.toy import Add, Prepare
 from tests.runtime.toy import Total as Answer
 
 from silosynth.core.errors import CheckpointError, StorageError
-from silosynth.core.messages import Done, Release
+from silosynth.core.messages import Done, Message, Release
+from silosynth.model import as_dict
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event
 from silosynth.runtime import ledger as module
 from silosynth.runtime.ledger import Ledger, Position, Record, Total
 
+JOB = Event(DISCRETE_LAPLACE, 0.5, 0.0, "counts of the levels of column 'job'")
+PAY = Event(DISCRETE_LAPLACE, 0.1 + 0.2, 1e-6, "a histogram of column “pay”")
 ADD, ANSWER = Add.__new__(Add), Answer.__new__(Answer)  # the ledger looks at types only
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(Message):
+    release: ClassVar[Release] = Release.NOISED
+    events: tuple[Event, ...]
 
 
 def fill(ledger: Ledger, first: int, last: int) -> None:
@@ -49,7 +61,8 @@ def test_the_file_holds_a_record_per_line(tmp_path: Path) -> None:
     fill(ledger, 3, 4)
     ledger.close()
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    assert [tuple(line.values()) for line in lines] == [tuple(record) for record in ledger.records]
+    assert lines == [as_dict(record) for record in ledger.records]
+    assert [tuple(line.values()) for line in lines] == [tuple(record)[:-1] for record in ledger.records]
     assert list(lines[0]) == ["step", "from", "to", "type", "bytes", "privacy"]
 
 
@@ -74,6 +87,50 @@ def test_a_resumed_ledger_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert again.totals() == ledger.totals()
 
 
+def test_what_was_noised_is_recorded_with_the_message(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.start()
+    fill(ledger, 1, 2)
+    ledger.add(2, "bank", "coordinator", Counts((JOB, PAY)), 30)
+    ledger.add(3, "bank", "coordinator", Counts((JOB,)), 20)
+    position = ledger.flush()
+    fill(ledger, 4, 5)
+    ledger.close()
+    noised, again = ledger.records[4:6]
+    assert (noised.events, again.events, ledger.records[0].events) == ((JOB, PAY), (JOB,), ())
+    assert noised.privacy == "noised statistics, by the events listed"
+    name = f"{__name__}.Counts".removeprefix("silosynth.")
+    assert ledger.totals()["bank", "coordinator", name] == Total(2, 50)
+    lines = [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()]
+    assert lines == [as_dict(record) for record in ledger.records]
+    assert lines[4]["events"] == [asdict(JOB), asdict(PAY)]
+    assert [i for i, line in enumerate(lines) if "events" in line] == [4, 5]
+    resumed = Ledger(tmp_path / "ledger")
+    resumed.resume(position)
+    fill(resumed, 4, 5)
+    resumed.close()
+    assert list(resumed.records) == list(ledger.records)
+    assert [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()] == lines
+
+
+def test_noised_content_without_an_event_is_told_as_exact() -> None:
+    ledger = Ledger()
+    ledger.start()
+    ledger.add(1, "bank", "coordinator", Counts(()), 20)
+    ledger.add(1, "clinic", "coordinator", Counts((JOB,)), 20)
+    assert [record.privacy for record in ledger.records] == [Release.STATISTICS.value, Release.NOISED.value]
+
+
+def test_repeated_records_share_what_they_have_in_common() -> None:
+    ledger = Ledger()
+    ledger.start()
+    for step in range(1000):
+        ledger.add(step, "bank", "coordinator", Counts((Event(**asdict(JOB)),)), 20)
+        ledger.add(step, "bank", "coordinator", ANSWER, 20)
+    assert len(ledger._routes) == 2
+    assert ledger.records[998].events is ledger.records[0].events
+
+
 def test_in_memory_it_resumes_only_where_it_was() -> None:
     ledger = Ledger()
     ledger.start()
@@ -86,7 +143,7 @@ def test_in_memory_it_resumes_only_where_it_was() -> None:
         Ledger().resume(position)
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "garbage", "fields"])
+@pytest.mark.parametrize("damage", ["missing", "short", "garbage", "fields", "events"])
 def test_a_ledger_that_does_not_fit_its_checkpoint_is_told(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
@@ -98,7 +155,9 @@ def test_a_ledger_that_does_not_fit_its_checkpoint_is_told(tmp_path: Path, damag
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes({"short": text[:-50], "garbage": b"x" * len(text), "fields": b'{"a": 1}' + text[8:]}[damage])
+        event = text.replace(b'"}', b'", "events": [{"mechanism": "x", "epsilon": -1, "delta": 0, "what": ""}]}', 1)
+        damages = {"short": text[:-50], "garbage": b"x" * len(text), "fields": b'{"a": 1}' + text[8:], "events": event}
+        path.write_bytes(damages[damage])
     with pytest.raises(CheckpointError, match=r"ledger\.jsonl") as caught:
         Ledger(path).resume(position)
     assert caught.value.remedy

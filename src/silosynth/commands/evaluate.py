@@ -77,13 +77,16 @@ def measure(
 
 
 def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:
-    """The columns that each silo of an experiment file declares."""
+    """The columns that each silo of an experiment file declares; None where silos hold rows."""
     if file is None:
         return None
-    from silosynth import experiment
+    from silosynth import catalog, experiment
     from silosynth.core.errors import ConfigError
 
-    silos = experiment.read(file).silos
+    plan = experiment.read(file)
+    if plan.shares or catalog.algorithm(plan.algorithm.name).horizontal:
+        return None
+    silos = plan.silos
     bare = [name for name, silo in silos.items() if silo.columns is None]
     if bare:
         raise ConfigError(f"Silo {bare[0]!r} of {file.name} must list its columns", remedy="Add columns = […].")

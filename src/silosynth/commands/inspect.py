@@ -92,11 +92,28 @@ def _model(say: Session, path: Path) -> None:
     show_ledger(say, model.ledger)
     if facts["pooled"]:
         say.show(f"\nRare levels are pooled in: {', '.join(facts['pooled'])}")
-    say.show(f"\nGuarantee: {facts['guarantee']}")
+    _privacy(say, facts["privacy"])
+
+
+def _privacy(say: Session, stated: Mapping[str, Any]) -> None:
+    """What was noised, what that costs and covers, and that the rest is not."""
+    from silosynth.privacy.accounting import rounded_up
+
+    for silo, budget in stated["silos"].items():
+        rows = [
+            (one["what"], one["count"], one["mechanism"], rounded_up(one["epsilon"]), rounded_up(one["delta"]))
+            for one in budget["events"]
+        ]
+        total = (f"all, at delta {rounded_up(budget['delta'])}", None, None, rounded_up(budget["epsilon"]), None)
+        say.show()
+        say.table(f"Noised by {silo}", ("statistic", "times", "mechanism", "epsilon", "delta"), [*rows, total])
+    for text in filter(None, (f"Guarantee: {stated['summary']}", stated["covers"], stated["rest"])):
+        say.show(f"\n{text}")
 
 
 def _folder(say: Session, path: Path) -> None:
     from silosynth.commands.run import LEDGER, show_ledger, totals
+    from silosynth.privacy.accounting import statement
 
     say.facts |= {"kind": "run", "path": str(path), **_state(path)}
     say.show(f"{path}: {say.facts['state']}")
@@ -107,6 +124,8 @@ def _folder(say: Session, path: Path) -> None:
     if records:
         say.show()
         show_ledger(say, records)
+        say.facts["privacy"] = statement(records)
+        _privacy(say, say.facts["privacy"])
 
 
 def _state(folder: Path) -> dict[str, Any]:

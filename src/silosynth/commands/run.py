@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
     from silosynth.experiment import Experiment
     from silosynth.federation import Federation
@@ -44,8 +46,9 @@ def perform(say: Session, file: Path, resume: bool = False) -> None:
     from silosynth.commands import tables
 
     plan = experiment.read(file)
-    material = tables.gather(plan)
-    federation = _federation(say, plan, material)
+    entry = _algorithm(file, plan)
+    material = tables.gather(plan, entry.horizontal)
+    federation = _federation(say, plan, material, entry.central)
     _check_target(plan, federation)
     say.on_interrupt = f"Continue with: silosynth run {file} --resume"
     model = _fit(say, plan, federation, resume)
@@ -59,16 +62,37 @@ def forget(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _federation(say: Session, plan: Experiment, material: Material) -> Federation:
-    import silosynth
+def _algorithm(file: Path, plan: Experiment) -> Algorithm:
+    """The experiment's algorithm, if its options and its silos are such as it takes."""
     from silosynth import catalog
-    from silosynth.commands import tables
 
     entry = catalog.algorithm(plan.algorithm.name)
-    entry.configure(plan.algorithm.preset, plan.algorithm.options)  # refuses before anything is written
-    federation = silosynth.simulate(material.train, silos=material.silos, schema=material.kinds | plan.overrides())
-    if entry.central and len(federation.silos) > 1:
-        say.note(f"{plan.algorithm.name} is a baseline that pools all columns in one place.")
+    entry.configure(plan.algorithm.preset, plan.algorithm.options)
+    for name, silo in plan.silos.items():
+        if entry.horizontal and silo.share is None and silo.path is None:
+            raise ConfigError(
+                f"{file.name}: silos.{name}.columns deals out columns; algorithm {plan.algorithm.name!r} is for silos "
+                "that hold different rows of the same columns",
+                silo.columns,
+                f"Give each silo a share or a path instead, or name another algorithm: {catalog.fitting(False)}.",
+            )
+        if silo.share is not None and not (entry.horizontal or entry.central):
+            raise ConfigError(
+                f"{file.name}: silos.{name}.share deals out rows; algorithm {plan.algorithm.name!r} is for silos that "
+                "hold different columns of the same rows",
+                silo.share,
+                f"Give each silo columns instead, or name another algorithm: {catalog.fitting(True)}.",
+            )
+    return entry
+
+
+def _federation(say: Session, plan: Experiment, material: Material, central: bool) -> Federation:
+    from silosynth.commands import tables
+
+    federation = material.federation(plan.overrides())
+    if central and (len(federation.silos) > 1 or federation.horizontal):
+        what = "rows" if federation.horizontal else "columns"
+        say.note(f"{plan.algorithm.name} is a baseline that pools all {what} in one place.")
         federation = federation.central()
     tables.show_schema(say, federation.schema, material.train)
     plan.folder.mkdir(parents=True, exist_ok=True)

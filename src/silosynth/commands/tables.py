@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, nearest
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from silosynth.core.schema import ColumnSchema, Schema
+    from silosynth.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,21 @@ class Material:
     silos: dict[str, list[str]]
     kinds: dict[str, str] = field(default_factory=dict)
     """Column kinds that the publisher of a data set states."""
+    rows: dict[str, list[int]] | None = None
+    """Where silos hold shares of the rows: positions of each silo's in ``train``."""
+    tables: dict[str, pd.DataFrame] | None = None
+    """Where silos hold rows in tables of their own: each silo's part of ``train``."""
+
+    def federation(self, declared: Mapping[str, Any]) -> Federation:
+        """Who holds what; kinds are inferred where they are neither declared nor published."""
+        import silosynth
+
+        kinds = self.kinds | dict(declared)
+        if self.tables is not None:
+            return silosynth.simulate(self.tables, schema=kinds)
+        if self.rows is not None:
+            return silosynth.simulate(self.train, schema=kinds, rows=self.rows)
+        return silosynth.simulate(self.train, silos=self.silos, schema=kinds)
 
 
 def read(path: str | Path) -> pd.DataFrame:
@@ -36,19 +52,35 @@ def read(path: str | Path) -> pd.DataFrame:
     return sources.read(path)
 
 
-def gather(experiment: Experiment) -> Material:
+def gather(experiment: Experiment, horizontal: bool = False) -> Material:
     """Read all tables of an experiment and hold rows out.
 
+    Args:
+        experiment: the checked file.
+        horizontal: whether silos with tables of their own hold different rows of the same columns.
+
     Raises:
-        DataError: a column is missing or held twice, or silos' tables differ in their number of rows.
+        DataError: a column is missing or held twice, silos' tables differ in their number of rows, or a silo's share
+            is less than a row.
     """
+    if horizontal and not experiment.shares:
+        return _stacked(experiment)
     frame, silos = _joined(experiment)
-    split, kinds = experiment.split, _published_kinds(experiment, frame)
-    if split.path is not None:
-        holdout = read(experiment.resolve(split.path))
-        return Material(frame, holdout[_known("the hold-out", list(frame.columns), holdout)], silos, kinds)
-    train, held = hold_out(frame, split.share, split.seed)
-    return Material(train, held, silos, kinds)
+    kinds = _published_kinds(experiment, frame)
+    train, held = _split(experiment, frame)
+    if not experiment.shares:
+        return Material(train, held, silos, kinds)
+    train, rows = _dealt(train, experiment.shares, experiment.split.seed)
+    return Material(train, held, silos, kinds, rows=rows)
+
+
+def _split(experiment: Experiment, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Training and hold-out rows."""
+    split = experiment.split
+    if split.path is None:
+        return hold_out(frame, split.share, split.seed)
+    holdout = read(experiment.resolve(split.path))
+    return frame, holdout[_known("the hold-out", list(frame.columns), holdout)]
 
 
 def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, str]:
@@ -76,8 +108,55 @@ def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame
     return frame[~held].reset_index(drop=True), frame[held].reset_index(drop=True)
 
 
+def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple[pd.DataFrame, dict[str, list[int]]]:
+    """The rows that silos hold, in the table's order, and each silo's positions in them."""
+    import numpy as np
+
+    from silosynth.core.streams import Streams
+
+    order = Streams(seed).child("shares").numpy().permutation(len(train))
+    ends = np.rint(np.cumsum(list(shares.values())) * len(train)).astype(int)
+    owner = np.full(len(train), -1)
+    for number, (silo, start, end) in enumerate(zip(shares, [0, *ends[:-1]], ends, strict=True)):
+        if start == end:
+            raise DataError(f"The share of silo {silo!r} is less than one row", shares[silo], "Give it more.")
+        owner[order[start:end]] = number
+    kept = owner[owner >= 0]
+    rows = {silo: np.flatnonzero(kept == number).tolist() for number, silo in enumerate(shares)}
+    return train[owner >= 0].reset_index(drop=True), rows
+
+
+def _stacked(experiment: Experiment) -> Material:
+    """Silos' own tables of the same columns; for the evaluation alone, they are set below each other."""
+    import pandas as pd
+
+    whole = {name: _table(experiment, silo, None) for name, silo in experiment.silos.items()}
+    whole = {name: whole[name][_columns_of(name, silo, whole[name])] for name, silo in experiment.silos.items()}
+    whole = _in_common_dtypes(whole)
+    silos = {name: list(table.columns) for name, table in whole.items()}
+    if experiment.split.path is not None:
+        return Material(*_split(experiment, pd.concat(whole.values(), ignore_index=True)), silos, tables=whole)
+    parts = {name: _split(experiment, table) for name, table in whole.items()}
+    tables = {name: train for name, (train, _) in parts.items()}
+    held = [held for _, held in parts.values() if held is not None]
+    holdout = pd.concat(held, ignore_index=True) if held else None
+    return Material(pd.concat(tables.values(), ignore_index=True), holdout, silos, tables=tables)
+
+
+def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Numbers in one dtype in all silos: text files name none, and gaps or decimal places suggest different ones."""
+    import pandas as pd
+
+    common = pd.concat([table.head(0) for table in tables.values()]).dtypes
+    numbers = {name: dtype for name, dtype in common.items() if pd.api.types.is_numeric_dtype(dtype)}
+    return {
+        silo: table.astype({name: numbers[name] for name in table.columns if name in numbers})
+        for silo, table in tables.items()
+    }
+
+
 def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]:
-    """All silos' columns side by side, and who holds which."""
+    """All silos' columns side by side, and who holds which; all of them hold all where they share the rows."""
     import pandas as pd
 
     from silosynth.core.schema import check_partition
@@ -85,6 +164,8 @@ def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]
     shared = None if experiment.data is None else _shared(experiment, experiment.data)
     tables = {name: _table(experiment, silo, shared) for name, silo in experiment.silos.items()}
     silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.silos.items()}
+    if shared is not None and experiment.shares:
+        return shared, silos
     check_partition([column for names in silos.values() for column in names], silos)
     _check_rows(tables)
     return pd.concat([tables[name][names].reset_index(drop=True) for name, names in silos.items()], axis=1), silos

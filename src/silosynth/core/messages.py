@@ -35,6 +35,10 @@ class Release(Enum):
     CONDITIONS = "levels that rows hold, by number"
     PICKS = "which rows a batch holds, exactly or among others"
     PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"
+    NOISED = "noised statistics, by the events listed"
+    STATISTICS = "un-noised statistics of a column"
+    WEIGHTS = "un-noised weights of a network trained on the rows"
+    MASKED = "masked values; only their sum over silos can be opened"
 
 
 @dataclass(frozen=True, slots=True)

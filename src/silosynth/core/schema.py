@@ -7,9 +7,10 @@ columns can cross a border; that no real ones do is checked message by message i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -174,6 +175,58 @@ class Schema(Struct):
     def modelled(self) -> tuple[str, ...]:
         """Names of the columns that a generator learns: all but identifiers."""
         return tuple(column.name for column in self.columns if column.kind != Kind.IDENTIFIER.value)
+
+
+def agreed(schemas: Mapping[str, Schema]) -> Schema:
+    """The one schema of silos that hold different rows of the same columns, in the first silo's column order.
+
+    A column has the decimal places of the most precise silo, or no grid where one silo's has none; and the widest
+    declared range, or the data's own at an end where one silo declares none.
+
+    Raises:
+        SchemaError: silos hold other columns, or a column is of another kind or dtype in one of them; names the column,
+            and what each silo says.
+    """
+    first = next(iter(schemas.values()))
+    for name in dict.fromkeys(name for schema in schemas.values() for name in schema.names):
+        _check_alike(
+            f"Column {name!r} must be in every silo",
+            {silo: "there" if name in schema.names else "absent" for silo, schema in schemas.items()},
+            "Rename it where it has another name, or leave it out everywhere.",
+        )
+    return Schema(tuple(_agreed({silo: schema[name] for silo, schema in schemas.items()}) for name in first.names))
+
+
+def _agreed(said: Mapping[str, ColumnSchema]) -> ColumnSchema:
+    first = next(iter(said.values()))
+    _check_alike(
+        f"Column {first.name!r} must be of the same kind in every silo",
+        {silo: column.kind for silo, column in said.items()},
+        f'Declare its kind, such as schema={{"{first.name}": "{first.kind}"}}, or cast it to one dtype in every silo.',
+    )
+    _check_alike(
+        f"Column {first.name!r} must have the same dtype in every silo",
+        {silo: column.dtype for silo, column in said.items()},
+        "Cast it to one of them in every silo, with .astype.",
+    )
+    return replace(
+        first,
+        decimals=_if_all(max, [column.decimals for column in said.values()]),
+        low=_if_all(min, [column.low for column in said.values()]),
+        high=_if_all(max, [column.high for column in said.values()]),
+        reason="agreed",
+    )
+
+
+def _check_alike(rule: str, said: Mapping[str, str], remedy: str) -> None:
+    """Refuse where silos say different things; the error groups silos by what they say."""
+    if len(set(said.values())) > 1:
+        groups = {what: [silo for silo in said if said[silo] == what] for what in said.values()}
+        raise SchemaError(rule, "; ".join(f"{what} in {', '.join(them)}" for what, them in groups.items()), remedy)
+
+
+def _if_all(choose: Callable[[Iterable[Any]], Any], values: Sequence[Any]) -> Any:
+    return None if None in values else choose(values)
 
 
 def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]]) -> None:

@@ -74,8 +74,18 @@ class Encoder(Struct, ABC):
 
     @property
     @abstractmethod
+    def lines(self) -> int:
+        """How many levels, counted from 0, carry a score; 0 without a continuous part."""
+
+    @property
     def continuous(self) -> bool:
         """Whether there is a continuous part."""
+        return self.lines > 0
+
+    @property
+    def categorical(self) -> bool:
+        """Whether levels are categories, rather than values of a number."""
+        return False
 
     @abstractmethod
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
@@ -102,14 +112,19 @@ class CategoricalEncoder(Encoder):
         return len(self.kept) + self.rare + self.missing
 
     @property
-    def continuous(self) -> bool:
+    def lines(self) -> int:
         """Categories have no continuous part."""
-        return False
+        return 0
+
+    @property
+    def categorical(self) -> bool:
+        """They are."""
+        return True
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
-        """Codes of a column; levels that were not kept become *rare*."""
-        place = {level: i for i, level in enumerate(self.kept)}
-        of_level = torch.tensor([place.get(level, len(self.kept)) for level in column.levels or ()] or [0])
+        """Codes of a column; levels that were not kept become *rare*, or the last level where there is no such slot."""
+        place, other = {level: i for i, level in enumerate(self.kept)}, min(len(self.kept), self.width - 1)
+        of_level = torch.tensor([place.get(level, other) for level in column.levels or ()] or [0])
         levels = of_level[column.values]
         levels = torch.where(column.missing, self.width - 1, levels)
         return Codes(levels if self.width > 1 else None, None)
@@ -150,12 +165,12 @@ class NumericEncoder(Encoder):
     @property
     def width(self) -> int:
         """Number of levels."""
-        return self.continuous + len(self.atoms) + self.missing
+        return self.lines + len(self.atoms) + self.missing
 
     @property
-    def continuous(self) -> bool:
-        """Whether there is a continuous part."""
-        return self.quantile is not None
+    def lines(self) -> int:
+        """The line is one level."""
+        return int(self.quantile is not None)
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
         """Codes of a column."""
@@ -208,20 +223,29 @@ def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng
     return _fit_categorical(column, schema, config)
 
 
+def least_rows(levels: Sequence[Any], config: EncoderConfig) -> int:
+    """Rows that a level must have to be kept by name. That there are false and true is no secret."""
+    return 1 if set(levels) <= {0, 1} or not config.pool_rare else config.min_count
+
+
+def no_level_is_common(name: str, least: int, rows: int, levels: int) -> DataError:
+    """The error of a column of numbers as categories that would have no level to put *rare* rows on."""
+    return DataError(
+        f"Column {name!r} is categorical, and no level of it is held by {least} rows",
+        f"{levels} levels in {rows} rows",
+        "Declare it integer or identifier, leave it out, or set coder.encoders.pool_rare = false.",
+    )
+
+
 def _fit_categorical(column: Column, schema: ColumnSchema, config: EncoderConfig) -> CategoricalEncoder:
     levels: Sequence[Any] = column.levels or ()
     counts = torch.bincount(column.values[~column.missing], minlength=len(levels)).tolist()
-    public = set(levels) <= {0, 1} or not config.pool_rare  # that there are false and true is no secret
-    least = 1 if public else config.min_count
+    least = least_rows(levels, config)
     kept = tuple(level for level, count in zip(levels, counts, strict=True) if count >= least)
     rare = any(0 < count < least for count in counts)
     text = all(isinstance(level, str) for level in levels)
     if rare and not kept and not text:
-        raise DataError(
-            f"Column {column.name!r} is categorical, and no level of it is held by {least} rows",
-            f"{len(levels)} levels in {len(column)} rows",
-            "Declare it integer or identifier, leave it out, or set coder.encoders.pool_rare = false.",
-        )
+        raise no_level_is_common(column.name, least, len(column), len(levels))
     return CategoricalEncoder(column.name, column.dtype, kept, text, rare, bool(column.missing.any()))
 
 

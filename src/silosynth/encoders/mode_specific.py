@@ -90,19 +90,14 @@ class ModeEncoder(Encoder):
     sample_mode: bool
 
     @property
-    def modes(self) -> int:
-        """K, the number of modes: levels below it carry a score."""
+    def lines(self) -> int:
+        """K, the number of modes."""
         return len(self.weights)
 
     @property
     def width(self) -> int:
         """Number of levels."""
-        return self.modes + len(self.atoms) + self.missing
-
-    @property
-    def continuous(self) -> bool:
-        """Whether there is a continuous part."""
-        return self.modes > 0
+        return self.lines + len(self.atoms) + self.missing
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
         """Codes of a column; ``rng`` draws the modes."""
@@ -123,12 +118,12 @@ class ModeEncoder(Encoder):
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
         values = torch.zeros(n, dtype=torch.int64 if self.whole else torch.float64)
         if codes.scores is not None:
-            on_line = levels < self.modes
+            on_line = levels < self.lines
             mode = levels[on_line]
             offsets = self.means[mode] + codes.scores[on_line].double() * self.spread * self.stds[mode]
             values[on_line] = torch.from_numpy(self._on_grid(offsets.numpy()))
-        on_atom = (levels >= self.modes) & ~missing
-        values[on_atom] = self.atoms[levels[on_atom] - self.modes]
+        on_atom = (levels >= self.lines) & ~missing
+        values[on_atom] = self.atoms[levels[on_atom] - self.lines]
         values[~missing] = torch.from_numpy(np.clip(values[~missing].numpy(), self.low, self.high))
         return Column(self.name, self.dtype, values, missing)
 
@@ -141,7 +136,7 @@ class ModeEncoder(Encoder):
         on_line = ~column.missing
         if len(self.atoms):
             place = torch.searchsorted(self.atoms, column.values).clamp(max=len(self.atoms) - 1)
-            levels = place + self.modes
+            levels = place + self.lines
             on_line = on_line & (self.atoms[place] != column.values)
         return torch.where(column.missing, self.width - 1, levels), on_line
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from silosynth.core.errors import ConfigError
-from silosynth.evaluation.coding import Coded, check_silos, check_target, code_tables
+from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables
 from silosynth.evaluation.disclosure import exact_copies, neighbours
 from silosynth.evaluation.downstream import HOLDOUT_NEEDED, downstream
 from silosynth.evaluation.fidelity import Comparison, Floor, column_shape, compare, pair_trend, size_scale
@@ -57,7 +57,8 @@ def evaluate(
             unseen rows are skipped.
         synthetic: the synthetic rows.
         target: the column to predict, for the utility figures.
-        silos: each silo's columns, to tell pairs within a silo from pairs across silos.
+        silos: each silo's columns, to tell pairs within a silo from pairs across silos. Several silos that all hold the
+            same columns hold different rows: no pair lies across silos, and the report is that without silos.
         seed: of all subsamples, folds and models; the same seed gives the same report.
         ledger: the run's ledger entries, handed through to the report.
         progress: called with the name of a stage and the share of the work done.
@@ -78,6 +79,7 @@ def evaluate(
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
     coded = code_tables(frames)
     fields = coded["training"].fields
+    silos = _without_rows(silos, fields)
     owners: tuple[str | None, ...] = check_silos(silos, fields) if silos is not None else (None,) * len(fields)
     position = None if target is None else check_target(target, fields)
     streams = np.random.default_rng(seed).spawn(9)
@@ -107,6 +109,17 @@ def evaluate(
     )
     tell("done", 1.0)
     return report
+
+
+def _without_rows(
+    silos: Mapping[str, Sequence[str]] | None, fields: Sequence[Field]
+) -> Mapping[str, Sequence[str]] | None:
+    """None where several silos hold different rows of the same columns, which must be those of the tables."""
+    if silos is None or len(silos) < 2 or len({frozenset(columns) for columns in silos.values()}) > 1:
+        return silos
+    for name, columns in silos.items():
+        check_silos({name: columns}, fields)
+    return None
 
 
 def _general(

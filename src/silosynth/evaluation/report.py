@@ -2,7 +2,6 @@
 
 `render` turns a `Report` into views (plain values, numbers already written out) and hands them to
 ``template.html.j2``, which holds all structure and style. Everything that comes from data or from a ledger is escaped.
-The same report gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from silosynth.evaluation import svg
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Report, Score
+from silosynth.privacy.accounting import rounded_up, statement
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
 MAX_ROWS = 1000  # rows of the table of all columns
@@ -48,7 +48,7 @@ class Relation(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """The whole page. Deterministic: it carries no date."""
+    """The whole page. It carries no date: the same report gives the same bytes."""
     environment = Environment(
         loader=PackageLoader("silosynth.evaluation", ""),
         autoescape=True,
@@ -64,6 +64,8 @@ def render(report: Report) -> str:
         columns=_columns(report.columns),
         pairs=_pairs(report.pairs, tuple(report.silos or ())),
         ledger=None if report.ledger is None else _ledger(report.ledger, tuple(report.silos or ())),
+        privacy=statement(report.ledger or ()),
+        rounded_up=rounded_up,
     )
 
 

@@ -6,7 +6,7 @@ Shapes: N training rows, C columns with levels, S scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -61,6 +61,48 @@ class Coded:
         levels, scores = self.levels[rows_B], self.scores[rows_B]
         noise = torch.randn(scores.shape, generator=draw, device=scores.device)
         return levels, torch.where(self.on(levels), scores, noise)
+
+
+class Coding(Protocol):
+    """What a model must know of a column's encoder (`silosynth.encoders`)."""
+
+    @property
+    def name(self) -> str:
+        """Of the column."""
+
+    @property
+    def width(self) -> int:
+        """Number of levels."""
+
+    @property
+    def lines(self) -> int:
+        """How many levels, counted from 0, carry a score."""
+
+    @property
+    def categorical(self) -> bool:
+        """Whether levels are categories."""
+
+
+def shape_of(encoders: Sequence[Coding]) -> Shape:
+    """What rows look like that these encoders have encoded."""
+    widths = tuple(encoder.width for encoder in encoders if encoder.width > 1)
+    return Shape(widths, sum(encoder.lines > 0 for encoder in encoders))
+
+
+def coded_by(encoders: Sequence[Coding], levels_NC: Tensor, scores_NS: Tensor, target: str = "") -> Coded:
+    """Encoded rows with what models need to know of the columns."""
+    levelled = [encoder for encoder in encoders if encoder.width > 1]
+    numbers = {encoder.name: c for c, encoder in enumerate(levelled)}
+    scored = [encoder for encoder in encoders if encoder.lines]
+    return Coded(
+        shape=shape_of(encoders),
+        levels=levels_NC,
+        scores=scores_NS,
+        categorical=tuple(c for c, encoder in enumerate(levelled) if encoder.categorical),
+        level_of=tuple(numbers.get(encoder.name, -1) for encoder in scored),
+        lines=tuple(encoder.lines for encoder in scored),
+        target=numbers.get(target, -1),
+    )
 
 
 class TableModel(Protocol):

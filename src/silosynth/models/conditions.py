@@ -65,11 +65,14 @@ class Conditions:
         return self.law.draw(size, generator, law)
 
     def matching(self, position_B: Tensor, generator: torch.Generator) -> Tensor:
-        """A row (B,) for each position, uniformly among those that have the level; among all rows for -1."""
+        """A row (B,) for each position, uniformly among those that have the level; where none has, or for -1, any."""
         share = torch.rand(len(position_B), generator=generator, dtype=torch.float64)
+        any_B = (share * self.rows).long()
         if not self.columns:
-            return (share * self.rows).long()
-        return self._row_of[self._first[position_B] + (share * self.law.counts[position_B]).long()]
+            return any_B
+        held_B = self.law.counts[position_B]
+        at_B = self._first[position_B] + (share * held_B).long()
+        return torch.where(held_B > 0, self._row_of[at_B.clamp(max=len(self._row_of) - 1)], any_B)
 
 
 def _cumulative(weight_P: Tensor, column_of: Tensor, columns: int) -> Tensor:

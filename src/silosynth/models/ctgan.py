@@ -4,9 +4,9 @@
 CTGAN, section 4                      here
 ====================================  ==========================================
 4.3 conditional vector, by sampling   `models.conditions.Conditions`
-4.3 generator's loss                  `_generator_step`
+4.3 generator's loss                  `slope`, `gather`
 4.4 network structure, Gumbel, pac    `models.gan`, `_packed`
-training: WGAN with gradient penalty  `_critic_step`
+training: WGAN with gradient penalty  `critic_step`
 ====================================  ==========================================
 
 What the critic sees is a row beside its conditional vector, and the penalty acts on all of that. Real rows belong to
@@ -125,6 +125,16 @@ class ConditionalGAN:
             "counts": self.law.counts,
         }
 
+    def law_of(self, counts_K: Tensor) -> ConditionLaw:
+        """The law of conditions where rows on each level (K,) are these; a column without any has all levels alike."""
+        counts_P = counts_K.cpu()[self.level_of_P.cpu()]
+        parts = [part if int(part.sum()) else torch.ones_like(part) for part in counts_P.split(list(self.widths))]
+        return ConditionLaw(torch.cat([counts_P[:0], *parts]), self.widths)
+
+    def networks(self, part: int, parts: int) -> dict[str, torch.nn.Module]:
+        """What silos that train the same model average, in any part."""
+        return {"generator": self.generator.network, "critic": self.critic.network}
+
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.generator.restore(state["generator"])
@@ -140,15 +150,18 @@ class ConditionalGAN:
         self.generator = trainee(generator.to(self.device), config)
         self.critic = trainee(critic.to(self.device), config)
 
-    def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
-        """The critic learns to tell real rows from generated ones of the same conditions, in another order."""
+    def made(self, given_B: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The generator's outputs for these conditions, and the rows (both (B, K + S)) that they become."""
+        out_BO = self._outputs(given_B, draw)
+        return out_BO, self.activation(out_BO, self.config.tau, draw)
+
+    def critic_step(self, made_BW: Tensor, given_B: Tensor, draw: torch.Generator, pick: torch.Generator) -> None:
+        """The critic learns to tell real rows from these made ones, of the same conditions in another order."""
         config = self.config
-        given_B = self.conditions.draw(config.batch, pick)
         order = torch.randperm(config.batch, generator=pick)
         rows = self.conditions.matching(given_B[order], pick).to(self.device)
         given_B, order = given_B.to(self.device), order.to(self.device)
-        with torch.no_grad():
-            fake_BW = self._with_condition(self.activation(self._outputs(given_B, draw), config.tau, draw), given_B)
+        fake_BW = self._with_condition(made_BW, given_B)
         real_BW = self._with_condition(
             self.shape.vectors(self.coded.levels[rows], self.coded.scores[rows]), given_B[order]
         )
@@ -161,17 +174,33 @@ class ConditionalGAN:
         loss.backward()
         self.critic.step()
 
-    def _generator_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
-        """The generator learns to please the critic and to fulfil the conditions it is given."""
-        given_B = self.conditions.draw(self.config.batch, pick).to(self.device)
-        out_BO = self._outputs(given_B, draw)
-        fake_BW = self._packed(self._with_condition(self.activation(out_BO, self.config.tau, draw), given_B))
-        critic = self.critic.network
+    def slope(self, made_BW: Tensor, given_B: Tensor, draw: torch.Generator) -> Tensor:
+        """Gradient (B, K + S) of the generator's loss in the rows that it made, as the critic sees them."""
+        made_BW = made_BW.detach().requires_grad_()
+        critic, fake_BW = self.critic.network, self._packed(self._with_condition(made_BW, given_B))
         loss = -critic(fake_BW, critic.masks(len(fake_BW), draw)).mean()
+        (slope,) = torch.autograd.grad(loss, made_BW)
+        return slope
+
+    def gather(self, out_BO: Tensor, made_BW: Tensor, slope_BW: Tensor, given_B: Tensor, share: float = 1.0) -> None:
+        """Gather the generator's gradients for a batch, ``share`` of them: to please the critic, to obey conditions."""
+        losses, slopes = [made_BW], [share * slope_BW]
         if self.width:
-            loss = loss - self.activation.log_likelihood(out_BO, self.level_of_P[given_B]).mean()
+            losses.append(-share * self.activation.log_likelihood(out_BO, self.level_of_P[given_B]).mean())
+            slopes.append(torch.ones((), device=self.device))
+        torch.autograd.backward(losses, slopes)
+
+    def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
+        given_B = self.conditions.draw(self.config.batch, pick)
+        with torch.no_grad():
+            _, made_BW = self.made(given_B.to(self.device), draw)
+        self.critic_step(made_BW, given_B, draw, pick)
+
+    def _generator_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
+        given_B = self.conditions.draw(self.config.batch, pick).to(self.device)
+        out_BO, made_BW = self.made(given_B, draw)
         self.generator.clear()
-        loss.backward(inputs=list(self.generator.network.parameters()))
+        self.gather(out_BO, made_BW, self.slope(made_BW, given_B, draw), given_B)
         self.generator.step()
 
     def _outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:

@@ -69,22 +69,36 @@ class Shape:
         return x
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation with running statistics of its own for each kind of batch."""
+
+    def __init__(self, width: int, kinds: int) -> None:
+        super().__init__(width)
+        self.running_mean, self.running_var = torch.zeros(kinds, width), torch.ones(kinds, width)
+
+    def forward(self, x_BW: Tensor, kind: int = 0) -> Tensor:
+        """Normalised by the batch while training, and by the running statistics of its kind afterwards."""
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        mean, var = self.running_mean[kind], self.running_var[kind]  # views: they are updated in place
+        return F.batch_norm(x_BW, mean, var, self.weight, self.bias, self.training, self.momentum, self.eps)
+
+
 class GeneratorPart(nn.Module):
     """Residual blocks of the given widths, then a linear layer. A block's input is kept beside its output."""
 
-    def __init__(self, inputs: int, blocks: Sequence[int], outputs: int) -> None:
+    def __init__(self, inputs: int, blocks: Sequence[int], outputs: int, kinds: int = 1) -> None:
         super().__init__()
         self.linears, self.norms = nn.ModuleList(), nn.ModuleList()
         for width in blocks:
             self.linears.append(nn.Linear(inputs, width))
-            self.norms.append(nn.BatchNorm1d(width))
+            self.norms.append(BatchNorm(width, kinds))
             inputs += width
         self.last = nn.Linear(inputs, outputs)
 
-    def forward(self, x_BI: Tensor) -> Tensor:
-        """Outputs (B, O)."""
+    def forward(self, x_BI: Tensor, kind: int = 0) -> Tensor:
+        """Outputs (B, O) for a batch of this kind."""
         for linear, norm in zip(self.linears, self.norms, strict=True):
-            x_BI = torch.cat([F.relu(norm(linear(x_BI))), x_BI], dim=1)
+            x_BI = torch.cat([F.relu(norm(linear(x_BI), kind)), x_BI], dim=1)
         out: Tensor = self.last(x_BI)
         return out
 
@@ -242,9 +256,11 @@ def frozen(*networks: nn.Module) -> Iterator[None]:
             network.requires_grad_(True)
 
 
-def make_generator(inputs: int, blocks: Sequence[int], outputs: int, generator: torch.Generator) -> GeneratorPart:
-    """A generator's part with weights from ``generator``."""
-    return build(GeneratorPart, inputs, tuple(blocks), outputs, generator=generator)
+def make_generator(
+    inputs: int, blocks: Sequence[int], outputs: int, generator: torch.Generator, kinds: int = 1
+) -> GeneratorPart:
+    """A generator's part with weights from ``generator``, for so many kinds of batches."""
+    return build(GeneratorPart, inputs, tuple(blocks), outputs, kinds, generator=generator)
 
 
 def make_critic(
@@ -252,6 +268,23 @@ def make_critic(
 ) -> CriticPart:
     """A critic's part with weights from ``generator``."""
     return build(CriticPart, inputs, tuple(blocks), outputs, dropout, generator=generator)
+
+
+@torch.no_grad()
+def orthonormalise(critic: CriticPart, exactly: bool = False) -> None:
+    """Bring each layer's matrix to the nearest one with orthonormal rows (or columns, if these are fewer), in place.
+
+    After a step of training a Newton-Schulz step is enough: it takes singular values s to (3 - s²) s / 2, closer to 1.
+    """
+    for linear in critic.linears:
+        weight: Tensor = linear.weight  # type: ignore[assignment]
+        if exactly:
+            u, _, v = torch.linalg.svd(weight, full_matrices=False)
+            weight.copy_(u @ v)
+        elif weight.shape[0] <= weight.shape[1]:
+            weight.copy_(1.5 * weight - 0.5 * (weight @ weight.T) @ weight)
+        else:
+            weight.copy_(1.5 * weight - 0.5 * weight @ (weight.T @ weight))
 
 
 def critic_loss(of_fake_B: Tensor, of_real_B: Tensor) -> Tensor:

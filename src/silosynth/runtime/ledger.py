@@ -9,19 +9,20 @@ import json
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, overload
 
-from silosynth.core.errors import CheckpointError, StorageError
+from silosynth.core.errors import CheckpointError, SilosynthError, StorageError
 from silosynth.core.files import make_folder, storage_error
-from silosynth.core.messages import Message, wire_name
+from silosynth.core.messages import Message, Release, wire_name
+from silosynth.privacy.events import Event
 
 _FLUSH_EVERY = 20_000  # records; bounds what a killed run has not yet written, at about 3 MB
 
 
 class Record(NamedTuple):
-    """One message: at which step, from whom, to whom, its type, its length, and what it gives away."""
+    """One message: at which step, from whom, to whom, its type, its length, what it gives away, and what was noised."""
 
     step: int
     sender: str
@@ -29,6 +30,7 @@ class Record(NamedTuple):
     type: str
     bytes: int
     privacy: str
+    events: tuple[Event, ...] = ()
 
 
 class Total(NamedTuple):
@@ -47,10 +49,13 @@ class Position:
 
 
 class _Route(NamedTuple):
+    """All of a record that is the same for many: few routes, many records."""
+
     sender: str
     receiver: str
     type: str
     privacy: str
+    events: tuple[Event, ...]
 
 
 class Ledger:
@@ -79,16 +84,21 @@ class Ledger:
         totals: dict[tuple[str, str, str], Total] = {}
         for route_, (count, size) in zip(self._routes, sums, strict=True):
             if count:
-                totals[route_.sender, route_.receiver, route_.type] = Total(count, size)
+                key = (route_.sender, route_.receiver, route_.type)
+                before = totals.get(key, Total(0, 0))
+                totals[key] = Total(before.messages + count, before.bytes + size)
         return totals
 
     def add(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
-        """Record that ``message``, ``size`` bytes long, went from ``sender`` to ``receiver``."""
-        kind = type(message)
-        index = self._known.get((sender, receiver, kind))
+        """Record that ``message``, ``size`` bytes long, went from ``sender`` to ``receiver``.
+
+        What was noised is the message's field ``events``, where it has one.
+        """
+        kind, events = type(message), getattr(message, "events", ())
+        index = self._known.get((sender, receiver, kind, events))
         if index is None:
-            index = self._route(_Route(sender, receiver, wire_name(kind), kind.release.value))
-            self._known[sender, receiver, kind] = index
+            index = self._route(_Route(sender, receiver, wire_name(kind), _gives_away(kind, events), events))
+            self._known[sender, receiver, kind, events] = index
         self._steps.append(step)
         self._sizes.append(size)
         self._of.append(index)
@@ -152,7 +162,7 @@ class Ledger:
         self._steps, self._sizes, self._of = array("q"), array("q"), array("l")
         self._routes: list[_Route] = []
         self._index: dict[_Route, int] = {}
-        self._known: dict[tuple[str, str, type[Message]], int] = {}
+        self._known: dict[tuple[str, str, type[Message], tuple[Event, ...]], int] = {}
         self._frames: list[tuple[str, str, str]] = []
 
     def _route(self, route: _Route) -> int:
@@ -160,7 +170,10 @@ class Ledger:
             self._index[route] = len(self._routes)
             self._routes.append(route)
             head = json.dumps({"from": route.sender, "to": route.receiver, "type": route.type})[1:-1]
-            self._frames.append(('{"step": ', f', {head}, "bytes": ', f', "privacy": {json.dumps(route.privacy)}}}\n'))
+            tail: dict[str, object] = {"privacy": route.privacy}
+            if route.events:
+                tail["events"] = [asdict(event) for event in route.events]
+            self._frames.append(('{"step": ', f', {head}, "bytes": ', f", {json.dumps(tail)[1:]}\n"))
         return self._index[route]
 
     def _open(self, mode: str) -> None:
@@ -213,11 +226,13 @@ class Ledger:
             ) from error
         try:
             for line in text.splitlines():
-                step, sender, receiver, kind, size, privacy = json.loads(line).values()
+                record = json.loads(line)
+                events = tuple(Event(**event) for event in record.pop("events", ()))
+                step, sender, receiver, kind, size, privacy = record.values()
                 self._steps.append(step)
                 self._sizes.append(size)
-                self._of.append(self._route(_Route(sender, receiver, kind, privacy)))
-        except (ValueError, TypeError, AttributeError) as error:
+                self._of.append(self._route(_Route(sender, receiver, kind, privacy, events)))
+        except (ValueError, TypeError, AttributeError, SilosynthError) as error:
             raise CheckpointError(f"Every line of {str(path)!r} is a record", str(line[:80]), _START_ANEW) from error
         if len(text) != position.bytes or len(self._steps) != position.records:
             found = f"{len(self._steps)} records, {len(text)} bytes"
@@ -230,6 +245,12 @@ class Ledger:
 
 
 _START_ANEW = "Restore the file, or start anew without resuming."
+
+
+def _gives_away(kind: type[Message], events: tuple[Event, ...]) -> str:
+    """What a type declares. One of noised statistics that lists no event gave them as they are."""
+    exact = kind.release is Release.NOISED and not events
+    return (Release.STATISTICS if exact else kind.release).value
 
 
 class _Records(Sequence[Record]):
@@ -248,5 +269,5 @@ class _Records(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        route = self._routes[self._of[index]]
-        return Record(self._steps[index], route.sender, route.receiver, route.type, self._sizes[index], route.privacy)
+        sender, receiver, kind, privacy, events = self._routes[self._of[index]]
+        return Record(self._steps[index], sender, receiver, kind, self._sizes[index], privacy, events)

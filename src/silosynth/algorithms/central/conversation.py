@@ -20,13 +20,12 @@ Shapes: N training rows, C columns with levels, S columns with scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from silosynth.algorithms.central.options import (
     CTABGANOptions,
@@ -43,19 +42,11 @@ from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import (
-    CategoricalEncoder,
-    Encoder,
-    EncoderConfig,
-    decode_table,
-    encode_table,
-    fit_encoder,
-)
-from silosynth.encoders.mode_specific import ModeConfig, ModeEncoder, fit_mode_encoders
-from silosynth.models.coded import Coded, TableModel
+from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
+from silosynth.encoders.mode_specific import ModeConfig, fit_mode_encoders
+from silosynth.models.coded import TableModel, coded_by, shape_of
 from silosynth.models.conv_gan import ConvolutionalGAN
 from silosynth.models.ctgan import ConditionalGAN
-from silosynth.models.gan import Shape
 from silosynth.models.tabddpm import RowDiffusion
 from silosynth.models.tvae import TVAE
 from silosynth.models.wgan import WassersteinGAN
@@ -211,14 +202,14 @@ class CentralParty(Party):
 
     def _make_model(self) -> None:
         """Encode the rows, if there are any, and make a model of them."""
-        shape = _shape(self.encoders)
+        shape = shape_of(self.encoders)
         levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
         if len(self.table):
             levels, scores = encode_table(self.table, self.encoders, self.streams.child("ties").numpy())
         self.model = None
         if self.config is not None and shape.size:
             target = getattr(self.config, "target", "")
-            coded = _coded(self.encoders, levels.to(self.device), scores.to(self.device), target)
+            coded = coded_by(self.encoders, levels.to(self.device), scores.to(self.device), target)
             self.model = MODELS[type(self.config)](coded, self.config, self.streams.child("model"), self.device)
 
 
@@ -259,24 +250,3 @@ def _fitted(table: Table, schema: Schema, config: EncoderConfig, rng: np.random.
     if isinstance(config, ModeConfig):
         return fit_mode_encoders(table, schema, config, rng)
     return tuple(fit_encoder(column, schema[column.name], config, rng) for column in table.columns)
-
-
-def _coded(encoders: Sequence[Encoder], levels: Tensor, scores: Tensor, target: str) -> Coded:
-    """Encoded rows with what models need to know of the columns."""
-    levelled = [encoder for encoder in encoders if encoder.width > 1]
-    numbers = {encoder.name: c for c, encoder in enumerate(levelled)}
-    scored = [encoder for encoder in encoders if encoder.continuous]
-    return Coded(
-        shape=_shape(encoders),
-        levels=levels,
-        scores=scores,
-        categorical=tuple(c for c, encoder in enumerate(levelled) if isinstance(encoder, CategoricalEncoder)),
-        level_of=tuple(numbers.get(encoder.name, -1) for encoder in scored),
-        lines=tuple(encoder.modes if isinstance(encoder, ModeEncoder) else 1 for encoder in scored),
-        target=numbers.get(target, -1),
-    )
-
-
-def _shape(encoders: Sequence[Encoder]) -> Shape:
-    widths = tuple(encoder.width for encoder in encoders if encoder.width > 1)
-    return Shape(widths, sum(encoder.continuous for encoder in encoders))

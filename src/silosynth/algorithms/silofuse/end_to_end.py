@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.coder import Coder
-from silosynth.algorithms.silofuse.latent import LatentGenerator
 from silosynth.algorithms.silofuse.stacked import (
     PRESETS as STACKED,
 )
@@ -46,6 +45,7 @@ from silosynth.core.messages import Done, Message, Release
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
+from silosynth.models.latent import LatentGenerator
 from silosynth.models.training import batches
 from silosynth.privacy.sealed import Seat
 

@@ -48,13 +48,13 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
-from silosynth.algorithms.silofuse.latent import LatentConfig, LatentGenerator
 from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress, Replies
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release, Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
+from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy.sealed import Seat
 
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations

@@ -6,6 +6,7 @@ and F outputs of G^t that belong to it, G generated rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from silosynth.algorithms.vtgan.messages import Build, VTGANConfig
 from silosynth.core.streams import Streams
-from silosynth.models.gan import Activation, Shape, Trainee, frozen, make_critic, make_generator
+from silosynth.models.gan import Activation, Shape, Trainee, frozen, make_critic, make_generator, orthonormalise
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 
@@ -21,22 +22,35 @@ _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 le
 class Bottoms:
     """Both bottom parts. What a step has computed is kept until its gradients come back."""
 
-    def __init__(self, shape: Shape, config: VTGANConfig, build: Build, streams: Streams, device: torch.device) -> None:
+    def __init__(
+        self, shape: Shape, config: VTGANConfig, build: Build, silos: int, streams: Streams, device: torch.device
+    ) -> None:
         self.shape, self.config, self.streams, self.device = shape, config, streams, device
         weights = streams.child("weights")
         self.activation = Activation(shape).to(device)
         generator = make_generator(
-            build.slice, (build.slice,) * config.generator_blocks[1], shape.size, weights.child("generator").torch()
-        )
+            build.slice, (build.slice,) * config.generator_blocks[1], shape.size, weights.child("generator").torch(),
+            1 + config.kind(silos - 1),
+        )  # fmt: skip
         blocks = (build.width,) * config.critic_blocks[1]
         draw = weights.child("critic").torch()
         critic = make_critic(shape.size, blocks, None if blocks else build.width, config.dropout, draw)
+        self.orthonormal = config.bottom_critics == "orthonormal"
+        if self.orthonormal:
+            orthonormalise(critic, exactly=True)
         rate, betas, decay = config.rate, config.betas, config.decay
         self.generator = Trainee(generator.to(device), rate=rate, betas=betas, decay=decay)
         self.critic = Trainee(critic.to(device), rate=rate, betas=betas, decay=decay)
 
     def criticise(
-        self, step: int, slice_BF: Tensor, levels_RC: Tensor, scores_RS: Tensor, order_R: Tensor | None, learning: bool
+        self,
+        step: int,
+        slice_BF: Tensor,
+        kind: int,
+        levels_RC: Tensor,
+        scores_RS: Tensor,
+        order_R: Tensor | None,
+        learning: bool,
     ) -> tuple[Tensor, Tensor]:
         """Features of made rows (B, W) and of real ones (R, W) (Algorithm 1, lines 6, 10 and 12).
 
@@ -44,7 +58,7 @@ class Bottoms:
         silos' secret would leave its mark on the model. ``learning`` says whether all of them will have a gradient.
         """
         with torch.no_grad():
-            made = self._made(step, slice_BF)
+            made = self._made(step, slice_BF, kind)
         critic, draw = self.critic.network, self._dropout(step)
         self._fake = critic(made, critic.masks(len(made), draw))
         masks = critic.masks(len(levels_RC), draw)
@@ -63,13 +77,15 @@ class Bottoms:
         self.critic.clear()
         torch.autograd.backward([self._fake, real], [fake_BW.to(self.device), real_BW.to(self.device)])
         self.critic.step()
+        if self.orthonormal:
+            orthonormalise(self.critic.network)
 
-    def generate(self, step: int, slice_BF: Tensor) -> Tensor:
+    def generate(self, step: int, slice_BF: Tensor, kind: int) -> Tensor:
         """Features (B, W) of made rows, on the way to updating the generator (line 20)."""
         self._slice = slice_BF.to(self.device).requires_grad_()
         critic = self.critic.network
         with frozen(critic):
-            made = self._made(step, self._slice)
+            made = self._made(step, self._slice, kind)
             self._fake = critic(made, critic.masks(len(made), self._dropout(step)))
         features: Tensor = self._fake.detach().cpu()
         return features
@@ -94,12 +110,14 @@ class Bottoms:
         return -self.activation.log_likelihood(out_BO, level_B).mean()
 
     @torch.no_grad()
-    def draw(self, slice_GF: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Levels (G, C) and scores (G, S), by the generator's running statistics."""
+    def draw(self, slice_GF: Tensor, counts: Sequence[int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Levels (G, C) and scores (G, S), by the generator's running statistics; ``counts`` rows for each silo."""
         self.generator.network.eval()
         drawn = []
-        for part in slice_GF.split(max(64, _MOST // self.shape.size)):
-            drawn.append(self.activation.draw(self.generator.network(part.to(self.device)), generator))
+        for i, rows in enumerate(slice_GF.split(list(counts))):
+            for part in rows.split(max(64, _MOST // self.shape.size)):
+                out_BO = self.generator.network(part.to(self.device), self.config.kind(i))
+                drawn.append(self.activation.draw(out_BO, generator))
         self.generator.network.train()
         levels, scores = zip(*drawn, strict=True)
         return torch.cat(levels).cpu(), torch.cat(scores).cpu()
@@ -117,9 +135,9 @@ class Bottoms:
         if state["critic"] is not None:
             self.critic.restore(state["critic"])
 
-    def _made(self, step: int, slice_BF: Tensor) -> Tensor:
+    def _made(self, step: int, slice_BF: Tensor, kind: int) -> Tensor:
         """Rows (B, K + S), levels by the Gumbel-softmax."""
-        self.made_from = self.generator.network(slice_BF.to(self.device))
+        self.made_from = self.generator.network(slice_BF.to(self.device), kind)
         draw = self.streams.child("gumbel", step).torch(self.device)
         made: Tensor = self.activation(self.made_from, self.config.tau, draw)
         return made

@@ -155,6 +155,7 @@ def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
 def _tops_config(config: VTGANConfig, sizes: Sizes) -> TopsConfig:
     return TopsConfig(
         noise=config.noise, conditions=sum(sizes.conditions),
+        kinds=1 + config.kind(len(sizes.columns) - 1), orthonormal=config.bottom_critics == "orthonormal",
         features=proportions(config.width, sizes.columns), slices=proportions(config.generator_width, sizes.columns),
         critic=(config.width,) * config.critic_blocks[0],
         generator=(config.generator_width,) * config.generator_blocks[0],
@@ -183,7 +184,7 @@ def _train_round(
     *critic, last = yield from _draw_conditions(roster, sizes, first, [roster.parties[i] for i in chosen.tolist()])
     for batch in critic:
         yield from _critic_step(roster, config, tops, batch, draw)
-    yield from _generator_step(roster, tops, last, draw)
+    yield from _generator_step(roster, config, tops, last, draw)
 
 
 def _draw_conditions(roster: Roster, sizes: Sizes, first: int, chosen: list[str]) -> Conversation[list[Batch]]:
@@ -212,13 +213,14 @@ def _critic_step(
     """Lines 5 to 16."""
     cv_BP = tops.conditional(batch.position_B)
     with torch.no_grad():
-        slices = tops.split(tops.generate(cv_BP, draw))
+        slices = tops.split(tops.generate(cv_BP, draw, config.kind(roster.parties.index(batch.contributor))))
     asks: dict[str, Message] = {}
     for party, slice_BF in zip(roster, slices, strict=True):
-        own = party == batch.contributor
-        listed = None if own else batch.sealed
+        listed = None if party == batch.contributor else batch.sealed
         asks[party] = (
-            Criticise(batch.step, slice_BF, own) if listed is None else CriticiseListed(batch.step, slice_BF, listed)
+            Criticise(batch.step, slice_BF, batch.contributor)
+            if listed is None
+            else CriticiseListed(batch.step, slice_BF, batch.contributor, listed)
         )
     replies = yield roster.each(asks)
     features = dict(zip(roster, _said(replies, Features), strict=True))
@@ -238,12 +240,14 @@ def _critic_step(
     yield Exchange(updates)
 
 
-def _generator_step(roster: Roster, tops: Tops, batch: Batch, draw: torch.Generator) -> Conversation[None]:
+def _generator_step(
+    roster: Roster, config: VTGANConfig, tops: Tops, batch: Batch, draw: torch.Generator
+) -> Conversation[None]:
     """Lines 19 to 22. The contributor adds the cross-entropy of the conditions, which it alone can compute."""
     cv_BP = tops.conditional(batch.position_B)
-    slice_BF = tops.generate(cv_BP, draw)
+    slice_BF = tops.generate(cv_BP, draw, config.kind(roster.parties.index(batch.contributor)))
     asks = zip(roster, tops.split(slice_BF.detach()), strict=True)
-    replies = yield roster.each({party: Generate(batch.step, part, party == batch.contributor) for party, part in asks})
+    replies = yield roster.each({party: Generate(batch.step, part, batch.contributor) for party, part in asks})
     fakes = [reply.fake_BW for reply in _said(replies, FakeFeatures)]
     fake_BW = tops.gradient_of_generator_loss(torch.cat(fakes, dim=1), cv_BP, draw)
     parts = zip(roster, tops.features(fake_BW), strict=True)
@@ -264,23 +268,28 @@ def synthesise(
     sizes = Sizes(model["rows"], model["columns"], model["conditions"])
     tops = Tops(_tops_config(config, sizes), streams, device)
     tops.restore(model["tops"])
-    position_G = yield from _sample_conditions(roster, sizes, rows, draw, streams)
-    slices = tops.split(tops.sample(position_G, streams.child("noise").torch(device)))
+    position_G, counts = yield from _sample_conditions(roster, sizes, rows, draw, streams)
+    noise = streams.child("noise").torch(device)
+    made = [tops.sample(part, noise, config.kind(i)) for i, part in enumerate(position_G.split(counts))]
+    slices = tops.split(torch.cat(made))
     share = config.synthesis == "shared"
-    asks = {party: Synthesise(part, draw, share) for party, part in zip(roster, slices, strict=True)}
+    asks = {party: Synthesise(part, tuple(counts), draw, share) for party, part in zip(roster, slices, strict=True)}
     replies = yield roster.each(asks)
     return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
 
 
-def _sample_conditions(roster: Roster, sizes: Sizes, rows: int, draw: str, streams: Streams) -> Conversation[Tensor]:
-    """Positions (G,) drawn as often as levels occur, from contributors by P_r."""
+def _sample_conditions(
+    roster: Roster, sizes: Sizes, rows: int, draw: str, streams: Streams
+) -> Conversation[tuple[Tensor, list[int]]]:
+    """Positions (G,) drawn as often as levels occur, from contributors by P_r, and how many each contributes."""
     chosen = sizes.contributors(rows, streams.child("contributors").torch())
     counts = torch.bincount(chosen, minlength=len(roster)).tolist()
     replies = yield Exchange(
         {party: SampleConditions(count, draw) for party, count in zip(roster, counts, strict=True) if count}
     )
     drawn = zip(replies, _said(replies, SampledConditions), strict=True)
-    return torch.cat([sizes.among_all(roster.parties.index(party), reply.position_G) for party, reply in drawn])
+    found = [sizes.among_all(roster.parties.index(party), reply.position_G) for party, reply in drawn]
+    return torch.cat(found), counts
 
 
 def _digest(tops: dict[str, Any]) -> str:

@@ -44,9 +44,15 @@ class VTGANConfig(Struct):
     index_privacy: Literal["full", "decoys", "none"] = "full"
     decoys: int = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
     bottom_gradients: Literal["all", "contributor"] = "contributor"
+    bottom_critics: Literal["orthonormal", "free"] = "orthonormal"  # how far apart they may set rows
+    statistics: Literal["contributor", "all"] = "contributor"  # running ones of batch normalisation: for each, or one
     shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; for index_privacy = "full"
     encoders: ModeConfig = ModeConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+
+    def kind(self, contributor: int) -> int:
+        """Whose running statistics of batch normalisation are used: a contributor's batches have conditions alike."""
+        return contributor if self.statistics == "contributor" else 0
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
@@ -73,7 +79,8 @@ class VTGANConfig(Struct):
 
 
 _PAPER = VTGANConfig(
-    index_privacy="full", bottom_gradients="all", shuffle="round", encoders=ModeConfig(pool_rare=False)
+    index_privacy="full", bottom_gradients="all", bottom_critics="free", statistics="all", shuffle="round",
+    encoders=ModeConfig(pool_rare=False),
 )  # fmt: skip
 
 PRESETS: Mapping[str, VTGANConfig] = {
@@ -142,7 +149,7 @@ class Criticise(Message):
 
     step: int
     slice_BF: Tensor
-    contributor: bool
+    contributor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class CriticiseListed(Message):
     release: ClassVar[Release] = Release.PICKS
     step: int
     slice_BF: Tensor
+    contributor: str
     sealed: bytes
 
 
@@ -192,7 +200,7 @@ class Generate(Message):
 
     step: int
     slice_BF: Tensor
-    contributor: bool
+    contributor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +242,13 @@ class SampledConditions(Message):
 
 @dataclass(frozen=True, slots=True)
 class Synthesise(Message):
-    """Make rows from this slice (G, F_i), put them in the silos' secret order; ``share`` asks for the columns."""
+    """Make rows from this slice (G, F_i), put them in the silos' secret order; ``share`` asks for the columns.
+
+    ``contributed`` says for how many of them, one after the other, each silo has drawn conditions, in roster order.
+    """
 
     slice_GF: Tensor
+    contributed: tuple[int, ...]
     draw: str
     share: bool
 

@@ -37,12 +37,12 @@ from silosynth.algorithms.vtgan.messages import (
 )
 from silosynth.algorithms.vtgan.numbers import Numbers
 from silosynth.core.conversation import Party
-from silosynth.core.errors import DataError, ProtocolError
+from silosynth.core.errors import DataError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import CategoricalEncoder, Encoder, decode_table, encode_table
+from silosynth.encoders.column import Encoder, decode_table, encode_table
 from silosynth.encoders.mode_specific import fit_mode_encoder
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.gan import Shape
@@ -58,6 +58,7 @@ class Silo(Party):
     def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
         self.table = table.select([name for name in table.names if name in schema.modelled])
         self.schema, self.streams, self.device = schema, streams, device
+        self.name, self.silos = seat.name, seat.roster.parties
         self.secret, self.publication = Group(seat), Group(seat)  # of row numbers, and of the order of publication
         self.agreeing, self.purpose = self.secret, ""
         self.config = VTGANConfig()
@@ -140,7 +141,7 @@ class Silo(Party):
 
     def _build(self, ask: Build) -> Done:
         self.build = ask
-        self.bottoms = Bottoms(self.shape, self.config, ask, self.streams, self.device)
+        self.bottoms = Bottoms(self.shape, self.config, ask, len(self.silos), self.streams, self.device)
         return Done()
 
     @property
@@ -177,16 +178,22 @@ class Silo(Party):
     def _criticise(self, ask: Criticise | CriticiseListed) -> Features:
         """Lines 6 and 9 to 13."""
         self.open = ask
-        own = isinstance(ask, Criticise) and ask.contributor
+        own = ask.contributor == self.name
         self.pushed = self._pushed(ask)
         rows = self.pushed.to(self.device)
         order = rows if isinstance(ask, Criticise) and not own else None
         codes = self.levels[rows], self.scores[rows]
-        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, *codes, order, learning=own))
+        kind = self._kind(ask.contributor)
+        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, kind, *codes, order, learning=own))
+
+    def _kind(self, contributor: str) -> int:
+        if contributor not in self.silos:
+            raise ProtocolError("The contributor is one of the silos", contributor, nearest(contributor, self.silos))
+        return self.config.kind(self.silos.index(contributor))
 
     def _pushed(self, ask: Criticise | CriticiseListed) -> Tensor:
         """Which rows (R,): those of the batch at the contributor; elsewhere all, or those of a list."""
-        if isinstance(ask, Criticise) and ask.contributor:
+        if isinstance(ask, Criticise) and ask.contributor == self.name:
             return self._batch(ask.step)[1]
         if isinstance(ask, CriticiseListed) == (self.config.index_privacy == "full"):
             raise ProtocolError(
@@ -219,14 +226,14 @@ class Silo(Party):
     def _generate(self, ask: Generate) -> FakeFeatures:
         """Line 20."""
         self.open = ask
-        return FakeFeatures(self.bottoms.generate(ask.step, ask.slice_BF))
+        return FakeFeatures(self.bottoms.generate(ask.step, ask.slice_BF, self._kind(ask.contributor)))
 
     def _descend_generator(self, ask: DescendGenerator) -> SliceGradients:
         """Line 22, this silo's part; the contributor adds the cross-entropy of its conditions."""
         if not isinstance(self.open, Generate):
             raise ProtocolError("Gradients of the generator follow a step of the generator", type(self.open).__name__)
         level_B = None
-        if self.open.contributor and self.conditions.columns:
+        if self.open.contributor == self.name and self.conditions.columns:
             level_B = self.level_of_P[self._batch(self.open.step)[0]]
         return SliceGradients(self.bottoms.descend_generator(ask.fake_BW, level_B))
 
@@ -241,7 +248,7 @@ class Silo(Party):
         if self.purpose != f"{PUBLICATION} {ask.draw}":
             raise ProtocolError("Silos agree on the order of a publication before it", ask.draw, "Agree on it first.")
         streams = self.streams.child("synthesise", ask.draw)
-        levels, scores = self.bottoms.draw(ask.slice_GF, streams.child("levels").torch(self.device))
+        levels, scores = self.bottoms.draw(ask.slice_GF, ask.contributed, streams.child("levels").torch(self.device))
         table = decode_table(levels, scores, self.encoders, streams.child("columns").numpy())
         table = table.take(self.publication.permutation(len(table), "order of publication"))
         if ask.share:
@@ -290,7 +297,7 @@ class Silo(Party):
 def condition_columns(encoders: tuple[Encoder, ...]) -> tuple[int, ...]:
     """Which of the columns with levels are categorical: those that conditions can name."""
     with_levels = [encoder for encoder in encoders if encoder.width > 1]
-    return tuple(i for i, encoder in enumerate(with_levels) if isinstance(encoder, CategoricalEncoder))
+    return tuple(i for i, encoder in enumerate(with_levels) if encoder.categorical)
 
 
 def _check_time(ask: Message, encoded: bool, built: bool) -> None:

@@ -19,6 +19,7 @@ from silosynth.models.gan import (
     make_critic,
     make_generator,
     one_hot,
+    orthonormalise,
     slope_penalty,
 )
 
@@ -36,6 +37,8 @@ class TopsConfig:
     slices: list[int]  # F_i of each silo
     critic: tuple[int, ...]  # widths of D^t's blocks
     generator: tuple[int, ...]  # widths of G^t's blocks
+    kinds: int  # of batches, with running statistics of their own
+    orthonormal: bool  # whether D^s keeps distances, as bottom critics then do
     rate: float
     betas: tuple[float, float]
     decay: float
@@ -50,11 +53,14 @@ class Tops:
         self.config, self.device = config, device
         passed = min(config.conditions, WIDEST_FILTER)
         generator = make_generator(
-            config.noise + config.conditions, config.generator, sum(config.slices), streams.child("generator").torch()
-        )
+            config.noise + config.conditions, config.generator, sum(config.slices), streams.child("generator").torch(),
+            config.kinds,
+        )  # fmt: skip
         draw = streams.child("critic").torch()
         self.critic = make_critic(sum(config.features) + passed, config.critic, 1, config.dropout, draw).to(device)
         self.filter = make_critic(config.conditions, (), passed, 0.0, draw).to(device) if passed else None
+        if self.filter is not None and config.orthonormal:
+            orthonormalise(self.filter, exactly=True)
         parts = nn.ModuleList([self.critic] if self.filter is None else [self.critic, self.filter])
         rate, betas, decay = config.rate, config.betas, config.decay
         self.of_critic = Trainee(parts, rate=rate, betas=betas, decay=decay)
@@ -64,10 +70,10 @@ class Tops:
         """CV_p: conditional vectors (B, P)."""
         return one_hot(position_B.to(self.device), self.config.conditions)
 
-    def generate(self, cv_BP: Tensor, draw: torch.Generator) -> Tensor:
-        """G^t(Z, CV_p): (B, F)."""
+    def generate(self, cv_BP: Tensor, draw: torch.Generator, kind: int) -> Tensor:
+        """G^t(Z, CV_p): (B, F), for a batch of this kind."""
         z_BZ = torch.randn(len(cv_BP), self.config.noise, generator=draw, device=self.device)
-        out: Tensor = self.of_generator.network(torch.cat([z_BZ, cv_BP], dim=1))
+        out: Tensor = self.of_generator.network(torch.cat([z_BZ, cv_BP], dim=1), kind)
         return out
 
     def split(self, slice_BF: Tensor) -> list[Tensor]:
@@ -103,6 +109,8 @@ class Tops:
         self.of_critic.clear()
         self.critic_loss(fake_BW, real_BW, cv_BP, draw).backward()
         self.of_critic.step()
+        if self.filter is not None and self.config.orthonormal:
+            orthonormalise(self.filter)
         assert fake_BW.grad is not None and real_BW.grad is not None
         return fake_BW.grad, real_BW.grad
 
@@ -126,11 +134,12 @@ class Tops:
         self.of_generator.step()
 
     @torch.no_grad()
-    def sample(self, position_G: Tensor, draw: torch.Generator) -> Tensor:
-        """What G^t gives (G, F), by its running statistics."""
+    def sample(self, position_G: Tensor, draw: torch.Generator, kind: int) -> Tensor:
+        """What G^t gives (G, F), by its running statistics for batches of this kind."""
         self.of_generator.network.eval()
         most = max(64, _MOST // (self.config.noise + self.config.conditions))
-        return torch.cat([self.generate(self.conditional(part), draw) for part in position_G.split(most)])
+        parts = position_G.split(most)  # one, of no rows, where there are none
+        return torch.cat([self.generate(self.conditional(part), draw, kind) for part in parts])
 
     def state(self, training: bool) -> dict[str, Any]:
         """All that is needed to continue; to sample, G^t alone."""

@@ -125,15 +125,18 @@ class LatentGenerator:
         part = self.learner.step // self.part
         rows, judges = held_out(len(x_NL), config.held_out, 2000, self.streams.child("held-out").torch())
         draw = self.streams.child("part", part).torch(self.device)
-        order = batches(len(rows), config.batch, draw)
-        goal = min(config.steps, (part + 1) * self.part)
-        rows = rows.to(self.device)
-        while self.learner.step < goal:
-            self.learner.descend(self._loss(x_NL[rows[next(order)]], draw, draw))
+        self.descend(x_NL, rows, min(config.steps, (part + 1) * self.part) - self.learner.step, draw)
         loss = self._held_out_loss(x_NL[judges.to(self.device)])
         if config.held_out:
             self.learner.judge(loss)
         return loss
+
+    def descend(self, x_NL: Tensor, rows: Tensor, steps: int, draw: torch.Generator) -> None:
+        """So many steps on batches of some of the standardised latents."""
+        order = batches(len(rows), self.config.batch, draw)
+        rows = rows.to(self.device)
+        for _ in range(steps):
+            self.learner.descend(self._loss(x_NL[rows[next(order)]], draw, draw))
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""

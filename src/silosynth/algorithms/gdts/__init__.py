@@ -1,0 +1,1 @@
+"""GDTS. Options: `messages`. Coordinator: `conversation`, `md`, `weights`. A silo: `silo`, `summaries`, `models`."""

@@ -1,0 +1,240 @@
+"""GDTS: one generator for silos that hold different rows of the same columns (Zhao, Birke, Chen; CLOUD 2023).
+
+========================================  ====================================================================
+paper                                     here
+========================================  ====================================================================
+section II-B, step 1                      `_gather`, `Silo._summarise`, `summaries`
+section II-B, step 2                      `_merged`, `encoders.federated.merge`
+section II-B, step 3                      `_begin`, `Silo._prepare`
+section II-C, figure 4: weights           `weights`
+section II-A-2, GDTS_FL                   `_average`, `_round`, `Silo._train`
+section II-A-1, GDTS_MD; swaps            `md`, `Silo._criticise`; `md.swap`
+========================================  ====================================================================
+
+Readings, and deviations, each an option:
+
+* The noise is discrete Laplace noise on whole counts: see `privacy.mechanisms`. Names of categories, which the paper
+  lets out as they are, are told by ``delta`` only where enough rows hold them.
+* What is told of numbers is not noised in the paper: ``numbers`` = "noised" is ours.
+* Rounds: the paper averages after every epoch; ``rounds`` divides the epochs otherwise. Weights and batch
+  normalisation's running statistics are averaged; every silo keeps the moments of its own Adam, and starts each round
+  from the average.
+* A round goes on without the silos that are away (``absence``), and asks ``participation`` of them; the weights of
+  those who answer are scaled to sum 1. Whoever comes back starts from the average like all others.
+* ``weights`` = "paper" are figure 4's, "sharp" ours: see `weights`.
+* ``generator`` = "diffusion" is ours: SiloFuse's autoencoder and flow, averaged round by round.
+* The generator is with the coordinator; it samples alone, under conditions drawn by all silos' (noised) frequencies.
+
+Who learns what:
+
+* the coordinator: columns and kinds; noised counts of categories and rows; **un-noised summaries of numbers** (unless
+  "noised"); every silo's **un-noised weights** in every round (mode "fl"), or, with ``secure``, their sum only; the
+  gradients that a silo's critic gives for made rows (mode "md").
+* other silos: encoders and counts merged from all; the average; in mode "md" each other's critics, one after the other.
+
+Noise covers what the ledger lists with its events, and nothing else: no epsilon holds for the model.
+
+Shapes: P silos, W numbers of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.algorithms.gdts import md
+from silosynth.algorithms.gdts.messages import (
+    Describe,
+    Described,
+    ExactSummaries,
+    GDTSConfig,
+    NoisedSummaries,
+    Prepare,
+    Send,
+    Summarise,
+    Train,
+    Trained,
+)
+from silosynth.algorithms.gdts.models import LocalModel, make_model, put_weights, weights_of
+from silosynth.algorithms.gdts.weights import weights
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Message, Struct
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table, agreed
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import Encoder, decode_table
+from silosynth.encoders.federated import Summary, merge
+from silosynth.models.averaging import RunningMean
+from silosynth.models.coded import shape_of
+from silosynth.privacy.aggregation import secure_sum
+from silosynth.privacy.rounds import LEAST
+
+M = TypeVar("M", bound=Message)
+TOGETHER = 8  # silos that send their weights at the same time: so many are held at once
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the coordinator has been told before training, in roster order."""
+
+    encoders: tuple[Encoder, ...]
+    counts_PK: Tensor  # (P, K) int64: rows of each silo on each level, of columns with several levels
+    rows: list[int]
+    weights: list[float]
+
+    def model(self, config: GDTSConfig, streams: Streams, device: torch.device) -> LocalModel | None:
+        """The model that silos train, without rows, and with the law of all silos' levels."""
+        shape = shape_of(self.encoders)
+        levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
+        counts_K = self.counts_PK.sum(dim=0)
+        return make_model(
+            config, self.encoders, sum(self.rows), levels, scores, streams.child("model"), device, counts_K
+        )
+
+    def state(self) -> dict[str, Any]:
+        """In storable form."""
+        encoders = [to_state(encoder) for encoder in self.encoders]
+        return {"encoders": encoders, "counts": self.counts_PK, "rows": self.rows, "weights": self.weights}
+
+
+def known(state: dict[str, Any]) -> Known:
+    """What `Known.state` stored."""
+    encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])
+    return Known(encoders, state["counts"], state["rows"], state["weights"])  # type: ignore[arg-type]
+
+
+def coordinate(
+    roster: Roster, config: GDTSConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
+) -> Conversation[dict[str, Any]]:
+    """Train; returns the coordinator's part of the model, which is all that sampling needs."""
+    if config.secure and len(roster) < LEAST:
+        raise ConfigError(
+            f"Secure aggregation hides silos among at least {LEAST}", len(roster), "Set secure = false, or find more."
+        )
+    if state is None:
+        about = yield from _begin(roster, config, streams)
+        state = {**about.state(), "round": 0, "model": None}
+    about = known(state)
+    model = about.model(config, streams, device)
+    if model is not None:
+        if state["model"] is not None:
+            model.restore(state["model"])
+        train = _average if config.mode == "fl" else md.train
+        yield from train(roster, config, about, model, streams, state)
+        state = {**state, "model": model.state(training=False)}
+    return {name: value for name, value in state.items() if name != "round"}
+
+
+def synthesise(
+    roster: Roster, config: GDTSConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """Make ``rows`` synthetic rows. The coordinator needs nobody for that."""
+    yield from ()
+    about = known(model)
+    generator = about.model(config, streams, device)
+    levels, scores = torch.zeros(rows, 0, dtype=torch.int64), torch.zeros(rows, 0)
+    if generator is not None:
+        generator.restore(model["model"])
+        levels, scores = generator.sample(rows, streams.child("rows"))
+    return {"coordinator": decode_table(levels, scores, about.encoders, streams.child("columns").numpy())}
+
+
+# Before training: encoders and weights.
+
+
+def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation[Known]:
+    replies = yield roster.everyone(Describe())
+    schemas = {party: reply.schema for party, reply in zip(roster, _said(replies, Described), strict=True)}
+    schema = agreed(schemas)
+    told, rows = yield from _gather(roster, config, schema)
+    rng = streams.child("encoders").numpy()
+    merged = {name: merge(told[name], rows, schema[name], config.model.encoders, rng) for name in schema.names}
+    weighed = weights(config.weights, list(merged.values()), rows)
+    encoders = tuple(column.encoder for column in merged.values())
+    yield roster.everyone(Prepare(encoders, sum(rows)))
+    counts = [column.counts for column in merged.values() if column.encoder.width > 1]
+    return Known(encoders, torch.cat([torch.zeros(len(rows), 0, dtype=torch.int64), *counts], dim=1), rows, weighed)
+
+
+def _gather(
+    roster: Roster, config: GDTSConfig, schema: Schema
+) -> Conversation[tuple[dict[str, list[Summary]], list[int]]]:
+    """What silos tell of each column, in roster order, and how many rows they have (step 1)."""
+    told: dict[str, list[Summary]] = {}
+    rows: list[int] = []
+    for part in ("categories", "numbers"):
+        replies = yield roster.everyone(Summarise(config, schema, part))
+        for reply in _said(replies, (NoisedSummaries, ExactSummaries)):
+            for summary in reply.columns:
+                told.setdefault(summary.encoder.name, []).append(summary)
+            rows += [reply.rows] if part == "categories" else []
+    silent = [name for name in schema.names if len(told.get(name, ())) != len(roster)]
+    if silent or set(told) != set(schema.names):
+        raise ProtocolError("Every silo tells of every column, once", silent or sorted(told), "Compare versions.")
+    return told, rows
+
+
+# Mode "fl".
+
+
+def _average(
+    roster: Roster, config: GDTSConfig, about: Known, model: LocalModel, streams: Streams, state: dict[str, Any]
+) -> Conversation[None]:
+    """Section II-A-2: silos train, the coordinator averages, ``rounds`` times."""
+    for number in range(state["round"], config.rounds):
+        yield Progress("federated rounds", number, config.rounds)
+        yield Checkpoint({**state, "round": number, "model": model.state(training=True)})
+        active = present(roster, config, streams.child("round", number).numpy())
+        yield from _round(active, dict(zip(roster, about.weights, strict=True)), model, number, config)
+    yield Progress("federated rounds", config.rounds, config.rounds)
+
+
+def present(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> list[str]:
+    """Who takes part in a round: ``participation`` of the silos are asked, each of them is away by ``absence``.
+
+    One is always there.
+    """
+    asked = rng.permutation(len(roster))[: max(1, round(config.participation * len(roster)))]
+    there = [i for i in asked if rng.random() >= config.absence] or [int(asked[0])]
+    return [roster.parties[i] for i in sorted(there)]
+
+
+def _round(
+    active: Sequence[str], weight: dict[str, float], model: LocalModel, number: int, config: GDTSConfig
+) -> Conversation[None]:
+    """One round: all train, then tell what they have learnt, themselves or in a sum."""
+    before_W = weights_of(model, number, config.rounds)
+    train = Train(number, before_W)
+    yield Exchange({party: train for party in active})
+    asks = {party: Send(number, weight[party]) for party in active}
+    if config.secure:
+        mean_W = (yield from secure_sum(asks, number, len(before_W))).mean()
+    else:
+        mean_W = yield from _mean(asks, len(before_W))
+    put_weights(model, number, config.rounds, mean_W.float())
+
+
+def _mean(asks: dict[str, Send], width: int) -> Conversation[Tensor]:
+    """The weighted mean (W,) of silos' weights, which are fetched a few at a time, and added up as they come."""
+    mean, parties = RunningMean(width), list(asks)
+    for first in range(0, len(parties), TOGETHER):
+        some = parties[first : first + TOGETHER]
+        replies = yield Exchange({party: asks[party] for party in some})
+        for party, reply in zip(some, _said(replies, Trained), strict=True):
+            mean.add(reply.weights_W, asks[party].weight)
+    return mean.mean()
+
+
+def _said(replies: Any, kind: Any) -> list[Any]:
+    """The replies in order, all of the kind that was asked for."""
+    for party, reply in replies.items():
+        if not isinstance(reply, kind):
+            raise ProtocolError(f"Silo {party!r} answers what it was asked", type(reply).__name__, "Compare versions.")
+    return list(replies.values())

@@ -1,0 +1,59 @@
+"""Which model a silo trains, and what the coordinator needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from silosynth.algorithms.gdts.messages import GDTSConfig
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import Encoder
+from silosynth.models.averaging import flatten, unflatten
+from silosynth.models.coded import TableModel, coded_by, shape_of
+from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.latent_table import LatentTable
+
+
+class LocalModel(TableModel, Protocol):
+    """A model whose training in parts says which networks each part trains."""
+
+    def networks(self, part: int, parts: int) -> Mapping[str, nn.Module]:
+        """What part ``part`` trains."""
+
+
+def make_model(
+    config: GDTSConfig, encoders: Sequence[Encoder], rows: int, levels_NC: Tensor, scores_NS: Tensor,
+    streams: Streams, device: torch.device, counts_K: Tensor | None = None,
+) -> LocalModel | None:  # fmt: skip
+    """A fresh model of encoded rows, or None where every column is constant: there is nothing to learn.
+
+    ``rows`` is how many all silos have. The coordinator has none; it has ``counts_K``, how often each level occurs.
+    """
+    if not shape_of(encoders).size:
+        return None
+    coded = coded_by(encoders, levels_NC.to(device), scores_NS.to(device))
+    if config.generator == "ctgan":
+        gan = ConditionalGAN(coded, config.ctgan, streams, device)
+        gan.law = gan.law if counts_K is None else gan.law_of(counts_K)
+        return gan
+    return LatentTable(coded, config.diffusion, streams, device, rows, counts_K)
+
+
+def weights_of(model: LocalModel, part: int, parts: int) -> Tensor:
+    """All numbers (W,) of the networks of a part, batch normalisation's running statistics included."""
+    return flatten(_state(model, part, parts))
+
+
+def put_weights(model: LocalModel, part: int, parts: int, weights_W: Tensor) -> None:
+    """Put them back; networks keep what is not averaged, such as counts of batches."""
+    state = unflatten(weights_W, _state(model, part, parts))
+    for name, network in model.networks(part, parts).items():
+        network.load_state_dict({key.split("/", 1)[1]: x for key, x in state.items() if key.startswith(f"{name}/")})
+
+
+def _state(model: LocalModel, part: int, parts: int) -> dict[str, Any]:
+    networks = model.networks(part, parts)
+    return {f"{name}/{key}": x for name, network in networks.items() for key, x in network.state_dict().items()}

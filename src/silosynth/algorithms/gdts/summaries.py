@@ -1,0 +1,92 @@
+"""What a silo tells of its columns before training, with noise (GDTS, section II-B, step 1).
+
+Categories: the noised count of each level. A level's name is a release of its own, since it is told only where a row
+holds it: with ``delta`` above zero, names are told from a noised count upwards, that a single row reaches with that
+probability at most. The rest of the rows, by the noised number of all, is told to hold *rare* levels where it is
+clearly more than noise: that costs nothing more. With ``delta`` 0 all names are told (the paper). Then noise on the counts protects nobody whose category
+is named for them alone: no event is claimed, and the ledger shows the message as un-noised.
+
+Numbers: an encoder fitted to the silo's own rows, without noise (the paper), or a noised histogram between declared
+bounds, from which encoders are fitted all the same.
+
+Shapes: L levels of a column.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from silosynth.algorithms.gdts.messages import ExactSummaries, GDTSConfig, NoisedSummaries
+from silosynth.core.errors import DataError
+from silosynth.core.schema import Column, ColumnSchema, Schema, Table
+from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
+from silosynth.privacy.events import Event
+from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels
+
+Summaries = NoisedSummaries | ExactSummaries
+
+
+def categories(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Generator) -> Summaries:
+    """Summaries of the columns that are not numbers, and the number of rows."""
+    columns = [column for column in table.columns if not is_number(column, schema[column.name])]
+    if math.isinf(config.epsilon):
+        exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
+        return ExactSummaries(tuple(exact), len(table))
+    counted, event = noised_counts(torch.tensor([len(table)]), config.epsilon, "the number of rows", rng)
+    rows = max(1, int(counted[0]))
+    told = [_noised_category(column, rows, config, rng) for column in columns]
+    events = [event, *(event for _, event in told)]
+    claimed = tuple(e for e in events if e is not None) if config.delta else ()
+    return NoisedSummaries(tuple(summary for summary, _ in told), rows, claimed)
+
+
+def numbers(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Generator) -> Summaries:
+    """Summaries of the columns that are numbers."""
+    columns = [column for column in table.columns if is_number(column, schema[column.name])]
+    if config.numbers == "exact":
+        encoders = config.model.encoders
+        return ExactSummaries(tuple(summarise(column, schema[column.name], encoders, rng) for column in columns), 0)
+    told = [_noised_number(column, schema[column.name], config, rng) for column in columns]
+    return NoisedSummaries(tuple(s for s, _ in told), 0, tuple(event for _, events in told for event in events))
+
+
+def _noised_category(
+    column: Column, rows: int, config: GDTSConfig, rng: np.random.Generator
+) -> tuple[Summary, Event | None]:
+    """Counts of levels, of which missing is one, in one release."""
+    levels, absent = column.levels or (), len(column.levels or ())
+    codes = torch.where(column.missing, absent, column.values)
+    counts, what = torch.bincount(codes, minlength=absent + 1), f"counts of the levels of column {column.name!r}"
+    places = tuple(range(absent + 1))
+    if config.delta:
+        places, counts, event = noised_levels(places, counts, config.epsilon, config.delta, what, rng)
+    else:
+        counts, event = noised_counts(counts, config.epsilon, what, rng)
+    of = dict(zip(places, counts.tolist(), strict=True))
+    missing = of.pop(absent, None)
+    named = {levels[place]: count for place, count in of.items()}
+    rest = rows - sum(of.values()) - (missing or 0)
+    sums = math.sqrt(2 * (len(of) + 2)) / config.epsilon  # about the standard deviation of the noise in it
+    return of_counts(column, dict(sorted(named.items())), rest if rest > 4 * sums else None, missing), event
+
+
+def _noised_number(
+    column: Column, schema: ColumnSchema, config: GDTSConfig, rng: np.random.Generator
+) -> tuple[Summary, list[Event]]:
+    """A histogram between declared bounds, and the count of missing values."""
+    if schema.low is None or schema.high is None or not schema.low < schema.high:
+        raise DataError(
+            f"A noised histogram of column {column.name!r} lies between declared bounds, not those of its rows",
+            (schema.low, schema.high),
+            f'Declare them in every silo, schema={{"{column.name}": {{"low": …, "high": …}}}}, or set numbers="exact".',
+        )
+    present, absent = column.values[~column.missing], int(column.missing.sum())
+    bins, what = config.bins, f"a histogram of column {column.name!r}"
+    counts, event = noised_histogram(present.double(), schema.low, schema.high, bins, config.epsilon, what, rng)
+    missing, second = noised_counts(
+        torch.tensor([absent]), config.epsilon, f"missing values of column {column.name!r}", rng
+    )
+    return of_bins(column, schema, counts, max(0, int(missing[0]))), [e for e in (event, second) if e is not None]

@@ -1,0 +1,251 @@
+"""A silo's side of sums of which the coordinator sees nothing else. See `silosynth.privacy.aggregation`."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from silosynth.core.conversation import State
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done, Message
+from silosynth.core.roster import KEY_BYTES
+from silosynth.privacy.masks import add_mask, pair_seed, public_key, to_words
+from silosynth.privacy.rounds import (
+    LEAST,
+    MOST,
+    Confirm,
+    Confirmed,
+    Deal,
+    Dealt,
+    Masked,
+    Offer,
+    Offered,
+    Relay,
+    Revealed,
+    Table,
+    Unmask,
+    check_policy,
+    threshold,
+)
+from silosynth.privacy.sealed import Envelope, Seat, derive, framed
+from silosynth.privacy.shares import SECRET, SHARE, split
+
+_LABEL = "silosynth masker 1"
+_AGAIN = "Start a round with a higher number."
+_COMPARE = "Compare the rosters and options of all silos."
+
+
+@dataclass
+class _Round:
+    """What a silo keeps of the round it is in; no word of it is stored. Each stage adds what the next one needs."""
+
+    number: int
+    stage: str = "offered"
+    private: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    seed: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
+    tagging: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
+    table: Table | None = None
+    shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)  # of seed and key, by whose
+    tag_keys: dict[str, bytes] = field(default_factory=dict, repr=False)  # of the tags that others make for this silo
+    pairs: dict[str, bytes] = field(default_factory=dict, repr=False)
+    arrived: tuple[str, ...] = ()
+
+    def at_table(self) -> Table:
+        assert self.table is not None  # from the stage "dealt" on
+        return self.table
+
+
+class Masker:
+    """Masks a silo's updates, and reveals what opens one sum over enough silos and nothing else.
+
+    A party hands every ask to `answer` first, and answers the algorithm's own with what `mask` returns. It masks once
+    per number, and what it is asked out of order, twice, or after the round has ended is refused.
+
+    Args:
+        seat: who this silo is.
+        least: it takes part in sums over at least so many silos. With two, each learns the other's update from the sum.
+        colluding: how many silos may work with the coordinator; more of them have to stay for a sum to open.
+
+    Raises:
+        ConfigError: fewer than two silos would remain that do not collude.
+    """
+
+    def __init__(self, seat: Seat, least: int = LEAST, colluding: int = 0) -> None:
+        check_policy(least, colluding)
+        self._seat, self._least, self._colluding = seat, least, colluding
+        self._last = -1  # number of the round that this silo masked last
+        self._round: _Round | None = None
+
+    def answer(self, ask: Message) -> Message | None:
+        """The answer to a message of a secure sum; None if ``ask`` is not one.
+
+        Raises:
+            ProtocolError: it is out of order, or would weaken what this silo counts on; says how.
+        """
+        match ask:
+            case Offer():
+                return self._offer(ask)
+            case Deal():
+                return self._deal(ask)
+            case Relay():
+                return self._receive(ask)
+            case Confirm():
+                return self._confirm(ask)
+            case Unmask():
+                return self._reveal(ask)
+            case _:
+                return None
+
+    def mask(self, update_W: Tensor, weight: float, number: int) -> Masked:
+        """weight · update and the weight, masked for the round of this number.
+
+        Args:
+            update_W: floating-point numbers.
+            weight: above zero, such as the silo's share of rows.
+            number: the round's, as the algorithm's own ask has it.
+
+        Raises:
+            ProtocolError: the round is not at this point, or this silo masked for it already; the weight or a number is
+                not finite or too large, see `silosynth.privacy.masks.to_words`.
+        """
+        now = self._at(number, "ready")
+        words = to_words(update_W, weight, self._seat.name)
+        self._last, now.stage = number, "masked"
+        add_mask(words, now.seed, 1)
+        silos = now.at_table().silos
+        for other, seed in now.pairs.items():
+            add_mask(words, seed, 1 if silos.index(self._seat.name) < silos.index(other) else -1)
+        return Masked(torch.from_numpy(words.view("int64")))
+
+    def state(self) -> State:
+        """The number of the round that was masked last. A round that is under way is not stored, and ends with it."""
+        return {"last": self._last}
+
+    def restore(self, state: State) -> None:
+        """Continue from what `state` returned, at the start of a round."""
+        self._last, self._round = state["last"], None
+
+    def _offer(self, ask: Offer) -> Offered:
+        if ask.number <= self._last:
+            raise self._refusal("masks once per round; rounds' numbers rise", f"{ask.number} after {self._last}")
+        self._round = _Round(ask.number)
+        return Offered(public_key(self._round.private))
+
+    def _deal(self, ask: Deal) -> Dealt:
+        now = self._at(ask.number, "offered")
+        self._check_table(ask, public_key(now.private))
+        now.stage, now.table = "dealt", Table(ask.number, ask.silos, ask.keys, ask.threshold)
+        parts = [split(secret, len(ask.silos), ask.threshold) for secret in (now.seed, now.private)]
+        shares = dict(zip(ask.silos, zip(*parts, strict=True), strict=True))
+        now.shares = {self._seat.name: shares.pop(self._seat.name)}
+        about = _sealed_for(now.table)
+        return Dealt(
+            tuple(
+                self._seat.seal(silo, about, of_seed + of_key + _tag_key(now, silo))
+                for silo, (of_seed, of_key) in shares.items()
+            )
+        )
+
+    def _check_table(self, ask: Deal, own: bytes) -> None:
+        name, silos, least = self._seat.name, ask.silos, threshold(len(ask.silos), self._colluding)
+        if strange := sorted(set(silos) - set(self._seat.roster)):
+            raise self._refusal("sums with silos of its roster", strange, _COMPARE)
+        if len(set(silos)) < len(silos) or len(ask.keys) != len(silos) or len(set(ask.keys)) < len(silos):
+            raise self._refusal("sums with silos that have a key each", f"{len(silos)} names, {len(ask.keys)} keys")
+        if (name, own) not in zip(silos, ask.keys, strict=True):
+            raise self._refusal("sums where it takes part, with its key of this round", "a list without")
+        if not self._least <= len(silos) <= MOST:
+            raise self._refusal(f"sums over {self._least} to {MOST} silos", len(silos), "Ask more silos.")
+        if not least <= ask.threshold <= len(silos):
+            raise self._refusal(
+                f"deals shares of which {least} or more of {len(silos)} are needed", ask.threshold, _COMPARE
+            )
+
+    def _receive(self, ask: Relay) -> Done:
+        now = self._at(ask.number, "dealt")
+        table, name = now.at_table(), self._seat.name
+        if sorted(one.sender for one in ask.envelopes) != sorted(set(table.silos) - {name}):
+            senders = tuple(one.sender for one in ask.envelopes)
+            raise self._refusal("receives shares once from each other silo of the round", senders)
+        opened = {one.sender: self._opened(one, table) for one in ask.envelopes}
+        about, keys = table.about(), dict(zip(table.silos, table.keys, strict=True))
+        now.pairs = {silo: pair_seed(now.private, keys[silo], about) for silo in opened}
+        now.shares |= {silo: (text[:SHARE], text[SHARE : 2 * SHARE]) for silo, text in opened.items()}
+        now.tag_keys = {silo: text[2 * SHARE :] for silo, text in opened.items()}
+        now.stage, now.private = "ready", b""
+        return Done()
+
+    def _opened(self, envelope: Envelope, table: Table) -> bytes:
+        text = self._seat.open(envelope, _sealed_for(table))
+        if len(text) != 2 * SHARE + SECRET:
+            raise self._refusal(
+                f"receives {2 * SHARE + SECRET} bytes from each other silo", f"{len(text)} from {envelope.sender!r}"
+            )
+        return text
+
+    def _confirm(self, ask: Confirm) -> Confirmed:
+        now = self._at(ask.number, "masked")
+        table, name = now.at_table(), self._seat.name
+        least = max(self._least, table.threshold)
+        if ask.arrived != tuple(silo for silo in table.silos if silo in ask.arrived):
+            raise self._refusal("confirms silos of the round, once each and in its order", ask.arrived)
+        if name not in ask.arrived:
+            raise self._refusal("confirms lists that it is on", ask.arrived)
+        if len(ask.arrived) < least:
+            raise self._refusal(f"confirms sums over {least} silos or more", len(ask.arrived))
+        now.stage, now.arrived = "confirmed", ask.arrived
+        return Confirmed(tuple(b"" if silo == name else _tag(_tag_key(now, silo), ask.arrived) for silo in ask.arrived))
+
+    def _reveal(self, ask: Unmask) -> Revealed:
+        now = self._at(ask.number, "confirmed")
+        self._check_tags(ask, now)
+        self._round = None  # nothing more can be asked of it
+        return Revealed(tuple(now.shares[silo][silo not in now.arrived] for silo in now.at_table().silos))
+
+    def _check_tags(self, ask: Unmask, now: _Round) -> None:
+        """That enough silos were told the list of arrivals that this one was told, and will reveal for no other."""
+        name, least = self._seat.name, now.at_table().threshold
+        if len(set(ask.confirmed)) != len(ask.tags) or len(ask.confirmed) != len(ask.tags):
+            raise self._refusal("checks one tag of each silo that confirmed", f"{len(ask.tags)} tags")
+        others = {silo: tag for silo, tag in zip(ask.confirmed, ask.tags, strict=True) if silo != name}
+        if len(others) + 1 < least:
+            raise self._refusal(f"reveals once {least} silos confirmed the same list", len(others) + 1)
+        wrong = [silo for silo, tag in others.items() if not self._is_tag(now, silo, tag)]
+        if wrong:
+            raise self._refusal(
+                "reveals once silos confirmed the same list of arrivals as it did",
+                f"{', '.join(wrong)} did not",
+                "They were told other lists, or tags were altered: do not trust this coordinator.",
+            )
+
+    def _is_tag(self, now: _Round, silo: str, tag: bytes) -> bool:
+        return silo in now.arrived and hmac.compare_digest(tag, _tag(now.tag_keys[silo], now.arrived))
+
+    def _at(self, number: int, stage: str) -> _Round:
+        """The round that is under way, if it is this one and at this stage: so steps are taken once and in order."""
+        now = self._round
+        if now is None or (now.number, now.stage) != (number, stage):
+            found = "none under way" if now is None else f"round {now.number}, {now.stage!r}"
+            raise self._refusal(f"takes this step in round {number} where it is {stage!r}, once", found)
+        return now
+
+    def _refusal(self, rule: str, value: object, remedy: str = _AGAIN) -> ProtocolError:
+        return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, remedy)
+
+
+def _sealed_for(table: Table) -> str:
+    return f"{_LABEL} shares {table.about().hex()}"
+
+
+def _tag_key(now: _Round, reader: str) -> bytes:
+    """What this silo's tags for ``reader`` are made with; ``reader`` received it sealed."""
+    return derive(now.tagging, framed(_LABEL, "tag", reader))
+
+
+def _tag(key: bytes, arrived: Sequence[str]) -> bytes:
+    return hmac.digest(key, framed(*arrived), "sha256")

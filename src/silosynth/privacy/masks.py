@@ -1,0 +1,113 @@
+"""Vectors of numbers as whole numbers modulo 2⁶⁴, and masks that hide them.
+
+Fixed point: a number x is the whole number nearest to x·2²⁹. Numbers stay within ±2²⁰, so that a sum of 10 000 of them
+stays below 2⁶³ and never wraps around; each is off by at most 2⁻³⁰, about 10⁻⁹, and a sum over n silos by n times that.
+Sums are exact otherwise: they depend on neither order nor masks.
+
+A mask is the ChaCha20 keystream of a seed of 32 bytes (nonce and counter zero), as little-endian words of 64 bits. A
+vector plus a mask, modulo 2⁶⁴, is any vector equally likely, to whoever cannot derive the seed. A seed is used once.
+
+Shapes: W numbers of an update, M words that are masked.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from torch import Tensor
+
+from silosynth.core.errors import ProtocolError
+from silosynth.privacy.sealed import derive, framed
+
+Words = npt.NDArray[np.uint64]
+
+FRACTION = 29  # bits behind the point
+BOUND = 2.0**20
+_LABEL = "silosynth masks 1"
+_STEP = 1 << 15  # words at a time: what fits into a processor's cache
+_ZEROS = memoryview(bytes(8 * _STEP))
+
+
+def to_words(update_W: Tensor, weight: float, owner: str) -> Words:
+    """weight · update, and after it the weight itself, as words (W + 1,).
+
+    Args:
+        update_W: floating-point numbers.
+        weight: above zero.
+        owner: whose update it is, for errors.
+
+    Raises:
+        ProtocolError: something is not finite, the weight is not above zero, or a product is beyond ±2²⁰.
+    """
+    if update_W.dim() != 1 or not update_W.is_floating_point():
+        found = f"{tuple(update_W.shape)} of {update_W.dtype}"
+        raise ProtocolError(f"Silo {owner!r} masks a vector of numbers", found, "Flatten it.")
+    if not (math.isfinite(weight) and 0 < weight <= BOUND):
+        raise ProtocolError(f"Silo {owner!r} has a weight above 0 and up to {BOUND:.0f}", "another", "Scale weights.")
+    numbers = np.empty(len(update_W) + 1)
+    np.multiply(update_W.detach().cpu().double().numpy(), weight, out=numbers[:-1])
+    numbers[-1] = weight
+    if not (numbers.min() >= -BOUND and numbers.max() <= BOUND):  # also if something is not a number
+        raise ProtocolError(
+            f"Silo {owner!r} masks finite numbers within ±{BOUND:.0f}, weight included",
+            "one that is not",
+            "Training diverged there, or weights are too large: lower its learning rate, or scale all weights.",
+        )
+    numbers *= 2.0**FRACTION
+    return np.rint(numbers, out=numbers).astype(np.int64).view(np.uint64)
+
+
+def to_numbers(words: Words, silos: int) -> Tensor:
+    """The numbers, as float64 (M,), whose sum over so many silos these unmasked words are.
+
+    Raises:
+        ProtocolError: they are beyond what such a sum can be, so masks are left.
+    """
+    numbers = words.view(np.int64).astype(np.float64) / 2.0**FRACTION
+    if len(numbers) and float(np.abs(numbers).max()) > silos * BOUND:
+        raise ProtocolError(
+            f"Without masks a sum over {silos} silos is within ±{silos * BOUND:.0f}",
+            "one that is not",
+            "A silo sent a wrong vector or wrong shares: start again with the next round.",
+        )
+    return torch.from_numpy(numbers)
+
+
+def add_mask(words: Words, seed: bytes, sign: int) -> None:
+    """Add the mask of ``seed`` to ``words`` in place, or subtract it if ``sign`` is below zero."""
+    stream = Cipher(ChaCha20(seed, bytes(16)), None).encryptor()
+    change = np.add if sign > 0 else np.subtract
+    for start in range(0, len(words), _STEP):
+        part = words[start : start + _STEP]
+        change(part, np.frombuffer(stream.update(_ZEROS[: part.nbytes]), dtype="<u8"), out=part)
+
+
+def public_key(private: bytes) -> bytes:
+    """The X25519 public key of a private one, 32 bytes each."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def pair_seed(private: bytes, public: bytes, about: bytes) -> bytes:
+    """The seed (32 bytes) that two silos share: either's private key with the other's public key gives the same.
+
+    Args:
+        private: X25519, made for this round only.
+        public: the other silo's, likewise.
+        about: what binds the seed to a round.
+
+    Raises:
+        ProtocolError: the public key is not one, or of low order: everybody would know the seed.
+    """
+    try:
+        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise ProtocolError(
+            "Keys of a round are 32 bytes and not of low order", "another", "It was altered: start the round again."
+        ) from None
+    return derive(shared, framed(_LABEL, "pair", about))

@@ -1,0 +1,177 @@
+"""Noise on counts, each time with the event that says what it costs.
+
+Legend: L levels of a column, N rows.
+
+Two tables are neighbours if one has one row more. A row stands in one level of a column, or in one bin of a histogram,
+so that neighbours differ in one count, by 1: sensitivity 1.
+
+The noise is discrete Laplace (two-sided geometric; Ghosh, Roughgarden and Sundararajan 2009), with q = exp(-epsilon)::
+
+    P(Z = k) = (1 - q) / (1 + q) * q ** |k|         P(Z >= t) = q ** t / (1 + q)   for t >= 0
+
+It stands for the Laplace mechanism of GDTS (section II-B): it is the same law on whole numbers, gives the same epsilon
+at a slightly smaller variance, and counts stay counts. Laplace noise as a floating-point number leaks what it hides
+through its last bits (Mironov 2012); a whole number has none.
+
+What this rests on:
+
+- The generator's seed is the silo's secret: who knows it subtracts the noise. In a simulated federation it derives from
+  the run's seed, so there the noise shows what utility is left, and protects from nobody who knows that seed.
+- NumPy's generators are no cryptographic ones, and geometric draws are made from uniform ones of 53 bits: the law above
+  holds to that precision.
+
+An infinite epsilon adds no noise, and then there is no event: the caller declares such a release as exact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from silosynth.core.errors import ConfigError, DataError
+from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
+
+Level = TypeVar("Level", str, int)
+LEAST_EPSILON = 1e-9  # with less, noise would near the ends of 64 bits
+
+
+def noised_counts(
+    counts: torch.Tensor, epsilon: float, what: str, rng: np.random.Generator
+) -> tuple[torch.Tensor, Event | None]:
+    """Counts of levels that everybody knew beforehand, with noise. They may be below zero.
+
+    Args:
+        counts: int64, of any shape; each row of the table is counted in at most one cell.
+        epsilon: of the whole release; `math.inf` for no noise.
+        what: what is released, in words, for the ledger.
+        rng: the noise; see the module's docstring.
+
+    Returns:
+        The noised counts, int64 of the same shape, and their event (None without noise).
+
+    Raises:
+        ConfigError: epsilon is not above zero.
+        DataError: the counts are not int64.
+    """
+    _check_epsilon(epsilon)
+    if counts.dtype != torch.int64:
+        raise DataError("Counts are whole numbers of 64 bits", counts.dtype)
+    if math.isinf(epsilon):
+        return counts.clone(), None
+    noise = torch.from_numpy(_discrete_laplace(epsilon, tuple(counts.shape), rng))
+    return counts + noise.to(counts.device), Event(DISCRETE_LAPLACE, float(epsilon), 0.0, what)
+
+
+def noised_levels(
+    levels: tuple[Level, ...],
+    counts: torch.Tensor,
+    epsilon: float,
+    delta: float,
+    what: str,
+    rng: np.random.Generator,
+) -> tuple[tuple[Level, ...], torch.Tensor, Event | None]:
+    """Names and noised counts of the levels that enough rows hold, where the names come from the table itself.
+
+    A stability-based histogram (Korolova et al. 2009): a level's name is released if its noised count reaches
+    `threshold`, so that a level of one row is, with probability at most ``delta``. Levels that no row holds take no
+    part. The other levels are left out altogether: their noised counts, even summed, would tell how many such levels
+    there are. For the number of rows outside the released levels, give that one count to `noised_counts`: one more
+    event.
+
+    Where everybody knows all levels beforehand, use `noised_counts`: it needs no delta.
+
+    Args:
+        levels: names or numbers (L), each once.
+        counts: int64 (L): the rows that hold each.
+        epsilon: of the counts; `math.inf` for no noise, which releases all levels that occur, and exact counts.
+        delta: in (0, 1/2); well below one over the number of rows.
+        what: what is released, in words, for the ledger.
+        rng: the noise; see the module's docstring.
+
+    Returns:
+        The released levels, sorted; their noised counts, int64; the event (None without noise).
+
+    Raises:
+        ConfigError: epsilon is not above zero, or delta not in (0, 1/2).
+        DataError: the counts are not int64, or not one for each level.
+    """
+    if len(set(levels)) != len(levels) or counts.shape != (len(levels),):
+        raise DataError("Every level is named once and has one count", f"{len(levels)} and {tuple(counts.shape)}")
+    least = 0 if math.isinf(epsilon) else threshold(epsilon, delta)
+    noised, event = noised_counts(counts, epsilon, what, rng)
+    shown = torch.nonzero((counts > 0) & (noised >= least)).flatten().tolist()
+    shown.sort(key=lambda i: levels[i])  # the order in which levels came may tell about rows
+    if event is not None:
+        event = Event(THRESHOLDED, event.epsilon, float(delta), what)
+    return tuple(levels[i] for i in shown), noised[shown], event
+
+
+def noised_histogram(
+    values: torch.Tensor,
+    low: float,
+    high: float,
+    bins: int,
+    epsilon: float,
+    what: str,
+    rng: np.random.Generator,
+) -> tuple[torch.Tensor, Event | None]:
+    """Noised counts of a number column's values in ``bins`` equal bins from ``low`` to ``high``.
+
+    The bounds are public: known before anybody looked at the table, and not its least and greatest value. Values
+    outside count in the first or last bin.
+
+    Args:
+        values: numbers (N), without missing ones.
+        low, high: the bounds.
+        bins: how many bins.
+        epsilon: of the whole histogram; `math.inf` for no noise.
+        what: what is released, in words, for the ledger.
+        rng: the noise; see the module's docstring.
+
+    Returns:
+        Noised counts, int64 (bins), and their event (None without noise).
+
+    Raises:
+        ConfigError: epsilon is not above zero, there is no bin, or the bounds are not finite and in order.
+        DataError: a value is missing.
+    """
+    if bins < 1 or not 0 < high - low < math.inf:
+        raise ConfigError("A histogram has a bin or more between two finite bounds in order", (low, high, bins))
+    if torch.isnan(values).any():
+        raise DataError("A histogram is of values that are there", "NaN", "Leave missing values out; count them apart.")
+    shares = (values.double().clamp(low, high) - low) / (high - low)
+    cells = (shares * bins).long().clamp(0, bins - 1)
+    return noised_counts(torch.bincount(cells, minlength=bins), epsilon, what, rng)
+
+
+def threshold(epsilon: float, delta: float) -> int:
+    """The noised count from which a level's name is released: the least T with P(1 + Z >= T) <= delta.
+
+    From P(Z >= t) = q ** t / (1 + q): T = 1 + ceil(ln(1 / (delta * (1 + q))) / epsilon). The threshold of continuous
+    Laplace noise, 1 + ln(1 / (2 * delta)) / epsilon, is too low here: as q < 1, discrete noise reaches it more often.
+
+    Raises:
+        ConfigError: epsilon is not above zero and finite, or delta not in (0, 1/2).
+    """
+    _check_epsilon(epsilon)
+    if not 0 < delta < 0.5:
+        raise ConfigError("The delta of released names is above zero and below 1/2", delta)
+    q = math.exp(-epsilon)
+    t = math.ceil(-math.log(delta * (1 + q)) / epsilon)
+    while math.exp(-epsilon * t) > delta * (1 + q):  # rounding put t below a whole number
+        t += 1
+    return 1 + t
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not epsilon >= LEAST_EPSILON:  # also refuses NaN
+        raise ConfigError(f"Epsilon is at least {LEAST_EPSILON:g}; math.inf stands for no noise", epsilon)
+
+
+def _discrete_laplace(epsilon: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Noise, int64: the difference of two geometric draws, each with success probability 1 - exp(-epsilon)."""
+    success = -math.expm1(-epsilon)
+    return rng.geometric(success, shape) - rng.geometric(success, shape)

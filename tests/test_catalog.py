@@ -1,0 +1,63 @@
+"""Which federations an algorithm takes."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from tests import toy_rows
+
+import silosynth as ss
+from silosynth.catalog import ALGORITHMS, algorithm, fitting
+from silosynth.core.errors import ConfigError
+
+FRAME = pd.DataFrame({"a": range(4), "b": list("xyxy")})
+ONE = ss.simulate(FRAME)
+COLUMNS = ss.simulate(FRAME, silos={"one": ["a"], "two": ["b"]})
+ROWS = ss.simulate(FRAME, rows={"one": [0, 1], "two": [2, 3]})
+ONE_OF_ROWS = ss.simulate(FRAME, rows={"one": slice(None)})
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_rows.register(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "federation"),
+    [
+        ("silofuse", ONE),
+        ("silofuse", COLUMNS),
+        ("silofuse", ROWS.central()),
+        ("ctgan", ONE),
+        ("ctgan", COLUMNS.central()),
+        ("ctgan", ROWS.central()),
+        (toy_rows.NAME, ROWS),
+        (toy_rows.NAME, ONE_OF_ROWS),
+    ],
+)
+def test_federations_that_fit_are_taken(name: str, federation: ss.Federation) -> None:
+    algorithm(name).check(federation)
+
+
+@pytest.mark.parametrize(
+    ("name", "federation", "says"),
+    [
+        ("silofuse", ROWS, rf"different columns of the same rows \(got: rows in one, two\).*silos=.*{toy_rows.NAME}"),
+        ("silofuse", ONE_OF_ROWS, r"different columns of the same rows"),
+        (toy_rows.NAME, COLUMNS, r"different rows of the same columns.*rows=\{…\}.*: silofuse, e2edistr, vtgan"),
+        (toy_rows.NAME, ONE, r"got: columns in silo1\).*simulate\(frame, rows="),
+        ("ctgan", COLUMNS, r"federation\.central\(\)"),
+        ("ctgan", ROWS, r"federation\.central\(\)"),
+        ("ctgan", ONE_OF_ROWS, r"federation\.central\(\)"),
+    ],
+)
+def test_federations_that_do_not_fit_are_refused(name: str, federation: ss.Federation, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        algorithm(name).check(federation)
+    with pytest.raises(ConfigError, match=says):
+        ss.fit(name, federation, preset="fast", progress=False)
+
+
+def test_fitting_names_every_algorithm_of_several_silos_once() -> None:
+    several = {name for name, entry in ALGORITHMS.items() if not entry.central}
+    assert {*fitting(True).split(", "), *fitting(False).split(", ")} == several
