@@ -317,6 +317,8 @@ def _totals(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for record in ledger:
         key = f"{record['from']} → {record['to']}: {record['type']}"
         entry = totals.setdefault(key, {"messages": 0, "bytes": 0, "privacy": record["privacy"]})
+        if record["privacy"] not in entry["privacy"]:  # one type may carry noised statistics, and un-noised ones
+            entry["privacy"] += f"; or {record['privacy']}"
         entry["messages"] += 1
         entry["bytes"] += record["bytes"]
     return totals

@@ -133,7 +133,7 @@ def _publish(say: Session, plan: Experiment, material: Material, federation: Fed
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
     show_ledger(say, model.ledger)
-    say.show(f"\n{report}\n")
+    say.show(f"Guarantee: {model.describe()['guarantee']}\n\n{report}\n")
     say.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
     say.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
     say.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals(model.ledger)}

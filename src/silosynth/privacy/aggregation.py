@@ -49,7 +49,7 @@ Shapes: W numbers of an update. Why, and what it costs: docs/decisions/0012-secu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -81,6 +81,7 @@ from silosynth.privacy.rounds import (
 from silosynth.privacy.sealed import Envelope
 from silosynth.privacy.shares import SHARE, join, weights
 
+TOGETHER = 8  # updates that are held at the same time
 _NEXT = "This round is lost: go on with the next one, without those that do not answer."
 M = TypeVar("M", bound=Message)
 
@@ -104,7 +105,8 @@ def secure_sum(
     """The weighted sum of the silos' updates; of replies that are missing at any step, the round goes on without.
 
     Args:
-        asks: what makes each silo compute its update, and answer with what its `Masker.mask` returns.
+        asks: what makes each silo answer with what its `Masker.mask` returns of its update. A few silos are asked at a
+            time: long work belongs into an exchange before.
         number: above that of all earlier rounds with these silos.
         width: W, how many numbers an update has.
         least: silos that a sum has, at least.
@@ -118,10 +120,8 @@ def secure_sum(
     if len(asks) > MOST:
         raise ProtocolError(f"A sum is over at most {MOST} silos", len(asks), "Sum in groups.")
     table, ready = yield from _set_up(tuple(asks), number, least, colluding)
-    updates = yield _ask({silo: asks[silo] for silo in ready})
-    arrived = _present(table.silos, updates, max(least, table.threshold), "deliver an update")
-    words = _summed(arrived, updates, width)
-    del updates
+    words, delivered = yield from _gathered(asks, ready, width)
+    arrived = _present(table.silos, delivered, max(least, table.threshold), "deliver an update")
     tags = yield from _confirmed(table, arrived)
     shares = yield from _revealed(table, arrived, tags)
     _unmask(words, table, arrived, shares)
@@ -199,15 +199,19 @@ def _ask(asks: Mapping[str, Message]) -> Exchange:
     return Exchange(asks)
 
 
-def _summed(arrived: Sequence[str], updates: Replies, width: int) -> Words:
-    words = np.zeros(width + 1, dtype=np.uint64)
-    for silo in arrived:
-        masked = _reply(updates, silo, Masked).words
-        if masked.dtype != torch.int64 or masked.shape != (width + 1,):
-            found = f"{tuple(masked.shape)} of {masked.dtype}"
-            raise ProtocolError(f"Silo {silo!r} masks {width} numbers and their weight, as int64", found, _NEXT)
-        words += masked.numpy().view(np.uint64)
-    return words
+def _gathered(asks: Mapping[str, Message], silos: Sequence[str], width: int) -> Conversation[tuple[Words, list[str]]]:
+    """The sum of what silos mask, and whose arrived; updates are taken in a few at a time, and not kept."""
+    words, arrived = np.zeros(width + 1, dtype=np.uint64), []
+    for first in range(0, len(silos), TOGETHER):
+        updates = yield _ask({silo: asks[silo] for silo in silos[first : first + TOGETHER]})
+        for silo in updates:
+            masked = _reply(updates, silo, Masked).words
+            if masked.dtype != torch.int64 or masked.shape != (width + 1,):
+                found = f"{tuple(masked.shape)} of {masked.dtype}"
+                raise ProtocolError(f"Silo {silo!r} masks {width} numbers and their weight, as int64", found, _NEXT)
+            words += masked.numpy().view(np.uint64)
+            arrived.append(silo)
+    return words, arrived
 
 
 def _envelopes(deals: Replies, silo: str) -> tuple[Envelope, ...]:
@@ -217,7 +221,7 @@ def _envelopes(deals: Replies, silo: str) -> tuple[Envelope, ...]:
     return envelopes
 
 
-def _present(silos: Iterable[str], replies: Replies, least: int, what: str) -> tuple[str, ...]:
+def _present(silos: Iterable[str], replies: Collection[str], least: int, what: str) -> tuple[str, ...]:
     present = tuple(silo for silo in silos if silo in replies)
     if len(present) < least:
         raise ProtocolError(f"At least {least} silos {what}", f"{len(present)}: {', '.join(present)}", _NEXT)

@@ -73,11 +73,10 @@ from silosynth.encoders.column import Encoder, decode_table
 from silosynth.encoders.federated import Summary, merge
 from silosynth.models.averaging import RunningMean
 from silosynth.models.coded import shape_of
-from silosynth.privacy.aggregation import secure_sum
+from silosynth.privacy.aggregation import TOGETHER, secure_sum
 from silosynth.privacy.rounds import LEAST
 
 M = TypeVar("M", bound=Message)
-TOGETHER = 8  # silos that send their weights at the same time: so many are held at once
 
 
 @dataclass(frozen=True)
@@ -217,11 +216,11 @@ def _round(
     if config.secure:
         mean_W = (yield from secure_sum(asks, number, len(before_W))).mean()
     else:
-        mean_W = yield from _mean(asks, len(before_W))
+        mean_W = yield from averaged(asks, len(before_W))
     put_weights(model, number, config.rounds, mean_W.float())
 
 
-def _mean(asks: dict[str, Send], width: int) -> Conversation[Tensor]:
+def averaged(asks: dict[str, Send], width: int) -> Conversation[Tensor]:
     """The weighted mean (W,) of silos' weights, which are fetched a few at a time, and added up as they come."""
     mean, parties = RunningMean(width), list(asks)
     for first in range(0, len(parties), TOGETHER):

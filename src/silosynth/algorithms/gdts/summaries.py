@@ -3,8 +3,9 @@
 Categories: the noised count of each level. A level's name is a release of its own, since it is told only where a row
 holds it: with ``delta`` above zero, names are told from a noised count upwards, that a single row reaches with that
 probability at most. The rest of the rows, by the noised number of all, is told to hold *rare* levels where it is
-clearly more than noise: that costs nothing more. With ``delta`` 0 all names are told (the paper). Then noise on the counts protects nobody whose category
-is named for them alone: no event is claimed, and the ledger shows the message as un-noised.
+clearly more than noise: that costs nothing more. With ``delta`` 0 all names are told (the paper). Then noise on the
+counts protects nobody whose category is named for them alone: no event is claimed, and the ledger shows the message as
+un-noised.
 
 Numbers: an encoder fitted to the silo's own rows, without noise (the paper), or a noised histogram between declared
 bounds, from which encoders are fitted all the same.
