@@ -106,8 +106,14 @@ class Sizes:
     conditions: list[int]
 
     def contributors(self, draws: int, generator: torch.Generator) -> Tensor:
-        """Numbers of the silos (draws,) that contribute conditions, drawn by P_r, the ratio of columns."""
-        return torch.multinomial(torch.tensor(self.columns).double(), draws, replacement=True, generator=generator)
+        """Numbers of the silos (draws,) that contribute conditions, each drawn by P_r, the ratio of columns.
+
+        They are spread evenly (systematic sampling, in random order): no round hears one silo only by chance.
+        """
+        line = torch.tensor(self.columns).double().cumsum(0)
+        at = (torch.arange(draws) + torch.rand(1, generator=generator, dtype=torch.float64)) / draws * line[-1]
+        chosen = torch.searchsorted(line, at, right=True).clamp(max=len(line) - 1)
+        return chosen[torch.randperm(draws, generator=generator)]
 
     def among_all(self, silo: int, position_B: Tensor) -> Tensor:
         """The silo's positions as positions in the whole conditional vector; -1, no condition, stays."""
