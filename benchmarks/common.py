@@ -59,7 +59,7 @@ def peak_gigabytes() -> float:
 
 def stamp() -> dict[str, Any]:
     """Commit and machine."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = ["git", "-C", str(Path(__file__).parents[1])]
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     dirty = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True).stdout
     return {
@@ -70,12 +70,22 @@ def stamp() -> dict[str, Any]:
     }
 
 
-def keep(name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write ``results/<name>.json`` and ``.md``, and print the table."""
+def keep(name: str, rows: Sequence[dict[str, Any]], hidden: Sequence[str] = (), above: str = "") -> None:
+    """Write ``results/<name>.json`` and ``.md``, and print the table.
+
+    What is ``hidden`` is in the JSON file only; ``above`` stands over the table.
+    """
     RESULTS.mkdir(exist_ok=True)
     content = {"stamp": stamp(), "rows": list(rows)}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    text = markdown(rows) + "\n\n" + ", ".join(f"{key} {value}" for key, value in content["stamp"].items()) + "\n"
+    shown = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
+    text = (
+        (above and above + "\n\n")
+        + markdown(shown)
+        + "\n\n"
+        + ", ".join(f"{key} {value}" for key, value in content["stamp"].items())
+        + "\n"
+    )
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text, flush=True)
 

@@ -10,11 +10,11 @@ import torch
 import silosynth as ss
 from silosynth.algorithms.silofuse.coder import CoderConfig
 from silosynth.algorithms.silofuse.end_to_end import EndToEndParty
-from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.algorithms.silofuse.stacked import PRESETS
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
+from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy.sealed import seats
 
 SMALL = {"coder.steps": 20, "latent.width": 32, "latent.steps": 20, "latent.checks": 2, "latent.batch": 64}

@@ -293,7 +293,9 @@ def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
     play = Play(**PRIVACY["full"])
     a_round(play)
     for name in play.silos:
-        steps = {ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise) and ask.contributor == name}
+        steps = {
+            ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise) and ask.contributor == name
+        }
         updates = [ask for ask in sent_to(play, name) if isinstance(ask, vtgan.DescendCritic)]
         assert len(updates) == len(steps)
         assert not any(isinstance(ask, vtgan.CriticiseListed | vtgan.DescendPicked) for ask in sent_to(play, name))

@@ -10,7 +10,6 @@ import pytest
 from silosynth.bench.common import Experiment, Setting
 from silosynth.bench.partitions import halves
 from silosynth.core.conversation import Progress
-from silosynth.core.schema import beside
 from silosynth.data.frames import to_frame
 
 
@@ -38,7 +37,7 @@ class Fits:
         self.calls.append({"name": name, "silos": federation.silos, **asked})
         for done in range(3):
             progress(Progress("training", done, 2))
-        return Copier(to_frame(beside(federation.tables.values()).select(federation.columns)))
+        return Copier(to_frame(federation.central().tables["central"]))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from silosynth import datasets
-from silosynth.bench import common, pace
+from silosynth.bench import common, pace, tables
 from silosynth.bench.common import FIGURES, Experiment, Sizes
 from silosynth.bench.results import Results, means, sizes
 from silosynth.bench.results import table as drawn
@@ -27,29 +27,29 @@ TINY = Sizes(("demo",), rows=120, epochs=1)
 
 def test_a_split_keeps_the_shares_of_classes() -> None:
     frame = pd.DataFrame({"x": range(1000), "y": ["often"] * 900 + ["seldom"] * 90 + ["rare"] * 9 + [None]})
-    data = common.split(frame, "y", {}, rows=500, seed=0)
+    data = tables.split(frame, "y", {}, rows=500, seed=0)
     assert len(data.train) == 400 and len(data.holdout) == 100
     assert data.train["y"].value_counts()["seldom"] == 36 and data.holdout["y"].value_counts()["seldom"] == 9
     assert not set(data.train["x"]) & set(data.holdout["x"])
     assert data.columns == ["x", "y"]
-    again, other = (common.split(frame, "y", {}, 500, seed).train for seed in (0, 1))
+    again, other = (tables.split(frame, "y", {}, 500, seed).train for seed in (0, 1))
     assert data.train.equals(again) and not data.train.equals(other)
 
 
 def test_all_rows_are_used_where_none_or_too_many_are_asked_for() -> None:
     frame = pd.DataFrame({"x": range(50), "y": [0, 1] * 25})
     for rows in (None, 50, 70):
-        data = common.split(frame, "y", {}, rows, 0)
+        data = tables.split(frame, "y", {}, rows, 0)
         assert len(data.train) + len(data.holdout) == 50
     with pytest.raises(DataError, match="two rows each"):
-        common.split(frame, "y", {}, 3, 0)
+        tables.split(frame, "y", {}, 3, 0)
 
 
 def test_identifiers_and_names_of_people_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame({"id": range(20), "surname": ["x"] * 20, "word": list("ab") * 10, "y": [0, 1] * 10})
     about = replace(datasets.info("churn"), target="y", kinds={"id": "identifier", "word": "categorical"})
     monkeypatch.setattr(datasets, "load", lambda name, return_info: (frame, about))
-    data = common.load("churn", None, 0)
+    data = tables.load("churn", None, 0)
     assert data.columns == ["word", "y"] and data.kinds == {"word": "categorical"}
 
 
@@ -57,14 +57,14 @@ def test_a_table_without_classes_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     about = datasets.info("abalone")
     monkeypatch.setattr(datasets, "load", lambda name, return_info: (pd.DataFrame(), replace(about, task="regression")))
     with pytest.raises(DataError, match="classes to predict"):
-        common.load("abalone", None, 0)
+        tables.load("abalone", None, 0)
 
 
 def test_a_table_that_is_not_here_names_the_one_that_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SILOSYNTH_CACHE", str(tmp_path))
     monkeypatch.delenv("SILOSYNTH_DATA", raising=False)
     with pytest.raises(UnavailableError, match="the table 'demo'"):
-        common.load("loan", None, 0)
+        tables.load("loan", None, 0)
 
 
 # Rows

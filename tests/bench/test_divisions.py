@@ -8,7 +8,8 @@ import pytest
 
 from silosynth import catalog
 from silosynth.bench import importance, partitions, silos
-from silosynth.bench.common import Experiment, Setting, Split
+from silosynth.bench.common import Experiment, Setting
+from silosynth.bench.tables import Split
 from silosynth.core.errors import DataError
 
 

@@ -120,7 +120,7 @@ def test_exact_lists_and_gradients_name_the_batch(setting):
 
 def test_nothing_is_said_of_the_contributors_rows_when_all_are_pushed_and_only_it_descends():
     overheard, asked = heard("full, step")
-    told = [ask for _, ask in asked if isinstance(ask, Criticise) and ask.contributor != silo]
+    told = [ask for silo, ask in asked if isinstance(ask, Criticise) and ask.contributor != silo]
     assert len(told) == ROUNDS * 5 and not any(isinstance(ask, CriticiseListed | DescendPicked) for _, ask in asked)
     contributors = [(silo, ask.contributor == silo) for silo, ask in asked if isinstance(ask, Criticise)]
     updated = [silo for silo, ask in asked if isinstance(ask, DescendCritic)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import silosynth as ss
-from silosynth.catalog import ALGORITHMS
+from silosynth.catalog import ALGORITHMS, Algorithm
 from silosynth.core.conversation import Checkpoint, Exchange, Party, Progress
 from silosynth.core.errors import ConfigError, DataError, PartyLostError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Struct
@@ -24,6 +24,11 @@ from silosynth.runtime.wire import decode, encode, pack, unpack
 CPU = torch.device("cpu")
 SILOFUSE = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 12, "latent.checks": 3,
             "latent.batch": 32, "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip
+GDTS = {"ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8, "ctgan.batch": 30, "ctgan.epochs": 2,
+        "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3, "epsilon": 50.0}  # fmt: skip
+DIFFUSION = {"generator": "diffusion", "rounds": 5, "diffusion.steps": 20, "diffusion.hidden": [16, 8],
+             "diffusion.latent.width": 16, "diffusion.latent.steps": 12, "diffusion.latent.batch": 32,
+             "diffusion.latent.sample_steps": 3}  # fmt: skip
 TINY = {
     **dict.fromkeys(("silofuse", "latentdiff", "e2e", "e2edistr"), SILOFUSE),
     "vtgan": {
@@ -40,14 +45,31 @@ TINY = {
     "tvae": {"encoder": [16, 16], "decoder": [16, 16], "embedding": 8, "batch": 30, "epochs": 2, "least_steps": 1},
     "tabddpm": {"layers": [16, 16], "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
     "wgan-gp": {"generator": [16, 16], "critic": [16, 16], "noise": 8, "batch": 30, "epochs": 2, "least_rounds": 1},
+    "gdts": GDTS,
+    "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
+    "gdts diffusion": GDTS | DIFFUSION,
 }
-every = pytest.mark.parametrize("name", sorted(ALGORITHMS))
-together = pytest.mark.parametrize("name", sorted(name for name, entry in ALGORITHMS.items() if not entry.central))
+
+
+def entry_of(name: str) -> Algorithm:
+    return ALGORITHMS[name.partition(" ")[0]]
+
+
+every = pytest.mark.parametrize("name", sorted(TINY))
+together = pytest.mark.parametrize("name", sorted(name for name in TINY if not entry_of(name).central))
+vertical = pytest.mark.parametrize(
+    "name", sorted(name for name in TINY if not (entry_of(name).central or entry_of(name).horizontal))
+)
 ROWS = "one un-noised value per training row"
 LEVELS = "levels that rows hold, by number"
+GRADIENTS = "un-noised gradients of training rows"
+STATISTICS = ("un-noised statistics of a column", "noised statistics, by the events listed")
+WEIGHTS = "un-noised weights of a network trained on the rows"
 RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic columns that it draws
     **dict.fromkeys(("silofuse", "latentdiff", "e2e", "e2edistr"), (ROWS,)),
-    "vtgan": (ROWS, LEVELS, "un-noised gradients of training rows"),
+    "vtgan": (ROWS, LEVELS, GRADIENTS),
+    **dict.fromkeys(("gdts", "gdts diffusion"), (*STATISTICS, WEIGHTS)),
+    "gdts md": (*STATISTICS, GRADIENTS),
 }
 
 
@@ -69,19 +91,40 @@ def frame(rows: int = 90) -> pd.DataFrame:
 
 
 def federation(name: str) -> ss.Federation:
+    if entry_of(name).horizontal:
+        return ss.simulate(frame(), rows={"bank": range(50), "shop": range(50, 90)})
     whole = ss.simulate(frame(), silos={"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
-    return whole.central() if ALGORITHMS[name].central else whole
+    return whole.central() if entry_of(name).central else whole
+
+
+def alone(name: str, data: pd.DataFrame) -> ss.Federation:
+    """A table in one silo; or, where silos hold rows, in each of two."""
+    rows = {"bank": range(len(data)), "shop": range(len(data))}
+    return ss.simulate(data, rows=rows if entry_of(name).horizontal else None)
+
+
+def fit(name: str, federation: ss.Federation, **more) -> ss.Model:
+    options = {"preset": "fast", "options": TINY[name], "progress": False, **more}
+    return ss.fit(name.partition(" ")[0], federation, **options)
 
 
 def fitted(name: str, **more) -> ss.Model:
-    return ss.fit(name, federation(name), preset="fast", options=TINY[name], **{"progress": False, **more})
+    return fit(name, federation(name), **more)
+
+
+def whole_of(model: ss.Model) -> bytes:
+    return pack({"coordinator": model.coordinator, "parts": dict(model.parts)})
+
+
+def test_every_algorithm_is_here():
+    assert {name.partition(" ")[0] for name in TINY} == set(ALGORITHMS)
 
 
 class Talk:
     """A conversation driven by hand: parties as objects, every message through the wire form, everything noted."""
 
     def __init__(self, name: str, replies: Iterator[dict[str, Message]] | None = None) -> None:
-        self.entry, self.federation = ALGORITHMS[name], federation(name)
+        self.entry, self.federation = entry_of(name), federation(name)
         self.config = self.entry.configure("fast", TINY[name])
         self.messages: list[Message] = []
         self.replies: list[dict[str, Message]] = []
@@ -151,7 +194,8 @@ def test_no_message_carries_real_columns(name):
     """No table at all; and no reply with a column whose values are, in any order and number, those of a real column.
 
     Real are raw values, and the levels and scores that a silo's encoders make of them. A constant tells no column.
-    Messages that say of themselves that they carry levels of a column, drawn to be conditions, may do so.
+    Messages that say of themselves that they carry levels of a column, drawn to be conditions, may do so; those that
+    carry statistics of a column may name its levels, and count them: never as many numbers as there are rows.
     """
     talk = Talk(name)
     talk.run()
@@ -161,9 +205,12 @@ def test_no_message_carries_real_columns(name):
         for silo, reply in replies.items():
             if reply.release is Release.CONDITIONS:
                 continue
-            real = real_columns(talk, silo)
+            real, rows = real_columns(talk, silo), len(talk.federation.tables[silo])
             for sent in filter(varies, columns_of(reply)):
                 seen += 1
+                if reply.release in (Release.STATISTICS, Release.NOISED):
+                    assert len(sent) < rows
+                    continue
                 for column, values in real.items():
                     assert not np.isin(sent, values).all(), f"{type(reply).__name__} of {silo} carries {column}"
     assert seen or name not in RELEASES
@@ -242,7 +289,7 @@ def test_a_saved_model_draws_the_same_rows(name, tmp_path):
 @every
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(name):
     first, second, other = fitted(name, seed=1), fitted(name, seed=1), fitted(name, seed=2)
-    assert pack(dict(first.parts)) == pack(dict(second.parts)) != pack(dict(other.parts))
+    assert whole_of(first) == whole_of(second) != whole_of(other)
     pd.testing.assert_frame_equal(first.sample(20), second.sample(20))
 
 
@@ -259,7 +306,7 @@ def test_every_release_of_training_rows_is_in_the_ledger(name):
     model = fitted(name)
     kinds = {record["privacy"] for record in model.ledger}
     assert kinds >= set(RELEASES.get(name, ()))
-    assert "exact row counts" in kinds
+    assert "exact row counts" in kinds or entry_of(name).horizontal
     if name not in RELEASES:
         assert kinds <= {"nothing about single rows", "exact row counts"}
     assert all(record["bytes"] > 0 for record in model.ledger)
@@ -267,7 +314,7 @@ def test_every_release_of_training_rows_is_in_the_ledger(name):
     assert silos == set(model.roster)
 
 
-@together
+@vertical
 def test_unequal_rows_are_refused(name):
     talk = Talk(name)
     silo = "shop"
@@ -279,9 +326,8 @@ def test_unequal_rows_are_refused(name):
 
 @every
 def test_one_row_is_refused_by_rule_value_and_remedy(name):
-    one = ss.simulate(frame().head(1))
     with pytest.raises(DataError, match=r"at least 2 rows \(got: 1\)"):
-        ss.fit(name, one, preset="fast", options=TINY[name], progress=False)
+        fit(name, alone(name, frame().head(1)))
 
 
 @every
@@ -297,7 +343,7 @@ def test_one_row_is_refused_by_rule_value_and_remedy(name):
 )
 def test_poor_tables_train_and_come_back(name, columns):
     data = pd.DataFrame(columns)
-    model = ss.fit(name, ss.simulate(data), preset="fast", options=TINY[name], progress=False)
+    model = fit(name, alone(name, data))
     table = model.sample(8)
     assert table.dtypes.to_dict() == data.dtypes.to_dict()
     for column in data:
@@ -316,8 +362,7 @@ def test_a_central_baseline_asks_for_one_silo():
 @every
 def test_one_process_per_silo_gives_the_same_bytes(name):
     here, apart = fitted(name), fitted(name, runtime="processes")
-    assert pack(dict(apart.parts)) == pack(dict(here.parts))
-    assert pack(apart.coordinator) == pack(here.coordinator)
+    assert whole_of(apart) == whole_of(here)
     assert apart.ledger == here.ledger
     pd.testing.assert_frame_equal(apart.sample(20), here.sample(20))
 
@@ -336,5 +381,4 @@ def test_a_silo_killed_in_training_is_named_and_the_run_resumes_to_the_same_byte
     with pytest.raises(PartyLostError, match=r"Silo '(bank|shop)'"):
         fitted(name, runtime="processes", folder=tmp_path, checkpoint_every=0, progress=kill)
     again = fitted(name, runtime="processes", folder=tmp_path, resume=True)
-    assert pack(dict(again.parts)) == pack(dict(whole.parts))
-    assert pack(again.coordinator) == pack(whole.coordinator)
+    assert whole_of(again) == whole_of(whole)

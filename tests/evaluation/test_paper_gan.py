@@ -95,7 +95,7 @@ def test_all_contains_them_and_leaves_the_other_figures_as_they_are(people: Peop
 
 
 def test_other_words_for_figures_are_refused(people: People) -> None:
-    with pytest.raises(ConfigError, match="'quick', 'all' or 'gan'"):
+    with pytest.raises(ConfigError, match="'quick', 'all', 'gan' or 'gdts'"):
         evaluate(people(20, 1), None, people(20, 2), figures="none")  # type: ignore[arg-type]
 
 
@@ -340,8 +340,12 @@ def test_a_fit_that_is_stopped_is_said_beside_the_figure(people: People) -> None
     assert "tree" not in found["gan_f1_difference"].method
 
 
-def test_gdts_has_no_forest() -> None:
-    assert [c.name for c in VTGAN if c not in GDTS] == ["random forest"]
+def test_gdts_has_no_svm(people: People) -> None:
+    assert [c.name for c in VTGAN if c not in GDTS] == ["linear SVM"]
+    tables = people(200, 1), people(150, 2), people(180, 3)
+    five, four = (evaluate(*tables, "rich", figures=name).score("gan_f1_difference") for name in ("gan", "gdts"))
+    assert "linear SVM" in five.explanation and "linear SVM" not in four.explanation
+    assert "random forest" in four.explanation and five.value != four.value
 
 
 @pytest.mark.parametrize(

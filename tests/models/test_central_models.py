@@ -194,6 +194,73 @@ def test_hard_levels_are_one_hot_with_the_gradient_of_soft_ones():
     assert torch.equal(torch.autograd.grad((hard * weight).sum(), soft)[0][0], weight)
 
 
+@pytest.mark.parametrize(("pac", "share"), [(1, 1.0), (5, 1.0), (1, 0.25)])
+def test_slopes_gathered_are_the_gradient_of_the_whole_loss(pac, share):
+    """A critic elsewhere says how rows would please it; the generator's gradient is that of one graph all the same."""
+    config = CTGANConfig(batch=20, generator=(8,), critic=(8, 6), noise=4, pac=pac)
+    split, whole = make(ConditionalGAN, config), make(ConditionalGAN, config)
+    given = split.conditions.draw(20, generator("conditions"))
+    out, made = split.made(given, generator("noise"))
+    split.gather(out, made, split.slope(made, given, generator("masks")), given, share)
+    out, made = whole.made(given, generator("noise"))
+    critic = whole.critic.network
+    seen = torch.cat([made, F.one_hot(given, whole.width)], dim=1).reshape(20 // pac, -1)
+    pleased = critic(seen, critic.masks(20 // pac, generator("masks"))).mean()
+    laws = torch.cat(
+        [part.log_softmax(dim=1) for part in out[:, : SHAPE.levels].split(list(SHAPE.widths), dim=1)], dim=1
+    )
+    obeyed = laws[torch.arange(20), given].mean()  # the two categorical columns come first
+    (-share * (pleased + obeyed)).backward()
+    for one, other in zip(split.generator.network.parameters(), whole.generator.network.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-7)
+    assert all(weight.grad is None for weight in split.critic.network.parameters())
+
+
+def test_gradients_of_several_batches_add_up():
+    model = make(*MODELS[0])
+    given, grads = model.conditions.draw(20, generator("conditions")), []
+    for many in (1, 2):
+        model.generator.clear()
+        for _ in range(many):
+            out, made = model.made(given, generator("noise"))
+            model.gather(out, made, model.slope(made, given, generator("masks")), given, 1 / many)
+        grads.append([weight.grad.clone() for weight in model.generator.network.parameters()])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_critic_learns_on_rows_that_were_made_elsewhere():
+    one, other = make(*MODELS[0]), make(*MODELS[0])
+    one._critic_step(generator("noise"), generator("rows"))
+    pick, draw = generator("rows"), generator("noise")
+    given = other.conditions.draw(20, pick)
+    with torch.no_grad():
+        made = other.made(given, draw)[1].clone()
+    other.critic_step(made, given, draw, pick)
+    assert all(map(torch.equal, one.critic.network.state_dict().values(), other.critic.network.state_dict().values()))
+
+
+def test_conditions_follow_counts_that_are_given_and_columns_without_any_have_all_levels_alike():
+    model = make(*MODELS[0])
+    law = model.law_of(torch.tensor([0, 0, 0, 3, 9, 7, 7, 7, 7]))
+    assert law.counts.tolist() == [1, 1, 1, 3, 9] and law.widths == (3, 2)
+    drawn = torch.bincount(law.draw(60_000, generator("law"), "frequency"), minlength=5) / 60_000
+    torch.testing.assert_close(drawn, torch.tensor([1 / 6, 1 / 6, 1 / 6, 1 / 8, 3 / 8]), atol=0.01, rtol=0)
+
+
+def test_without_categories_there_is_a_law_of_no_condition():
+    rows = Coded(Shape((4,), 1), torch.zeros(20, 1, dtype=torch.int64), torch.zeros(20, 1), (), (0,), (2,))
+    model = ConditionalGAN(rows, MODELS[0][1], Streams(0), CPU)
+    assert model.law_of(torch.tensor([1, 2, 3, 4])).draw(5, generator("law")).tolist() == [-1] * 5
+    model.train(0, 1)
+    assert model.sample(7, Streams(1))[0].shape == (7, 1)
+
+
+def test_what_is_averaged_are_both_networks_in_every_part():
+    model = make(*MODELS[0])
+    assert list(model.networks(3, 9)) == list(model.given(3, 9)) == ["generator", "critic"]
+
+
 def test_positions_are_told_apart_from_levels():
     assert levels_of(SHAPE, (0, 2)).tolist() == [0, 1, 2, 5, 6, 7, 8]
     assert levels_of(SHAPE, ()).tolist() == []

@@ -71,6 +71,18 @@ def test_every_matching_row_has_its_level():
         assert levels[row, column] == position - starts[column]
 
 
+def test_where_no_row_has_the_level_any_row_matches():
+    """A silo is asked for levels that only others hold; in the last place of all, too."""
+    levels = table(rows=40)
+    levels[:, 2] = 0
+    conditions = Conditions(levels, RAGGED)
+    for position in (2 + 6, 2 + 7 + 1, 2 + 7 + 2):
+        assert conditions.law.counts[position] == 0
+        check(conditions.matching(torch.full((DRAWS,), position), generator("rows")).numpy(), np.full(40, 1 / 40))
+    mixed = conditions.matching(torch.tensor([2 + 6, 2 + 4] * 500), generator("rows"))
+    assert (levels[mixed[1::2], 1] == 4).all() and not (levels[mixed[::2], 1] == 4).all()
+
+
 def test_without_a_column_there_is_no_condition_and_every_row_fits():
     conditions = Conditions(torch.zeros(12, 0, dtype=torch.int64), ())
     positions = conditions.draw(DRAWS, generator("draw"))

@@ -1,4 +1,4 @@
-"""What the papers' experiments share: tables and splits, one setting in, one row of figures out.
+"""What the papers' experiments share: one setting and one table in, one row of figures out.
 
 An experiment is a tuple of settings. Each is trained on each table, once per repeat; a repeat has its own seed, for the
 split, the division of columns, the training and the evaluation.
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
-import numpy as np
-import pandas as pd
-
-from silosynth import __version__, api, datasets
+from silosynth import __version__, api, catalog
+from silosynth.bench import watching
+from silosynth.bench.tables import Split, load
 from silosynth.core.conversation import Progress
-from silosynth.core.errors import ConfigError, DataError, UnavailableError
+from silosynth.core.errors import ConfigError
 from silosynth.evaluation import Report
 
 Fit = Callable[..., Any]  # as `silosynth.fit`
 Silos = dict[str, list[str]]
+Rows = dict[str, list[int]]
 Row = dict[str, Any]
 Tell = Callable[[str, float], None]  # the stage, and the share of a row's work that is done
 
-HOLDOUT = 0.2  # the papers on tabular GANs hold a fifth out; this one does not say
 BATCH = 500  # of the paper's public code; smaller tables are one batch
-NAMES_OF_PEOPLE = ("surname",)
 TRAINING = 0.85  # share of a row's work that training is taken for, in progress bars
 FIGURES = {  # a row's column -> the report's score
     "accuracy": "gan_accuracy_difference",
@@ -39,6 +38,12 @@ FIGURES = {  # a row's column -> the report's score
     "avg-client": "gan_correlation_avg_client",
     "across-client": "gan_correlation_across_client",
 }
+SHOWN = {"gan": tuple(FIGURES), "gdts": ("F1", "JSD", "WD")}  # a paper's figures -> those of a row
+LEGEND = (
+    "Accuracy, F1 and AUC: what classifiers lose by learning from synthetic rows, averaged over five. JSD and WD are "
+    "mean distances of columns, the next three norms of correlation differences. 0 is best for all. MB are those "
+    "of all messages of the training."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +70,54 @@ PAPER = Sizes(
 )  # section 4.1; the tables' own notes say how they differ from the paper's samples
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """A table's training and hold-out rows."""
-
-    train: pd.DataFrame
-    holdout: pd.DataFrame
-    target: str
-    kinds: Mapping[str, str]  # declared column kinds
-
-    @property
-    def columns(self) -> list[str]:
-        """All columns, in file order."""
-        return list(self.train.columns)
+def plain(epochs: int, rows: int) -> dict[str, Any]:
+    """Options that say so many epochs, for silos of so many rows at least."""
+    return {"epochs": epochs, "batch": min(BATCH, rows)}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One line of a paper's table: who holds what, and the algorithm's options."""
+    """One line of a paper's table: who holds what, and the algorithm's options.
+
+    Attributes:
+        divide: (split, seed) -> what each silo holds: names of columns, or (``by`` "rows") positions of rows.
+        sized: (epochs, rows of the smallest silo) -> options that follow from sizes; ``options`` have precedence.
+        watched: whether the model is looked at along the training, and silos train one after the other: see `watching`.
+    """
 
     labels: Mapping[str, str | int]
-    divide: Callable[[Split, int], Silos]  # (split, seed) -> silos
+    divide: Callable[[Split, int], Silos | Rows]
     options: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str = "vtgan"
+    preset: str = "paper"
+    by: Literal["columns", "rows"] = "columns"
+    sized: Callable[[int, int], Mapping[str, Any]] = plain
+    watched: bool = False
+
+    @property
+    def central(self) -> bool:
+        """Whether it is a baseline that has everything in one place."""
+        return catalog.algorithm(self.algorithm).central
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A paper's table."""
+    """A paper's table.
+
+    Attributes:
+        figures: which paper's; see `SHOWN`.
+        paper: its sizes.
+        legend: what its figures mean.
+        until: the setting at whose end the paper reads off all figures; "" for each at its own end.
+    """
 
     name: str
     title: str
     settings: tuple[Setting, ...]
+    figures: Literal["gan", "gdts"] = "gan"
+    paper: Sizes = PAPER
+    legend: str = LEGEND
+    until: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +128,7 @@ class Job:
     table: str
     sizes: Sizes
     seed: int
+    figures: Literal["gan", "gdts"] = "gan"
 
     @property
     def identity(self) -> Row:
@@ -133,7 +155,7 @@ def jobs(experiment: Experiment, sizes: Sizes) -> list[Job]:
     if not sizes.tables:
         raise ConfigError("An experiment needs at least one table", sizes.tables)
     return [
-        Job(setting, table, sizes, sizes.seed + repeat)
+        Job(setting, table, sizes, sizes.seed + repeat, experiment.figures)
         for table in dict.fromkeys(sizes.tables)
         for repeat in range(sizes.repeats)
         for setting in experiment.settings
@@ -154,90 +176,50 @@ def splits() -> Callable[[Job], Split]:
     return of
 
 
-def load(name: str, rows: int | None, seed: int) -> Split:
-    """A data set by name ("demo": the one that needs no network), stratified by its target into two parts.
-
-    Identifiers and names of people are left out: nobody synthesises these.
-
-    Raises:
-        DataError: there is no such data set, or its target is a number.
-        UnavailableError: it is not on this machine and cannot be fetched.
-    """
-    if name == "demo":
-        demo = datasets.demo()
-        return split(demo.frame, demo.target, {}, rows, seed)
-    try:
-        frame, info = datasets.load(name, return_info=True)
-    except UnavailableError as error:
-        remedy = f"{error.remedy} Or take the table 'demo', which needs no network."
-        raise UnavailableError(error.rule, error.value, remedy) from error
-    if info.task == "regression":
-        raise DataError("The papers' experiments need a table with classes to predict", name, "Choose another one.")
-    dropped = {*NAMES_OF_PEOPLE, *(column for column, kind in info.kinds.items() if kind == "identifier")}
-    kinds = {column: kind for column, kind in info.kinds.items() if column not in dropped}
-    return split(frame.drop(columns=[*dropped], errors="ignore"), info.target, kinds, rows, seed)
-
-
-def split(frame: pd.DataFrame, target: str, kinds: Mapping[str, str], rows: int | None, seed: int) -> Split:
-    """``rows`` random rows, of each class a fifth held out.
-
-    Raises:
-        DataError: too few rows for two parts.
-    """
-    order = np.random.default_rng(seed).permutation(len(frame))
-    shuffled = frame.iloc[order]
-    if rows is not None and rows < len(frame):
-        shuffled = shuffled[_evenly(shuffled[target], rows / len(frame))]
-    held = _evenly(shuffled[target], HOLDOUT)
-    if min(held.sum(), (~held).sum()) < 2:
-        raise DataError("Training and hold-out need two rows each", len(shuffled), "Ask for more rows.")
-    train, holdout = (part.reset_index(drop=True) for part in (shuffled[~held], shuffled[held]))
-    return Split(train, holdout, target, kinds)
-
-
-def _evenly(classes: pd.Series[Any], share: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Marks that share of every class: of the rows sorted by class, each where the running share passes a whole."""
-    codes = pd.factorize(classes, use_na_sentinel=False)[0]
-    place = np.empty(len(codes), np.int64)
-    place[np.argsort(codes, kind="stable")] = np.arange(len(codes))
-    return np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
-
-
 def measure(job: Job, data: Split, fit: Fit | None = None, tell: Tell = lambda stage, share: None) -> Row:
     """Train one setting on one table, sample as many rows as it was trained on, and compare them.
 
     Bytes are those of all messages of the training; a baseline that pools all columns has none. Seconds are those of
     the training.
     """
-    silos = job.setting.divide(data, job.seed)
+    setting, held = job.setting, job.setting.divide(data, job.seed)
     start = time.perf_counter()
-    model = train(job, data, silos, fit, lambda stage, share: tell(stage, TRAINING * share))
+    model = train(job, data, held, fit, lambda stage, share: tell(stage, TRAINING * share))
     seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
     tell("evaluating", TRAINING)
     synthetic = model.sample(len(data.train), seed=job.seed)
     report = api.evaluate(
-        data.train, data.holdout, synthetic, data.target, silos, job.seed, figures="gan",
+        data.train, data.holdout, synthetic, data.target, _columns(setting, held), job.seed, figures=job.figures,
         progress=lambda stage, share: tell("evaluating", TRAINING + (1 - TRAINING) * share),
     )  # fmt: skip
-    cost = {"seconds": seconds, "bytes": None if _central(job.setting) else sent}
-    return {**job.identity, **{name: _value(report, score) for name, score in FIGURES.items()}, **cost, **_more(report)}
+    cost = {"seconds": seconds, "bytes": None if setting.central else sent}
+    cost |= model.beside if isinstance(model, watching.Watched) else {}
+    return {
+        **job.identity,
+        **{name: _value(report, FIGURES[name]) for name in SHOWN[job.figures]},
+        **cost,
+        **_more(report),
+    }
 
 
-def train(job: Job, data: Split, silos: Silos, fit: Fit | None, tell: Tell) -> Any:
+def train(job: Job, data: Split, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell) -> Any:
     """Fit the setting's model. What a stopped training leaves goes with it: a row is computed as a whole."""
-    federation = api.simulate(data.train, silos, data.kinds)
-    if _central(job.setting):
+    setting = job.setting
+    federation = api.simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
+    if setting.central:
         federation = federation.central()
-    options = {"epochs": job.sizes.epochs, "batch": min(BATCH, federation.rows), **job.setting.options}
+    options = {**setting.sized(job.sizes.epochs, min(map(len, federation.tables.values()))), **setting.options}
+    usual = partial(watching.fit, real=data.train) if setting.watched else api.fit
     with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
-        return (fit or api.fit)(
-            job.setting.algorithm, federation, preset="paper", seed=job.seed, options=options, folder=folder,
+        return (fit or usual)(
+            setting.algorithm, federation, preset=setting.preset, seed=job.seed, options=options, folder=folder,
             progress=lambda progress: tell(progress.stage, _share(progress)),
         )  # fmt: skip
 
 
-def _central(setting: Setting) -> bool:
-    return setting.algorithm != "vtgan"
+def _columns(setting: Setting, held: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[str]] | None:
+    """Columns by silo; None where silos hold rows."""
+    return held if setting.by == "columns" else None
 
 
 def _share(progress: Progress) -> float:

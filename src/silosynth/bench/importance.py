@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 
-from silosynth.bench.common import Experiment, Setting, Silos, Split
+from silosynth.bench.common import Experiment, Setting, Silos
 from silosynth.bench.partitions import blocks, partition
 from silosynth.bench.shapley import importance
+from silosynth.bench.tables import Split
 from silosynth.core.errors import DataError
 
 PARTITIONS = (((2, 0), (0, 2)), ((2, 0), (2, 0)))  # D^2_0 G^0_2 and D^2_0 G^2_0, the two best

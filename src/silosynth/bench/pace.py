@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from silosynth.bench.common import TRAINING, Fit, Job, Silos, Split, splits, train
+from silosynth.bench.common import TRAINING, Fit, Job, Rows, Silos, splits, train
+from silosynth.bench.tables import Split
 
 
 class _Enough(Exception):
@@ -23,7 +24,7 @@ def expected(pending: list[Job], fit: Fit | None = None, seconds: float = 15.0) 
     return sum(pace[job.table] for job in pending) / TRAINING
 
 
-def _pace(job: Job, data: Split, silos: Silos, fit: Fit | None, seconds: float) -> float:
+def _pace(job: Job, data: Split, held: Silos | Rows, fit: Fit | None, seconds: float) -> float:
     """Seconds of one training: those before its longest stage, and that stage's, if it goes on as it began."""
     start = time.perf_counter()
     began: dict[str, tuple[float, float]] = {}  # a stage's first moment and share
@@ -39,7 +40,7 @@ def _pace(job: Job, data: Split, silos: Silos, fit: Fit | None, seconds: float) 
             raise _Enough
 
     try:
-        train(job, data, silos, fit, watch)
+        train(job, data, held, fit, watch)
     except _Enough:
         return guess
     return time.perf_counter() - start

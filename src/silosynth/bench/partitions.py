@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from silosynth.bench.common import Experiment, Setting, Silos, Split
+from silosynth.bench.common import Experiment, Setting, Silos
+from silosynth.bench.tables import Split
 from silosynth.data.partition import in_order
 
 BLOCKS = ((2, 0), (1, 1), (0, 2))  # at the coordinator, in each silo

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from silosynth.algorithms.vtgan.messages import PRESETS, VTGANConfig
-from silosynth.bench.common import BATCH, Row, Sizes, Tell, load
+from silosynth.bench.common import BATCH, Row, Sizes, Tell
 from silosynth.bench.findings import Finding
 from silosynth.bench.inference import attack
 from silosynth.bench.listening import Ear, overhear
 from silosynth.bench.results import SUFFIXES, stamp
+from silosynth.bench.tables import load
 from silosynth.core import files
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError

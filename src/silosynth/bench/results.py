@@ -14,18 +14,20 @@ import numpy as np
 import torch
 
 from silosynth import __version__
+from silosynth.bench import curves
 from silosynth.bench.common import FIGURES, Experiment, Job, Row
 from silosynth.core import files
 from silosynth.core.errors import ConfigError, StorageError
 
 FORM = "silosynth bench"
-DETAIL = ("scores", "skipped")  # in files only
-COSTS = ("seconds", "bytes")
+DETAIL = ("scores", "skipped", "curve")  # in files only
+COSTS = ("seconds", "side by side", "bytes")
 HEADS = {
     "diff. corr.": "Diff.Corr",
     "avg-client": "Avg-cl.",
     "across-client": "Across-cl.",
     "seconds": "s",
+    "side by side": "s side by side",
     "bytes": "MB",
 }
 SUFFIXES = (".json", ".md")
@@ -65,29 +67,26 @@ class Results:
         content = {"form": FORM, "experiment": self.experiment.name, "stamp": stamp(), "rows": self.rows}
         files.write_atomic(self.kept, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
         if self.path != self.kept:
+            drawn = curves.picture(self.rows)
+            if drawn:
+                files.write_atomic(self.path.with_suffix(".svg"), drawn.encode())
             files.write_atomic(self.path, self.markdown().encode())
 
     def markdown(self) -> str:
-        """The means as a Markdown table, with a stamp."""
+        """The means as a Markdown table, with a stamp; then the figures along the trainings, where they were taken."""
         rows = means(self.rows)
-        heads, cells = table(rows)
-        lines = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *cells)]
         about = ", ".join([sizes(rows), *(f"{key} {value}" for key, value in stamp().items())])
-        return f"# {self.experiment.title}\n\n{LEGEND}\n\n" + "\n".join(lines) + f"\n\n{about}\n"
-
-
-LEGEND = (
-    "Accuracy, F1 and AUC: what classifiers lose by learning from synthetic rows, averaged over five. JSD and WD are "
-    "mean distances of columns, the next three norms of correlation differences. 0 is best for all. MB are those "
-    "of all messages of the training."
-)
+        image = "" if self.path is None else self.path.with_suffix(".svg").name
+        along = curves.markdown(self.rows, self.experiment.until, image)
+        parts = [f"# {self.experiment.title}", self.experiment.legend, curves.lined(*table(rows)), about, *along]
+        return "\n\n".join(parts) + "\n"
 
 
 def means(rows: Sequence[Row]) -> list[Row]:
     """The mean over repeats of each setting and table; with several tables also the mean over these.
 
-    Tables are averaged over only for settings that every table has, in the same sizes. A figure is averaged over the
-    rows that have it.
+    The standard deviations of figures over repeats, where there are several, are under "spread". Tables are averaged
+    over only for settings that every table has, in the same sizes. A figure is averaged over the rows that have it.
     """
     by_table = _grouped([{**row, "repeats": 1} for row in rows], ("seed",))
     tables = {row["table"] for row in by_table}
@@ -100,15 +99,18 @@ def means(rows: Sequence[Row]) -> list[Row]:
 def _grouped(rows: Sequence[Row], over: tuple[str, ...]) -> list[Row]:
     """Rows that agree in all but the figures and `over`, averaged; counts are added up."""
     counts = ("repeats",) if over == ("seed",) else ("of",)
-    figures = (*FIGURES, *COSTS)
+    figures = [name for name in (*FIGURES, *COSTS) if any(name in row for row in rows)]
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        key = {k: v for k, v in row.items() if k not in (*figures, *DETAIL, *over, *counts)}
+        key = {k: v for k, v in row.items() if k not in (*figures, *DETAIL, "spread", *over, *counts)}
         groups.setdefault(tuple(key.items()), []).append(row)
     return [
-        {**dict(key), **{c: sum(row[c] for row in own) for c in counts}, **{f: _mean(own, f) for f in figures}}
+        {
+            **dict(key), **{c: sum(row[c] for row in own) for c in counts}, **{f: _mean(own, f) for f in figures},
+            "spread": {f: _spread(own, f) for f in figures if f in FIGURES and over == ("seed",)},
+        }
         for key, own in groups.items()
-    ]
+    ]  # fmt: skip
 
 
 def _mean(rows: Sequence[Row], figure: str) -> float | None:
@@ -116,11 +118,23 @@ def _mean(rows: Sequence[Row], figure: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def _spread(rows: Sequence[Row], figure: str) -> float | None:
+    """Standard deviation of the law that the repeats are drawn from, as estimated from them."""
+    values = [row[figure] for row in rows if row[figure] is not None]
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of averaged rows, for people; sizes that all rows share are left to the title."""
     same = [key for key in ("rows", "epochs", "repeats", "version") if len({row.get(key) for row in rows}) == 1]
-    keys = [key for key in rows[0] if key not in same]
-    return [HEADS.get(key, key) for key in keys], [[shown(key, row.get(key)) for key in keys] for row in rows]
+    keys = [key for key in rows[0] if key not in (*same, "spread")]
+    return [HEADS.get(key, key) for key in keys], [[_cell(row, key) for key in keys] for row in rows]
+
+
+def _cell(row: Row, key: str) -> str:
+    """A value, with its spread where that is known."""
+    spread = row.get("spread", {}).get(key)
+    return shown(key, row.get(key)) + ("" if spread is None else f" ± {spread:.3f}")
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -140,7 +154,7 @@ def shown(key: str, value: Any) -> str:
         return "all" if key == "rows" else ""
     if key == "bytes":
         return f"{value / 1e6:,.1f}"
-    if key == "seconds":
+    if key in ("seconds", "side by side"):
         return f"{value:,.1f}"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 

@@ -10,9 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from silosynth.bench.common import Experiment, Setting, Silos, Split
+from silosynth.bench.common import Experiment, Setting, Silos
 from silosynth.bench.importance import PARTITIONS
 from silosynth.bench.partitions import blocks, partition
+from silosynth.bench.tables import Split
 from silosynth.core.errors import DataError
 
 COUNTS = (2, 3, 4, 5)

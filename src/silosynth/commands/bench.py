@@ -21,6 +21,10 @@ EXPERIMENTS = {
     "importance": "VT-GAN with columns divided by their importance (its paper's figures 9 and 10).",
     "silos": "VT-GAN with two to five silos and two sizes of generator (its paper's figures 11 and 12).",
 }
+BY_ROWS = {
+    "copies": "GDTS with a full copy of the table in every silo (its paper's table I and figure 5).",
+    "odd": "GDTS with a silo that repeats a single row (its paper's table II and figure 6).",
+}
 EPILOG = """Example: silosynth bench {name} --table adult --rows 5000 --epochs 50 --out {name}.md
 
 Without a data set at hand: silosynth bench {name} --table demo"""
@@ -34,12 +38,20 @@ Rows = Annotated[
     typer.Option("--rows", min=1, help="Rows of each table, a fifth of them held out. Default: 1500."),
 ]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs of each training. Default: 10.")]
-Repeats = Annotated[int | None, typer.Option("--repeats", min=1, help="Trainings of each setting. Default: 1.")]
+Repeats = Annotated[
+    int | None,
+    typer.Option("--repeats", "--seeds", min=1, help="Trainings of each setting, with a seed each. Default: 1."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the first repeat; others count up from it.")]
 Paper = Annotated[
     bool,
     typer.Option("--paper", help="The paper's sizes: five tables, all rows, 300 epochs, three repeats. Takes days."),
 ]
+PaperByRows = Annotated[
+    bool,
+    typer.Option("--paper", help="The paper's sizes: four tables, 50000 rows, 500 epochs, three repeats. Takes days."),
+]
+Silos = Annotated[int, typer.Option("--silos", min=2, help="How many silos; the paper has five.")]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="File to write, .json or .md, row by row; rows that are in it stay as they are."),
@@ -53,6 +65,8 @@ def register(app: typer.Typer) -> None:
     )
     for name, about in EXPERIMENTS.items():
         group.command(name, help=about, epilog=EPILOG.format(name=name))(_command(name))
+    for name, about in BY_ROWS.items():
+        group.command(name, help=about, epilog=EPILOG.format(name=name))(_by_rows(name))
     group.command("reconstruction", epilog=EPILOG.format(name="reconstruction"))(reconstruction)
     app.add_typer(group, name="bench", no_args_is_help=True)
 
@@ -78,7 +92,7 @@ def reconstruction(
         say.on_interrupt = "Nothing is kept." if out is None else f"The rows of settings that ended are in {out}."
         found: list[dict[str, Any]] = []
         with say.progress("reconstruction") as tell:
-            for row in attacks.rows(_sizes(paper, table, rows, epochs, repeats, seed), tell):
+            for row in attacks.rows(_sizes(None, paper, table, rows, epochs, repeats, seed), tell):
                 found.append(row)
                 say.note(f"{row['table']} · {row['setting']} · {row['attack']}: {attacks.cells(row)[4]}")
                 if out is not None:
@@ -91,12 +105,14 @@ def reconstruction(
 
 
 def _sizes(
-    paper: bool, tables: list[str] | None, rows: int | None, epochs: int | None, repeats: int | None, seed: int
-) -> Sizes:
+    experiment: Experiment | None, paper: bool, tables: list[str] | None, rows: int | None, epochs: int | None,
+    repeats: int | None, seed: int,
+) -> Sizes:  # fmt: skip
     """The paper's sizes or the small ones, but for what is given."""
     from silosynth.bench import common
 
-    base = common.PAPER if paper else common.SMALL
+    published = common.PAPER if experiment is None else experiment.paper
+    base = published if paper else common.SMALL
     return replace(
         base, tables=tuple(tables or base.tables), rows=rows or base.rows, epochs=epochs or base.epochs,
         repeats=repeats or base.repeats, seed=seed,
@@ -119,8 +135,32 @@ def _command(name: str) -> Callable[..., None]:
         with session(as_json, quiet, debug) as say:
             from silosynth.bench import results
 
-            sizes = _sizes(paper, table, rows, epochs, repeats, seed)
             experiment: Experiment = importlib.import_module(f"silosynth.bench.{name}").EXPERIMENT
+            sizes = _sizes(experiment, paper, table, rows, epochs, repeats, seed)
+            perform(say, sizes, results.Results(experiment, out), warn=paper)
+
+    return bench
+
+
+def _by_rows(name: str) -> Callable[..., None]:
+    def bench(
+        table: Tables = None,
+        rows: Rows = None,
+        epochs: Epochs = None,
+        silos: Silos = 5,
+        repeats: Repeats = None,
+        seed: Seed = 0,
+        paper: PaperByRows = False,
+        out: Out = None,
+        as_json: Json = False,
+        quiet: Quiet = False,
+        debug: Debug = False,
+    ) -> None:
+        with session(as_json, quiet, debug) as say:
+            from silosynth.bench import results
+
+            experiment: Experiment = importlib.import_module(f"silosynth.bench.{name}").experiment(silos)
+            sizes = _sizes(experiment, paper, table, rows, epochs, repeats, seed)
             perform(say, sizes, results.Results(experiment, out), warn=paper)
 
     return bench
@@ -163,7 +203,8 @@ def _compute(say: Session, pending: list[Job], results: Results) -> None:
     with say.progress(results.experiment.name) as tell:
         for job, row in zip(pending, common.each(pending, tell=tell), strict=True):
             results.add(row)
-            figures = [f"{name} {shown(name, row[name])}" for name in (*common.FIGURES, "seconds")]
+            names = [name for name in (*common.FIGURES, "seconds", "side by side") if name in row]
+            figures = [f"{name} {shown(name, row[name])}" for name in names]
             say.note(f"{job.title}: {', '.join(figures)}")
 
 
@@ -176,6 +217,6 @@ def _show(say: Session, wanted: list[Job], results: Results) -> None:
     say.facts |= {} if results.path is None else {"path": results.path}
     if averaged:
         say.show(f"{results.experiment.title}: {sizes(averaged)}\n\n{text(averaged)}\n")
-        say.note("Accuracy, F1, AUC: lost by learning from synthetic rows. 0 is best for all figures.")
+        say.note(results.experiment.legend)
     if results.path is not None and averaged:
         say.note(f"Written to {results.path}")

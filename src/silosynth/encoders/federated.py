@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from silosynth.encoders.column import (
 from silosynth.encoders.mode_specific import ModeConfig, ModeEncoder, fit_mode_encoder
 from silosynth.encoders.quantile import Quantile
 
+Level = TypeVar("Level", bound="str | int | float | bool")
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
 
 
@@ -160,12 +162,12 @@ def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig) -> Me
     told = [summary.encoder for summary in summaries if isinstance(summary.encoder, CategoricalEncoder)]
     rows = [summary.counts.clamp(min=0).tolist() for summary in summaries]
     of = [dict(zip(encoder.kept, counts, strict=False)) for encoder, counts in zip(told, rows, strict=True)]
-    names = tuple(dict.fromkeys(name for counts in of for name in counts))
+    names = _in_order([encoder.kept for encoder in told])
     least = least_rows(names, config)
-    kept = tuple(name for name in names if sum(counts.get(name, 0) for counts in of) >= least)
-    rare = any(encoder.rare for encoder in told) or len(kept) < len(names)
+    kept = tuple(name for name in names if least <= 1 or sum(counts.get(name, 0) for counts in of) >= least)
     missing = any(encoder.missing for encoder in told)
-    text = all(encoder.text for encoder in told if encoder.kept)
+    rare = any(encoder.rare for encoder in told) or len(kept) < len(names) or not (kept or missing)
+    text = all(encoder.text for encoder in told)
     if rare and not kept and not text:
         raise no_level_is_common(told[0].name, least, sum(map(sum, rows)), len(names))
     merged = CategoricalEncoder(told[0].name, told[0].dtype, kept, text, rare, missing)
@@ -177,3 +179,21 @@ def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig) -> Me
         if rare:
             counts_PL[i, len(kept)] = sum(counts) - counts_PL[i].sum()
     return Merged(merged, counts_PL, None)
+
+
+def _in_order(known: Sequence[Sequence[Level]]) -> tuple[Level, ...]:
+    """All silos' levels: sorted if every silo's are; if not, each behind the one that it follows where it first comes.
+
+    So an order that silos declared for their categories stays.
+    """
+    every = {level for levels in known for level in levels}
+    if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):
+        return tuple(sorted(every))
+    found: list[Level] = []
+    for levels in known:
+        place = 0
+        for level in levels:
+            if level not in found:
+                found.insert(place, level)
+            place = found.index(level) + 1
+    return tuple(found)

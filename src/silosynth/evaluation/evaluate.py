@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from silosynth.core.errors import ConfigError
+from silosynth.evaluation.classifiers import GDTS, VTGAN, Classifier
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables
 from silosynth.evaluation.disclosure import exact_copies, neighbours
 from silosynth.evaluation.downstream import HOLDOUT_NEEDED, downstream
@@ -22,6 +23,7 @@ from silosynth.evaluation.scores import Progress, Report, Rows, Score, Skipped
 from silosynth.evaluation.two_sample import Separation, separate, two_sample_auc
 
 MAX_ROWS = 100_000
+GAN = {"gan": VTGAN, "gdts": GDTS}  # figures of one paper -> its classifiers
 QUICK_OUTPUTS = 150  # boosters per table that the paper's utility may train in a quick evaluation
 
 
@@ -47,7 +49,7 @@ def evaluate(
     ledger: Sequence[Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
     max_rows: int = MAX_ROWS,
-    figures: Literal["quick", "all", "gan"] = "quick",
+    figures: Literal["quick", "all", "gan", "gdts"] = "quick",
 ) -> Report:
     """Measure how faithful, useful and disclosive a synthetic table is.
 
@@ -64,14 +66,15 @@ def evaluate(
         progress: called with the name of a stage and the share of the work done.
         max_rows: larger tables are evaluated on a random subset of this many rows (exact copies on all of them).
         figures: "quick" leaves SiloFuse's utility out where it takes long; "all" computes it in any case, and the
-            figures of the VT-GAN paper; "gan" computes only these, beside column shapes and pair trends.
+            figures of the VT-GAN paper; "gan" computes only these, beside column shapes and pair trends; "gdts" the
+            same with the four classifiers of the GDTS paper.
 
     Raises:
         DataError: the tables cannot be compared; the message names the column, the table and the remedy.
         ConfigError: an option is not valid.
     """
-    if figures not in ("quick", "all", "gan"):
-        raise ConfigError("figures must be 'quick', 'all' or 'gan'", figures)
+    if figures not in ("quick", "all", *GAN):
+        raise ConfigError("figures must be 'quick', 'all', 'gan' or 'gdts'", figures)
     if max_rows < 1:
         raise ConfigError("max_rows must be at least 1", max_rows)
     tell: Progress = progress or (lambda stage, share: None)
@@ -84,19 +87,19 @@ def evaluate(
     position = None if target is None else check_target(target, fields)
     streams = np.random.default_rng(seed).spawn(9)
     holdouts = coded.get("hold-out")
-    copies = [] if figures == "gan" else exact_copies(coded["training"], holdouts, coded["synthetic"], streams[0])
+    copies = [] if figures in GAN else exact_copies(coded["training"], holdouts, coded["synthetic"], streams[0])
     tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
 
     tell("fidelity", 0.05)
     compared = compare(tables.train, tables.synthetic, streams[3])
     floor = _floor(tables, streams[3])
     results = [*column_shape(compared, floor), *pair_trend(compared, floor, owners)]
-    if figures != "gan":
+    if figures not in GAN:
         results += _general(tables, compared, floor, position, figures, streams, tell)
         results += [*copies, *neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])]
     if figures != "quick":
         tell("figures of GAN papers", 0.92 if figures == "all" else 0.4)
-        results += _gan(tables, compared, floor, position, owners, streams[8])
+        results += _gan(tables, compared, floor, position, owners, GAN.get(figures, VTGAN), streams[8])
     report = Report(
         scores=tuple(r for r in results if isinstance(r, Score)),
         skipped=tuple(r for r in results if isinstance(r, Skipped)),
@@ -150,10 +153,11 @@ def _gan(
     floor: Floor | None,
     target: int | None,
     owners: Sequence[str | None],
+    classifiers: Sequence[Classifier],
     rng: np.random.Generator,
 ) -> list[Score | Skipped]:
-    """The figures of the VT-GAN paper."""
-    found = classifier_differences(tables.train, tables.holdout, tables.synthetic, target, rng)
+    """The figures of the papers on tabular GANs."""
+    found = classifier_differences(tables.train, tables.holdout, tables.synthetic, target, rng, classifiers)
     pair, samples = (tables.train, tables.synthetic), (tables.real_a, tables.real_b)
     return [*found, *similarity(compared, floor, pair, samples, owners, rng)]
 

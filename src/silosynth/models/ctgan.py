@@ -135,6 +135,10 @@ class ConditionalGAN:
         """What silos that train the same model average, in any part."""
         return {"generator": self.generator.network, "critic": self.critic.network}
 
+    def given(self, part: int, parts: int) -> dict[str, torch.nn.Module]:
+        """What a part starts from: the same."""
+        return self.networks(part, parts)
+
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.generator.restore(state["generator"])

@@ -1,8 +1,8 @@
 """An autoencoder of whole rows and a generative model of its latents, in one place: SiloFuse's networks for one table.
 
 Made for silos that hold different rows and average what they learn: training goes in parts, each part trains one
-network, and `networks` says which. First the autoencoder; then, in one part, mean and scale of its latents; then the
-flow.
+network, and `networks` says which; it starts from averages of that and of what was trained before (`given`). First the
+autoencoder; then, in one part, mean and scale of its latents; then the flow.
 
 Shapes: N training rows, C columns with levels, S scores, K levels, L latents.
 """
@@ -26,6 +26,7 @@ from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches
 
 _CALIBRATED_BY = 2**24  # numbers held at once while marginals are matched: 64 MB, also with 10 000 levels
+STAGES = 3  # autoencoder, moments, flow; parts at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,12 @@ class LatentTable:
 
     def networks(self, part: int, parts: int) -> dict[str, nn.Module]:
         """What part ``part`` trains."""
-        stage = self._stage(part, parts)
-        return {("coder", "moments", "flow")[stage]: (self.coder, self.moments, self.flow.network)[stage]}
+        return dict(list(self.given(part, parts).items())[-1:])
+
+    def given(self, part: int, parts: int) -> dict[str, nn.Module]:
+        """What it starts from: that, and what parts before have trained."""
+        networks = {"coder": self.coder, "moments": self.moments, "flow": self.flow.network}
+        return dict(list(networks.items())[: self._stage(part, parts) + 1])
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` parts; those of a network divide its steps equally."""
@@ -147,7 +152,7 @@ class LatentTable:
         self.x_NL, self.calibration = None, None
 
     def _first(self, parts: int) -> int:
-        return max(1, round(self.config.first * parts))
+        return max(1, min(round(self.config.first * parts), parts - STAGES + 1))
 
     def _stage(self, part: int, parts: int) -> int:
         """0: autoencoder, 1: moments, 2: flow."""

@@ -198,26 +198,27 @@ def _average(
 def present(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> list[str]:
     """Who takes part in a round: ``participation`` of the silos are asked, each of them is away by ``absence``.
 
-    One is always there.
+    One is always there; under secure aggregation as many as it takes.
     """
-    asked = rng.permutation(len(roster))[: max(1, round(config.participation * len(roster)))]
-    there = [i for i in asked if rng.random() >= config.absence] or [int(asked[0])]
-    return [roster.parties[i] for i in sorted(there)]
+    least = LEAST if config.secure else 1
+    asked = rng.permutation(len(roster))[: max(least, round(config.participation * len(roster)))]
+    there = [i for i in asked if rng.random() >= config.absence]
+    return [roster.parties[i] for i in sorted(there if len(there) >= least else asked[:least])]
 
 
 def _round(
     active: Sequence[str], weight: dict[str, float], model: LocalModel, number: int, config: GDTSConfig
 ) -> Conversation[None]:
     """One round: all train, then tell what they have learnt, themselves or in a sum."""
-    before_W = weights_of(model, number, config.rounds)
-    train = Train(number, before_W)
+    networks = model.networks(number, config.rounds)
+    width, train = len(weights_of(networks)), Train(number, weights_of(model.given(number, config.rounds)))
     yield Exchange({party: train for party in active})
     asks = {party: Send(number, weight[party]) for party in active}
     if config.secure:
-        mean_W = (yield from secure_sum(asks, number, len(before_W))).mean()
+        mean_W = (yield from secure_sum(asks, number, width)).mean()
     else:
-        mean_W = yield from averaged(asks, len(before_W))
-    put_weights(model, number, config.rounds, mean_W.float())
+        mean_W = yield from averaged(asks, width)
+    put_weights(networks, mean_W.float())
 
 
 def averaged(asks: dict[str, Send], width: int) -> Conversation[Tensor]:

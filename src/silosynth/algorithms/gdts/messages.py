@@ -19,7 +19,7 @@ from silosynth.encoders.column import Encoder, EncoderConfig
 from silosynth.encoders.federated import Summary
 from silosynth.encoders.mode_specific import ModeConfig
 from silosynth.models.ctgan import CTGANConfig
-from silosynth.models.latent_table import LatentTableConfig
+from silosynth.models.latent_table import STAGES, LatentTableConfig
 from silosynth.privacy.events import Event
 from silosynth.privacy.sealed import Envelope
 
@@ -69,6 +69,8 @@ class GDTSConfig(Struct):
             raise ConfigError("Option 'delta' is at least 0 and below 1/2", self.delta)
         if self.numbers == "noised" and math.isinf(self.epsilon):
             raise ConfigError("Noised histograms need a finite epsilon", self.epsilon, "Set epsilon = 1.0.")
+        if self.generator == "diffusion" and self.rounds < STAGES:
+            raise ConfigError(f"Generator 'diffusion' is trained in {STAGES} rounds or more", self.rounds)
         if self.mode == "md":
             self._check_md()
 
@@ -153,7 +155,7 @@ class Prepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class Train(Message):
-    """Take these weights (W,) for part ``part``, and train it."""
+    """Take these weights (W,), of what was trained before part ``part`` and of what it trains, and train it."""
 
     part: int
     weights_W: Tensor

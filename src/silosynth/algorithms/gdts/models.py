@@ -18,10 +18,13 @@ from silosynth.models.latent_table import LatentTable
 
 
 class LocalModel(TableModel, Protocol):
-    """A model whose training in parts says which networks each part trains."""
+    """A model whose training in parts says which networks each part trains, and which it starts from."""
 
     def networks(self, part: int, parts: int) -> Mapping[str, nn.Module]:
         """What part ``part`` trains."""
+
+    def given(self, part: int, parts: int) -> Mapping[str, nn.Module]:
+        """What it starts from: these, and what earlier parts have trained, as it was averaged."""
 
 
 def make_model(
@@ -42,18 +45,17 @@ def make_model(
     return LatentTable(coded, config.diffusion, streams, device, rows, counts_K)
 
 
-def weights_of(model: LocalModel, part: int, parts: int) -> Tensor:
-    """All numbers (W,) of the networks of a part, batch normalisation's running statistics included."""
-    return flatten(_state(model, part, parts))
+def weights_of(networks: Mapping[str, nn.Module]) -> Tensor:
+    """All numbers (W,) of some networks, batch normalisation's running statistics included."""
+    return flatten(_state(networks))
 
 
-def put_weights(model: LocalModel, part: int, parts: int, weights_W: Tensor) -> None:
+def put_weights(networks: Mapping[str, nn.Module], weights_W: Tensor) -> None:
     """Put them back; networks keep what is not averaged, such as counts of batches."""
-    state = unflatten(weights_W, _state(model, part, parts))
-    for name, network in model.networks(part, parts).items():
+    state = unflatten(weights_W, _state(networks))
+    for name, network in networks.items():
         network.load_state_dict({key.split("/", 1)[1]: x for key, x in state.items() if key.startswith(f"{name}/")})
 
 
-def _state(model: LocalModel, part: int, parts: int) -> dict[str, Any]:
-    networks = model.networks(part, parts)
+def _state(networks: Mapping[str, nn.Module]) -> dict[str, Any]:
     return {f"{name}/{key}": x for name, network in networks.items() for key, x in network.state_dict().items()}

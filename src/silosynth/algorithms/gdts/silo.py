@@ -111,11 +111,11 @@ class Silo(Party):
 
     def _train(self, ask: Train) -> None:
         model = self._trainee(ask)
-        put_weights(model, ask.part, self.config.rounds, ask.weights_W)
+        put_weights(model.given(ask.part, self.config.rounds), ask.weights_W)
         model.train(ask.part, self.config.rounds)
 
     def _send(self, ask: Send) -> Message:
-        weights_W = weights_of(self._trainee(ask), ask.part, self.config.rounds)
+        weights_W = weights_of(self._trainee(ask).networks(ask.part, self.config.rounds))
         return self.masker.mask(weights_W, ask.weight, ask.part) if self.config.secure else Trained(weights_W)
 
     # Mode "md".

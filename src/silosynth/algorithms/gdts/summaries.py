@@ -3,9 +3,9 @@
 Categories: the noised count of each level. A level's name is a release of its own, since it is told only where a row
 holds it: with ``delta`` above zero, names are told from a noised count upwards, that a single row reaches with that
 probability at most. The rest of the rows, by the noised number of all, is told to hold *rare* levels where it is
-clearly more than noise: that costs nothing more. With ``delta`` 0 all names are told (the paper). Then noise on the
-counts protects nobody whose category is named for them alone: no event is claimed, and the ledger shows the message as
-un-noised.
+clearly more than noise: that costs nothing more. That there are false and true is no secret: they take no threshold.
+With ``delta`` 0 all names are told (the paper). Then noise on the counts protects nobody whose category is named for
+them alone: no event is claimed, and the ledger shows the message as un-noised.
 
 Numbers: an encoder fitted to the silo's own rows, without noise (the paper), or a noised histogram between declared
 bounds, from which encoders are fitted all the same.
@@ -16,6 +16,7 @@ Shapes: L levels of a column.
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import torch
@@ -62,16 +63,20 @@ def _noised_category(
     codes = torch.where(column.missing, absent, column.values)
     counts, what = torch.bincount(codes, minlength=absent + 1), f"counts of the levels of column {column.name!r}"
     places = tuple(range(absent + 1))
-    if config.delta:
+    if config.delta and column.dtype != "bool":  # that there are false and true, and no missing values, is no secret
         places, counts, event = noised_levels(places, counts, config.epsilon, config.delta, what, rng)
     else:
-        counts, event = noised_counts(counts, config.epsilon, what, rng)
+        places = places if counts[absent] else places[:-1]
+        counts, event = noised_counts(counts[: len(places)], config.epsilon, what, rng)
     of = dict(zip(places, counts.tolist(), strict=True))
     missing = of.pop(absent, None)
+    if column.dtype == "bool":  # at least the one that most rows hold; the other where there seems to be a row
+        most = max(of, key=lambda place: of[place])
+        of = {place: count for place, count in of.items() if count > 0 or place == most}
     named = {levels[place]: count for place, count in of.items()}
     rest = rows - sum(of.values()) - (missing or 0)
-    sums = math.sqrt(2 * (len(of) + 2)) / config.epsilon  # about the standard deviation of the noise in it
-    return of_counts(column, dict(sorted(named.items())), rest if rest > 4 * sums else None, missing), event
+    clearly = _clearly(len(of) + 2, config)
+    return of_counts(column, named, rest if rest > clearly else None, missing), event
 
 
 def _noised_number(
@@ -84,10 +89,21 @@ def _noised_number(
             (schema.low, schema.high),
             f'Declare them in every silo, schema={{"{column.name}": {{"low": …, "high": …}}}}, or set numbers="exact".',
         )
-    present, absent = column.values[~column.missing], int(column.missing.sum())
-    bins, what = config.bins, f"a histogram of column {column.name!r}"
-    counts, event = noised_histogram(present.double(), schema.low, schema.high, bins, config.epsilon, what, rng)
-    missing, second = noised_counts(
-        torch.tensor([absent]), config.epsilon, f"missing values of column {column.name!r}", rng
-    )
-    return of_bins(column, schema, counts, max(0, int(missing[0]))), [e for e in (event, second) if e is not None]
+    values, what = column.values[~column.missing].double(), f"a histogram of column {column.name!r}"
+    counts, event = noised_histogram(values, schema.low, schema.high, config.bins, config.epsilon, what, rng)
+    if not _optional(column):
+        return of_bins(column, schema, counts, None), [event] if event else []
+    what = f"missing values of column {column.name!r}"
+    absent, second = noised_counts(column.missing.sum()[None], config.epsilon, what, rng)
+    missing = int(absent[0]) if int(absent[0]) > _clearly(1, config) else None
+    return of_bins(column, schema, counts, missing), [e for e in (event, second) if e is not None]
+
+
+def _optional(column: Column) -> bool:
+    """Whether the column's dtype holds missing values; where it holds none, that is known to everybody."""
+    return re.fullmatch(r"bool|u?int\d+", column.dtype) is None
+
+
+def _clearly(counts: int, config: GDTSConfig) -> float:
+    """What a sum of so many noised counts exceeds where it is clearly more than noise: 4 standard deviations, about."""
+    return 4 * math.sqrt(2 * counts) / config.epsilon

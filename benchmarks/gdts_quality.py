@@ -1,0 +1,97 @@
+"""GDTS's two experiments at bench size: a full copy in every silo, and a silo that repeats one row (tables I and II).
+
+    python benchmarks/gdts_quality.py                             # Adult 40k/8k and NSL-KDD 20k/5k, 50 epochs, seed 0
+    python benchmarks/gdts_quality.py --tables adult --experiments odd --settings fl md --seeds 0 1 2
+
+The settings, the figures and both counts of time are those of `silosynth bench copies` and `silosynth bench odd`; so
+are the epochs of each setting (`silosynth.bench.horizontal`). Each result replaces its own row of what was kept before.
+Beside the rows: means and standard deviations over seeds, and a picture of the figures along the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import common
+import numpy as np
+
+import silosynth as ss
+from silosynth.bench import copies, curves, odd, results
+from silosynth.bench.common import Experiment, Job, Sizes, jobs, measure
+from silosynth.bench.tables import Split
+
+NAME = "gdts_quality"
+TABLES = {"adult": (40_000, 8_000), "intrusion_nsl_kdd_20pct": (20_000, 5_000)}  # training rows, held out
+EXPERIMENTS = {e.name: e for e in (copies.EXPERIMENT, odd.EXPERIMENT)}
+SETTINGS = list(dict.fromkeys(str(s.labels["setting"]) for e in EXPERIMENTS.values() for s in e.settings))
+HIDDEN = ("scores", "skipped", "curve", "version", "machine")  # in the JSON file only
+
+
+def split(table: str, rows: int | None, seed: int) -> Split:
+    """Random rows of a table: as many as `TABLES` says, or ``rows`` to train on and as large a share held out."""
+    train, held = TABLES[table]
+    train, held = (train, held) if rows is None else (rows, max(2, rows * held // train))
+    frame, info = common.table(table), ss.datasets.info(table)
+    order = np.random.default_rng(seed).permutation(len(frame))[: train + held]
+    parts = (frame.iloc[order[:train]].reset_index(drop=True), frame.iloc[order[train:]].reset_index(drop=True))
+    kinds = {column: kind for column, kind in info.kinds.items() if column in frame.columns}
+    return Split(*parts, info.target, kinds)
+
+
+def run(experiment: Experiment, job: Job, data: Split) -> dict[str, Any]:
+    """Train one setting, and evaluate it on the rows that were held out."""
+    stamp = common.stamp()
+    row = {"experiment": experiment.name} | measure(job, data) | {k: stamp[k] for k in ("commit", "machine")}
+    return row | {"rows": len(data.train)}
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--experiments", nargs="+", default=list(EXPERIMENTS), choices=list(EXPERIMENTS))
+    parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--rows", type=int, help="of training, instead of 40 000 and 20 000")
+    parser.add_argument("--epochs", type=int, default=50)
+    options = parser.parse_args()
+    for table in options.tables:
+        for seed in options.seeds:
+            data = split(table, options.rows, seed)
+            for experiment in map(EXPERIMENTS.__getitem__, options.experiments):
+                sizes = Sizes((table,), len(data.train) + len(data.holdout), options.epochs, 1, seed)
+                for job in jobs(experiment, sizes):
+                    if job.setting.labels["setting"] in options.settings:
+                        keep(run(experiment, job, data))
+
+
+def keep(row: dict[str, Any]) -> None:
+    """Put a row in the place of the one before, and write all rows, their means, and a picture."""
+    rows = list(({_key(old): old for old in common.kept(NAME)} | {_key(row): row}).values())
+    common.keep(NAME, rows, HIDDEN, _means(rows))
+    for name in {row["experiment"] for row in rows}:
+        drawn = curves.picture([row for row in rows if row["experiment"] == name])
+        (common.RESULTS / f"{NAME}_{name}.svg").write_text(drawn, encoding="utf-8")
+
+
+def _means(rows: list[dict[str, Any]]) -> str:
+    """Means and standard deviations over seeds, experiment by experiment, and the figures read off at equal times."""
+    parts = []
+    for name, experiment in EXPERIMENTS.items():
+        own = [row for row in rows if row["experiment"] == name]
+        bare = [{k: v for k, v in row.items() if k not in ("experiment", "commit", "machine")} for row in own]
+        means = [mean for mean in results.means(bare) if mean["table"] != "mean"] if own else []
+        if means:
+            image = f"{NAME}_{name}.svg"
+            parts += [f"# {experiment.title}", experiment.legend, curves.lined(*results.table(means))]
+            parts += curves.markdown(bare, experiment.until, image, points=False)
+    return "\n\n".join(parts)
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["experiment"], row["table"], row["setting"], row["seed"]
+
+
+if __name__ == "__main__":
+    main()

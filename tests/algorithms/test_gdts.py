@@ -1,0 +1,665 @@
+"""GDTS driven by hand: weights, averages and gradients against slow versions, and who is told what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import silosynth as ss
+from silosynth.algorithms.gdts import conversation, md, summaries
+from silosynth.algorithms.gdts import messages as gdts
+from silosynth.algorithms.gdts.models import weights_of
+from silosynth.algorithms.gdts.silo import Silo
+from silosynth.algorithms.gdts.weights import figure_4, weights
+from silosynth.catalog import ALGORITHMS
+from silosynth.core.conversation import Exchange
+from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
+from silosynth.core.messages import Message, Release
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import CategoricalEncoder
+from silosynth.encoders.federated import Merged
+from silosynth.models.averaging import flatten
+from silosynth.models.gan import one_hot
+from silosynth.privacy.accounting import statement
+from silosynth.privacy.rounds import Masked
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.wire import decode, encode, pack
+
+CPU = torch.device("cpu")
+SIZES = {
+    "ctgan.generator": [10],
+    "ctgan.critic": [10],
+    "ctgan.noise": 5,
+    "ctgan.batch": 16,
+    "ctgan.epochs": 2,
+    "ctgan.least_rounds": 6,
+    "ctgan.encoders.modes": 3,
+    "diffusion.steps": 20,
+    "diffusion.hidden": [16],
+    "diffusion.latent.width": 16,
+    "diffusion.latent.steps": 12,
+    "diffusion.latent.sample_steps": 3,
+    "rounds": 3,
+    "epsilon": 50.0,
+}
+ROWS = {"a": range(50), "b": range(50, 110), "c": range(110, 140)}
+
+
+def table(rows: int = 140) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(
+        {
+            "city": pd.Categorical(rng.choice(["Bern", "Oslo", "Rome"], rows, p=[0.5, 0.3, 0.2])),
+            "income": rng.normal(50, 9, rows),
+            "visits": rng.poisson(40, rows).astype("int32"),
+            "ill": rng.random(rows) < 0.3,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D"),
+        }
+    )
+
+
+class Play:
+    """Silos and a coordinator, driven by hand; every message through the wire form, and noted."""
+
+    def __init__(self, data: pd.DataFrame | None = None, rows=None, **options) -> None:
+        self.federation = ss.simulate(table() if data is None else data, rows=ROWS if rows is None else rows)
+        self.roster = self.federation.roster
+        self.config = ALGORITHMS["gdts"].configure("fast", SIZES | options)
+        self.streams = Streams(0).child("coordinator")
+        seat = seats(self.roster, Streams(0).child("seats"))
+        self.silos = {
+            name: Silo(held, self.federation.schemas[name], seat[name], Streams(0).child("party", name), CPU)
+            for name, held in self.federation.tables.items()
+        }
+        self.said: list[tuple[str, Message, Message]] = []
+
+    def drive(self, talk):
+        got = None
+        while True:
+            try:
+                step = talk.send(got)
+            except StopIteration as end:
+                return end.value
+            got = {}
+            if isinstance(step, Exchange):
+                for name, ask in step.asks.items():
+                    got[name] = decode(encode(self.silos[name].answer(decode(encode(ask)))))
+                    self.said.append((name, ask, got[name]))
+
+    def begin(self) -> conversation.Known:
+        return self.drive(conversation._begin(self.roster, self.config, self.streams))
+
+    def train(self) -> dict:
+        return self.drive(conversation.coordinate(self.roster, self.config, self.streams, CPU))
+
+    def model(self, about: conversation.Known):
+        return about.model(self.config, self.streams, CPU)
+
+    def asked(self, kind: type) -> list[tuple[str, Message, Message]]:
+        return [said for said in self.said if isinstance(said[1], kind)]
+
+    def rounds(self) -> list[dict[str, torch.Tensor]]:
+        """What each silo answered `Send` with, round by round."""
+        found: list[dict[str, torch.Tensor]] = [{} for _ in range(self.config.rounds)]
+        for name, ask, reply in self.asked(gdts.Send):
+            found[ask.part][name] = reply.weights_W
+        return found
+
+
+def fit(data=None, rows=None, schema=None, **options) -> ss.Model:
+    federation = ss.simulate(table() if data is None else data, rows=ROWS if rows is None else rows, schema=schema)
+    return ss.fit("gdts", federation, preset="fast", options=SIZES | options, progress=False)
+
+
+# Weights.
+
+
+def column_of(counts=None, drawn=None) -> Merged:
+    encoder = CategoricalEncoder("x", "str", ("u", "v"), True, False, False)
+    if counts is not None:
+        return Merged(encoder, torch.tensor(counts), None)
+    return Merged(encoder, torch.zeros(len(drawn), 1), tuple(np.array(part, dtype=float) for part in drawn))
+
+
+def test_the_papers_weights_are_those_computed_by_hand():
+    """Three silos of 10, 10 and 20 rows; a category with counts, and a number that is 0 or 4."""
+    columns = [column_of(counts=[[10, 0], [5, 5], [0, 20]]), column_of(drawn=[[0, 0], [0, 4], [4, 4, 4, 4]])]
+
+    def jsd(p, q):
+        m = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+        both = [sum(a * math.log2(a / c) for a, c in zip(x, m, strict=True) if a > 0) for x in (p, q)]
+        return math.sqrt(sum(both) / 2)
+
+    of_category = [jsd(p, (15 / 40, 25 / 40)) for p in ((1, 0), (0.5, 0.5), (0, 1))]
+    of_number = [4 * 5 / 8, 4 * 1 / 8, 4 * 3 / 8]  # of all eight drawn, three are 0: |F - G| between 0 and 4, times 4
+    step_1 = [[s / sum(column) for s in column] for column in (of_category, of_number)]
+    step_2 = [step_1[0][i] + step_1[1][i] for i in range(3)]
+    step_3 = [n / 40 * (1 - ss_i / sum(step_2)) for n, ss_i in zip((10, 10, 20), step_2, strict=True)]
+    step_4 = [math.exp(sd) / sum(math.exp(x) for x in step_3) for sd in step_3]
+    assert weights("paper", columns, [10, 10, 20]) == pytest.approx(step_4, abs=1e-9)
+
+
+def test_where_no_silo_differs_all_are_equally_far():
+    same = [column_of(counts=[[3, 7]] * 3), column_of(drawn=[[1, 1]] * 3), column_of(drawn=[[], [], []])]
+    for kind in ("paper", "sharp", "rows", "equal"):
+        assert weights(kind, same, [5, 5, 5]) == pytest.approx([1 / 3] * 3)
+    assert np.isfinite(figure_4(np.zeros((3, 2)), np.array([0.2, 0.3, 0.5]))).all()
+    assert weights("sharp", same, [10, 20, 70]) == pytest.approx([0.1, 0.2, 0.7])
+
+
+@pytest.mark.parametrize("kind", ["paper", "sharp", "rows", "equal"])
+def test_one_silo_or_a_silo_without_rows_is_no_problem(kind):
+    assert weights(kind, [column_of(counts=[[3, 7]])], [10]) == [1.0]
+    assert sum(weights(kind, [column_of(counts=[[0, 0], [0, 9]])], [-3, 9])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("kind", "most", "least"), [("sharp", 0.2, 0.0), ("rows", 0.81, 0.79), ("paper", 0.4, 0.2)])
+def test_a_silo_of_one_row_repeated_weighs_what_the_rule_says(kind, most, least):
+    """The paper's case: four silos of alike rows, and one of 40 000 times the same row."""
+    rows = {name: range(250 * i, 250 * i + 250) for i, name in enumerate("abcd")} | {"odd": [7] * 4000}
+    found = Play(table(1000), rows, weights=kind, epsilon=math.inf).begin().weights
+    assert least <= found[-1] <= most and sum(found) == pytest.approx(1)
+    assert max(found[:-1]) < 1.5 * min(found[:-1])
+
+
+@pytest.mark.parametrize("kind", ["paper", "sharp", "rows"])
+def test_copies_of_one_table_weigh_the_same(kind):
+    found = Play(rows={name: range(140) for name in "abcde"}, weights=kind, epsilon=math.inf).begin().weights
+    assert found == pytest.approx([0.2] * 5, rel=0.1)
+
+
+# Mode "fl".
+
+
+def test_all_silos_start_from_one_model_that_is_the_coordinators():
+    play = Play()
+    about = play.begin()
+    fresh = play.model(about)
+    play = Play()
+    play.train()
+    first = [ask.weights_W for _, ask, _ in play.asked(gdts.Train) if ask.part == 0]
+    assert len(first) == 3
+    assert all(torch.equal(start, weights_of(fresh.given(0, 3))) for start in first)
+
+
+@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
+def test_the_average_is_the_weighted_mean_of_what_silos_say(generator):
+    play = Play(generator=generator)
+    state = play.train()
+    about = conversation.known(state)
+    model, weight = play.model(about), dict(zip(play.roster, state["weights"], strict=True))
+    model.restore(state["model"])
+    for number, said in enumerate(play.rounds()):
+        mean = sum(weight[name] * said[name].double() for name in said) / sum(weight[name] for name in said)
+        later = [ask.weights_W for _, ask, _ in play.asked(gdts.Train) if ask.part == number + 1]
+        after = later[0] if later else weights_of(model.given(number, 3))
+        start = len(weights_of(model.given(number, 3))) - len(mean)  # what was trained before stands in front
+        kept = len(mean)
+        if generator == "ctgan" and not later:  # of the last average, the generator is the part that is kept
+            kept = len(weights_of({"generator": model.generator.network}))
+        torch.testing.assert_close(after[start : start + kept], mean[:kept].float(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
+def test_averaging_one_silo_is_training_in_one_place(generator):
+    play = Play(rows={"a": range(140)}, generator=generator)
+    state = play.train()
+    silo, alone = play.silos["a"], Play(rows={"a": range(140)}, generator=generator)
+    about = alone.begin()
+    central, first = alone.silos["a"].model, alone.model(about)
+    for name in ("generator", "critic") if generator == "ctgan" else ("coder", "moments", "flow"):
+        networks = [getattr(model, name) for model in (central, first)]
+        central_network, first_network = (getattr(network, "network", network) for network in networks)
+        central_network.load_state_dict(first_network.state_dict())
+    for part in range(3):
+        central.train(part, 3)
+    assert all(torch.equal(weights_of(central.given(p, 3)), weights_of(silo.model.given(p, 3))) for p in range(3))
+    trained = play.model(about)
+    trained.restore(state["model"])
+    for one, other in zip(central.sample(9, Streams(1)), silo.model.sample(9, Streams(1)), strict=True):
+        assert torch.equal(one, other)
+    if generator == "ctgan":
+        assert torch.equal(
+            flatten(trained.generator.network.state_dict()), flatten(central.generator.network.state_dict())
+        )
+
+
+def test_moments_of_the_optimiser_stay_in_their_silo():
+    play = Play(rounds=2)
+    state = play.train()
+    moments = [silo.state()["model"]["generator"]["moments"]["0"]["exp_avg"] for silo in play.silos.values()]
+    assert not torch.equal(moments[0], moments[1]) and not torch.equal(moments[1], moments[2])
+    assert state["model"]["generator"]["moments"] is None
+    sent = {len(reply.weights_W) for *_, reply in play.asked(gdts.Send)}
+    model = play.silos["a"].model
+    assert sent == {sum(len(flatten(network.state_dict())) for network in model.networks(0, 2).values())}
+
+
+@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
+def test_who_was_away_comes_back_to_the_current_average(generator):
+    play = Play(generator=generator, rounds=8, participation=0.67, absence=0.3)
+    state = play.train()
+    weight, told = dict(zip(play.roster, state["weights"], strict=True)), {}
+    for name, ask, _ in play.asked(gdts.Train):
+        told.setdefault(ask.part, {})[name] = ask.weights_W
+    attended = [set(told[number]) for number in range(8)]
+    assert all(1 <= len(there) <= 2 for there in attended)
+    returns = [
+        (n, name) for n in range(1, 8) for name in attended[n] - attended[n - 1] if any(name in a for a in attended[:n])
+    ]
+    assert returns
+    for number, said in enumerate(play.rounds()):
+        assert set(said) == attended[number]
+        assert len({start.numpy().tobytes() for start in told[number].values()}) == 1
+        if number < 7:
+            mean = sum(weight[name] * said[name].double() for name in said) / sum(weight[name] for name in said)
+            model = play.silos["a"].model
+            first = len(weights_of(model.given(number, 8))) - len(mean)
+            (start, *_) = told[number + 1].values()
+            torch.testing.assert_close(start[first : first + len(mean)], mean.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_the_flow_is_learnt_on_latents_of_the_averaged_autoencoder_whoever_was_away():
+    """Otherwise silos' latents would mean something else to each, and to the coordinator's decoder."""
+    play = Play(generator="diffusion", rounds=8, absence=0.4)
+    state = play.train()
+    flows = {name for name, ask, _ in play.asked(gdts.Train) if ask.part > 3}
+    assert len(flows) >= 2
+    final = flatten(state["model"]["coder"])
+    for name in flows:
+        model = play.silos[name].model
+        assert torch.equal(flatten(model.coder.state_dict()), final)
+        assert torch.equal(model.moments.mean, state["model"]["moments"]["mean"])
+        assert torch.equal(model.flow.mean, state["model"]["moments"]["mean"])
+
+
+@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
+def test_secure_sums_give_the_same_model_and_nobodys_own(generator):
+    options = {"generator": generator, "rounds": 3 if generator == "diffusion" else 1}
+    plain, secure = Play(**options), Play(secure=True, **options)
+    one, other = plain.train(), secure.train()
+    name = "generator" if generator == "ctgan" else "coder"
+    weights = [
+        flatten(state["model"][name]["network"] if name == "generator" else state["model"][name])
+        for state in (one, other)
+    ]
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-6)
+    replies = [type(reply) for *_, reply in secure.said]
+    assert gdts.Trained not in replies and replies.count(Masked) == 3 * options["rounds"]
+
+
+def test_secure_sums_of_two_are_refused():
+    with pytest.raises(ConfigError, match=r"at least 3 \(got: 2\)"):
+        fit(rows={"a": range(70), "b": range(70, 140)}, secure=True)
+
+
+def test_rounds_of_secure_sums_have_enough_silos_whoever_is_away():
+    rows = {name: range(30 * i, 30 * i + 30) for i, name in enumerate("abcd")}
+    play = Play(rows=rows, secure=True, participation=0.25, absence=0.9, rounds=4)
+    play.train()
+    for number in range(4):
+        assert len([ask for _, ask, _ in play.asked(gdts.Train) if ask.part == number]) == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "md"}, {"secure": True}, {"participation": 0.5, "absence": 0.3}, {"generator": "diffusion", "rounds": 5}],
+    ids=["md", "secure", "absence", "diffusion"],
+)
+def test_training_resumes_to_the_same_bytes_after_ctrl_c(tmp_path, options):
+    def stop(progress):
+        if progress.done >= 2:
+            raise KeyboardInterrupt
+
+    federation = ss.simulate(table(), rows=ROWS)
+    more = {"preset": "fast", "options": SIZES | options, "folder": tmp_path, "checkpoint_every": 0}
+    with pytest.raises(KeyboardInterrupt):
+        ss.fit("gdts", federation, progress=stop, **more)
+    again = ss.fit("gdts", federation, progress=False, resume=True, **more)
+    whole = fit(**options)
+    assert pack(again.coordinator) == pack(whole.coordinator)
+    assert again.sample(20).equals(whole.sample(20))
+
+
+# Mode "md".
+
+
+def critics(play: Play) -> dict[str, torch.Tensor]:
+    return {name: flatten(silo.model.critic.network.state_dict()).clone() for name, silo in play.silos.items()}
+
+
+def test_the_generators_gradient_is_that_of_the_mean_loss_in_one_graph():
+    play = Play(mode="md", **{"ctgan.pac": 2})
+    about = play.begin()
+    split, whole = play.model(about), play.model(about)
+    laws = [split.law_of(counts) for counts in about.counts_PK]
+    masks = {name: [] for name in play.roster}
+    for name, silo in play.silos.items():
+        network = silo.model.critic.network
+        network.masks = lambda *x, _m=network.masks, _n=name: masks[_n].append(_m(*x)) or masks[_n][-1]
+    for gan in (split, whole):
+        gan.generator.network.train()
+    streams = Streams(5)
+    play.drive(md._step(play.roster, play.config, split, laws, 0, streams))
+
+    draw, pick = streams.child("noise").torch(), streams.child("conditions").torch()
+    losses = []
+    for name, law in zip(play.roster, laws, strict=True):
+        *before, given = [law.draw(16, pick) for _ in range(play.config.ctgan.critic_steps + 1)]
+        for earlier in before:
+            whole.made(earlier, draw)
+        out, made = whole.made(given, draw)
+        critic = play.silos[name].model.critic.network  # as its steps have left it; `masks` are those of its last look
+        judged = critic(torch.cat([made, one_hot(given, whole.width)], dim=1).reshape(8, -1), masks[name][-1])
+        named = [out[i, : whole.shape.levels] for i in range(16)]
+        widths = list(whole.shape.widths)
+        unmet = []
+        for logits, position in zip(named, whole.level_of_P[given].tolist(), strict=True):
+            laws_of_row = torch.cat([part.log_softmax(dim=0) for part in logits.split(widths)])
+            unmet.append(-laws_of_row[position])
+        losses.append(-judged.mean() + torch.stack(unmet).mean())
+    torch.stack(losses).mean().backward()
+    for (name, one), other in zip(
+        split.generator.network.named_parameters(), whole.generator.network.parameters(), strict=True
+    ):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    asks = [ask for _, ask, _ in play.asked(gdts.Criticise)]
+    assert all(ask.made_EBW.shape == (2, 16, whole.shape.size) for ask in asks)
+
+
+@pytest.mark.parametrize("silos", [2, 3, 5])
+def test_critics_go_along_the_circle_and_never_to_where_they_are(silos):
+    play = Play(rows={f"s{i}": range(20 * i, 20 * i + 20) for i in range(silos)}, mode="md")
+    play.begin()
+    seen = set()
+    for number in range(3):
+        before, streams = critics(play), Streams(2).child("swap", number)
+        order = [play.roster.parties[i] for i in streams.numpy().permutation(silos)]
+        play.drive(md.swap(play.roster, number, streams))
+        after = critics(play)
+        for here, there in zip(order, [*order[1:], order[0]], strict=True):
+            assert here != there and torch.equal(after[there], before[here])
+        seen.add(tuple(order))
+    assert len(seen) > 1 or silos == 2
+
+
+def test_the_coordinator_cannot_read_the_critics_that_it_relays():
+    play = Play(mode="md")
+    play.begin()
+    own, said = critics(play), len(play.said)
+    play.drive(md.swap(play.roster, 0, Streams(2)))
+    relayed = [encode(message) for said in play.said[said:] for message in said[1:]]
+    assert len(relayed) == 12
+    for weights_W in own.values():
+        assert not any(weights_W[i : i + 4].numpy().tobytes() in blob for blob in relayed for i in range(0, 80, 4))
+
+
+def test_a_swap_takes_weights_and_leaves_the_moments():
+    play = Play(mode="md")
+    state = play.train()
+    assert state["model"]["critic"] is None
+    before = {name: silo.state()["model"]["critic"]["moments"] for name, silo in play.silos.items()}
+    before = {name: pack(moments) for name, moments in before.items()}
+    play.drive(md.swap(play.roster, 99, Streams(2)))
+    for name, silo in play.silos.items():
+        assert pack(silo.state()["model"]["critic"]["moments"]) == before[name]
+
+
+@pytest.mark.parametrize(("every", "swaps"), [(1, 6), (2, 3), (4, 1)])
+def test_critics_change_places_as_often_as_asked(every, swaps):
+    play = Play(rows={"a": range(20), "b": range(20, 40)}, mode="md", swap_every=every)
+    play.train()  # an epoch has one step here; six steps in all
+    assert len({ask.swap for _, ask, _ in play.asked(gdts.SealCritic)}) == swaps
+
+
+def test_an_envelope_of_another_swap_is_refused():
+    play = Play(mode="md")
+    play.begin()
+    sealed = play.silos["a"].answer(gdts.SealCritic(3, "b"))
+    with pytest.raises(ProtocolError, match="for the context that it was sealed for"):
+        play.silos["b"].answer(gdts.TakeCritic(4, sealed.envelope))
+    with pytest.raises(ProtocolError, match="addressed to it"):
+        play.silos["c"].answer(gdts.TakeCritic(3, sealed.envelope))
+
+
+# What is told before training.
+
+
+def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
+    tell = summaries.categories if part == "categories" else summaries.numbers
+    held = play.silos[silo]
+    return tell(held.table, held.schema, play.config, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_counts_are_told_with_discrete_laplace_noise_of_the_stated_scale(epsilon):
+    play = Play(table(600), {"a": range(600)}, epsilon=epsilon)
+    column, noise = play.silos["a"].table["city"], []
+    true = torch.bincount(column.values, minlength=3)
+    for seed in range(400):
+        told = summary_of(play, seed=seed)
+        (city,) = [summary for summary in told.columns if summary.encoder.name == "city"]
+        noise += [*(city.counts[:3] - true).tolist(), told.rows - 600]
+    q = math.exp(-epsilon)
+    assert np.mean(noise) == pytest.approx(0, abs=0.25 / epsilon)
+    assert np.var(noise) == pytest.approx(2 * q / (1 - q) ** 2, rel=0.2)
+    assert np.mean(np.array(noise) == 0) == pytest.approx((1 - q) / (1 + q), abs=0.05)
+
+
+def test_what_noise_costs_is_in_the_ledger_and_added_up():
+    model = fit(epsilon=0.75, delta=1e-5)
+    said = statement(model.ledger)
+    for silo in "abc":
+        budget = said["silos"][silo]
+        assert budget["pure_epsilon"] == pytest.approx(3 * 0.75)  # rows, city and ill
+        assert budget["own_delta"] == pytest.approx(1e-5)  # of city's names; false and true are no secret
+        assert [event["what"] for event in budget["events"]] == [
+            "the number of rows", "counts of the levels of column 'city'", "counts of the levels of column 'ill'",
+        ]  # fmt: skip
+    assert Release.WEIGHTS.value in said["unnoised"] and Release.STATISTICS.value in said["unnoised"]
+
+
+@pytest.mark.parametrize("options", [{"epsilon": 1.0, "delta": 0.0}, {"epsilon": math.inf}])
+def test_without_delta_or_without_noise_no_epsilon_is_claimed(options):
+    model = fit(**options)
+    said = statement(model.ledger)
+    assert said["silos"] == {} and "no epsilon can be stated" in said["summary"]
+    assert Release.STATISTICS.value in said["unnoised"]
+    assert Release.NOISED.value not in {record["privacy"] for record in model.ledger}
+    assert model.sample(5).dtypes.to_dict() == table().dtypes.to_dict()
+
+
+def test_without_noise_counts_are_exact():
+    play = Play(epsilon=math.inf)
+    about = play.begin()
+    assert about.rows == [50, 60, 30] and about.counts_PK[:, :3].sum(dim=1).tolist() == [50, 60, 30]
+
+
+def test_a_name_that_few_rows_hold_is_not_told():
+    data = table()
+    data["city"] = data["city"].cat.add_categories("Nowhere")
+    data.loc[3, "city"] = "Nowhere"
+    play = Play(data, epsilon=1.0)
+    for seed in range(200):
+        (city,) = [s for s in summary_of(play, seed=seed).columns if s.encoder.name == "city"]
+        assert "Nowhere" not in city.encoder.kept
+    paper = Play(data, epsilon=1.0, delta=0.0)
+    (city,) = [s for s in summary_of(paper).columns if s.encoder.name == "city"]
+    assert "Nowhere" in city.encoder.kept
+
+
+BOUNDS = {
+    "income": {"low": 0, "high": 120},
+    "visits": {"low": 0, "high": 100},
+    "since": {"low": "2020-01-01", "high": "2023-01-01"},
+}
+
+
+def test_noised_histograms_need_declared_bounds():
+    with pytest.raises(DataError, match=r"column 'income'.*schema=\{\"income\": \{\"low\": …, \"high\": …\}\}"):
+        fit(numbers="noised")
+
+
+@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
+def test_with_noised_histograms_nothing_of_the_rows_is_told_before_training_but_with_noise(generator):
+    model = fit(numbers="noised", epsilon=1.0, schema=BOUNDS, generator=generator)
+    told = []
+    for record in model.ledger:
+        if record["type"].endswith("Trained"):
+            break
+        told.append((record["type"].rpartition(".")[2], record["privacy"]))
+    exact = {kind for kind, privacy in told if privacy == Release.STATISTICS.value}
+    assert exact == {"Described"}
+    assert "NoisedSummaries" in {kind for kind, _ in told} and "ExactSummaries" not in {kind for kind, _ in told}
+    made = model.sample(200)
+    assert made["income"].between(0, 120).all() and made["visits"].between(0, 100).all()
+    assert made.drop(columns="city").dtypes.to_dict() == table().drop(columns="city").dtypes.to_dict()
+    budget = statement(model.ledger)["silos"]["a"]
+    assert budget["pure_epsilon"] == pytest.approx(1.0 * (3 + 3 + 2))  # histograms, and what may be missing: not visits
+
+
+def test_a_column_that_holds_no_missing_values_gets_none_from_noise():
+    play = Play(epsilon=0.2, delta=0.0)
+    for seed in range(100):
+        (ill,) = [s for s in summary_of(play, seed=seed).columns if s.encoder.name == "ill"]
+        assert not ill.encoder.missing
+    play = Play(numbers="noised", epsilon=0.2)
+    schema = ss.simulate(table(), rows=ROWS, schema=BOUNDS).schema
+    for seed in range(100):
+        told = summaries.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
+        (visits,) = [s for s in told.columns if s.encoder.name == "visits"]
+        assert not visits.encoder.missing
+
+
+def test_false_and_true_need_no_threshold():
+    data = table().assign(ill=np.arange(140) % 4 == 0)
+    play = Play(data, rows={"a": range(48), "b": range(48, 96)}, epsilon=1.0)
+    for seed in range(50):
+        (ill,) = [s for s in summary_of(play, seed=seed).columns if s.encoder.name == "ill"]
+        assert ill.encoder.kept == (False, True)  # 12 rows are true; a name that is no public one takes 15
+    play = Play(table().assign(ill=True), epsilon=1.0)
+    told = [
+        s.encoder.kept for seed in range(50) for s in summary_of(play, seed=seed).columns if s.encoder.name == "ill"
+    ]
+    assert set(told) == {(True,), (False, True)} and told.count((True,)) > 25
+
+
+# Silos that differ.
+
+
+def test_a_category_that_one_silo_has_appears_in_samples():
+    data = table()
+    data["city"] = np.where(np.arange(140) >= 110, "Lima", data["city"].astype(str))
+    made = fit(data).sample(400)
+    assert set(made["city"]) == {"Bern", "Oslo", "Rome", "Lima"}
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "md"}, {"generator": "diffusion"}], ids=["fl", "md", "diffusion"])
+def test_silos_with_one_constant_column_or_one_row_repeated_join(options):
+    data = table()
+    data.loc[:49, "city"], data.loc[:49, "income"] = "Oslo", 33.25
+    made = fit(data, ROWS | {"c": [120] * 60}, **options).sample(60)
+    assert made.dtypes.to_dict() == table().dtypes.to_dict() and len(made) == 60
+    assert made["income"].between(data["income"].min(), data["income"].max()).all()
+
+
+def test_a_table_in_which_nothing_varies_is_drawn_without_training():
+    data = pd.DataFrame({"x": [True] * 60, "y": ["a"] * 60})
+    model = fit(data, {"a": range(30), "b": range(30, 60)})
+    assert model.sample(7).equals(data.head(7))
+    assert not any(record["type"].endswith("Train") for record in model.ledger)
+
+
+def test_an_order_of_categories_and_their_dtype_come_back():
+    data = table()
+    data["grade"] = pd.Categorical(np.resize(["mid", "low", "high"], 140), ["low", "mid", "high"], ordered=True)
+    assert fit(data).sample(30).dtypes.to_dict() == data.dtypes.to_dict()
+
+
+def test_rare_is_a_category_only_where_rows_are_pooled():
+    strong, weak = fit(epsilon=0.9), fit()
+    assert weak.describe()["pooled"] == [] and set(weak.sample(9)["city"].cat.categories) == {"Bern", "Oslo", "Rome"}
+    names = set(strong.sample(9)["city"].cat.categories)
+    assert strong.describe()["pooled"] == ["city"] and "(rare)" in names
+    assert names <= {"Bern", "Oslo", "Rome", "(rare)"}
+
+
+def test_text_of_silos_too_small_to_name_anything_comes_back_as_rare():
+    data = table().assign(note="x")[["note", "visits"]]
+    data.loc[::2, "note"] = "y"
+    for seed in range(3):
+        federation = ss.simulate(data, rows={"a": range(6), "b": range(6, 12)})
+        model = ss.fit("gdts", federation, preset="fast", seed=seed, options=SIZES | {"epsilon": 1.0}, progress=False)
+        assert set(model.sample(5)["note"]) <= {"(rare)", "x", "y"}
+
+
+def test_silos_that_disagree_are_told_where():
+    ours, theirs = table(), table().astype({"visits": "float64"})
+    with pytest.raises(SchemaError, match=r"'visits' must have the same dtype.*int32 in a.*float64 in b"):
+        ss.simulate({"a": ours, "b": theirs})
+    play = Play()
+    schema = play.silos["b"].schema
+    changed = tuple(replace(c, kind="mixed") if c.name == "income" else c for c in schema.columns)
+    play.silos["b"].schema = replace(schema, columns=changed)
+    with pytest.raises(SchemaError, match=r"'income' must be of the same kind.*continuous in a, c; mixed in b"):
+        play.begin()
+
+
+# Options, and what comes out of turn.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "md", "generator": "diffusion"}, "trains a GAN"),
+        ({"mode": "md", "secure": True}, "mode = 'fl'"),
+        ({"mode": "md", "participation": 0.5}, "participation"),
+        ({"generator": "diffusion", "rounds": 2}, "3 rounds"),
+        ({"participation": 1.5}, "participation"),
+        ({"absence": 1.0}, "absence"),
+        ({"delta": 0.5}, "delta"),
+        ({"delta": -1e-9}, "delta"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"numbers": "noised", "epsilon": math.inf}, "finite epsilon"),
+        ({"rounds": 0}, "rounds"),
+        ({"swap_every": 0}, "swap_every"),
+        ({"weights": "fair"}, "weights"),
+        ({"ctgan.batch": 1}, "batch"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options, words):
+    with pytest.raises(ConfigError, match=words):
+        ALGORITHMS["gdts"].configure("fast", options)
+
+
+def test_the_papers_preset_is_the_papers():
+    paper = gdts.PRESETS["paper"]
+    assert (paper.mode, paper.generator, paper.weights, paper.numbers) == ("fl", "ctgan", "paper", "exact")
+    assert (paper.rounds, paper.ctgan.epochs, paper.ctgan.batch, paper.ctgan.pac) == (500, 500, 500, 10)
+    assert (paper.epsilon, paper.delta, paper.secure, paper.participation) == (1.0, 0.0, False, 1.0)
+    assert paper.ctgan.encoders.modes == 10 and paper.ctgan.encoders.least_weight == 0.005
+    assert not paper.ctgan.encoders.pool_rare
+
+
+def test_what_comes_too_early_or_out_of_turn_is_refused():
+    silo = Play().silos["a"]
+    nothing = torch.zeros(0)
+    for ask in (gdts.Train(0, nothing), gdts.Send(0, 1.0), gdts.SealCritic(0, "b")):
+        with pytest.raises(ProtocolError, match="comes too early"):
+            silo.answer(ask)
+    play = Play(generator="diffusion")
+    play.begin()
+    with pytest.raises(ProtocolError, match="Only a GAN has a critic"):
+        play.silos["a"].answer(gdts.SealCritic(0, "b"))
+    with pytest.raises(ProtocolError, match="A vector for this network"):
+        play.silos["a"].answer(gdts.Train(0, nothing))
+
+
+def test_columns_are_dealt_with_by_other_algorithms():
+    with pytest.raises(ConfigError, match="rows of the same columns"):
+        ss.fit("gdts", ss.simulate(table(), silos={"a": ["city"], "b": ["income"]}), progress=False)
