@@ -22,6 +22,11 @@ Readings, and deviations, each an option:
   linear layer; G^t ends in a linear layer whose outputs are split among the silos, so that it learns where c = 0 too.
 * P_r, the ratio of features, decides who contributes conditions and how widths are split. What a silo without a
   categorical column contributes are rows drawn uniformly, under no condition: a conditional vector of zeros.
+* Contributors of a round are drawn by P_r, and spread evenly: systematic sampling.
+* ``bottom_critics`` = "orthonormal" (ours): silos keep the matrices of their bottom critics at orthonormal rows. With
+  one layer (b = 0), slopes in rows are then as long as slopes in features, and the penalty is one on rows.
+* ``statistics`` = "contributor" (ours): batches of one contributor have conditions alike, and running statistics of
+  batch normalisation of their own. docs/decisions/0013.
 * An epoch is rows // batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.
   Small tables get at least ``least_rounds`` (ours).
 * Row numbers: by ``index_privacy`` = "full" the contributor tells them to the coordinator, in an order that it does
@@ -42,8 +47,8 @@ Who learns what, besides synthetic columns:
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
   features, which change slowly, and whoever knows their levels learns to read levels off them.
-* other silos: what the top generator makes of the drawn levels; of which rows were picked nothing with "full" and
-  "contributor", a list that holds them with "decoys", and all with "none", or with "all".
+* other silos: who contributes to a step, and what the top generator makes of the drawn levels; of which rows were
+  picked nothing with "full" and "contributor", a list that holds them with "decoys", and all with "none", or "all".
 
 No formal guarantee protects anybody here.
 
