@@ -501,3 +501,37 @@ def test_how_rows_are_pushed_does_not_change_what_is_learnt(bottoms):
     pushed = ["full", "none"] + (["decoys"] if bottoms == "contributor" else [])
     tables = [model(index_privacy=privacy, bottom_gradients=bottoms).sample(30) for privacy in pushed]
     assert all(made.equals(tables[0]) for made in tables)
+
+
+def test_contributors_are_drawn_by_the_ratio_of_columns_and_spread_evenly():
+    sizes = conversation.Sizes(70, [2, 3, 7], [3, 2, 1])
+    drawn = torch.stack([sizes.contributors(6, stream(i)) for i in range(3000)])
+    for i, share in enumerate((2 / 12, 3 / 12, 7 / 12)):
+        counts = (drawn == i).sum(dim=1)
+        assert counts.min() >= int(6 * share) and counts.max() <= int(6 * share) + 1
+        at_each = (drawn == i).double().mean(dim=0)
+        assert (at_each - share).abs().max() < 5 * (share * (1 - share) / len(drawn)) ** 0.5
+
+
+@pytest.mark.parametrize("kept", ["orthonormal", "free"])
+def test_bottom_critics_keep_distances_or_are_free(kept):
+    play = Play(**PRIVACY["none"], bottom_critics=kept, rate=0.01)
+    for number in range(3):
+        a_round(play, number)
+    off = [
+        float((torch.linalg.svdvals(linear.weight.detach()) - 1).abs().max())
+        for part in [*(silo.bottoms.critic.network for silo in play.silos.values()), play.tops.filter]
+        for linear in part.linears
+    ]
+    assert max(off) < 0.05 if kept == "orthonormal" else min(off) > 0.05
+
+
+@pytest.mark.parametrize(("statistics", "kinds"), [("contributor", 2), ("all", 1)])
+def test_running_statistics_are_each_contributors_or_everybodys(statistics, kinds):
+    play = Play(**PRIVACY["none"], statistics=statistics, generator_blocks=[1, 1])
+    (batch,) = play.batches(0, ["b"])
+    norms = [play.tops.of_generator.network.norms[0], play.silos["a"].bottoms.generator.network.norms[0]]
+    play.drive(conversation._generator_step(play.roster, play.config, play.tops, batch, stream()))
+    for norm in norms:
+        assert len(norm.running_mean) == kinds
+        assert [bool(mean.any()) for mean in norm.running_mean] == [False, True][-kinds:]

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from silosynth.core.streams import Streams
 from silosynth.models.gan import (
     Activation,
+    BatchNorm,
     Shape,
     Trainee,
     gradient_penalty,
     make_critic,
     make_generator,
     one_hot,
+    orthonormalise,
     proportions,
     slope_penalty,
 )
@@ -186,3 +188,43 @@ def test_proportions_of_a_tenth_do_not_round_to_nothing():
     assert proportions(256, [9, 1]) == [230, 26]
     assert proportions(3, [1000, 1, 1]) == [1, 1, 1]
     assert proportions(256, [1, 1, 1]) == [86, 85, 85]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_orthonormal_layers_have_singular_values_of_one_and_return_to_them_after_a_step(wide, narrow):
+    part = make_critic(wide, (), narrow, 0.0, generator("weights", wide, narrow))
+    (linear,) = part.linears
+    orthonormalise(part, exactly=True)
+    assert torch.allclose(torch.linalg.svdvals(linear.weight), torch.ones(min(wide, narrow)), atol=1e-5)
+    with torch.no_grad():
+        linear.weight += 0.01 * torch.randn(linear.weight.shape, generator=generator("step"))
+    before = (torch.linalg.svdvals(linear.weight) - 1).abs().max()
+    orthonormalise(part)
+    assert (torch.linalg.svdvals(linear.weight) - 1).abs().max() <= 2 * before**2 + 1e-6
+
+
+def test_below_an_orthonormal_layer_slopes_in_rows_are_as_long_as_slopes_in_features():
+    bottom, top = make_critic(12, (), 5, 0.0, generator("bottom")), make_critic(5, (8,), 1, 0.0, generator("top"))
+    orthonormalise(bottom, exactly=True)
+    x = torch.randn(20, 12, generator=generator("x")).requires_grad_()
+    (in_rows,) = torch.autograd.grad(top(bottom(x, ()), ()).sum(), x)
+    in_features = top.slope(bottom(x, ()).detach(), ())
+    assert torch.allclose(in_rows.norm(dim=1), in_features.norm(dim=1), atol=1e-5)
+
+
+def test_batches_of_each_kind_have_running_statistics_of_their_own():
+    norm, draw = BatchNorm(3, kinds=2), generator("batches")
+    for _ in range(200):
+        norm(5 + 2 * torch.randn(64, 3, generator=draw), 0)
+        norm(-5 + torch.randn(64, 3, generator=draw), 1)
+    norm.eval()
+    for kind, middle, spread in ((0, 5.0, 2.0), (1, -5.0, 1.0)):
+        out = norm(middle + spread * torch.randn(2000, 3, generator=draw), kind)
+        assert out.mean().abs() < 0.2 and (out.std() - 1).abs() < 0.1
+
+
+def test_with_one_kind_it_is_pytorchs_batch_normalisation():
+    ours, theirs, x = BatchNorm(4, kinds=1), torch.nn.BatchNorm1d(4), torch.randn(30, 4, generator=generator("x"))
+    assert torch.equal(ours(x), theirs(x))
+    assert torch.equal(ours.eval()(x), theirs.eval()(x))
