@@ -86,8 +86,8 @@ _PAPER = VTGANConfig(
 PRESETS: Mapping[str, VTGANConfig] = {
     "paper": _PAPER,
     "fast": VTGANConfig(epochs=15, least_rounds=600, index_privacy="decoys"),
-    "balanced": VTGANConfig(epochs=100, least_rounds=2000),
-    "best": VTGANConfig(epochs=300, least_rounds=6000, generator_width=768),
+    "balanced": VTGANConfig(epochs=100, least_rounds=2000, rate=5e-4),
+    "best": VTGANConfig(epochs=300, least_rounds=6000, rate=5e-4, generator_width=768),
 }
 
 
