@@ -185,7 +185,7 @@ class Truth:
         """Look into a silo after an exchange."""
         if isinstance(ask, Criticise | CriticiseListed):
             self.pushed.setdefault(ask.step, {})[silo] = self._silos[silo].pushed.clone()
-            if isinstance(ask, Criticise) and ask.contributor:
+            if isinstance(ask, Criticise) and ask.contributor == silo:
                 self.row_B[ask.step] = self.pushed[ask.step][silo]
             forget(self.row_B, ask.step - self._kept)
             forget(self.pushed, ask.step - self._kept)
