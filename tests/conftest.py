@@ -9,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import settings
 
 # Small tests are slower with several threads, by far so on a busy machine: threads that wait for each other spin.
 # Before torch is first imported; processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts tests in the background has them ignore Ctrl-C; some tests send it, to themselves or to children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# No test is timed: the machine may be busy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -114,7 +114,7 @@ def test_ks_is_scipys() -> None:
     assert shape == pytest.approx(ks_2samp(x, y[:50]).statistic)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from([None, -1.5, 0.0, 0.25, 3.0]), min_size=1, max_size=9),
     st.lists(st.sampled_from([None, -1.5, 0.0, 0.25, 3.0, 7.5]), min_size=1, max_size=9),

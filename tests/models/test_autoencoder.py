@@ -37,7 +37,7 @@ def per_column(layout, logits):
     return list(logits.split(list(layout.widths), dim=1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(widths)
 def test_cross_entropy_equals_a_loop_over_columns(columns):
     layout = Layout(columns, ())
@@ -46,7 +46,7 @@ def test_cross_entropy_equals_a_loop_over_columns(columns):
     assert float(Buckets(layout).cross_entropy(logits, levels)) == pytest.approx(float(slow), rel=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(widths)
 def test_probabilities_and_modes_equal_a_loop_over_columns(columns):
     layout = Layout(columns, ())

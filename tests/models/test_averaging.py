@@ -71,7 +71,7 @@ class TestVectors:
 
 
 class TestRunningMean:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.integers(1, 20), st.integers(0, 2**31), st.booleans())
     def test_it_is_numpys_average(self, count: int, seed: int, single: bool) -> None:
         draw = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ def outputs_of(shape, rows=7):
     return torch.randn(rows, shape.size, generator=generator("outputs", str(shape))) * 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes)
 def test_vectors_are_one_hot_levels_and_then_scores(shape):
     levels, scores = rows_of(shape)
@@ -49,7 +49,7 @@ def test_vectors_are_one_hot_levels_and_then_scores(shape):
     assert torch.equal(shape.vectors(levels, scores), torch.cat([*slow, scores], dim=1).float())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes.filter(lambda shape: shape.size > 0), st.sampled_from([0.0, 0.5]))
 def test_a_critic_reads_codes_as_it_reads_their_vectors(shape, dropout):
     critic = make_critic(shape.size, (6, 5), 2, dropout, generator("weights"))
@@ -60,7 +60,7 @@ def test_a_critic_reads_codes_as_it_reads_their_vectors(shape, dropout):
     torch.testing.assert_close(fast, slow)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes)
 def test_activation_equals_a_loop_over_columns(shape):
     """The same noise, then torch's softmax column by column, and tanh."""
@@ -85,7 +85,7 @@ def test_activation_has_the_gradient_of_a_loop_and_bears_large_outputs():
     torch.testing.assert_close(fast, slow)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes.filter(lambda shape: shape.levels > 0))
 def test_log_likelihood_equals_a_loop_over_rows(shape):
     out = outputs_of(shape)
@@ -190,7 +190,7 @@ def test_proportions_of_a_tenth_do_not_round_to_nothing():
     assert proportions(256, [1, 1, 1]) == [86, 85, 85]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_orthonormal_layers_have_singular_values_of_one_and_return_to_them_after_a_step(wide, narrow):
     part = make_critic(wide, (), narrow, 0.0, generator("weights", wide, narrow))

@@ -16,7 +16,7 @@ def joined(pieces: list[bytes]) -> list[Frame]:
     return [frame for piece in pieces if (frame := joiner.add(piece)) is not None]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.builds(Frame, st.sampled_from([ASK, REPLY]), st.text(), st.integers(0), st.text(), st.binary())))
 def test_frames_come_back_one_after_the_other(frames: list[Frame]) -> None:
     assert joined([piece for frame in frames for piece in frame.pieces()]) == frames

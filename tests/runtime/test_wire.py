@@ -20,7 +20,7 @@ from silosynth.core.messages import Message, Struct, all_structs
 from silosynth.runtime.tree import DTYPES
 from silosynth.runtime.wire import MAGIC, decode, encode, pack, unpack
 
-quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ def no_level_is_common(name: str, least: int, rows: int, levels: int) -> DataErr
     return DataError(
         f"Column {name!r} is categorical, and no level of it is held by {least} rows",
         f"{levels} levels in {rows} rows",
-        "Declare it integer or identifier, leave it out, or set coder.encoders.pool_rare = false.",
+        "Declare it integer or identifier, leave it out, or set pool_rare = false among the options of encoders.",
     )
 
 
