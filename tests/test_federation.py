@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import silosynth as ss
@@ -120,7 +120,6 @@ def test_a_silo_knows_the_levels_of_its_own_rows_only() -> None:
 POSITIONS = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), POSITIONS, min_size=1))
 def test_all_silos_rows_below_each_other_are_the_central_table(rows: dict[str, list[int]]) -> None:
     whole = frame()

@@ -30,7 +30,7 @@ def test_numbers_are_the_same_in_every_process_and_version() -> None:
     assert int(done.stdout) == 5521140739405985863
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(paths, paths, st.integers(0, 3), st.integers(0, 3))
 def test_different_paths_are_different_streams(a: tuple[str, ...], b: tuple[str, ...], seed: int, other: int) -> None:
     same = (seed, a) == (other, b)

@@ -58,7 +58,7 @@ def test_scores_are_standard_normal():
     assert float(scores.std()) == pytest.approx(1, abs=0.03)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60), st.integers(0, 3))
 def test_values_stay_on_their_grid_and_in_their_range(values, decimals):
     rounded = np.round(np.array(values, dtype=np.float64), decimals)

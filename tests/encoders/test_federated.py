@@ -212,7 +212,7 @@ def test_no_more_values_are_drawn_than_an_encoder_needs():
     assert [len(own) for own in found.drawn] == [MOST_DRAWN // 4, 3 * MOST_DRAWN // 4]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(-3, 40), min_size=1, max_size=6).filter(lambda c: max(c) > 0), st.integers(0, 500))
 def test_drawing_keeps_shares_to_the_row(counts, rows):
     names = {chr(97 + i): count for i, count in enumerate(counts)}
@@ -236,7 +236,7 @@ def bounds(values, low, high) -> tuple[Column, ColumnSchema]:
     return column, schema
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(-4, 30), min_size=1, max_size=12), st.none() | st.integers(1, 20), st.booleans())
 def test_what_is_drawn_of_bins_stays_within_bounds(counts, missing, whole):
     column, schema = bounds([2, 9, 4] * 5 if whole else [2.25, 9.5, 3.0] * 5, 2, 17)
@@ -267,7 +267,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values, st.integers(1, 5), st.booleans())
 def test_any_small_column_is_merged_and_encoded(cells, first, modes):
     parts, schema = divided(pd.Series(cells), first, len(cells) - first)

@@ -128,7 +128,7 @@ def test_a_value_within_the_spread_of_its_mode_comes_back(law):
     assert codes.scores.abs().max() <= np.float32(SCORE_LIMIT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60), st.integers(0, 3))
 def test_values_stay_on_their_grid_and_in_their_range(values, decimals):
     rounded = np.round(np.array(values, dtype=np.float64), decimals)
@@ -150,7 +150,7 @@ SHAPES = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.lists(st.floats(-1e300, 1e300) | st.floats(-3, 3), min_size=1, max_size=12),

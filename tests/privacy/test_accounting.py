@@ -59,7 +59,7 @@ class TestSpent:
         right = brentq(lambda at: float(chance @ -np.expm1(np.minimum(0, at - loss))) - 1e-3, 0, sum(parts))
         assert right <= spent([event(part) for part in parts], 1e-3).epsilon <= right + 1e-3
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(epsilons, min_size=1, max_size=6), epsilons, st.sampled_from([1e-9, 1e-6, 1e-2]))
     def test_one_more_release_costs_more_and_never_more_than_the_sum(
         self, held: list[float], more: float, delta: float
@@ -70,7 +70,7 @@ class TestSpent:
         assert after.epsilon <= after.pure_epsilon
         assert spent([event(each) for each in reversed(held)], delta).epsilon == pytest.approx(before.epsilon, abs=1e-5)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(epsilons, min_size=1, max_size=6))
     def test_a_larger_delta_costs_no_more(self, held: list[float]) -> None:
         costs = [spent([event(each) for each in held], delta).epsilon for delta in (0.0, 1e-12, 1e-9, 1e-6, 1e-3)]

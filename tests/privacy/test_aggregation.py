@@ -49,7 +49,7 @@ class TestSums:
         parties = silos(count, least=least)
         check(play(parties, least=least), parties, tuple(parties))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.integers(4, 8), st.integers(0, 1), st.data())
     def test_whoever_is_lost_wherever(self, count: int, colluding: int, data: st.DataObject) -> None:
         """Silos are lost from some stage on, or never. The sum is of those whose updates arrived, or there is none."""

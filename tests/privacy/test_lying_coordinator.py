@@ -42,7 +42,7 @@ class TestLists:
             reply = parties[silo].answer(Unmask(0, others, tuple(tags[place] for tags in said)))
             assert isinstance(reply, Revealed)  # of silo0 a share of its key, and nothing of its seed
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.integers(4, 7), st.integers(0, 2), st.data())
     def test_two_lists_never_open(self, count: int, colluding: int, data: st.DataObject) -> None:
         """Honest silos are told one of two lists; colluding ones make tags for both. All who reveal have the same."""

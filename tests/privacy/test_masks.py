@@ -15,7 +15,7 @@ numbers = st.floats(-(2**20), 2**20, width=32)
 
 
 class TestFixedPoint:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.lists(numbers, min_size=1, max_size=9), st.floats(1e-3, 1.0))
     def test_it_is_the_nearest_whole_number(self, update: list[float], weight: float) -> None:
         words = masks.to_words(torch.tensor(update), weight, "bank")
@@ -87,7 +87,7 @@ class TestMasks:
         masks.add_mask(words, SEED, -1)
         assert np.array_equal(words, before)
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.binary(max_size=40))
     def test_both_sides_of_a_pair_have_one_seed(self, one: bytes, other: bytes, about: bytes) -> None:
         here = masks.pair_seed(one, masks.public_key(other), about)

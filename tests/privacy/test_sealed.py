@@ -87,14 +87,14 @@ class TestConstruction:
         assert envelope.ciphertext.hex() == "47c3ff161a5b37181c02d532b1ac7546a8715468e9e3dc379a22ded585"
         assert CLINIC.open(envelope, "purpose a, step 3") == TEXT
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.binary(max_size=150), texts, st.binary(min_size=32, max_size=32))
     def test_it_is_the_one_that_the_docstring_describes(self, plaintext: bytes, context: str, ephemeral: bytes) -> None:
         ours = sealed._seal(SHOP, "bank", context, plaintext, ephemeral)
         theirs = slow.seal(SHOP.private, BANK.private, ("shop", "bank"), context, plaintext, ephemeral)
         assert (ours.ephemeral, ours.ciphertext) == theirs
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.binary(max_size=400), texts)
     def test_what_is_sealed_opens(self, plaintext: bytes, context: str) -> None:
         envelope = decode(encode(BANK.seal("shop", context, plaintext)))
@@ -114,7 +114,7 @@ class TestConstruction:
 
 
 class TestRefusals:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(st.sampled_from(["ephemeral", "ciphertext"]), st.integers(0, 10_000), st.integers(1, 255))
     def test_a_changed_byte(self, field: str, place: int, change: int) -> None:
         envelope = BANK.seal("shop", "c", TEXT)
@@ -123,7 +123,7 @@ class TestRefusals:
         with pytest.raises(ProtocolError):
             SHOP.open(dataclasses.replace(envelope, **{field: bytes(raw)}), "c")
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.sampled_from(["ephemeral", "ciphertext"]), st.binary(max_size=70))
     def test_other_bytes_of_any_length(self, field: str, raw: bytes) -> None:
         with pytest.raises(ProtocolError):
@@ -147,7 +147,7 @@ class TestRefusals:
             SHOP.open(dataclasses.replace(envelope, ephemeral=high), "c")
 
     @given(texts, texts)
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_another_context(self, sealed_for: str, opened_for: str) -> None:
         envelope = BANK.seal("shop", sealed_for, TEXT)
         if sealed_for == opened_for:

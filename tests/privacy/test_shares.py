@@ -24,7 +24,7 @@ def test_the_prime_is_one() -> None:
         assert powers[0] == 1 or shares.PRIME - 1 in powers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 7), st.data())
 def test_any_that_are_enough_give_the_secret_back(secret: bytes, count: int, data: st.DataObject) -> None:
     threshold = data.draw(st.integers(1, count))
