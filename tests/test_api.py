@@ -63,6 +63,10 @@ def test_unknown_names_name_the_nearest():
         ss.fit("silofues", federation)
     with pytest.raises(ConfigError, match="Did you mean 'processes'"):
         ss.fit("silofuse", federation, runtime="process")
+    with pytest.raises(ConfigError, match="runtime='processes'"):
+        ss.fit("silofuse", federation, limit=9)
+    with pytest.raises(ConfigError, match=r"above zero seconds \(got: 0\)"):
+        ss.fit("silofuse", federation, runtime="processes", limit=0)
     with pytest.raises(ConfigError, match="device"):
         ss.fit("silofuse", federation, device="gpu7")
     with pytest.raises(DataError, match="Did you mean"):

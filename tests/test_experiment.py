@@ -43,6 +43,7 @@ preset = "fast"
 seed = 7
 device = "cpu"
 runtime = "processes"
+limit = 600
 [algorithm.options.latent]
 steps = 10
 [split]
@@ -141,6 +142,8 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL + "[algorithm]\nruntime = 'process'", "Did you mean 'processes'?"),
         (MINIMAL + "[algorithm]\nseed = '7'", "algorithm.seed must be a whole number (got: 7). Write a whole"),
         (MINIMAL + "[algorithm]\nseed = -1", "algorithm.seed must be at least 0 (got: -1)"),
+        (MINIMAL + "[algorithm]\nlimit = 0.0\nruntime = 'processes'", "algorithm.limit must be more than 0.0 (got"),
+        (MINIMAL + "[algorithm]\nlimit = 9", "algorithm: 'limit' is for silos in processes of their own"),
         (MINIMAL + "[algorithm]\nname = 3", "algorithm.name must be text (got: 3). Put it in quotes"),
         (MINIMAL + "[algorithm]\nname = ''", "algorithm.name must be a text that is not empty"),
         (MINIMAL + "[split]\nholdout = 1.5", "split.holdout must be less than 1.0 (got: 1.5)"),

@@ -31,7 +31,7 @@ def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """The folders that processes would be started with."""
     places = {name: tmp_path / name for name in ("bank", "shop")}
 
-    def start(roster, command, folder):
+    def start(roster, command, folder, limit):
         for name in roster:
             places[name].mkdir()
             Kit(name, "127.0.0.1:1", None, 1, Authority().party(name)).write(places[name])

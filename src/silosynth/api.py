@@ -50,6 +50,7 @@ def fit(
     *,
     options: Mapping[str, Any] | None = None,
     runtime: str = "inprocess",
+    limit: float | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool | Callable[[Progress], None] = True,
@@ -66,6 +67,9 @@ def fit(
         seed: the same seed on the same machine gives the same bytes, in either runtime.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
+        limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
+            waits as long as it lives. Where the algorithm can, training goes on without a silo that died or was too
+            slow, with a warning.
         folder: where checkpoints and the ledger are kept, for one run at a time; None for one that goes on success.
         resume: continue from the last checkpoint in ``folder``, after Ctrl-C or a crash, to the same bytes.
         progress: show a progress bar, or a function to call with each `Progress`.
@@ -75,16 +79,17 @@ def fit(
 
     Raises:
         ConfigError, DataError: the arguments are not valid; the federation's tables cannot be learnt from.
+        PartyLostError: a silo failed; or it died or was too slow, and the algorithm cannot do without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
     entry, where, seed = algorithm(algorithm_name), resolve_device(device), whole_number("A seed", seed)
-    config = _checked(entry, federation, preset, options, runtime)
+    config = _checked(entry, federation, preset, options, runtime, limit)
     mark, streams = _fingerprint(algorithm_name, config, federation, seed, threads, where), Streams(seed)
     start = partial(entry.coordinate, federation.roster, config, streams.child("coordinator"), where)
     with _run_folder(folder, mark) as place:
         store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
         seated = seats(federation.roster, streams.child("seats"))
-        link = _link(runtime, entry, algorithm_name, federation, seated, streams, where, store)
+        link = _link(runtime, limit, entry, algorithm_name, federation, seated, streams, where, store)
         with link, _watching(progress) as watch:
             coordinator = drive(start, link, ledger, store, watch, resume, threads=threads, seconds=checkpoint_every)
             parts = _trained(link, store, entry, federation, seated, where)
@@ -95,22 +100,27 @@ def fit(
 
 
 def _checked(
-    entry: Algorithm, federation: Federation, preset: str, options: Mapping[str, Any] | None, runtime: str
-) -> Any:
+    entry: Algorithm, federation: Federation, preset: str, options: Mapping[str, Any] | None, runtime: str,
+    limit: float | None,
+) -> Any:  # fmt: skip
     """The config, if all that can be refused before anything starts is right."""
     config = entry.configure(preset, options)
     entry.check(federation)
     if runtime not in RUNTIMES:
         raise ConfigError("There is no such runtime", runtime, nearest(runtime, RUNTIMES))
+    if limit is not None and runtime != "processes":
+        raise ConfigError("A time limit is for silos in processes of their own", runtime, "Set runtime='processes'.")
+    if limit is not None and not limit > 0:
+        raise ConfigError("A time limit is above zero seconds", limit, "Leave it out to wait as long as silos live.")
     return config
 
 
 def _link(
-    runtime: str, entry: Algorithm, name: str, federation: Federation, seated: Mapping[str, Seat], streams: Streams,
-    device: torch.device, store: CheckpointStore,
+    runtime: str, limit: float | None, entry: Algorithm, name: str, federation: Federation,
+    seated: Mapping[str, Seat], streams: Streams, device: torch.device, store: CheckpointStore,
 ) -> Link:  # fmt: skip
     if runtime == "processes":
-        return spawn(name, federation, seated, streams.seed, str(device), store.parties)
+        return spawn(name, federation, seated, streams.seed, str(device), store.parties, limit)
     parties = {
         silo: entry.party(table, federation.schemas[silo], seated[silo], streams.child("party", silo), device)
         for silo, table in federation.tables.items()
@@ -123,6 +133,8 @@ def _trained(
     device: torch.device,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Each silo's part of the model: it writes its state to its own folder, from which this simulation reads it."""
+    if not entry.parts:
+        return {silo: {} for silo in federation.schemas}
     last = store.latest()
     number = 1 if last is None else last.number + 1
     link.save(number)

@@ -39,6 +39,8 @@ class Algorithm:
         synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation.
         central: whether it wants a federation of one silo.
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
+        parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
+            training has ended.
     """
 
     summary: str
@@ -48,6 +50,7 @@ class Algorithm:
     synthesise: Callable[..., Conversation[dict[str, Table]]]
     central: bool = False
     horizontal: bool = False
+    parts: bool = True
 
     def configure(self, preset: str, options: Mapping[str, Any] | None = None) -> Any:
         """The config of ``preset`` with ``options`` changed: nested mappings, or dotted names such as "latent.steps".
@@ -114,7 +117,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "gdts": Algorithm(
         "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
-        GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True,
+        GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
     ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),

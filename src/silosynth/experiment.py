@@ -103,8 +103,16 @@ class Algorithm(_Section):
     seed: Annotated[int, Field(ge=0)] = 0
     device: Text = "auto"
     runtime: Literal["inprocess", "processes"] = "inprocess"
+    limit: Annotated[float, Field(gt=0)] | None = None
+    """Seconds that a silo has for an answer, with runtime "processes"; as long as it lives when left out."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Single settings that differ from the preset's."""
+
+    @model_validator(mode="after")
+    def _limit_is_for_processes(self) -> Self:
+        if self.limit is not None and self.runtime != "processes":
+            raise ValueError("'limit' is for silos in processes of their own: it goes with runtime = 'processes'")
+        return self
 
 
 class Split(_Section):

@@ -26,11 +26,13 @@ _FILE = "silo"
 
 
 def spawn(
-    name: str, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str, folder: Path
-) -> Processes:
+    name: str, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str, folder: Path,
+    limit: float | None = None,
+) -> Processes:  # fmt: skip
     """One process per silo, each answering for algorithm ``name``; ``folder`` is where they keep their parts.
 
-    Each is handed its own private key of ``seated``, and everybody's public ones.
+    They have ``limit`` seconds for an answer; None waits as long as they live. Each is handed its own private key of
+    ``seated``, and everybody's public ones.
     """
 
     def command(silo: str, place: Path) -> Sequence[str]:
@@ -47,7 +49,7 @@ def spawn(
         write_atomic(place / _FILE, pack(given))
         return [sys.executable, "-m", "silosynth", "party", str(place)]
 
-    return Processes(federation.roster, command, folder)
+    return Processes(federation.roster, command, folder, limit=limit)
 
 
 def serve(place: Path) -> None:

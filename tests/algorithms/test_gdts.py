@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import torch
 
 import silosynth as ss
+from silosynth import api
 from silosynth.algorithms.gdts import conversation, md, summaries
 from silosynth.algorithms.gdts import messages as gdts
 from silosynth.algorithms.gdts.models import weights_of
@@ -19,15 +23,17 @@ from silosynth.algorithms.gdts.weights import figure_4, weights
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
-from silosynth.core.messages import Message, Release
+from silosynth.core.messages import Message, Missing, Release
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import CategoricalEncoder
 from silosynth.encoders.federated import Merged
 from silosynth.models.averaging import flatten
 from silosynth.models.gan import one_hot
+from silosynth.party import spawn
 from silosynth.privacy.accounting import statement
 from silosynth.privacy.rounds import Masked
 from silosynth.privacy.sealed import seats
+from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
 
 CPU = torch.device("cpu")
@@ -77,6 +83,7 @@ class Play:
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
+        self.lost = lambda name, ask: False  # whose answers never arrive
 
     def drive(self, talk):
         got = None
@@ -88,8 +95,11 @@ class Play:
             got = {}
             if isinstance(step, Exchange):
                 for name, ask in step.asks.items():
-                    got[name] = decode(encode(self.silos[name].answer(decode(encode(ask)))))
-                    self.said.append((name, ask, got[name]))
+                    reply = decode(encode(self.silos[name].answer(decode(encode(ask)))))
+                    self.said.append((name, ask, reply))
+                    assert step.missing or not self.lost(name, ask)
+                    if not self.lost(name, ask):
+                        got[name] = reply
 
     def begin(self) -> conversation.Known:
         return self.drive(conversation._begin(self.roster, self.config, self.streams))
@@ -324,6 +334,104 @@ def test_training_resumes_to_the_same_bytes_after_ctrl_c(tmp_path, options):
     whole = fit(**options)
     assert pack(again.coordinator) == pack(whole.coordinator)
     assert again.sample(20).equals(whole.sample(20))
+
+
+# Silos that get lost, in processes of their own.
+
+
+FOUR = {"a": range(40), "b": range(40, 70), "c": range(70, 110), "d": range(110, 140)}
+
+
+def fit_apart(monkeypatch, happens, **options) -> ss.Model:
+    """``happens`` is called with the link before each round."""
+    links = []
+    monkeypatch.setattr(api, "spawn", lambda *given: links.append(spawn(*given)) or links[0])
+    return ss.fit(
+        "gdts", ss.simulate(table(), rows=FOUR), preset="fast", options=SIZES | options, runtime="processes",
+        progress=lambda progress: happens(links[0], progress.done),
+    )  # fmt: skip
+
+
+def replies_of(model: ss.Model, kind: type[Message]) -> dict[str, int]:
+    said = [record["from"] for record in model.ledger if record["type"].endswith(f".{kind.__name__}")]
+    return {silo: said.count(silo) for silo in FOUR}
+
+
+@pytest.mark.slow
+def test_training_goes_on_without_silos_that_are_lost_and_with_those_that_come_back(monkeypatch, tmp_path):
+    """Silo d is killed before round 1. Silo c is stopped in round 2, and goes on before round 4."""
+
+    def happens(link, number):
+        if number == 1:
+            os.kill(link.pids()["d"], signal.SIGKILL)
+        if number == 2:
+            os.kill(link.pids()["c"], signal.SIGSTOP)
+            link._limit = 3.0
+        if number == 3:
+            link._limit = None
+            assert sorted(link.lost()) == ["c", "d"]
+        if number == 4:
+            os.kill(link.pids()["c"], signal.SIGCONT)
+            while "c" in link.lost():
+                time.sleep(0.02)
+
+    with pytest.warns(PartyLostWarning) as told:
+        model = fit_apart(monkeypatch, happens, rounds=6)
+    texts = [str(warning.message) for warning in told]
+    assert len(texts) == 3
+    assert "'d'" in texts[0] and "SIGKILL" in texts[0]
+    assert "'c'" in texts[1] and "within 3 s" in texts[1]
+    assert "'c'" in texts[2] and "takes part again" in texts[2]
+    assert replies_of(model, gdts.Trained) == {"a": 6, "b": 6, "c": 4, "d": 1}
+    assert replies_of(model, Missing) == {"a": 0, "b": 0, "c": 1, "d": 1}
+    model.save(tmp_path / "model")
+    again = ss.load(tmp_path / "model")
+    assert again.parts == {silo: {} for silo in FOUR}
+    assert again.sample(9).equals(model.sample(9))
+    assert "Missing" in str(again.describe()["sent"])
+
+
+@pytest.mark.slow
+def test_secure_sums_go_on_without_a_silo_that_is_killed(monkeypatch):
+    def happens(link, number):
+        if number == 1:
+            os.kill(link.pids()["d"], signal.SIGKILL)
+
+    with pytest.warns(PartyLostWarning, match=r"'d'.*SIGKILL"):
+        model = fit_apart(monkeypatch, happens, secure=True)
+    assert replies_of(model, Masked) == {"a": 3, "b": 3, "c": 3, "d": 1}
+    assert len(model.sample(9)) == 9
+
+
+def test_silos_keep_no_part_of_the_model():
+    assert not ALGORITHMS["gdts"].parts
+    play = Play()
+    play.train()
+    assert all(silo.trained() == {} for silo in play.silos.values())
+
+
+@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
+def test_whoever_is_lost_wherever_the_rest_are_averaged(generator):
+    """A silo that is lost while it trains is not asked to send; one that is lost then is left out of the average."""
+    play = Play(generator=generator)
+    lost = {("a", gdts.Train, 0), ("c", gdts.Send, 1)}
+    play.lost = lambda name, ask: (name, type(ask), getattr(ask, "part", None)) in lost
+    state = play.train()
+    assert [set(said) for said in play.rounds()] == [{"b", "c"}, {"a", "b", "c"}, {"a", "b", "c"}]
+    weight = dict(zip(play.roster, state["weights"], strict=True))
+    said = play.rounds()[1]
+    mean = (weight["a"] * said["a"].double() + weight["b"] * said["b"].double()) / (weight["a"] + weight["b"])
+    start = next(ask.weights_W for _, ask, _ in play.asked(gdts.Train) if ask.part == 2)
+    first = len(weights_of(play.silos["b"].model.given(1, 3))) - len(mean)  # what was trained before stands in front
+    torch.testing.assert_close(start[first : first + len(mean)], mean.float(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("secure", "says"), [(False, "at least one silo.*Resume"), (True, "At least 3 silos")])
+def test_a_round_without_silos_is_told(secure, says):
+    play = Play(secure=secure)
+    play.lost = lambda name, ask: isinstance(ask, gdts.Train) and ask.part == 1
+    with pytest.raises(ProtocolError, match=says):
+        play.train()
 
 
 # Mode "md".

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from silosynth.core.conversation import Party, State
-from silosynth.core.errors import MessageError, PartyLostError, ProtocolError, UnavailableError
+from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import Roster
 from silosynth.runtime.certificates import Authority, Certificates
@@ -277,3 +277,119 @@ def test_keys_are_their_owners_only(tmp_path: Path) -> None:
     AUTHORITY.party("bank").write(tmp_path)
     assert stat.S_IMODE((tmp_path / "key.pem").stat().st_mode) == 0o600
     assert Certificates.read(tmp_path).key.startswith(b"-----BEGIN PRIVATE KEY")
+
+
+def stalled(hub: Hub, connect: Callable[..., Guest], party: Echo | None = None) -> tuple[Echo, Remote]:
+    """A party that lets the first ask go past the limit, and owes its answer."""
+    echo = party or Echo()
+    connect(echo, patience=10.0)
+    link = linked(hub, limit=0.3)
+    echo.go_on.clear()
+    reached = link.reach(1, {"bank": Block(torch.ones(3))})
+    assert not reached.received
+    assert reached.unanswered["bank"].reason == "it did not answer within 0.3 s"
+    assert reached.unanswered["bank"].sent > 0
+    assert list(link.lost()) == ["bank"]
+    link._limit = 20.0
+    return echo, link
+
+
+def until_back(link: Remote) -> None:
+    until = time.monotonic() + 20
+    while link.lost() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not link.lost()
+
+
+def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: Hub, connect: Callable[..., Guest]) -> None:
+    echo, link = stalled(hub, connect)
+    for step in (2, 3):
+        reached = link.reach(step, {"bank": Done()})
+        assert not reached.received and reached.unanswered["bank"].sent == 0
+    echo.go_on.set()
+    until_back(link)
+    reached = link.reach(4, {"bank": Done()})
+    assert isinstance(reached.received["bank"].reply, Done) and not reached.unanswered
+    (late,) = reached.late
+    assert (late.party, late.step) == ("bank", 1) and torch.equal(late.reply.z_NL, torch.ones(3))  # type: ignore[attr-defined]
+    assert late.received == link.exchange(5, {"bank": late.reply})["bank"].received
+    assert not link.reach(6, {"bank": Done()}).late
+    assert echo.answered == 4
+
+
+def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: Hub, connect: Callable[..., Guest]) -> None:
+    echo, link = stalled(hub, connect)
+    threading.Timer(0.3, echo.go_on.set).start()
+    assert isinstance(link.exchange(2, {"bank": Done()})["bank"].reply, Done)
+    assert echo.answered == 2
+    assert [late.step for late in link.reach(3, {"bank": Done()}).late] == [1]
+
+
+def test_an_exchange_that_needs_who_stays_late_fails(hub: Hub, connect: Callable[..., Guest]) -> None:
+    echo, link = stalled(hub, connect)
+    link._limit = 0.2
+    with pytest.raises(PartyLostError, match=r"'bank', step 2.*did not answer within 0.2 s"):
+        link.exchange(2, {"bank": Done()})
+    echo.go_on.set()
+
+
+def test_who_is_late_may_lose_its_stream_and_come_back(hub: Hub, connect: Callable[..., Guest]) -> None:
+    echo, link = stalled(hub, connect)
+    stream = hub._seats["bank"].stream
+    assert stream is not None
+    stream.outbox.put(None)
+    until = time.monotonic() + 20
+    while hub._seats["bank"].stream in (None, stream) and time.monotonic() < until:
+        time.sleep(0.01)  # the ask that is owed is sent again
+    echo.go_on.set()
+    until_back(link)
+    assert [late.step for late in link.reach(2, {"bank": Done()}).late] == [1]
+    link.exchange(3, {"bank": Done()})  # the repeated answer to step 1 is no answer to another
+    assert echo.answered == 3
+
+
+def test_what_a_late_party_raises_is_told(hub: Hub, connect: Callable[..., Guest]) -> None:
+    class Refusing(Echo):
+        def answer(self, ask: Message) -> Message:
+            super().answer(ask)
+            raise DataError("A toy has columns", "none", "Add one.")
+
+    echo, link = stalled(hub, connect, Refusing())
+    echo.go_on.set()
+    until_back(link)
+    with pytest.raises(DataError, match=r"'bank', late, to step 1: A toy has columns"):
+        link.reach(2, {"bank": Done()})
+
+
+def test_answers_to_older_steps_are_dropped(hub: Hub, connect: Callable[..., Guest]) -> None:
+    connect(Echo())
+    link = linked(hub)
+    for step in (1, 2, 3):
+        link.exchange(step, {"bank": Done()})
+    for step in (1, 2, 3):
+        hub._heard("bank", hub._seats["bank"], Frame(REPLY, link._job, step, "bank"))
+    link.exchange(4, {"bank": Done()})
+    for job, step in (("other", 1), (link._job, 5)):
+        with pytest.raises(MessageError, match="answers what it was asked"):
+            hub._heard("bank", hub._seats["bank"], Frame(REPLY, job, step, "bank"))
+
+
+def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: Hub, connect: Callable[..., Guest]) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Writing(Echo):
+        def state(self) -> State:
+            begun.set()
+            assert go_on.wait(20)
+            return {}
+
+    connect(Writing())
+    link = linked(hub, limit=0.3)
+    with pytest.raises(PartyLostError, match=r"'bank', save checkpoint 1.*did not answer within 0.3 s") as caught:
+        link.save(1)
+    assert caught.value.gone
+    assert list(link.lost()) == ["bank"]
+    go_on.set()
+    until_back(link)
+    reached = link.reach(1, {"bank": Done()})
+    assert reached.received and not reached.late  # what is late was no message

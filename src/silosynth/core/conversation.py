@@ -20,14 +20,25 @@ State: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Ask some parties and wait for all their answers; the generator receives ``{party: reply}``."""
+    """Ask some parties and wait for all their answers; the generator receives ``{party: reply}``.
+
+    Attributes:
+        asks: what each is asked.
+        missing: whether the conversation goes on without those that are lost: their replies are then left out. What a
+            party itself raises ends the conversation all the same.
+    """
 
     asks: Mapping[str, Message]
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A safe point: calling the coordinator again with ``state`` continues from here, to the same bytes."""
+    """A safe point: calling the coordinator again with ``state`` continues from here, to the same bytes.
+
+    It takes a part of every party. While one is lost none is written; the last one stays, and resuming from it works
+    once all parties are there.
+    """
 
     state: State
 

@@ -59,7 +59,13 @@ class ProtocolError(SilosynthError):
 
 
 class PartyLostError(ProtocolError):
-    """A party died, refused, or missed its time limit; names the party and the step."""
+    """A party died, refused, or missed its time limit; names the party and the step.
+
+    Attributes:
+        gone: whether it died, stayed away or was too slow, rather than failed.
+    """
+
+    gone = False
 
 
 class StorageError(SilosynthError):

@@ -62,6 +62,11 @@ class Done(Message):
     """The answer that only says: done."""
 
 
+@dataclass(frozen=True, slots=True)
+class Missing(Message):
+    """What the ledger records in place of a reply that did not come. Nobody sends it."""
+
+
 def check_positive(struct: Struct, *names: str) -> None:
     """Check that fields of a config are above zero; of tuples, that they hold something and all of it is.
 

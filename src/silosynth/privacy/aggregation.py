@@ -196,7 +196,7 @@ def _unmask(words: Words, table: Table, arrived: Sequence[str], shares: Mapping[
 
 def _ask(asks: Mapping[str, Message]) -> Exchange:
     """Of which any reply may be missing: every step of a sum goes on without."""
-    return Exchange(asks)
+    return Exchange(asks, missing=True)
 
 
 def _gathered(asks: Mapping[str, Message], silos: Sequence[str], width: int) -> Conversation[tuple[Words, list[str]]]:

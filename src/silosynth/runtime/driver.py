@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
-from silosynth.core.errors import CheckpointError, ConfigError, ProtocolError, StorageError
+from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, StorageError
+from silosynth.core.messages import Missing
 from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_passed_over
 from silosynth.runtime.ledger import Ledger, Position
-from silosynth.runtime.link import Link
+from silosynth.runtime.link import Link, Reached
 
 R = TypeVar("R")
 Start = Callable[["State | None"], Conversation[R]]
@@ -48,7 +50,8 @@ def drive(
             twenty times slower than one (docs/decisions/0006); more than one may change the last bits of results.
 
     Raises:
-        PartyLostError: a party died, failed or was too slow. The last checkpoint stays.
+        PartyLostError: a party failed; or it died or was too slow, and the conversation cannot go on without it. The
+            last checkpoint stays.
         ConfigError: asked to resume without a store.
         CheckpointError: asked to resume, but checkpoints are damaged or belong to another experiment.
         StorageError: the ledger or a checkpoint cannot be written.
@@ -107,6 +110,24 @@ def _restore(link: Link, ledger: Ledger, store: CheckpointStore) -> Saved | None
     return None
 
 
+class PartyLostWarning(UserWarning):
+    """A silo got lost, or is back; the run goes on."""
+
+
+def warn_lost(party: str, step: int, reason: str) -> None:
+    """Tell the user that the run goes on without a silo."""
+    warnings.warn(
+        f"Silo {party!r}, step {step}: {reason}. The run goes on without it, and writes no checkpoint meanwhile.",
+        PartyLostWarning,
+        stacklevel=4,
+    )
+
+
+def warn_back(party: str, step: int) -> None:
+    """Tell the user that a silo which was lost takes part again."""
+    warnings.warn(f"Silo {party!r}, step {step}: it is back, and takes part again.", PartyLostWarning, stacklevel=4)
+
+
 class _Run:
     """One conversation in progress."""
 
@@ -123,6 +144,7 @@ class _Run:
         self._link, self._ledger, self._store, self._watch = link, ledger, store, watch
         self._seconds, self._clock, self._stored = seconds, clock, clock()
         self._step, self._number = (saved.step, saved.number) if saved else (0, 0)
+        self._away: set[str] = set()  # whose loss the user was told of
 
     def through(self, conversation: Conversation[R]) -> R:
         """Drive the conversation to its end."""
@@ -150,20 +172,46 @@ class _Run:
 
     def _exchange(self, exchange: Exchange) -> Replies:
         self._step += 1
-        received = self._link.exchange(self._step, exchange.asks)
-        replies = {}
+        if exchange.missing:
+            reached = self._link.reach(self._step, exchange.asks)
+        else:
+            reached = Reached(self._link.exchange(self._step, exchange.asks))
+        self._record(exchange, reached)
+        self._tell(reached)
+        return {party: got.reply for party, got in reached.received.items()}
+
+    def _record(self, exchange: Exchange, reached: Reached) -> None:
+        """Each message as it was sent; in place of a reply that did not come, `Missing`."""
+        for late in reached.late:
+            self._ledger.add(late.step, late.party, COORDINATOR, late.reply, late.received)
         for party, ask in exchange.asks.items():
-            got = received[party]
-            self._ledger.add(self._step, COORDINATOR, party, ask, got.sent)
-            self._ledger.add(self._step, party, COORDINATOR, got.reply, got.received)
-            replies[party] = got.reply
-        return replies
+            if party in reached.received:
+                got = reached.received[party]
+                self._ledger.add(self._step, COORDINATOR, party, ask, got.sent)
+                self._ledger.add(self._step, party, COORDINATOR, got.reply, got.received)
+            elif sent := reached.unanswered[party].sent:
+                self._ledger.add(self._step, COORDINATOR, party, ask, sent)
+                self._ledger.add(self._step, party, COORDINATOR, Missing(), 0)
+
+    def _tell(self, reached: Reached) -> None:
+        """Tell the user, once each, who is lost and who takes part again."""
+        for party, got in reached.unanswered.items():
+            if party not in self._away:
+                warn_lost(party, self._step, got.reason)
+        for party in self._away & reached.received.keys():
+            warn_back(party, self._step)
+        self._away = (self._away - reached.received.keys()) | reached.unanswered.keys()
 
     def _checkpoint(self, checkpoint: Checkpoint) -> None:
-        if self._store is None or self._clock() - self._stored < self._seconds:
+        if self._store is None or self._clock() - self._stored < self._seconds or self._link.lost():
             return
         position: Position = self._ledger.flush()
-        self._link.save(self._number + 1)
+        try:
+            self._link.save(self._number + 1)
+        except PartyLostError as error:
+            if not error.gone:
+                raise
+            return  # whether the conversation can go on without it, the next exchange will show
         self._store.commit(Saved(self._number + 1, self._step, position, checkpoint.state))
         self._number += 1
         self._stored = self._clock()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
@@ -28,6 +28,39 @@ class Received:
     received: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why there is no reply, and the ask's length in bytes on the wire; 0 if it was not sent to who was lost before."""
+
+    sent: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A reply that came after the conversation had gone on without it: who sent it, to which step, and its length."""
+
+    party: str
+    step: int
+    reply: Message
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What came of an exchange that goes on without those that are lost.
+
+    Attributes:
+        received: replies, in the order of the asks.
+        unanswered: who is lost, or was when the others were asked.
+        late: replies to earlier asks. Nobody reads them, but they were sent.
+    """
+
+    received: Mapping[str, Received]
+    unanswered: Mapping[str, Unanswered] = field(default_factory=dict)
+    late: Sequence[Late] = ()
+
+
 class Link(ABC):
     """The way to the parties. Use it as a context manager; `drive` closes it only when something goes wrong."""
 
@@ -44,11 +77,27 @@ class Link(ABC):
             SilosynthError: what a party itself raised, with the party, the step and the message type named.
         """
 
+    def reach(self, step: int, asks: Mapping[str, Message]) -> Reached:
+        """Ask some parties and wait for all of them but those that are lost. Here none ever is.
+
+        Who died stays lost. Who was too slow is not asked again before its answer has come in, which nobody reads.
+
+        Raises:
+            PartyLostError: a party failed; names it, the step and the message type.
+            SilosynthError: what a party itself raised, with the party, the step and the message type named.
+        """
+        return Reached(self.exchange(step, asks))
+
+    def lost(self) -> Collection[str]:
+        """Who is lost now: they died, stayed away or were too slow, and owe an answer."""
+        return ()
+
     @abstractmethod
     def save(self, number: int) -> None:
         """Have every party write its part of checkpoint ``number``.
 
         Raises:
+            PartyLostError: a party is lost; the others have written theirs.
             StorageError: a party could not.
         """
 

@@ -18,7 +18,8 @@ from silosynth.runtime.certificates import Authority
 from silosynth.runtime.kit import Kit
 from silosynth.runtime.link import PARTY_THREADS
 from silosynth.runtime.remote import Remote
-from silosynth.runtime.stream import Hub, Lost
+from silosynth.runtime.seats import Lost
+from silosynth.runtime.stream import Hub
 
 Command = Callable[[str, Path], Sequence[str]]
 """The command line that starts a party, from its name and the folder of its kit (`silosynth.runtime.kit`)."""
@@ -36,7 +37,8 @@ class Processes(Remote):
         roster: who takes part.
         command: the command line that starts a party.
         folder: below it each party keeps its parts of checkpoints (`CheckpointStore.parties`); None for none.
-        limit: seconds that parties have for an answer; None waits as long as they live.
+        limit: seconds that parties have for an answer, or to write their part of a checkpoint; None waits as long as
+            they live.
         start_within: seconds that parties have to start.
 
     Raises:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.runtime.frames import ASK, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, Frame
-from silosynth.runtime.link import Link, Received, at, encoded, failed, named
-from silosynth.runtime.stream import Hub, Lost
+from silosynth.runtime.link import Late, Link, Reached, Received, Unanswered, at, encoded, failed, named
+from silosynth.runtime.seats import Gathered, Lost
+from silosynth.runtime.stream import Hub
 from silosynth.runtime.wire import decode
 
 _CONTROL = "control"
@@ -24,7 +26,8 @@ class Remote(Link):
         roster: who takes part.
         hub: where they dial in.
         dead: says why a party is known to be dead, or None; what else is known about a lost party's end.
-        limit: seconds that parties have for an answer; None waits as long as they live.
+        limit: seconds that parties have for an answer, or to write their part of a checkpoint; None waits as long as
+            they live.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Remote(Link):
         limit: float | None = None,
     ) -> None:
         self._roster, self._hub, self._dead, self._limit = roster, hub, dead, limit
+        self._late: list[Late] = []
         self._job = ""
 
     def begin(self) -> None:
@@ -42,28 +46,22 @@ class Remote(Link):
         self._job = uuid.uuid4().hex
 
     def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
-        """See `Link.exchange`."""
-        for party in asks:
-            if party not in self._roster.parties:
-                raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, self._roster))
-        blobs = encoded(step, asks)
-        frames = {party: Frame(ASK, self._job, step, COORDINATOR, blob) for party, blob in blobs.items()}
-        places = {party: at(party, step, wire_name(type(ask))) for party, ask in asks.items()}
-        replies = self._gather(frames, places, self._limit)
-        received = {}
-        for party in asks:
-            try:
-                reply = decode(replies[party].body)
-            except SilosynthError as error:
-                raise named(error, places[party]) from error.__cause__
-            if not isinstance(reply, Message) or replies[party].kind != REPLY:
-                raise ProtocolError(f"{places[party]}: a silo answers with a message", type(reply).__name__)
-            received[party] = Received(reply, len(blobs[party]), len(replies[party].body))
-        return received
+        """See `Link.exchange`. One that is merely late is waited for up to the limit, and then asked."""
+        return self._exchange(step, asks, missing=False).received
+
+    def reach(self, step: int, asks: Mapping[str, Message]) -> Reached:
+        """See `Link.reach`."""
+        reached = self._exchange(step, asks, missing=True)
+        late, self._late = self._late, []
+        return replace(reached, late=late)
+
+    def lost(self) -> Collection[str]:
+        """See `Link.lost`."""
+        return self._hub.lost()
 
     def save(self, number: int) -> None:
         """See `Link.save`."""
-        self._control(SAVE, number)
+        self._control(SAVE, number, self._limit)
 
     def restore(self, number: int) -> None:
         """See `Link.restore`."""
@@ -77,27 +75,78 @@ class Remote(Link):
         """What is known about a party that failed, as a sentence to add to the error; empty here."""
         return ""
 
-    def _control(self, kind: str, number: int) -> None:
+    def _exchange(self, step: int, asks: Mapping[str, Message], missing: bool) -> Reached:
+        for party in asks:
+            if party not in self._roster.parties:
+                raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, self._roster))
+        blobs = encoded(step, asks)
+        frames = {party: Frame(ASK, self._job, step, COORDINATOR, blob) for party, blob in blobs.items()}
+        places = {party: at(party, step, wire_name(type(ask))) for party, ask in asks.items()}
+        got = self._gather(frames, places, self._limit, missing)
+        received = {
+            party: Received(_message(frame, places[party]), len(blobs[party]), len(frame.body))
+            for party, frame in got.replies.items()
+        }
+        unanswered = {
+            party: Unanswered(
+                len(blobs[party]) if party in got.lost else 0, ". ".join(filter(None, (why, self.last_words(party))))
+            )
+            for party, why in (got.before | got.lost).items()
+        }
+        return Reached(received, unanswered)
+
+    def _control(self, kind: str, number: int, limit: float | None = None) -> None:
+        """If one gets lost now, the others are waited for: the conversation may go on with them."""
         frames = {party: Frame(kind, f"{_CONTROL} {kind}", number, COORDINATOR) for party in self._roster}
-        replies = self._gather(frames, {p: f"Silo {p!r}, {kind} checkpoint {number}" for p in self._roster}, None)
-        for party, reply in replies.items():
+        places = {party: f"Silo {party!r}, {kind} checkpoint {number}" for party in self._roster}
+        got = self._gather(frames, places, limit, missing=not self.lost())
+        for party, reason in got.lost.items():
+            raise self._loss(places[party], party, reason)
+        for party, reply in got.replies.items():
             if reply.kind != DONE:
                 raise ProtocolError(f"Silo {party!r} says when a checkpoint is done", reply.kind)
 
     def _gather(
-        self, frames: Mapping[str, Frame], places: Mapping[str, str], limit: float | None
-    ) -> Mapping[str, Frame]:
+        self, frames: Mapping[str, Frame], places: Mapping[str, str], limit: float | None, missing: bool
+    ) -> Gathered:
         try:
-            replies = self._hub.gather(frames, self._dead, limit)
+            got = self._hub.gather(frames, self._dead, limit, missing)
         except Lost as lost:
-            remedy = " ".join(filter(None, ("Resume from the checkpoint.", self.last_words(lost.party))))
-            raise PartyLostError(f"{places[lost.party]}: a silo lives and answers", lost.reason, remedy) from None
-        for party, reply in replies.items():
-            if reply.kind == REFUSED:
-                raise named(_rebuilt(reply.body), places[party])
-            if reply.kind == CRASHED:
-                raise failed(places[party], reply.body.decode("utf-8", "replace"), self.last_words(party))
-        return replies
+            raise self._loss(places[lost.party], lost.party, lost.reason) from None
+        for frame in got.late:
+            self._take_late(frame)
+        for party, reply in got.replies.items():
+            self._check(party, reply, places[party])
+        return got
+
+    def _take_late(self, frame: Frame) -> None:
+        """Note an answer that nobody waits for any more; what a silo raised is raised all the same."""
+        where = f"Silo {frame.sender!r}, late, to step {frame.step}"
+        self._check(frame.sender, frame, where)
+        if frame.kind == REPLY and frame.job == self._job:
+            self._late.append(Late(frame.sender, frame.step, _message(frame, where), len(frame.body)))
+
+    def _check(self, party: str, reply: Frame, where: str) -> None:
+        if reply.kind == REFUSED:
+            raise named(_rebuilt(reply.body), where)
+        if reply.kind == CRASHED:
+            raise failed(where, reply.body.decode("utf-8", "replace"), self.last_words(party))
+
+    def _loss(self, where: str, party: str, reason: str) -> PartyLostError:
+        remedy = " ".join(filter(None, ("Resume from the checkpoint.", self.last_words(party))))
+        error = PartyLostError(f"{where}: a silo lives and answers", reason, remedy)
+        error.gone = True
+        return error
+
+
+def _message(frame: Frame, where: str) -> Message:
+    try:
+        reply = decode(frame.body)
+    except SilosynthError as error:
+        raise named(error, where) from error.__cause__
+    if not isinstance(reply, Message) or frame.kind != REPLY:
+        raise ProtocolError(f"{where}: a silo answers with a message", type(reply).__name__)
+    return reply
 
 
 def _rebuilt(body: bytes) -> SilosynthError:

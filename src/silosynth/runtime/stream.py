@@ -6,7 +6,6 @@ again, and the party, which remembers its last reply, does not compute twice.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, U
 from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.frames import BYE, CRASHED, PIECE, REFUSED, WELCOME, Frame, Joiner
+from silosynth.runtime.seats import Gathered, Lost, Seat, Stream
 
 SERVICE, METHOD = "silosynth.v1.Stream", "Talk"
 OPTIONS = (
@@ -27,38 +27,6 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _GLANCE = 0.1  # seconds between looks at whether a silent party still lives
-
-
-class Lost(Exception):
-    """A party is gone. Links turn it into `PartyLostError`."""
-
-    def __init__(self, party: str, reason: str) -> None:
-        super().__init__(party, reason)
-        self.party, self.reason = party, reason
-
-
-class _Stream:
-    """One open connection: frames to be sent. None ends it."""
-
-    def __init__(self) -> None:
-        self.outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-
-    def pieces(self) -> Iterator[bytes]:
-        """Pieces of the frames to be sent, until the stream is to end."""
-        while (frame := self.outbox.get()) is not None:
-            yield from frame.pieces()
-
-
-class _Seat:
-    """One party's place: its stream while it has one, the frame it was sent last, and what it said to that."""
-
-    def __init__(self) -> None:
-        self.stream: _Stream | None = None
-        self.since = time.monotonic()
-        self.asked: Frame | None = None
-        self.before: Frame | None = None
-        self.reply: Frame | None = None
-        self.fault: SilosynthError | None = None
 
 
 class Hub(grpc.GenericRpcHandler):
@@ -81,7 +49,8 @@ class Hub(grpc.GenericRpcHandler):
         address: str = "127.0.0.1:0",
         patience: float = 10.0,
     ) -> None:
-        self._seats = {name: _Seat() for name in names}
+        self._seats = {name: Seat() for name in names}
+        self._late: list[Frame] = []
         self._patience = patience
         self._changed = threading.Condition()
         # A stream keeps a thread for as long as it lasts; the others tell strangers that they are not welcome.
@@ -119,30 +88,51 @@ class Hub(grpc.GenericRpcHandler):
                 self._changed.wait(_GLANCE)
 
     def gather(
-        self, frames: Mapping[str, Frame], dead: Callable[[str], str | None], limit: float | None = None
-    ) -> dict[str, Frame]:
+        self,
+        frames: Mapping[str, Frame],
+        dead: Callable[[str], str | None],
+        limit: float | None = None,
+        missing: bool = False,
+    ) -> Gathered:
         """Send each party its frame and wait until all have answered, or one has refused.
+
+        A party that still owes an answer to an earlier frame is sent the new one once that has come in.
 
         Args:
             frames: what to send, by party.
             dead: says why a party is known to be dead, or None.
             limit: seconds for all to answer; None waits as long as they live.
+            missing: do without who gets lost, and send nothing to who is lost already.
 
         Raises:
-            Lost: a party died, stayed away or was too slow.
+            Lost: a party died, stayed away or was too slow; not if ``missing``.
             SilosynthError: a party broke the protocol.
         """
         begun = time.monotonic()
         with self._changed:
-            for name, frame in frames.items():
-                self._send(self._seats[name], frame)
+            self._check_faults(frames)
+            before = {name: why for name in frames if missing and (why := self._seats[name].lost) is not None}
+            asked = {name: frame for name, frame in frames.items() if name not in before}
+            lost: dict[str, str] = {}
             while True:
-                replies = {name: seat.reply for name in frames if (seat := self._seats[name]).reply is not None}
-                refused = any(reply.kind in (REFUSED, CRASHED) for reply in replies.values())
-                if refused or len(replies) == len(frames):
-                    return replies
-                self._look_after([name for name in frames if name not in replies], dead, begun, limit)
-                self._changed.wait(_GLANCE)
+                replies = self._replies(asked)
+                lost = {name: why for name, why in lost.items() if name not in replies}  # back in time after all
+                refused = any(frame.kind in (REFUSED, CRASHED) for frame in (*replies.values(), *self._late))
+                if refused or len(replies) + len(lost) == len(asked):
+                    late, self._late = [one for one in self._late if one is not replies.get(one.sender)], []
+                    return Gathered(replies, lost, before, late)
+                waited = [name for name in asked if name not in replies and name not in lost]
+                gone = self._look_after(waited, dead, begun, limit)
+                if gone and not missing:
+                    raise Lost(*next(iter(gone.items())))
+                lost |= gone
+                if not gone:
+                    self._changed.wait(_GLANCE)
+
+    def lost(self) -> tuple[str, ...]:
+        """Who is lost: given up by `gather`, and has not answered since."""
+        with self._changed:
+            return tuple(name for name, seat in self._seats.items() if seat.lost is not None)
 
     def stop(self) -> None:
         """Say goodbye and stop listening; may be called twice."""
@@ -160,25 +150,33 @@ class Hub(grpc.GenericRpcHandler):
             return None
         return grpc.stream_stream_rpc_method_handler(self._talk)
 
-    def _send(self, seat: _Seat, frame: Frame) -> None:
-        seat.before, seat.asked, seat.reply = seat.asked, frame, None
-        if seat.stream is not None:
-            seat.stream.outbox.put(frame)
+    def _replies(self, asked: Mapping[str, Frame]) -> dict[str, Frame]:
+        """Answers so far. Who owes none to an earlier frame is sent the new one."""
+        replies = {}
+        for name, frame in asked.items():
+            seat = self._seats[name]
+            if seat.asked is not frame and not seat.owes:
+                seat.send(frame)
+            elif seat.asked is frame and seat.reply is not None:
+                replies[name] = seat.reply
+        return replies
+
+    def _check_faults(self, names: Iterable[str]) -> None:
+        for name in names:
+            if (fault := self._seats[name].fault) is not None:
+                raise fault
 
     def _look_after(
         self, names: list[str], dead: Callable[[str], str | None], begun: float, limit: float | None
-    ) -> None:
-        now = time.monotonic()
+    ) -> dict[str, str]:
+        """Which of them are lost by now, and why."""
+        self._check_faults(names)
+        gone, waited = {}, time.monotonic() - begun
         for name in names:
             seat = self._seats[name]
-            if seat.fault is not None:
-                raise seat.fault
-            if reason := dead(name):
-                raise Lost(name, reason)
-            if seat.stream is None and now - seat.since > self._patience:
-                raise Lost(name, f"its connection broke and did not come back within {self._patience:g} s")
-            if limit is not None and now - begun > limit:
-                raise Lost(name, f"it did not answer within {limit:g} s")
+            if (why := dead(name) or seat.why_lost(self._patience, waited, limit)) is not None:
+                gone[name] = seat.lost = why
+        return gone
 
     def _talk(self, pieces: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         name = _identity(context)
@@ -186,13 +184,13 @@ class Hub(grpc.GenericRpcHandler):
         if seat is None:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} does not take part")
         assert seat is not None
-        stream = _Stream()
+        stream = Stream()
         stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
         with self._changed:
             taken = seat.stream is not None
             if not taken:
                 seat.stream = stream
-                if seat.asked is not None and seat.reply is None:
+                if seat.owes and seat.asked is not None:
                     stream.outbox.put(seat.asked)
                 self._changed.notify_all()
         if taken:
@@ -203,7 +201,7 @@ class Hub(grpc.GenericRpcHandler):
         threading.Thread(target=self._listen, args=(name, seat, stream, pieces), daemon=True).start()
         yield from stream.pieces()
 
-    def _listen(self, name: str, seat: _Seat, stream: _Stream, pieces: Iterator[bytes]) -> None:
+    def _listen(self, name: str, seat: Seat, stream: Stream, pieces: Iterator[bytes]) -> None:
         joiner = Joiner()
         try:
             for piece in pieces:
@@ -218,33 +216,32 @@ class Hub(grpc.GenericRpcHandler):
         finally:
             self._gone(seat, stream)
 
-    def _heard(self, name: str, seat: _Seat, frame: Frame) -> None:
+    def _heard(self, name: str, seat: Seat, frame: Frame) -> None:
         if frame.sender != name:
             raise MessageError(f"Silo {name!r} signs its frames with its own name", frame.sender)
         with self._changed:
-            if not _answers(frame, seat.asked):
-                if _answers(frame, seat.before):
-                    return  # a frame that was sent again after a broken stream gets its reply twice
+            if not seat.expects(frame):
+                if seat.repeats(frame):
+                    return
                 raise MessageError(f"Silo {name!r} answers what it was asked", f"step {frame.step}")
             if seat.reply is None:
                 seat.reply = frame
+                if seat.lost is not None:
+                    seat.lost = None
+                    self._late.append(frame)
                 self._changed.notify_all()
 
-    def _blame(self, seat: _Seat, error: SilosynthError) -> None:
+    def _blame(self, seat: Seat, error: SilosynthError) -> None:
         with self._changed:
             seat.fault = error
             self._changed.notify_all()
 
-    def _gone(self, seat: _Seat, stream: _Stream) -> None:
+    def _gone(self, seat: Seat, stream: Stream) -> None:
         stream.outbox.put(None)
         with self._changed:
             if seat.stream is stream:
                 seat.stream, seat.since = None, time.monotonic()
                 self._changed.notify_all()
-
-
-def _answers(frame: Frame, asked: Frame | None) -> bool:
-    return asked is not None and (frame.job, frame.step) == (asked.job, asked.step)
 
 
 def _identity(context: grpc.ServicerContext) -> str:

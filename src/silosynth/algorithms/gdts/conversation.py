@@ -19,8 +19,9 @@ Readings, and deviations, each an option:
 * Rounds: the paper averages after every epoch; ``rounds`` divides the epochs otherwise. Weights and batch
   normalisation's running statistics are averaged; every silo keeps the moments of its own Adam, and starts each round
   from the average.
-* A round goes on without the silos that are away (``absence``), and asks ``participation`` of them; the weights of
-  those who answer are scaled to sum 1. Whoever comes back starts from the average like all others.
+* A round asks ``participation`` of the silos, and goes on without those that get lost, or are away by lot
+  (``absence``); the weights of those who answer are scaled to sum 1. Whoever comes back starts from the average like
+  all others. Before training, and in mode "md", every silo is needed.
 * ``weights`` = "paper" are figure 4's, "sharp" ours: see `weights`.
 * ``generator`` = "diffusion" is ours: SiloFuse's autoencoder and flow, averaged round by round.
 * The generator is with the coordinator; it samples alone, under conditions drawn by all silos' (noised) frequencies.
@@ -64,7 +65,7 @@ from silosynth.algorithms.gdts.models import LocalModel, make_model, put_weights
 from silosynth.algorithms.gdts.weights import weights
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Struct
+from silosynth.core.messages import Done, Message, Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.state import from_state, to_state
@@ -77,6 +78,7 @@ from silosynth.privacy.aggregation import TOGETHER, secure_sum
 from silosynth.privacy.rounds import LEAST
 
 M = TypeVar("M", bound=Message)
+_RESUME = "Resume from the last checkpoint; if silos are slow, with a longer time limit."
 
 
 @dataclass(frozen=True)
@@ -209,11 +211,12 @@ def present(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> lis
 def _round(
     active: Sequence[str], weight: dict[str, float], model: LocalModel, number: int, config: GDTSConfig
 ) -> Conversation[None]:
-    """One round: all train, then tell what they have learnt, themselves or in a sum."""
+    """One round: all train, then tell what they have learnt, themselves or in a sum. Who gets lost is left out."""
     networks = model.networks(number, config.rounds)
     width, train = len(weights_of(networks)), Train(number, weights_of(model.given(number, config.rounds)))
-    yield Exchange({party: train for party in active})
-    asks = {party: Send(number, weight[party]) for party in active}
+    trained = yield Exchange({party: train for party in active}, missing=True)
+    _said(trained, Done)
+    asks = {party: Send(number, weight[party]) for party in trained}
     if config.secure:
         mean_W = (yield from secure_sum(asks, number, width)).mean()
     else:
@@ -222,13 +225,19 @@ def _round(
 
 
 def averaged(asks: dict[str, Send], width: int) -> Conversation[Tensor]:
-    """The weighted mean (W,) of silos' weights, which are fetched a few at a time, and added up as they come."""
+    """The weighted mean (W,) of silos' weights, which are fetched a few at a time, and added up as they come.
+
+    Raises:
+        ProtocolError: all silos are lost.
+    """
     mean, parties = RunningMean(width), list(asks)
     for first in range(0, len(parties), TOGETHER):
         some = parties[first : first + TOGETHER]
-        replies = yield Exchange({party: asks[party] for party in some})
-        for party, reply in zip(some, _said(replies, Trained), strict=True):
+        replies = yield Exchange({party: asks[party] for party in some}, missing=True)
+        for party, reply in zip(replies, _said(replies, Trained), strict=True):
             mean.add(reply.weights_W, asks[party].weight)
+    if not mean.count:
+        raise ProtocolError("A round has at least one silo that answers", "none", _RESUME)
     return mean.mean()
 
 

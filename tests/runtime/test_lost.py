@@ -1,0 +1,147 @@
+"""Silos that really get lost, in conversations that can go on without them and in those that cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.runtime.toy import ROSTER, Add, Prepare, Total, command
+
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, State
+from silosynth.core.errors import DataError, PartyLostError
+from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.driver import PartyLostWarning, drive
+from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.processes import Processes
+
+ROUNDS, AT = 8, 3  # somebody gets lost before round 3
+ADD, TOTAL, MISSING = "tests.runtime.toy.Add", "tests.runtime.toy.Total", "core.messages.Missing"
+
+
+def going_on(
+    state: State | None = None, prepare: Prepare | None = None, missing: bool = True
+) -> Conversation[list[list[str]]]:
+    """Who answered, round by round."""
+    answered: list[list[str]] = []
+    if state is None:
+        yield ROSTER.everyone(prepare or Prepare(4))
+    for t in range(state["round"] if state else 0, ROUNDS):
+        yield Progress("saving", t, ROUNDS)
+        yield Checkpoint({"round": t})
+        yield Progress("asking", t, ROUNDS)
+        replies = yield Exchange({party: Add(t, torch.ones(4)) for party in ROSTER}, missing)
+        assert all(isinstance(reply, Total) for reply in replies.values())
+        answered.append(list(replies))
+    return answered
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+
+
+Happens = Callable[[Processes, Progress], None]
+
+
+class Run:
+    """A run of the toy; ``happens`` is called with the link before each checkpoint and before each exchange."""
+
+    def __init__(self, folder: Path, happens: Happens, **talk: Any) -> None:
+        self.store, self.ledger = CheckpointStore(folder, "toy"), Ledger(folder / "ledger.jsonl")
+        self.happens, self.talk = happens, talk
+
+    def drive(self, resume: bool = False) -> list[list[str]]:
+        with Processes(ROSTER, command, self.store.parties) as link:
+            return drive(
+                lambda state: going_on(state, **self.talk),
+                link,
+                self.ledger,
+                self.store,
+                lambda progress: self.happens(link, progress),
+                resume,
+                seconds=0,
+            )
+
+    def said(self, party: str) -> list[str]:
+        return [record.type for record in self.ledger.records if record.sender == party]
+
+
+def kill_before(stage: str) -> Happens:
+    def happens(link: Processes, progress: Progress) -> None:
+        if (progress.stage, progress.done) == (stage, AT):
+            os.kill(link.pids()["clinic"], signal.SIGKILL)
+
+    return happens
+
+
+def nothing(link: Processes, progress: Progress) -> None:
+    pass
+
+
+@pytest.mark.parametrize("stage", ["saving", "asking"])
+def test_a_run_goes_on_without_a_silo_that_was_killed_and_resumes_with_all(tmp_path: Path, stage: str) -> None:
+    """A silo that is dead when it is asked for its part of a checkpoint: there is none, and the one before stays."""
+    run = Run(tmp_path, kill_before(stage))
+    with pytest.warns(PartyLostWarning) as told:
+        answered = run.drive()
+    assert answered == [["bank", "clinic"]] * AT + [["bank"]] * (ROUNDS - AT)
+    assert len(told) == 1
+    assert f"'clinic', step {AT + 2}: its process was ended by SIGKILL. The run goes on" in str(told[0].message)
+    assert run.said("bank").count(TOTAL) == ROUNDS
+    asked = [record.type for record in run.ledger.records if record.receiver == "clinic"]
+    last = stage == "asking"  # who is known to be lost is sent nothing
+    assert asked[1:] == [ADD] * (AT + last)
+    assert run.said("clinic")[1:] == [TOTAL] * AT + [MISSING] * last
+    latest = run.store.latest()
+    assert latest is not None and latest.state == {"round": AT - 1 + last}
+    again = Run(tmp_path, nothing)
+    assert again.drive(resume=True) == [["bank", "clinic"]] * (ROUNDS - AT + 1 - last)
+    assert again.said("clinic")[1:] == [TOTAL] * ROUNDS
+
+
+def test_a_silo_that_was_stopped_beyond_the_limit_takes_part_again(tmp_path: Path) -> None:
+    def happens(link: Processes, progress: Progress) -> None:
+        if (progress.stage, progress.done) == ("asking", AT):
+            os.kill(link.pids()["clinic"], signal.SIGSTOP)
+            link._limit = 1.0
+        if (progress.stage, progress.done) == ("saving", AT + 1):
+            link._limit = None
+            assert list(link.lost()) == ["clinic"]
+        if (progress.stage, progress.done) == ("saving", AT + 2):
+            os.kill(link.pids()["clinic"], signal.SIGCONT)
+            wait_until(lambda: not link.lost())
+        if progress.stage == "asking":
+            saved.append(run.store.latest())
+
+    saved: list[Any] = []
+    run = Run(tmp_path, happens)
+    with pytest.warns(PartyLostWarning) as told:
+        answered = run.drive()
+    assert answered == [["bank", "clinic"]] * AT + [["bank"]] * 2 + [["bank", "clinic"]] * (ROUNDS - AT - 2)
+    texts = [str(warning.message) for warning in told]
+    assert len(texts) == 2
+    assert "did not answer within 1 s" in texts[0] and "takes part again" in texts[1]
+    steps = [(record.step, record.type) for record in run.ledger.records if record.sender == "clinic"][1:]
+    assert steps[: AT + 1] == [(2, TOTAL), (3, TOTAL), (4, TOTAL), (5, MISSING)]
+    assert steps[AT + 1 :] == [(5, TOTAL), (7, TOTAL), (8, TOTAL), (9, TOTAL)]  # what came late was sent, too
+    assert [one.state["round"] for one in saved] == [0, 1, 2, 3, 3, 5, 6, 7]
+
+
+def test_an_exchange_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path, kill_before("asking"), missing=False)
+    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.toy\.Add.*SIGKILL.*Resume"):
+        run.drive()
+
+
+@pytest.mark.parametrize(("fail", "kind"), [("data", DataError), ("crash", PartyLostError)])
+def test_what_a_silo_raises_itself_ends_the_run(tmp_path: Path, fail: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"'(bank|clinic)', step 4, on tests\.runtime\.toy\.Add"):
+        Run(tmp_path, nothing, prepare=Prepare(4, fail, 2)).drive()
