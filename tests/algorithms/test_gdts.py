@@ -43,6 +43,7 @@ SIZES = {
     "ctgan.noise": 5,
     "ctgan.batch": 16,
     "ctgan.epochs": 2,
+    "ctgan.critic_steps": 2,
     "ctgan.least_rounds": 6,
     "ctgan.encoders.modes": 3,
     "diffusion.steps": 20,
@@ -435,6 +436,20 @@ def test_a_round_without_silos_is_told(secure, says):
 
 
 # Mode "md".
+
+
+def test_frequencies_are_weighted_as_models_are():
+    counts = torch.tensor([[10, 0, 4], [0, 30, 0]])
+    assert conversation.Known((), counts, [10, 30], [0.25, 0.75]).counts().tolist() == [
+        10,
+        30,
+        4,
+    ]  # by rows: as they occur
+    assert conversation.Known((), counts, [10, 30], [0.9, 0.1]).counts().tolist() == [
+        36,
+        4,
+        15,
+    ]  # of 40 rows, 9 in 10 as here
 
 
 def critics(play: Play) -> dict[str, torch.Tensor]:

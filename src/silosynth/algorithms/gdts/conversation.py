@@ -22,7 +22,8 @@ Readings, and deviations, each an option:
 * A round asks ``participation`` of the silos, and goes on without those that get lost, or are away by lot
   (``absence``); the weights of those who answer are scaled to sum 1. Whoever comes back starts from the average like
   all others. Before training, and in mode "md", every silo is needed.
-* ``weights`` = "paper" are figure 4's, "sharp" ours: see `weights`.
+* ``weights`` = "paper" are figure 4's, "sharp" ours: see `weights`. What the average models is a mixture of the silos'
+  rows in these proportions; so are the frequencies by which conditions are drawn when rows are made.
 * ``generator`` = "diffusion" is ours: SiloFuse's autoencoder and flow, averaged round by round.
 * The generator is with the coordinator; it samples alone, under conditions drawn by all silos' (noised) frequencies.
 
@@ -94,10 +95,15 @@ class Known:
         """The model that silos train, without rows, and with the law of all silos' levels."""
         shape = shape_of(self.encoders)
         levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
-        counts_K = self.counts_PK.sum(dim=0)
         return make_model(
-            config, self.encoders, sum(self.rows), levels, scores, streams.child("model"), device, counts_K
+            config, self.encoders, sum(self.rows), levels, scores, streams.child("model"), device, self.counts()
         )
+
+    def counts(self) -> Tensor:
+        """How often each level (K,) occurs among all rows, where a silo counts as much as in averages of models."""
+        weight_P, rows_P = torch.tensor([self.weights, [max(1, rows) for rows in self.rows]], dtype=torch.float64)
+        counts_K: Tensor = (weight_P * rows_P.sum() / rows_P) @ self.counts_PK.double()
+        return counts_K.ceil().long()  # no level is forgotten
 
     def state(self) -> dict[str, Any]:
         """In storable form."""
@@ -157,7 +163,8 @@ def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation
     told, rows = yield from _gather(roster, config, schema)
     rng = streams.child("encoders").numpy()
     merged = {name: merge(told[name], rows, schema[name], config.model.encoders, rng) for name in schema.names}
-    weighed = weights(config.weights, list(merged.values()), rows)
+    rule = config.weights if config.mode == "fl" else "equal"  # in mode "md" all silos teach the generator alike
+    weighed = weights(rule, list(merged.values()), rows)
     encoders = tuple(column.encoder for column in merged.values())
     yield roster.everyone(Prepare(encoders, sum(rows)))
     counts = [column.counts for column in merged.values() if column.encoder.width > 1]
