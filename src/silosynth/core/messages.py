@@ -37,6 +37,8 @@ class Release(Enum):
     PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"
     NOISED = "noised statistics, by the events listed"
     STATISTICS = "un-noised statistics of a column"
+    MERGED = "what silos told of their columns, merged"
+    AVERAGE = "an average of un-noised weights"
     WEIGHTS = "un-noised weights of a network trained on the rows"
     MASKED = "masked values; only their sum over silos can be opened"
 

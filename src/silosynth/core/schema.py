@@ -270,3 +270,21 @@ def _check_same(first: Table, second: Table) -> None:
 def _repeated(names: Iterable[str]) -> list[str]:
     seen: set[str] = set()
     return sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
+
+
+def union(known: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """Levels of several tables' column: sorted if every table's are; if not, each behind the one that it follows first.
+
+    So an order that was declared for categories stays.
+    """
+    every = {level for levels in known for level in levels}
+    if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):
+        return tuple(sorted(every))
+    found: list[Any] = []
+    for levels in known:
+        place = 0
+        for level in levels:
+            if level not in found:
+                found.insert(place, level)
+            place = found.index(level) + 1
+    return tuple(found)

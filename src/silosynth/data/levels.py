@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from silosynth.core.schema import Column, Table
+from silosynth.core.schema import Column, Table, union
 
 
 def own_levels(table: Table) -> Table:
@@ -20,10 +20,7 @@ def own_levels(table: Table) -> Table:
 
 
 def common_levels(tables: Sequence[Table]) -> list[Table]:
-    """Tables of the same columns, coded by the levels of all of them.
-
-    These are sorted if every table's are. If not, each stands behind the one that it follows where it first appears.
-    """
+    """Tables of the same columns, coded by the levels of all of them (`union`)."""
     columns = [_alike(column) for column in zip(*(table.columns for table in tables), strict=True)]
     return [Table(row) for row in zip(*columns, strict=True)]
 
@@ -39,7 +36,7 @@ def _alike(columns: Sequence[Column]) -> list[Column]:
     known = [column.levels for column in columns]
     if None in known:  # numbers: where there are levels nonetheless, there are none, as the column has no value
         return [replace(column, levels=None) for column in columns]
-    levels = _union([own for own in known if own is not None])
+    levels = union([own for own in known if own is not None])
     return [_recoded(column, levels) for column in columns]
 
 
@@ -49,17 +46,3 @@ def _recoded(column: Column, levels: Sequence[Any]) -> Column:
     codes = torch.tensor([places.get(level, 0) for level in column.levels or ()] or [0])
     values = codes[column.values].masked_fill(column.missing, 0)
     return replace(column, values=values, levels=tuple(levels))
-
-
-def _union(known: Sequence[Sequence[Any]]) -> list[Any]:
-    every = {level for levels in known for level in levels}
-    if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):
-        return sorted(every)
-    found: list[Any] = []
-    for levels in known:
-        place = 0
-        for level in levels:
-            if level not in found:
-                found.insert(place, level)
-            place = found.index(level) + 1
-    return found

@@ -17,17 +17,18 @@ Shapes: P silos, L levels of a column, n rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
-from silosynth.core.schema import Column, ColumnSchema, Kind, Table, below
+from silosynth.core.schema import Column, ColumnSchema, Kind, Table, below, union
 from silosynth.encoders.column import (
     CategoricalEncoder,
     Codes,
@@ -41,8 +42,8 @@ from silosynth.encoders.column import (
 from silosynth.encoders.mode_specific import ModeConfig, ModeEncoder, fit_mode_encoder
 from silosynth.encoders.quantile import Quantile
 
-Level = TypeVar("Level", bound="str | int | float | bool")
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
+SHARES = 1000  # what is told of numbers adds up to this, for it is not to tell how many rows there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Summary(Struct):
 
     Attributes:
         encoder: of its own rows, or of what noise has left of them.
-        counts: (L,) int64, its rows on each level of that encoder; below zero where noise made them so.
+        counts: (L,) int64, its rows on each level of that encoder; below zero where noise made them so. Of numbers,
+            un-noised, the shares of levels in thousandths.
     """
 
     encoder: Encoder
@@ -88,10 +90,10 @@ def is_number(column: Column, schema: ColumnSchema) -> bool:
 def summarise(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Summary:
     """What a column is like, without noise. Its encoder pools rare levels where ``config`` says so."""
     encoder = fit(column, schema, config, rng)
-    levels = encoder.encode(column, rng).levels
-    if levels is None:
-        return Summary(encoder, torch.tensor([len(column)]))
-    return Summary(encoder, torch.bincount(levels, minlength=encoder.width))
+    counts = _levels(encoder, column, rng)
+    if is_number(column, schema):
+        counts = (counts * SHARES / counts.sum().clamp(min=1)).round().long()
+    return Summary(encoder, counts)
 
 
 def of_counts(
@@ -122,18 +124,21 @@ def of_bins(column: Column, schema: ColumnSchema, counts_B: Tensor, missing: int
 
 def merge(
     summaries: Sequence[Summary], rows: Sequence[int], schema: ColumnSchema, config: EncoderConfig,
-    rng: np.random.Generator,
+    rng: np.random.Generator, noise: float = 0.0,
 ) -> Merged:  # fmt: skip
     """One column of all silos, from what each told of it; ``rows`` says how many rows each has.
 
+    ``noise`` is the standard deviation of each count of categories, of which silos told those of *rare* and missing
+    rows even where that is noise alone; 0 if they told them only where there are such rows.
+
     Raises:
-        DataError: numbers as categories, none of which is common enough to be kept.
+        DataError: numbers as categories, none of which is common enough to be kept, or to be told.
     """
     encoders = [summary.encoder for summary in summaries]
     if all(isinstance(encoder, CategoricalEncoder) for encoder in encoders):
-        return _merge_categories(summaries, config)
+        return _merge_categories(summaries, config, noise)
     scale = min(1.0, MOST_DRAWN / max(1, sum(rows)))
-    columns = [draw(summary, round(n * scale), rng) for summary, n in zip(summaries, rows, strict=True)]
+    columns = [draw(summary, max(1, round(n * scale)), rng) for summary, n in zip(summaries, rows, strict=True)]
     encoder = fit(below([Table((column,)) for column in columns]).columns[0], schema, config, rng)
     counts = [_levels(encoder, column, rng) for column in columns]
     drawn = tuple(column.values[~column.missing].double().numpy() for column in columns)
@@ -157,17 +162,26 @@ def _levels(encoder: Encoder, column: Column, rng: np.random.Generator) -> Tenso
     return torch.tensor([len(column)]) if levels is None else torch.bincount(levels, minlength=encoder.width)
 
 
-def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig) -> Merged:
+def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig, noise: float) -> Merged:
     """Add up counts of the same level; what few rows hold in all is pooled, as it would be in one table."""
     told = [summary.encoder for summary in summaries if isinstance(summary.encoder, CategoricalEncoder)]
     rows = [summary.counts.clamp(min=0).tolist() for summary in summaries]
     of = [dict(zip(encoder.kept, counts, strict=False)) for encoder, counts in zip(told, rows, strict=True)]
-    names = _in_order([encoder.kept for encoder in told])
+    names = union([encoder.kept for encoder in told])
     least = least_rows(names, config)
     kept = tuple(name for name in names if least <= 1 or sum(counts.get(name, 0) for counts in of) >= least)
-    missing = any(encoder.missing for encoder in told)
-    rare = any(encoder.rare for encoder in told) or len(kept) < len(names) or not (kept or missing)
+    counts_of = [summary.counts.tolist() for summary in summaries]
+    absent = [(counts[-1], 1) for encoder, counts in zip(told, counts_of, strict=True) if encoder.missing]
+    rest = [(c[len(e.kept)], len(e.kept) + 2) for e, c in zip(told, counts_of, strict=True) if e.rare]
+    missing = _occurs(absent, noise)
+    rare = _occurs(rest, noise) or len(kept) < len(names) or not (kept or missing)
     text = all(encoder.text for encoder in told)
+    if rare and not kept and not text and noise:
+        raise DataError(
+            f"Column {told[0].name!r} is categorical, and no level of it is held by so many rows that it is told",
+            f"{len(told)} silos, noise of {noise:.3g} rows",
+            "Raise epsilon or delta, declare it integer or identifier, leave it out, or set delta = 0.",
+        )
     if rare and not kept and not text:
         raise no_level_is_common(told[0].name, least, sum(map(sum, rows)), len(names))
     merged = CategoricalEncoder(told[0].name, told[0].dtype, kept, text, rare, missing)
@@ -181,19 +195,6 @@ def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig) -> Me
     return Merged(merged, counts_PL, None)
 
 
-def _in_order(known: Sequence[Sequence[Level]]) -> tuple[Level, ...]:
-    """All silos' levels: sorted if every silo's are; if not, each behind the one that it follows where it first comes.
-
-    So an order that silos declared for their categories stays.
-    """
-    every = {level for levels in known for level in levels}
-    if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):
-        return tuple(sorted(every))
-    found: list[Level] = []
-    for levels in known:
-        place = 0
-        for level in levels:
-            if level not in found:
-                found.insert(place, level)
-            place = found.index(level) + 1
-    return tuple(found)
+def _occurs(told: Sequence[tuple[int, int]], noise: float) -> bool:
+    """Whether rows are clearly there, by counts of which each is made of so many noised ones: 4 standard deviations."""
+    return bool(told) and sum(c for c, _ in told) >= 4 * noise * math.sqrt(sum(parts for _, parts in told))

@@ -32,7 +32,10 @@ Who learns what:
 * the coordinator: columns and kinds; noised counts of categories and rows; **un-noised summaries of numbers** (unless
   "noised"); every silo's **un-noised weights** in every round (mode "fl"), or, with ``secure``, their sum only; the
   gradients that a silo's critic gives for made rows (mode "md").
-* other silos: encoders and counts merged from all; the average; in mode "md" each other's critics, one after the other.
+* other silos: encoders merged from all, and how many rows there are; the average; in mode "md" made rows and each
+  other's critics, one after the other.
+
+With ``secure`` the coordinator still chooses weights: where they differ greatly, a sum is nearly one silo's model.
 
 Noise covers what the ledger lists with its events, and nothing else: no epsilon holds for the model.
 
@@ -41,6 +44,7 @@ Shapes: P silos, W numbers of a model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -162,7 +166,8 @@ def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation
     schema = agreed(schemas)
     told, rows = yield from _gather(roster, config, schema)
     rng = streams.child("encoders").numpy()
-    merged = {name: merge(told[name], rows, schema[name], config.model.encoders, rng) for name in schema.names}
+    noise = math.sqrt(2) / config.epsilon if config.delta else 0.0
+    merged = {name: merge(told[name], rows, schema[name], config.model.encoders, rng, noise) for name in schema.names}
     rule = config.weights if config.mode == "fl" else "equal"  # in mode "md" all silos teach the generator alike
     weighed = weights(rule, list(merged.values()), rows)
     encoders = tuple(column.encoder for column in merged.values())
@@ -178,6 +183,8 @@ def _gather(
     told: dict[str, list[Summary]] = {}
     rows: list[int] = []
     for part in ("categories", "numbers"):
+        if len(told) == len(schema.names):
+            break  # there are no numbers
         replies = yield roster.everyone(Summarise(config, schema, part))
         for reply in _said(replies, (NoisedSummaries, ExactSummaries)):
             for summary in reply.columns:

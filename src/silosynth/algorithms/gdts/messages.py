@@ -53,7 +53,7 @@ class GDTSConfig(Struct):
     numbers: Literal["exact", "noised"] = "exact"  # what is told of numbers: un-noised (paper), or noised histograms
     bins: int = 64  # of a noised histogram
     participation: float = 1.0  # share of the silos that are asked in a round, drawn anew each time; mode "fl"
-    absence: float = 0.0  # probability with which a silo that is asked is away for the round: a simulated failure
+    absence: float = 0.0  # probability with which a silo that is asked is away for the round, by lot; mode "fl"
     secure: bool = False  # the coordinator sees sums of models only; mode "fl"
     swap_every: int = 1  # epochs after which critics change places; mode "md"
 
@@ -77,9 +77,11 @@ class GDTSConfig(Struct):
     def _check_md(self) -> None:
         if self.generator != "ctgan":
             raise ConfigError("Mode 'md' trains a GAN", self.generator, "Set generator = 'ctgan', or mode = 'fl'.")
-        if self.secure or self.participation < 1:
+        if self.secure or self.participation < 1 or self.absence:
             raise ConfigError(
-                "Options 'secure' and 'participation' are for models that are averaged", self.mode, "Set mode = 'fl'."
+                "Options 'secure', 'participation' and 'absence' are for models that are averaged",
+                self.mode,
+                "Set mode = 'fl'.",
             )
 
     @property
@@ -149,6 +151,7 @@ class ExactSummaries(Message):
 class Prepare(Message):
     """Encode your rows with these, and make a model for a federation of so many rows."""
 
+    release: ClassVar[Release] = Release.MERGED
     encoders: tuple[Encoder, ...]
     rows: int
 
@@ -157,6 +160,7 @@ class Prepare(Message):
 class Train(Message):
     """Take these weights (W,), of what was trained before part ``part`` and of what it trains, and train it."""
 
+    release: ClassVar[Release] = Release.AVERAGE
     part: int
     weights_W: Tensor
 
@@ -181,6 +185,7 @@ class Trained(Message):
 class Criticise(Message):
     """Teach your critic on made rows (E, B, K + S) of these conditions (E, B); say how to please it with others."""
 
+    release: ClassVar[Release] = Release.SYNTHETIC
     step: int
     made_EBW: Tensor
     given_EB: Tensor

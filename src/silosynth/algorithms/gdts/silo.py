@@ -50,6 +50,7 @@ class Silo(Party):
         self.table = table.select([name for name in table.names if name in schema.modelled])
         self.schema, self.seat, self.streams, self.device = schema, seat, streams, device
         self.config = GDTSConfig()
+        self.asked: GDTSConfig | None = None
         self.prepared: Prepare | None = None
         self.model: LocalModel | None = None
         self.masker = Masker(seat)
@@ -93,7 +94,9 @@ class Silo(Party):
         return Described(Schema(tuple(columns)))
 
     def _summarise(self, ask: Summarise) -> Message:
-        self.config = ask.config
+        if self.asked is not None and ask.config != self.asked:
+            raise ProtocolError("Options are told once", ask.config, "A silo goes by the first: start a new run.")
+        self.config = self.asked = ask.config
         self.table = self.table.select(ask.schema.names)
         rng = self.streams.child("summaries", ask.part).numpy()
         tell = categories if ask.part == "categories" else numbers
@@ -161,7 +164,7 @@ class Silo(Party):
         """Continue from what `state` returned; of what `trained` returned there is nothing to restore."""
         if not state or state["prepared"] is None or not len(self.table):
             return
-        self.config = from_state(GDTSConfig, state["config"])
+        self.config = self.asked = from_state(GDTSConfig, state["config"])
         self.masker.restore(state["masker"])
         self._prepare(from_state(Prepare, state["prepared"]))
         if self.model is not None:

@@ -2,13 +2,14 @@
 
 Categories: the noised count of each level. A level's name is a release of its own, since it is told only where a row
 holds it: with ``delta`` above zero, names are told from a noised count upwards, that a single row reaches with that
-probability at most. The rest of the rows, by the noised number of all, is told to hold *rare* levels where it is
-clearly more than noise: that costs nothing more. That there are false and true is no secret: they take no threshold.
+probability at most. How many rows are left, by the noised number of all, follows from that and costs nothing more: they
+hold *rare* levels. That there are false and true is no secret, nor that a column can have missing values: these take no
+threshold. Where rare or missing rows are not clearly more than noise in all silos together, merging drops them.
 With ``delta`` 0 all names are told (the paper). Then noise on the counts protects nobody whose category is named for
 them alone: no event is claimed, and the ledger shows the message as un-noised.
 
-Numbers: an encoder fitted to the silo's own rows, without noise (the paper), or a noised histogram between declared
-bounds, from which encoders are fitted all the same.
+Numbers: an encoder fitted to the silo's own rows, without noise (the paper), with the shares of its levels in
+thousandths; or a noised histogram between declared bounds, from which encoders are fitted all the same.
 
 Shapes: L levels of a column.
 """
@@ -60,23 +61,24 @@ def _noised_category(
 ) -> tuple[Summary, Event | None]:
     """Counts of levels, of which missing is one, in one release."""
     levels, absent = column.levels or (), len(column.levels or ())
+    truth = bool(levels) and all(isinstance(level, bool) for level in levels)
     codes = torch.where(column.missing, absent, column.values)
     counts, what = torch.bincount(codes, minlength=absent + 1), f"counts of the levels of column {column.name!r}"
-    places = tuple(range(absent + 1))
-    if config.delta and column.dtype != "bool":  # that there are false and true, and no missing values, is no secret
-        places, counts, event = noised_levels(places, counts, config.epsilon, config.delta, what, rng)
+    missing, _ = noised_counts(counts[absent:], config.epsilon, what, rng)  # the levels' event covers it: a row is on
+    places: tuple[int, ...] = tuple(range(absent))  # one of them, or missing
+    if config.delta and not truth:  # that there are false and true is no secret
+        places, counts, event = noised_levels(places, counts[:absent], config.epsilon, config.delta, what, rng)
     else:
-        places = places if counts[absent] else places[:-1]
-        counts, event = noised_counts(counts[: len(places)], config.epsilon, what, rng)
+        counts, event = noised_counts(counts[:absent], config.epsilon, what, rng)
     of = dict(zip(places, counts.tolist(), strict=True))
-    missing = of.pop(absent, None)
-    if column.dtype == "bool":  # at least the one that most rows hold; the other where there seems to be a row
+    if truth:  # at least the one that most rows hold; the other where there seems to be a row
         most = max(of, key=lambda place: of[place])
         of = {place: count for place, count in of.items() if count > 0 or place == most}
     named = {levels[place]: count for place, count in of.items()}
-    rest = rows - sum(of.values()) - (missing or 0)
-    clearly = _clearly(len(of) + 2, config)
-    return of_counts(column, named, rest if rest > clearly else None, missing), event
+    optional = _optional(column) if config.delta else bool(column.missing.any())
+    away = int(missing[0]) if optional else None
+    rest = rows - sum(of.values()) - (away or 0) if config.delta and not truth else None
+    return of_counts(column, named, rest, away), event
 
 
 def _noised_number(

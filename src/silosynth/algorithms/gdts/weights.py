@@ -80,8 +80,9 @@ def _each(column: Merged, other: int | None) -> Floats:
         return np.array([_jensen_shannon(own, reference) for own in counts])
     everything = np.concatenate(column.drawn)
     reach = float(np.ptp(everything)) if len(everything) else 0.0
-    reference = everything if other is None else column.drawn[other]
-    return np.array([_wasserstein(own, reference) / (reach or 1.0) for own in column.drawn])
+    drawn = [own / (reach or 1.0) for own in column.drawn]
+    reference = everything / (reach or 1.0) if other is None else drawn[other]
+    return np.array([_wasserstein(own, reference) for own in drawn])
 
 
 def _jensen_shannon(p: Floats, q: Floats) -> float:
