@@ -85,7 +85,7 @@ def main() -> None:
                 for job in jobs(experiment, sizes):
                     if job.setting.labels["setting"] in options.settings:
                         trained = replace(job, setting=trained_as(options.gan, rate, job.setting))
-                        own = None if job.setting.preset == "best" else rate  # ours is not a GAN
+                        own = "" if job.setting.preset == "best" else f"{rate:g}"  # ours is not a GAN
                         keep(name_of(options.gan), run(experiment, trained, data) | {"rate": own})
 
 
