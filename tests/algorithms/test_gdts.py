@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import time
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,22 +14,21 @@ import torch
 
 import silosynth as ss
 from silosynth import api
-from silosynth.algorithms.gdts import conversation, md, summaries
+from silosynth.algorithms.gdts import conversation, md
 from silosynth.algorithms.gdts import messages as gdts
 from silosynth.algorithms.gdts.models import weights_of
 from silosynth.algorithms.gdts.silo import Silo
 from silosynth.algorithms.gdts.weights import figure_4, weights
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
-from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
-from silosynth.core.messages import Message, Missing, Release
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Message, Missing
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import CategoricalEncoder
 from silosynth.encoders.federated import Merged
 from silosynth.models.averaging import flatten
 from silosynth.models.gan import one_hot
 from silosynth.party import spawn
-from silosynth.privacy.accounting import statement
 from silosynth.privacy.rounds import Masked
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
@@ -548,189 +546,6 @@ def test_an_envelope_of_another_swap_is_refused():
         play.silos["b"].answer(gdts.TakeCritic(4, sealed.envelope))
     with pytest.raises(ProtocolError, match="addressed to it"):
         play.silos["c"].answer(gdts.TakeCritic(3, sealed.envelope))
-
-
-# What is told before training.
-
-
-def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
-    tell = summaries.categories if part == "categories" else summaries.numbers
-    held = play.silos[silo]
-    return tell(held.table, held.schema, play.config, np.random.default_rng(seed))
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_counts_are_told_with_discrete_laplace_noise_of_the_stated_scale(epsilon):
-    play = Play(table(600), {"a": range(600)}, epsilon=epsilon)
-    column, noise = play.silos["a"].table["city"], []
-    true = torch.bincount(column.values, minlength=3)
-    for seed in range(400):
-        told = summary_of(play, seed=seed)
-        (city,) = [summary for summary in told.columns if summary.encoder.name == "city"]
-        noise += [*(city.counts[:3] - true).tolist(), told.rows - 600]
-    q = math.exp(-epsilon)
-    assert np.mean(noise) == pytest.approx(0, abs=0.25 / epsilon)
-    assert np.var(noise) == pytest.approx(2 * q / (1 - q) ** 2, rel=0.2)
-    assert np.mean(np.array(noise) == 0) == pytest.approx((1 - q) / (1 + q), abs=0.05)
-
-
-def test_what_noise_costs_is_in_the_ledger_and_added_up():
-    model = fit(epsilon=0.75, delta=1e-5)
-    said = statement(model.ledger)
-    for silo in "abc":
-        budget = said["silos"][silo]
-        assert budget["pure_epsilon"] == pytest.approx(3 * 0.75)  # rows, city and ill
-        assert budget["own_delta"] == pytest.approx(1e-5)  # of city's names; false and true are no secret
-        assert [event["what"] for event in budget["events"]] == [
-            "the number of rows", "counts of the levels of column 'city'", "counts of the levels of column 'ill'",
-        ]  # fmt: skip
-    assert Release.WEIGHTS.value in said["unnoised"] and Release.STATISTICS.value in said["unnoised"]
-
-
-@pytest.mark.parametrize("options", [{"epsilon": 1.0, "delta": 0.0}, {"epsilon": math.inf}])
-def test_without_delta_or_without_noise_no_epsilon_is_claimed(options):
-    model = fit(**options)
-    said = statement(model.ledger)
-    assert said["silos"] == {} and "no epsilon can be stated" in said["summary"]
-    assert Release.STATISTICS.value in said["unnoised"]
-    assert Release.NOISED.value not in {record["privacy"] for record in model.ledger}
-    assert model.sample(5).dtypes.to_dict() == table().dtypes.to_dict()
-
-
-def test_without_noise_counts_are_exact():
-    play = Play(epsilon=math.inf)
-    about = play.begin()
-    assert about.rows == [50, 60, 30] and about.counts_PK[:, :3].sum(dim=1).tolist() == [50, 60, 30]
-
-
-def test_a_name_that_few_rows_hold_is_not_told():
-    data = table()
-    data["city"] = data["city"].cat.add_categories("Nowhere")
-    data.loc[3, "city"] = "Nowhere"
-    play = Play(data, epsilon=1.0)
-    for seed in range(200):
-        (city,) = [s for s in summary_of(play, seed=seed).columns if s.encoder.name == "city"]
-        assert "Nowhere" not in city.encoder.kept
-    paper = Play(data, epsilon=1.0, delta=0.0)
-    (city,) = [s for s in summary_of(paper).columns if s.encoder.name == "city"]
-    assert "Nowhere" in city.encoder.kept
-
-
-BOUNDS = {
-    "income": {"low": 0, "high": 120},
-    "visits": {"low": 0, "high": 100},
-    "since": {"low": "2020-01-01", "high": "2023-01-01"},
-}
-
-
-def test_noised_histograms_need_declared_bounds():
-    with pytest.raises(DataError, match=r"column 'income'.*schema=\{\"income\": \{\"low\": …, \"high\": …\}\}"):
-        fit(numbers="noised")
-
-
-@pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
-def test_with_noised_histograms_nothing_of_the_rows_is_told_before_training_but_with_noise(generator):
-    model = fit(numbers="noised", epsilon=1.0, schema=BOUNDS, generator=generator)
-    told = []
-    for record in model.ledger:
-        if record["type"].endswith("Trained"):
-            break
-        told.append((record["type"].rpartition(".")[2], record["privacy"]))
-    exact = {kind for kind, privacy in told if privacy == Release.STATISTICS.value}
-    assert exact == {"Described"}
-    assert "NoisedSummaries" in {kind for kind, _ in told} and "ExactSummaries" not in {kind for kind, _ in told}
-    made = model.sample(200)
-    assert made["income"].between(0, 120).all() and made["visits"].between(0, 100).all()
-    assert made.drop(columns="city").dtypes.to_dict() == table().drop(columns="city").dtypes.to_dict()
-    budget = statement(model.ledger)["silos"]["a"]
-    assert budget["pure_epsilon"] == pytest.approx(1.0 * (3 + 3 + 2))  # histograms, and what may be missing: not visits
-
-
-def test_a_column_that_holds_no_missing_values_gets_none_from_noise():
-    play = Play(epsilon=0.2, delta=0.0)
-    for seed in range(100):
-        (ill,) = [s for s in summary_of(play, seed=seed).columns if s.encoder.name == "ill"]
-        assert not ill.encoder.missing
-    play = Play(numbers="noised", epsilon=0.2)
-    schema = ss.simulate(table(), rows=ROWS, schema=BOUNDS).schema
-    for seed in range(100):
-        told = summaries.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
-        (visits,) = [s for s in told.columns if s.encoder.name == "visits"]
-        assert not visits.encoder.missing
-
-
-def test_false_and_true_need_no_threshold():
-    data = table().assign(ill=np.arange(140) % 4 == 0)
-    play = Play(data, rows={"a": range(48), "b": range(48, 96)}, epsilon=1.0)
-    for seed in range(50):
-        (ill,) = [s for s in summary_of(play, seed=seed).columns if s.encoder.name == "ill"]
-        assert ill.encoder.kept == (False, True)  # 12 rows are true; a name that is no public one takes 15
-    play = Play(table().assign(ill=True), epsilon=1.0)
-    told = [
-        s.encoder.kept for seed in range(50) for s in summary_of(play, seed=seed).columns if s.encoder.name == "ill"
-    ]
-    assert set(told) == {(True,), (False, True)} and told.count((True,)) > 25
-
-
-# Silos that differ.
-
-
-def test_a_category_that_one_silo_has_appears_in_samples():
-    data = table()
-    data["city"] = np.where(np.arange(140) >= 110, "Lima", data["city"].astype(str))
-    made = fit(data).sample(400)
-    assert set(made["city"]) == {"Bern", "Oslo", "Rome", "Lima"}
-
-
-@pytest.mark.parametrize("options", [{}, {"mode": "md"}, {"generator": "diffusion"}], ids=["fl", "md", "diffusion"])
-def test_silos_with_one_constant_column_or_one_row_repeated_join(options):
-    data = table()
-    data.loc[:49, "city"], data.loc[:49, "income"] = "Oslo", 33.25
-    made = fit(data, ROWS | {"c": [120] * 60}, **options).sample(60)
-    assert made.dtypes.to_dict() == table().dtypes.to_dict() and len(made) == 60
-    assert made["income"].between(data["income"].min(), data["income"].max()).all()
-
-
-def test_a_table_in_which_nothing_varies_is_drawn_without_training():
-    data = pd.DataFrame({"x": [True] * 60, "y": ["a"] * 60})
-    model = fit(data, {"a": range(30), "b": range(30, 60)})
-    assert model.sample(7).equals(data.head(7))
-    assert not any(record["type"].endswith("Train") for record in model.ledger)
-
-
-def test_an_order_of_categories_and_their_dtype_come_back():
-    data = table()
-    data["grade"] = pd.Categorical(np.resize(["mid", "low", "high"], 140), ["low", "mid", "high"], ordered=True)
-    assert fit(data).sample(30).dtypes.to_dict() == data.dtypes.to_dict()
-
-
-def test_rare_is_a_category_only_where_rows_are_pooled():
-    strong, weak = fit(epsilon=0.9), fit()
-    assert weak.describe()["pooled"] == [] and set(weak.sample(9)["city"].cat.categories) == {"Bern", "Oslo", "Rome"}
-    names = set(strong.sample(9)["city"].cat.categories)
-    assert strong.describe()["pooled"] == ["city"] and "(rare)" in names
-    assert names <= {"Bern", "Oslo", "Rome", "(rare)"}
-
-
-def test_text_of_silos_too_small_to_name_anything_comes_back_as_rare():
-    data = table().assign(note="x")[["note", "visits"]]
-    data.loc[::2, "note"] = "y"
-    for seed in range(3):
-        federation = ss.simulate(data, rows={"a": range(6), "b": range(6, 12)})
-        model = ss.fit("gdts", federation, preset="fast", seed=seed, options=SIZES | {"epsilon": 1.0}, progress=False)
-        assert set(model.sample(5)["note"]) <= {"(rare)", "x", "y"}
-
-
-def test_silos_that_disagree_are_told_where():
-    ours, theirs = table(), table().astype({"visits": "float64"})
-    with pytest.raises(SchemaError, match=r"'visits' must have the same dtype.*int32 in a.*float64 in b"):
-        ss.simulate({"a": ours, "b": theirs})
-    play = Play()
-    schema = play.silos["b"].schema
-    changed = tuple(replace(c, kind="mixed") if c.name == "income" else c for c in schema.columns)
-    play.silos["b"].schema = replace(schema, columns=changed)
-    with pytest.raises(SchemaError, match=r"'income' must be of the same kind.*continuous in a, c; mixed in b"):
-        play.begin()
 
 
 # Options, and what comes out of turn.

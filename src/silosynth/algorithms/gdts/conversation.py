@@ -47,7 +47,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ from silosynth.algorithms.gdts.models import LocalModel, make_model, put_weights
 from silosynth.algorithms.gdts.weights import weights
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.messages import Done, Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.state import from_state, to_state
@@ -82,7 +82,6 @@ from silosynth.models.coded import shape_of
 from silosynth.privacy.aggregation import TOGETHER, secure_sum
 from silosynth.privacy.rounds import LEAST
 
-M = TypeVar("M", bound=Message)
 _RESUME = "Resume from the last checkpoint; if silos are slow, with a longer time limit."
 
 

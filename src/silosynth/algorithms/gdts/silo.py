@@ -30,7 +30,7 @@ from silosynth.algorithms.gdts.models import LocalModel, make_model, put_weights
 from silosynth.algorithms.gdts.summaries import categories, numbers
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message
+from silosynth.core.messages import Done, Message, fields_of
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
@@ -95,7 +95,9 @@ class Silo(Party):
 
     def _summarise(self, ask: Summarise) -> Message:
         if self.asked is not None and ask.config != self.asked:
-            raise ProtocolError("Options are told once", ask.config, "A silo goes by the first: start a new run.")
+            both = ((name, getattr(ask.config, name), getattr(self.asked, name)) for name, _ in fields_of(GDTSConfig))
+            other = [name for name, new, old in both if new != old]
+            raise ProtocolError("Options are told once", other, "A silo goes by the first: start a new run.")
         self.config = self.asked = ask.config
         self.table = self.table.select(ask.schema.names)
         rng = self.streams.child("summaries", ask.part).numpy()
