@@ -38,6 +38,7 @@ from silosynth.models.gan import (
     one_hot,
     slope_penalty,
 )
+from silosynth.models.raking import PILOT, Raking, rake
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class CTGANConfig(Struct):
     tau: float = 0.2  # temperature of the Gumbel-softmax
     dropout: float = 0.5  # of the critic
     pac: int = 1  # rows judged together (CTGAN: 10)
+    rake: bool = False  # keep made rows such that levels have the shares of training (ours: `models.raking`)
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
@@ -87,9 +89,9 @@ class ConditionalGAN:
         self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)
         self.width = sum(self.widths)
         self.conditions = Conditions(coded.levels[:, list(coded.categorical)], self.widths)
-        self.law = self.conditions.law
         self.activation = Activation(coded.shape).to(device)
         self.level_of_P = levels_of(coded.shape, coded.categorical).to(device)
+        self.counted(torch.bincount((coded.levels.cpu() + coded.shape.starts).flatten(), minlength=coded.shape.levels))
         self._make_networks()
 
     def train(self, part: int, parts: int) -> None:
@@ -106,11 +108,24 @@ class ConditionalGAN:
             self._critic_step(draw, pick)
         self._generator_step(draw, pick)
 
+    def counted(self, counts_K: Tensor) -> None:
+        """Sample by these counts of rows on each level (K,)."""
+        self.counts, self.law = counts_K.cpu(), self.law_of(counts_K)
+        self.raking: Raking | None = None
+
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows (n, C) and (n, S), under conditions drawn by how frequent they are."""
-        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
         self.generator.network.eval()
+        if not self.config.rake or not self.shape.levels:
+            return self._rows(n, streams)
+        if self.raking is None:
+            self.raking = rake(self._rows(PILOT, streams.child("pilot"))[0], self.counts, self.shape)
+        return self.raking.sample(n, self._rows, self.shape, streams.child("raking"))
+
+    def _rows(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
+        """Rows as the generator makes them."""
+        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
         drawn = []
         for size in chunks(n, self.shape.size):
             given = self.law.draw(size, pick, "frequency").to(self.device)
@@ -118,18 +133,18 @@ class ConditionalGAN:
         return joined(drawn)
 
     def state(self, training: bool) -> dict[str, Any]:
-        """Networks; the counts of the conditional levels, which sampling draws by."""
+        """Networks, and the counts of levels, which sampling draws by."""
         return {
             "generator": self.generator.state(training),
             "critic": self.critic.state(training) if training else None,
-            "counts": self.law.counts,
+            "counts": self.counts,
         }
 
     def law_of(self, counts_K: Tensor) -> ConditionLaw:
         """The law of conditions where rows on each level (K,) are these; a column without any has all levels alike."""
-        counts_P = counts_K.cpu()[self.level_of_P.cpu()]
-        parts = [part if int(part.sum()) else torch.ones_like(part) for part in counts_P.split(list(self.widths))]
-        return ConditionLaw(torch.cat([counts_P[:0], *parts]), self.widths)
+        parts = counts_K.cpu()[self.level_of_P.cpu()].split(list(self.widths))
+        parts = tuple(part if int(part.sum()) else torch.ones_like(part) for part in parts)
+        return ConditionLaw(torch.cat([counts_K.cpu()[:0], *parts]), self.widths)
 
     def networks(self, part: int, parts: int) -> dict[str, torch.nn.Module]:
         """What silos that train the same model average, in any part."""
@@ -144,7 +159,7 @@ class ConditionalGAN:
         self.generator.restore(state["generator"])
         if state["critic"] is not None:
             self.critic.restore(state["critic"])
-        self.law = ConditionLaw(state["counts"].cpu(), self.widths)
+        self.counted(state["counts"])
 
     def _make_networks(self) -> None:
         config, weights = self.config, self.streams.child("weights").torch()

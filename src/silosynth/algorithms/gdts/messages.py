@@ -97,8 +97,8 @@ _PAPER = GDTSConfig(
 
 PRESETS: Mapping[str, GDTSConfig] = {
     "paper": _PAPER,
-    "fast": GDTSConfig(rounds=10, ctgan=GANOptions(epochs=10, least_rounds=300, rate=5e-4)),
-    "balanced": GDTSConfig(rounds=50, ctgan=GANOptions(epochs=50, least_rounds=1000, rate=5e-4)),
+    "fast": GDTSConfig(rounds=10, ctgan=GANOptions(epochs=10, least_rounds=300, rate=5e-4, rake=True)),
+    "balanced": GDTSConfig(rounds=50, ctgan=GANOptions(epochs=50, least_rounds=1000, rate=5e-4, rake=True)),
     "best": GDTSConfig(generator="diffusion", rounds=60),
 }
 

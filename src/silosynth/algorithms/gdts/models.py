@@ -40,7 +40,8 @@ def make_model(
     coded = coded_by(encoders, levels_NC.to(device), scores_NS.to(device))
     if config.generator == "ctgan":
         gan = ConditionalGAN(coded, config.ctgan, streams, device)
-        gan.law = gan.law if counts_K is None else gan.law_of(counts_K)
+        if counts_K is not None:
+            gan.counted(counts_K)
         return gan
     return LatentTable(coded, config.diffusion, streams, device, rows, counts_K)
 

@@ -1,0 +1,86 @@
+"""Rows that are kept such that levels have given shares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from silosynth.core.streams import Streams
+from silosynth.models.gan import Shape
+from silosynth.models.raking import rake
+
+
+def rows_of(n: int, seed: int) -> torch.Tensor:
+    """Two columns of three and two levels that hang together, and one of four that does not."""
+    rng = np.random.default_rng(seed)
+    first = rng.choice(3, n, p=[0.6, 0.3, 0.1])
+    second = np.where(rng.random(n) < 0.9, first > 0, first == 0)
+    return torch.from_numpy(np.stack([first, second.astype(int), rng.choice(4, n)], axis=1))
+
+
+SHAPE = Shape((3, 2, 4), 0)
+COUNTS = torch.tensor([200, 300, 500, 260, 740, 250, 250, 250, 250])
+
+
+def shares(levels: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+    weights = torch.ones(len(levels)) if weights is None else weights
+    flat = torch.zeros(SHAPE.levels, dtype=torch.float64)
+    for column in range(levels.shape[1]):
+        flat.index_add_(0, levels[:, column] + SHAPE.starts[column], weights.double())
+    return flat / weights.sum()
+
+
+def test_kept_rows_have_the_wanted_shares_and_rows_stay_whole() -> None:
+    made = rows_of(20_000, 0)
+    raking = rake(made, COUNTS, SHAPE)
+
+    def make(n: int, streams: Streams) -> tuple[torch.Tensor, torch.Tensor]:
+        return rows_of(n, streams.integer() % 2**31), torch.arange(float(n))[:, None]
+
+    levels, scores = raking.sample(40_000, make, SHAPE, Streams(1))
+    again, _ = raking.sample(40_000, make, SHAPE, Streams(1))
+    assert levels.shape == (40_000, 3) and scores.shape == (40_000, 1) and torch.equal(levels, again)
+    assert (shares(levels) - torch.cat([p / p.sum() for p in COUNTS.double().split([3, 2, 4])])).abs().max() < 0.015
+    before = (made[:, 1] == (made[:, 0] > 0).long()).double().mean()
+    after = (levels[:, 1] == (levels[:, 0] > 0).long()).double().mean()
+    assert abs(float(after - before)) < 0.03  # what hangs together in a row still does
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1000), counts=st.lists(st.integers(10, 40), min_size=9, max_size=9))
+def test_weights_are_those_of_least_relative_entropy(seed: int, counts: list[int]) -> None:
+    """Against a general optimiser of the dual: log-mean-exp of weights, less the wanted shares times the factors."""
+    made, wanted = rows_of(300, seed), torch.tensor(counts)
+    target = torch.cat([p / p.sum() for p in wanted.double().split([3, 2, 4])]).numpy()
+    design = torch.nn.functional.one_hot(made + SHAPE.starts, SHAPE.levels).sum(1).double().numpy()
+    if (design.sum(0) == 0).any():
+        return  # a level that no row holds
+
+    def dual(factors: np.ndarray) -> tuple[float, np.ndarray]:
+        tilt = design @ factors
+        weights = np.exp(tilt - tilt.max())
+        return np.log(weights.mean()) + tilt.max() - target @ factors, design.T @ weights / weights.sum() - target
+
+    best = minimize(dual, np.zeros(SHAPE.levels), jac=True, method="BFGS", options={"gtol": 1e-7, "maxiter": 5000})
+    tilt = design @ best.x
+    slow = np.exp(tilt - tilt.max()) / np.exp(tilt - tilt.max()).mean()
+    if np.abs(shares(made, torch.from_numpy(slow)).numpy() - target).max() > 1e-4:
+        return  # no weights give these shares
+    raking = rake(made, wanted, SHAPE)
+    fast = raking.weights(made, SHAPE)
+    assert float(fast.mean()) == pytest.approx(1, abs=1e-6)
+    assert np.abs(shares(made, fast).numpy() - target).max() < 5e-3
+    assert np.abs(fast.numpy() - slow).max() < 0.05 * slow.max()
+
+
+def test_what_cannot_be_had_is_left_as_it_is() -> None:
+    made = torch.tensor([[0, 0, 1], [1, 1, 2], [0, 1, 3]]).repeat(200, 1)
+    counts = torch.tensor([1, 1, 1, 0, 0, 1, 1, 1, 1])  # a level that no row holds; a column without counts
+    levels, _ = rake(made, counts, SHAPE).sample(
+        50, lambda n, streams: (made[torch.arange(n) % len(made)], torch.zeros(n, 0)), SHAPE, Streams(0)
+    )
+    assert levels.shape == (50, 3) and set(levels[:, 0].tolist()) <= {0, 1}
