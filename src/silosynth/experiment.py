@@ -46,13 +46,13 @@ def _number_or_date(bound: Any) -> Any:
 Bound = Annotated[Any, AfterValidator(_number_or_date)]
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
     """A table of the file: frozen, no unknown keys, no conversions between types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Data(_Section):
+class Data(Section):
     """``[data]``: the table that the silos' columns or rows are taken from."""
 
     path: Text | None = None
@@ -67,7 +67,7 @@ class Data(_Section):
         return self
 
 
-class Silo(_Section):
+class Silo(Section):
     """``[silos.NAME]``: the columns or the rows that one organisation holds."""
 
     path: Text | None = None
@@ -86,7 +86,7 @@ class Silo(_Section):
         return self
 
 
-class ColumnRules(_Section):
+class ColumnRules(Section):
     """``[schema.COLUMN]``: what is declared about a column instead of inferred."""
 
     kind: KindName | None = None
@@ -95,7 +95,7 @@ class ColumnRules(_Section):
     high: Bound = None
 
 
-class Algorithm(_Section):
+class Algorithm(Section):
     """``[algorithm]``: what is fitted, how, and where it runs."""
 
     name: Text = "silofuse"
@@ -115,7 +115,7 @@ class Algorithm(_Section):
         return self
 
 
-class Split(_Section):
+class Split(Section):
     """``[split]``: rows that the generator never sees, for judging it."""
 
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -136,7 +136,7 @@ class Split(_Section):
         return 0.0 if self.path is not None else 0.2 if self.holdout is None else self.holdout
 
 
-class Sample(_Section):
+class Sample(Section):
     """``[sample]``: the synthetic table."""
 
     rows: Annotated[int, Field(ge=1)] | None = None
@@ -146,7 +146,7 @@ class Sample(_Section):
     """A name in the output folder, ending in .csv or .parquet."""
 
 
-class Evaluate(_Section):
+class Evaluate(Section):
     """``[evaluate]``: the report."""
 
     target: Text | None = None
@@ -155,14 +155,14 @@ class Evaluate(_Section):
     """A name in the output folder."""
 
 
-class Output(_Section):
+class Output(Section):
     """``[output]``: where results go."""
 
     folder: Text | None = None
     """The file's own name without ``.toml`` when left out."""
 
 
-class Experiment(_Section):
+class Experiment(Section):
     """A checked experiment file."""
 
     data: Data | None = None
@@ -233,14 +233,21 @@ def read(path: str | Path) -> Experiment:
     if source.suffix.lower() != ".toml":
         raise ConfigError("The name of an experiment file must end in .toml", source.name, "Rename it.")
     try:
-        plan = Experiment.model_validate(_parse(source))
+        plan = Experiment.model_validate(parse_toml(source))
         plan._source = source
         return plan
     except ValidationError as error:
         raise explained(source.name, error, Experiment) from None
 
 
-def _parse(source: Path) -> dict[str, Any]:
+def parse_toml(source: Path) -> dict[str, Any]:
+    """The contents of a TOML file.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: it is not TOML (names the line), or not UTF-8.
+    """
+    source = existing(source)
     try:
         return tomllib.loads(source.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:

@@ -68,13 +68,18 @@ class Federation:
 
     def digest(self) -> str:
         """A hash of all values, by which a checkpoint recognises its data."""
-        seen = hashlib.sha256()
-        for name, table in self.tables.items():
-            for column in table.columns:
-                seen.update(repr((name, column.name, column.dtype, column.levels)).encode())
-                seen.update(column.values.contiguous().numpy().tobytes())
-                seen.update(column.missing.contiguous().numpy().tobytes())
-        return seen.hexdigest()
+        return digest(self.tables)
+
+
+def digest(tables: Mapping[str, Table]) -> str:
+    """A hash of all values of tables, and of what they are called."""
+    seen = hashlib.sha256()
+    for name, table in tables.items():
+        for column in table.columns:
+            seen.update(repr((name, column.name, column.dtype, column.levels)).encode())
+            seen.update(column.values.contiguous().numpy().tobytes())
+            seen.update(column.missing.contiguous().numpy().tobytes())
+    return seen.hexdigest()
 
 
 def simulate(
@@ -129,7 +134,7 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
     check_partition(list(pandas.columns), silos)
     held = {name for names in silos.values() for name in names}
     columns = tuple(name for name in pandas.columns if name in held)
-    everything, table = _read(pandas[list(columns)], schema)
+    everything, table = read_table(pandas[list(columns)], schema)
     return Federation(
         {name: table.select(list(names)) for name, names in silos.items()},
         {name: everything.select(list(names)) for name, names in silos.items()},
@@ -140,7 +145,7 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
 
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
     _check_some(rows, "Name silos and their rows.")
-    kinds, table = _read(to_pandas(frame), schema)
+    kinds, table = read_table(to_pandas(frame), schema)
     tables = {silo: own_levels(table.take(_positions(silo, some, len(table)))) for silo, some in rows.items()}
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(frame), horizontal=True)
 
@@ -150,15 +155,20 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
     read = {}
     for silo, frame in frames.items():
         with _naming(silo):
-            read[silo] = _read(to_pandas(frame), schema)
+            read[silo] = read_table(to_pandas(frame), schema)
     kinds = agreed({silo: own for silo, (own, _) in read.items()})
     tables = {silo: own_levels(table.select(kinds.names)) for silo, (_, table) in read.items()}
     first = next(iter(frames.values()))
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(first), horizontal=True)
 
 
-def _read(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Table]:
-    """Kinds and values of all columns of a pandas frame."""
+def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Table]:
+    """Kinds and values of all columns of a pandas frame.
+
+    Raises:
+        DataError: a column cannot be used as it is.
+        SchemaError: a declared kind does not fit its column, or an identifier's dtype can hold no running numbers.
+    """
     kinds = infer(frame, dict(schema or {}))
     table = to_table(frame, kinds)
     _check_identifiers(frame, kinds, table)

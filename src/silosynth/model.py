@@ -76,7 +76,7 @@ class Model:
             ConfigError: ``n`` is not a positive whole number, or more than an identifier's dtype can number; or the
                 model keeps synthetic columns in their silos.
         """
-        return self._frame(below(list(self._tables(n, seed, BATCH))), self._schema, 1)
+        return framed(below(list(self._tables(n, seed, BATCH))), self._schema, 1, self.flavour)
 
     def sample_batches(self, n: int, batch: int = BATCH, seed: int | None = None) -> Iterator[Any]:
         """``n`` rows in frames of at most ``batch`` rows, in bounded memory; running numbers go on across frames.
@@ -89,7 +89,7 @@ class Model:
         """
         start = 1
         for table in self._tables(n, seed, batch):
-            yield self._frame(table, self._schema, start)
+            yield framed(table, self._schema, start, self.flavour)
             start += len(table)
 
     def sample_parts(self, n: int, seed: int | None = None) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Model:
         for shared, parties in self._drawings(n, seed, BATCH):
             for name in self.roster:
                 held[name].append(shared[name] if name in shared else parties[name].kept.pop())  # type: ignore[attr-defined]
-        return {name: self._frame(below(tables), self.schemas[name], 1) for name, tables in held.items()}
+        return {name: framed(below(tables), self.schemas[name], 1, self.flavour) for name, tables in held.items()}
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file (safetensors and JSON; no code).
@@ -173,12 +173,6 @@ class Model:
             )
         for shared, _ in self._drawings(n, seed, batch):
             yield beside(shared.values())
-
-    def _frame(self, modelled: Table, schema: Schema, start: int) -> Any:
-        """A frame of the schema's columns: modelled ones, and identifiers as running numbers from ``start``."""
-        made = [_surrogate(column, start, len(modelled)) for column in schema.columns if _is_identifier(column)]
-        whole = beside([modelled, Table(tuple(made))]).select(schema.names)
-        return to_frame(whole, self.flavour)  # type: ignore[arg-type]
 
     def _drawings(self, n: int, seed: int | None, batch: int) -> Iterator[tuple[dict[str, Table], dict[str, Party]]]:
         n = whole_number("The number of rows to sample", n, positive=True)
@@ -280,6 +274,13 @@ def whole_number(what: str, value: Any, positive: bool = False) -> int:
     if number is None or isinstance(value, bool) or (positive and number < 1):
         raise ConfigError(f"{what} is a {'positive ' * positive}whole number", value, "Pass an int.")
     return number
+
+
+def framed(modelled: Table, schema: Schema, start: int = 1, flavour: str = "pandas") -> Any:
+    """A frame of the schema's columns: modelled ones, and identifiers as running numbers from ``start``."""
+    made = [_surrogate(column, start, len(modelled)) for column in schema.columns if _is_identifier(column)]
+    whole = beside([modelled, Table(tuple(made))]).select(schema.names)
+    return to_frame(whole, flavour)  # type: ignore[arg-type]
 
 
 def _is_identifier(column: ColumnSchema) -> bool:

@@ -58,6 +58,10 @@ class ProtocolError(SilosynthError):
     exit_code = 3
 
 
+class PolicyError(ProtocolError):
+    """A silo's own policy does not allow what it was asked for; names the rule."""
+
+
 class PartyLostError(ProtocolError):
     """A party died, refused, or missed its time limit; names the party and the step.
 

@@ -27,11 +27,13 @@ class Release(Enum):
     """What a message gives away about training rows to whoever receives it; shown in the ledger."""
 
     NOTHING = "nothing about single rows"
+    SCHEMA = "names and kinds of columns"
     COUNTS = "exact row counts"
     ROWS = "one un-noised value per training row"
     GRADIENTS = "un-noised gradients of training rows"
     SYNTHETIC = "synthetic rows; no formal guarantee"
     SEALED = "ciphertext for another silo; the coordinator cannot read it"
+    PSEUDONYMS = "keyed hashes of identifiers, one per row"
     CONDITIONS = "levels that rows hold, by number"
     PICKS = "which rows a batch holds, exactly or among others"
     PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +50,54 @@ def read(
         raise storage_error(error, "read", path) from error
     frame = to_pandas(frame)
     return frame if columns is None else frame[_known(columns, list(frame.columns))]
+
+
+def read_batches(
+    path: str | os.PathLike[str], rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pd.DataFrame]:
+    """The table in a file in frames of ``rows`` rows, the last one shorter.
+
+    Parquet and Arrow files are read frame by frame. A CSV file is read whole: what a column holds shows at its end.
+
+    Raises:
+        StorageError: no such file, or it is damaged.
+        DataError: the ending is unknown, the contents are no table, or a column is absent.
+    """
+    path = existing(path)
+    suffix = _suffix(path)
+    if suffix in _CSV:
+        frame = read(path, columns)
+        for start in range(0, len(frame), rows):
+            yield frame.iloc[start : start + rows].reset_index(drop=True)
+        return
+    tables = _parquet_batches(path, rows) if suffix in _PARQUET else _arrow_batches(path)
+    none = True
+    try:
+        for table in sized(tables, rows):
+            frame, none = to_pandas(_to_frame(table)), False
+            yield frame if columns is None else frame[_known(columns, list(frame.columns))]
+    except (pa.ArrowInvalid, pa.ArrowKeyError, EOFError) as error:
+        raise _not_whole(path) from error
+    except OSError as error:
+        raise storage_error(error, "read", path) from error
+    if none:
+        raise DataError("A table needs at least one row", "0 rows", "Was the right file or filter used?")
+
+
+def sized(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of ``rows`` rows each, but for the last; no table is empty."""
+    kept: list[pa.Table] = []
+    for table in tables:
+        kept.append(table)
+        if sum(len(part) for part in kept) < rows:
+            continue
+        whole = pa.concat_tables(kept)
+        cut = len(whole) - len(whole) % rows
+        yield from (whole.slice(start, rows) for start in range(0, cut, rows))
+        kept = [whole.slice(cut)]
+    rest = [part for part in kept if len(part)]
+    if rest:
+        yield pa.concat_tables(rest)
 
 
 def write(frame: Frame, path: str | os.PathLike[str]) -> None:
@@ -101,9 +149,16 @@ def _columnar(reader: Callable[[Path], pa.Table], path: Path) -> pd.DataFrame:
     try:
         table = reader(path)
     except (pa.ArrowInvalid, pa.ArrowKeyError, EOFError) as error:
-        raise StorageError(
-            "The file must be a whole Parquet or Arrow file, as its name says", str(path), "Was it cut off?"
-        ) from error
+        raise _not_whole(path) from error
+    return _to_frame(table)
+
+
+def _not_whole(path: Path) -> StorageError:
+    rule = "The file must be a whole Parquet or Arrow file, as its name says"
+    return StorageError(rule, str(path), "Was it cut off?")
+
+
+def _to_frame(table: pa.Table) -> pd.DataFrame:
     named = table.schema.pandas_metadata
     if named and len(set(table.column_names)) == table.num_columns:  # pandas wrote it: it knows its dtypes best
         return cast("pd.DataFrame", table.to_pandas()).reset_index(drop=True)
@@ -122,6 +177,22 @@ def _read_arrow(path: Path) -> pa.Table:
         except pa.ArrowInvalid:  # not the file format: then it must be the stream format
             file.seek(0)
             return pa.ipc.open_stream(file).read_all()
+
+
+def _parquet_batches(path: Path, rows: int) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file:
+        yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(batch_size=rows))
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.Table]:
+    with pa.OSFile(str(path)) as file:
+        try:
+            whole = pa.ipc.open_file(file)
+        except pa.ArrowInvalid:  # not the file format: then it must be the stream format
+            file.seek(0)
+            yield from (pa.Table.from_batches([batch]) for batch in pa.ipc.open_stream(file))
+            return
+        yield from (pa.Table.from_batches([whole.get_batch(i)]) for i in range(whole.num_record_batches))
 
 
 def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str) -> int:

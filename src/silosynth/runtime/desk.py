@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from silosynth.core.conversation import Party
@@ -10,6 +11,8 @@ from silosynth.core.messages import Message
 from silosynth.runtime.checkpoint import PartStore
 from silosynth.runtime.link import no_folder
 from silosynth.runtime.wire import decode, encode
+
+Note = Callable[[int, Message, int, Message, int], None]
 
 
 class PartyFailure(Exception):
@@ -23,10 +26,11 @@ class Desk:
         name: the party's name.
         party: who answers.
         folder: where the party's own parts of checkpoints go; None when there are none.
+        note: told of each step, before its reply leaves: the step, the ask and its length, the reply and its length.
     """
 
-    def __init__(self, name: str, party: Party, folder: Path | None) -> None:
-        self.name, self.party = name, party
+    def __init__(self, name: str, party: Party, folder: Path | None, note: Note | None = None) -> None:
+        self.name, self.party, self._note = name, party, note
         self._parts = None if folder is None else PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply = b""
@@ -53,8 +57,10 @@ class Desk:
             raise PartyFailure from error
         if not isinstance(reply, Message):
             raise ProtocolError("A party answers with a message", type(reply).__name__, "Return Done() at least.")
-        self._reply = encode(reply)
-        self._last = (job, step)
+        encoded = encode(reply)
+        if self._note is not None:
+            self._note(step, ask, len(blob), reply, len(encoded))
+        self._reply, self._last = encoded, (job, step)
         return self._reply
 
     def save(self, number: int) -> None:

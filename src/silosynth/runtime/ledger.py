@@ -253,6 +253,17 @@ def _gives_away(kind: type[Message], events: tuple[Event, ...]) -> str:
     return (Release.STATISTICS if exact else kind.release).value
 
 
+def one_line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
+    """One message as a line of a ledger's file, for a silo's own record of what it was asked and what it said."""
+    kind, events = type(message), getattr(message, "events", ())
+    about = {
+        "step": step, "from": sender, "to": receiver, "type": wire_name(kind), "bytes": size,
+        "privacy": _gives_away(kind, events),
+    }  # fmt: skip
+    more = {"events": [asdict(event) for event in events]} if events else {}
+    return json.dumps(about | more) + "\n"
+
+
 class _Records(Sequence[Record]):
     """A view of the columns in which the ledger keeps its records: 24 bytes each, however many there are."""
 

@@ -127,16 +127,21 @@ class Remote(Link):
             self._late.append(Late(frame.sender, frame.step, _message(frame, where), len(frame.body)))
 
     def _check(self, party: str, reply: Frame, where: str) -> None:
-        if reply.kind == REFUSED:
-            raise named(_rebuilt(reply.body), where)
-        if reply.kind == CRASHED:
-            raise failed(where, reply.body.decode("utf-8", "replace"), self.last_words(party))
+        raise_refusal(reply, where, self.last_words(party))
 
     def _loss(self, where: str, party: str, reason: str) -> PartyLostError:
         remedy = " ".join(filter(None, ("Resume from the checkpoint.", self.last_words(party))))
         error = PartyLostError(f"{where}: a silo lives and answers", reason, remedy)
         error.gone = True
         return error
+
+
+def raise_refusal(reply: Frame, where: str, more: str = "") -> None:
+    """Raise what a party has raised; ``where`` names it and the step, ``more`` is known about its end."""
+    if reply.kind == REFUSED:
+        raise named(_rebuilt(reply.body), where)
+    if reply.kind == CRASHED:
+        raise failed(where, reply.body.decode("utf-8", "replace"), more)
 
 
 def _message(frame: Frame, where: str) -> Message:

@@ -1,0 +1,130 @@
+"""Identifiers as bytes, so that the same one is the same bytes in every silo, whatever dtype holds it there.
+
+* Whole numbers are written as digits: 7, 7.0 and the text "7" are the same. Other numbers are written as Python writes
+  floats, 7.5; they match where silos store them with the same precision.
+* Text is brought into Unicode's form NFC and stripped of white space at both ends. Otherwise it is compared exactly:
+  upper and lower case differ, and so do "007" and 7, or "7.0" and 7.0.
+* Dates and times are in ISO form: 2020-01-31 for midnight, else 2020-01-31T08:30:00, with as many digits of a fraction
+  as it needs. Those with a time zone are in UTC, always with a time, and end in Z. Text that holds a date in a known
+  format counts as a date if the column is declared so.
+* Booleans are true and false.
+* Several columns are framed one after the other, so that ("ab", "c") is not ("a", "bc"). Their names do not matter,
+  their order does.
+* Where any part is missing or empty, there is no identifier.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from silosynth.core.errors import DataError
+from silosynth.core.schema import Column
+from silosynth.privacy.sealed import framed
+
+_EPOCH = datetime(1970, 1, 1)
+_INSTANTS = ("datetime64", "timestamp", "date32", "date64")
+_DETAILS = ("date", "datetime")  # of dtypes, after "|"
+_DURATIONS = ("timedelta64", "duration")
+_FLOATS = ("float", "halffloat", "double", "decimal")
+_PRECISE = {"float16": 11, "halffloat": 11, "float32": 24, "float[": 24}  # bits; of other floats 53
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What of a silo's rows can be aligned.
+
+    Attributes:
+        rows: positions of rows whose identifier no other row has.
+        identifiers: theirs.
+        duplicated: how many rows share theirs with another.
+        empty: how many have none.
+    """
+
+    rows: Sequence[int]
+    identifiers: Sequence[bytes]
+    duplicated: int
+    empty: int
+
+
+def usable(identifiers: Sequence[bytes | None]) -> Usable:
+    """Leave out rows without an identifier, and all rows of one that several have: which one is meant, nobody knows."""
+    times = Counter(identifiers)
+    empty = times.pop(None, 0)
+    rows = [row for row, one in enumerate(identifiers) if one is not None and times[one] == 1]
+    kept = [one for one in (identifiers[row] for row in rows) if one is not None]
+    return Usable(rows, kept, len(identifiers) - empty - len(rows), empty)
+
+
+def canonical(columns: Sequence[Column]) -> list[bytes | None]:
+    """The identifiers of a table's rows, of one column or several; None for an empty one.
+
+    Raises:
+        DataError: there is no column; one holds durations; or floats so large that neighbouring identifiers are the
+            same float. Names the column, and none of its values.
+    """
+    if not columns:
+        raise DataError("Rows are linked by at least one identifier column", "none", "Name one that all silos hold.")
+    parts = [_texts(column) for column in columns]
+    return [_framed(row) for row in zip(*parts, strict=True)]
+
+
+def _framed(parts: tuple[str | None, ...]) -> bytes | None:
+    held = [part for part in parts if part]
+    return framed(*held) if len(held) == len(parts) else None
+
+
+def _texts(column: Column) -> list[str | None]:
+    """Each value of a column as text; None where it is missing."""
+    spelt = _speller(column)
+    values, missing = column.values.tolist(), column.missing.tolist()
+    if column.levels is None:
+        return [None if absent else spelt(value) for value, absent in zip(values, missing, strict=True)]
+    levels = [spelt(level) for level in column.levels]
+    return [None if absent else levels[code] for code, absent in zip(values, missing, strict=True)]
+
+
+def _speller(column: Column) -> Callable[[str | int | float | bool], str]:
+    base, _, detail = column.dtype.partition("|")
+    if base.startswith(_DURATIONS):
+        raise DataError("Durations identify no row", column.name, "Name another column, or convert it to numbers.")
+    on_time = base.startswith(_INSTANTS) or detail in _DETAILS or detail.startswith("%")
+    if on_time:
+        return partial(_spell_instant, aware="," in base)
+    return partial(_spell, column)
+
+
+def _spell(column: Column, value: str | int | float | bool) -> str:
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value).strip()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if abs(value) >= _largest(column.dtype, value):
+        raise DataError(
+            f"Identifiers in column {column.name!r} are stored exactly; as large as they are, several are one float",
+            column.dtype,
+            "Read the column as text, or as whole numbers (Int64 holds missing ones too).",
+        )
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _largest(dtype: str, value: int | float) -> float:
+    """Whole numbers below it, and only these, are stored exactly. Whole numbers in tensors may have been floats."""
+    name = (dtype.partition("|")[2] or dtype).lower()
+    if isinstance(value, int) and not name.startswith(_FLOATS):
+        return math.inf
+    return 2.0 ** next((bits for start, bits in _PRECISE.items() if name.startswith(start)), 53)
+
+
+def _spell_instant(nanoseconds: str | int | float | bool, aware: bool) -> str:
+    assert isinstance(nanoseconds, int)
+    seconds, fraction = divmod(nanoseconds, 10**9)
+    text = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    if fraction:
+        text += f".{fraction:09d}".rstrip("0")
+    return text + "Z" if aware else text.removesuffix("T00:00:00")

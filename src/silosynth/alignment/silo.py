@@ -1,0 +1,287 @@
+"""A silo of an alignment: its identifiers, and what it answers. What each part means: see `conversation`."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from silosynth.alignment import intersection
+from silosynth.alignment.identifiers import usable
+from silosynth.alignment.messages import (
+    ORDER,
+    TAG,
+    TAGS,
+    AlignConfig,
+    Answer,
+    Answered,
+    Common,
+    Confirm,
+    Encrypted,
+    Matched,
+    Narrow,
+    Placed,
+    PlacePseudonyms,
+    PlaceSealed,
+    Prepare,
+    Pseudonyms,
+    Query,
+)
+from silosynth.core.conversation import Party, State
+from silosynth.core.errors import DataError, ProtocolError
+from silosynth.core.messages import Done, Message
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
+from silosynth.privacy.sealed import Envelope, Seat, framed
+
+_AGAIN = "Start the alignment again."
+
+
+class Aligner(Party):
+    """A silo's side of an alignment.
+
+    Args:
+        identifiers: of each row of the silo's table, as `canonical` writes them; None for an empty one.
+        seat: who this silo is.
+        streams: its streams; another seed gives another common order. All silos must have the same.
+
+    Attributes:
+        rows: (n,) int64 positions of this silo's rows in the common order, once all silos have confirmed it; before,
+            there are none.
+    """
+
+    def __init__(self, identifiers: Sequence[bytes | None], seat: Seat, streams: Streams) -> None:
+        self.rows = torch.zeros(0, dtype=torch.int64)
+        self._held, self._usable = len(identifiers), usable(identifiers)
+        self._seat, self._seed = seat, streams.seed
+        self._tagging, self._ordering = Group(seat), Group(seat)
+        self._agreeing = self._tagging
+        self._config: AlignConfig | None = None
+        self._tags: list[bytes] = []  # of usable rows
+        self._key = b""  # of private set intersection
+        self._asking: list[int] = []  # the leader's: numbers of usable rows that all silos asked so far hold
+        self._asked = 0  # and how many silos these are
+        self._placed: list[int] | None = None  # rows in the common order, not yet confirmed
+        self._digest = b""  # of that order
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator.
+
+        Raises:
+            DataError: too few rows can be linked, or are common.
+            ProtocolError: it comes too early, cannot be opened, names rows that are not here; or silos did not all put
+                the same rows in the same order.
+            UnavailableError: openmined-psi is needed and not installed.
+        """
+        match ask:
+            case OfferShares() | RelayedShares() | Confirmations():
+                return self._agree(ask)
+            case Prepare():
+                return self._prepare(ask)
+            case Answer():
+                return self._answer(ask)
+            case Narrow():
+                return self._narrow(ask)
+            case PlaceSealed():
+                return self._place(self._told(ask.envelope))
+            case PlacePseudonyms():
+                return self._place(ask.tags)
+            case Confirm():
+                return self._confirm(ask)
+            case _:
+                raise ProtocolError("A silo that is being aligned does not understand this message", type(ask).__name__)
+
+    def _agree(self, ask: Message) -> Message:
+        """Agree on a secret: a new one for tags, the same again for the order."""
+        if isinstance(ask, OfferShares):
+            if ask.purpose != (TAGS if ask.fresh else ORDER):
+                raise ProtocolError(
+                    "A secret is fresh for tags, and the same again for the order of rows",
+                    ask.purpose,
+                    "Both sides must run the same version of silosynth.",
+                )
+            self._agreeing = self._tagging if ask.fresh else self._ordering
+        reply = self._agreeing.answer(ask)
+        assert reply is not None
+        return reply
+
+    # What is compared.
+
+    def _prepare(self, ask: Prepare) -> Message:
+        if not self._usable.rows:
+            raise DataError(
+                "A silo holds at least one row with an identifier that no other row of it has",
+                f"{self._held} rows, {self._usable.empty} without one, {self._usable.duplicated} that share theirs",
+                "Name other identifier columns, or more of them.",
+            )
+        self._config, self._asked, self._placed = ask.config, 0, None
+        self._tag_rows()
+        if ask.config.method == "keyed-hash":
+            return Pseudonyms(b"".join(sorted(self._tags)))
+        if self._leads:
+            self._asking = list(range(len(self._tags)))
+            return self._query_or_tell()
+        self._key = intersection.new_key()
+        return Encrypted(self._seal(self._silos[0], "encrypted", intersection.encrypted(self._key, self._tags)))
+
+    def _tag_rows(self) -> None:
+        key = self._tagging.key("tags")
+        self._tags = [hmac.digest(key, one, "sha256") for one in self._usable.identifiers]
+
+    # Private set intersection.
+
+    def _query_or_tell(self) -> Query | Common:
+        """The leader: ask the next silo; or, once all have answered, tell everybody."""
+        tags = [self._tags[number] for number in self._asking]
+        others = self._silos[1:]
+        if self._asked < len(others):
+            self._key = intersection.new_key()
+            return Query(self._seal(others[self._asked], "query", intersection.query(self._key, tags)))
+        self._started().check(len(tags))
+        told = b"".join(sorted(tags))  # sorted: the leader's own order of rows is nobody's business
+        return Common(tuple(self._seal(other, "common", told) for other in others))
+
+    def _answer(self, ask: Answer) -> Answered:
+        self._started()
+        if self._leads or not self._key:
+            raise ProtocolError("Silos but the first answer queries", "the first was asked to", _AGAIN)
+        leader = self._silos[0]
+        asked = self._open(ask.query, leader, "query")
+        return Answered(self._seal(leader, "answer", intersection.answer(self._key, asked)))
+
+    def _narrow(self, ask: Narrow) -> Query | Common:
+        self._started()
+        others = self._silos[1:]
+        if not self._leads or not self._key or self._asked >= len(others):
+            raise ProtocolError("The first silo compares, once for each other one", type(ask).__name__, _AGAIN)
+        other = others[self._asked]
+        held, answered = self._open(ask.encrypted, other, "encrypted"), self._open(ask.answered, other, "answer")
+        hits = intersection.found(self._key, held, answered, len(self._asking))
+        self._asking = [self._asking[hit] for hit in hits]
+        self._asked += 1
+        return self._query_or_tell()
+
+    def _told(self, envelope: Envelope | None) -> bytes:
+        """The tags of the common rows, from the leader; its own, if that is this silo."""
+        if self._started().method != "psi" or (envelope is None) != self._leads:
+            raise ProtocolError(
+                "All silos but the first get a list of the common rows, in PSI", self._seat.name, _AGAIN
+            )
+        if envelope is not None:
+            return self._open(envelope, self._silos[0], "common")
+        if self._asked < len(self._silos) - 1:
+            raise ProtocolError("Rows are put in order once all silos were asked", self._asked, _AGAIN)
+        return b"".join(self._tags[number] for number in self._asking)
+
+    # The common order.
+
+    def _place(self, tags: bytes) -> Placed:
+        """Put the common rows in the order of another keyed hash of their identifiers."""
+        config, number_of = self._started(), {tag: number for number, tag in enumerate(self._tags)}
+        common = [number_of.get(tags[at : at + TAG], -1) for at in range(0, len(tags), TAG)]
+        if -1 in common or len(set(common)) < len(common):
+            raise ProtocolError(
+                "Rows that all silos hold are held by this one, and named once",
+                f"{len(common)} rows, of which {len({*common} - {-1})} are here",
+                _AGAIN,
+            )
+        config.check(len(common))
+        key = self._ordering.key(f"order {self._seed}")
+        places = sorted((hmac.digest(key, self._usable.identifiers[number], "sha256"), number) for number in common)
+        self._placed = [self._usable.rows[number] for _, number in places]
+        self._digest = hashlib.sha256(b"".join(place for place, _ in places)).digest()
+        return Placed(self._matched(len(common)), self._proof(self._seat.name))
+
+    def _matched(self, common: int) -> Matched:
+        known = self._usable
+        return Matched(self._held, known.duplicated, known.empty, len(known.rows) - common, common)
+
+    def _proof(self, silo: str) -> bytes:
+        """What ``silo`` says of the order if it has the same. Without the secret nobody can say it for another."""
+        return hmac.digest(self._tagging.key("proof"), framed(silo, self._digest), "sha256")
+
+    def _confirm(self, ask: Confirm) -> Done:
+        """All silos have the same rows in the same order; else rows would be linked that have nothing in common."""
+        if self._placed is None:
+            raise ProtocolError("An order is confirmed after rows were put in it", type(ask).__name__, _AGAIN)
+        proofs = dict(zip(self._silos, ask.proofs, strict=False))
+        wrong = [silo for silo in self._silos if not hmac.compare_digest(proofs.get(silo, b""), self._proof(silo))]
+        if wrong or len(ask.proofs) != len(self._silos):
+            raise ProtocolError(
+                "All silos put the same rows in the same order",
+                f"silos {', '.join(wrong)} did not" if wrong else f"{len(ask.proofs)} proofs",
+                "They were told different rows, or have different seeds: compare these and start the alignment again.",
+            )
+        self.rows = _positions(self._placed)
+        return Done()
+
+    # State.
+
+    def state(self) -> State:
+        """Secrets, how far it is, and which rows; not the identifiers. Stays inside the silo."""
+        return {
+            "tagging": self._tagging.state(),
+            "ordering": self._ordering.state(),
+            "fresh": self._agreeing is self._tagging,
+            "config": None if self._config is None else to_state(self._config),
+            "key": self._key,
+            "asking": _positions(self._asking),
+            "asked": self._asked,
+            "placed": None if self._placed is None else _positions(self._placed),
+            "digest": self._digest,
+            "rows": self.rows,
+        }
+
+    def trained(self) -> State:
+        """Nothing: sampling needs no alignment."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Continue from what `state` returned, with the same identifiers."""
+        if not state:
+            return
+        self._tagging.restore(state["tagging"])
+        self._ordering.restore(state["ordering"])
+        self._agreeing = self._tagging if state["fresh"] else self._ordering
+        self._config = None if state["config"] is None else from_state(AlignConfig, state["config"])
+        self._key, self._asking, self._asked = state["key"], state["asking"].tolist(), state["asked"]
+        self._placed = None if state["placed"] is None else state["placed"].tolist()
+        self._digest, self.rows = state["digest"], state["rows"]
+        self._tags = []
+        if self._config is not None:
+            self._tag_rows()
+
+    # Between silos.
+
+    @property
+    def _silos(self) -> tuple[str, ...]:
+        return self._seat.roster.parties
+
+    @property
+    def _leads(self) -> bool:
+        return self._seat.name == self._silos[0]
+
+    def _started(self) -> AlignConfig:
+        if self._config is None:
+            raise ProtocolError("An alignment begins with the tagging of rows", "something else", _AGAIN)
+        return self._config
+
+    def _seal(self, silo: str, what: str, content: bytes) -> Envelope:
+        return self._seat.seal(silo, self._context(what), content)
+
+    def _open(self, envelope: Envelope, sender: str, what: str) -> bytes:
+        if envelope.sender != sender:
+            raise ProtocolError(f"This envelope is from silo {sender!r}", envelope.sender, _AGAIN)
+        return self._seat.open(envelope, self._context(what))
+
+    def _context(self, what: str) -> str:
+        """Of this alignment only: envelopes of an earlier one do not open."""
+        return f"alignment {what} {self._tagging.key('envelopes').hex()}"
+
+
+def _positions(numbers: Sequence[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
