@@ -4,13 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow check format wheel clean
+.PHONY: help demo federation-demo test slow check format wheel clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
 	$(BIN)/silosynth demo
+
+federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: under four minutes
+	$(BIN)/python examples/federation_demo.py
 
 test: $(VENV)/.dev ## Quick tests
 	$(BIN)/python -m pytest
@@ -43,6 +46,10 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable .
 	@touch $@
 
+$(VENV)/.federation: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --editable '.[flare,psi]'
+	@touch $@ $(VENV)/.run
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/.run
+	@touch $@ $(VENV)/.run $(VENV)/.federation

@@ -19,8 +19,9 @@ from silosynth.cli import app
 
 COMMANDS = [
     (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
-    ("datasets", "fetch"), ("party",), ("bench",), ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"),
-    ("bench", "reconstruction"),
+    ("datasets", "fetch"), ("silo-process",), ("provision",), ("coordinator",), ("coordinator", "start"), ("party",),
+    ("party", "start"), ("party", "key"), ("submit",), ("status",), ("ledger",), ("fetch",), ("bench",),
+    ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
 ]  # fmt: skip
 
 PLAN = """

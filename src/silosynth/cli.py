@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from silosynth import __version__
-from silosynth.commands import bench, datasets, demo, evaluate, inspect, party, run, sample
+from silosynth.commands import bench, datasets, demo, evaluate, federation, inspect, party, run, sample
 
 app = typer.Typer(
     name="silosynth",
@@ -33,6 +33,7 @@ evaluate.register(app)
 inspect.register(app)
 datasets.register(app)
 party.register(app)
+federation.register(app)
 bench.register(app)
 
 

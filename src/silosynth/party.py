@@ -47,7 +47,7 @@ def spawn(
             "schema": to_state(federation.schemas[silo]),
         }
         write_atomic(place / _FILE, pack(given))
-        return [sys.executable, "-m", "silosynth", "party", str(place)]
+        return [sys.executable, "-m", "silosynth", "silo-process", str(place)]
 
     return Processes(federation.roster, command, folder, limit=limit)
 

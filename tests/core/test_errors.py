@@ -36,6 +36,8 @@ def test_exit_codes_tell_the_branches_apart() -> None:
         "MessageError": 3,
         "ProtocolError": 3,
         "PartyLostError": 3,
+        "PolicyError": 3,
+        "StoppedError": 3,
         "StorageError": 4,
         "CheckpointError": 4,
         "UnavailableError": 5,

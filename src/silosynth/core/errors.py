@@ -62,6 +62,10 @@ class PolicyError(ProtocolError):
     """A silo's own policy does not allow what it was asked for; names the rule."""
 
 
+class StoppedError(ProtocolError):
+    """The engine below ends a job before its end: somebody stopped it, or the coordinator is shut down."""
+
+
 class PartyLostError(ProtocolError):
     """A party died, refused, or missed its time limit; names the party and the step.
 

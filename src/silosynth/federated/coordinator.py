@@ -19,7 +19,7 @@ from typing import Any, Literal
 import silosynth
 from silosynth import catalog
 from silosynth.core.conversation import Progress
-from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError
+from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError
 from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
@@ -140,19 +140,30 @@ class Board:
     def end(self, error: BaseException | None) -> None:
         """Say how it ended."""
         if error is None:
-            return self._set("done")
-        gone = isinstance(error, PartyLostError) and error.gone
+            self._set("done")
+            return
         told = str(error) if isinstance(error, SilosynthError) else f"{type(error).__name__}: see the coordinator's log"
-        known = isinstance(error, SilosynthError) and not gone
-        return self._set("failed" if known else "interrupted", error=told)
+        self._set("interrupted" if can_go_on(error) else "failed", error=told)
+        self._say(told)
 
     def _set(self, state: str, **about: Any) -> None:
         self._written = self._clock()
         Status(state, attempts=self._attempts, since=time.time(), **about).write(self._folder)
 
 
-def carry_out(order: Order, link: Link, folder: Path, say: Callable[[str], None] = lambda line: None) -> None:
+def can_go_on(error: BaseException) -> bool:
+    """Whether a job that ended with this can be taken up again, rather than having failed."""
+    if isinstance(error, PartyLostError):
+        return error.gone
+    return isinstance(error, StoppedError) or not isinstance(error, Exception)  # Ctrl-C and the like
+
+
+def carry_out(
+    order: Order, link: Link, folder: Path, say: Callable[[str], None] = lambda line: None, every: float = 15.0
+) -> None:
     """Do a job, or go on with it from its last checkpoint, and write the results into its folder.
+
+    ``every`` is the least time between two checkpoints, in seconds.
 
     Raises:
         PartyLostError: a silo is lost; the job can be taken up again.
@@ -163,7 +174,7 @@ def carry_out(order: Order, link: Link, folder: Path, say: Callable[[str], None]
     streams = Streams(_seed(folder) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device))
     try:
-        outcome = drive(start, link, ledger, store, board.watch, resume=True)
+        outcome = drive(start, link, ledger, store, board.watch, resume=True, seconds=every)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
         board.end(error)

@@ -7,6 +7,7 @@ the stream is, if the job's data go beside the engine. All that follows is the c
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import torch
 
-from silosynth.core.errors import PartyLostError, ProtocolError
+from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.files import make_folder
 from silosynth.core.messages import Message
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.federated.coordinator import LEDGER, Order, carry_out, unpack_order
+from silosynth.federated.dispatcher import STOP
 from silosynth.federated.job import check_name
 from silosynth.federated.kits import DISPATCHER, Kit, read_kit
 from silosynth.federated.policy import Policy
@@ -39,6 +41,8 @@ from silosynth.runtime.stream import Hub
 LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be broken
 _CONNECT = 120.0  # seconds that silos have to dial in
+_LOOK = 1.0  # seconds between two looks for an order to stop, or at a port that is taken
+_STOPPED = 3  # what a job's process that was told to stop exits with
 Say = Callable[[str], None]
 
 
@@ -62,11 +66,20 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
 
     order, kit = unpack_order(payload), read_kit(here().kit)
     folder = workspace / "jobs" / order.job.name
-    say = journal(folder)
-    say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
     order.keep(folder)
+    say = journal(folder)
+    threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()
+    say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
     with _link(order, kit, hub, say) as link:
         carry_out(order, link, folder, say)
+
+
+def _heed(folder: Path, say: Say) -> None:
+    """Leave when told to stop, whatever is being computed. What is on the disk is whole, as after a power cut."""
+    while not (folder / STOP).exists():
+        time.sleep(_LOOK)
+    say("stopped by the coordinator's operator")
+    os._exit(_STOPPED)
 
 
 @contextmanager
@@ -82,7 +95,7 @@ def _link(order: Order, kit: Kit, hub: Hub, say: Say) -> Iterator[Link]:
             "Transport 'stream' needs a second port of the coordinator", "none",
             'Set stream_port in federation.toml and hand out kits again, or transport = "relay".',
         )  # fmt: skip
-    stream = Hub(roster, kit.certificates(), f"0.0.0.0:{kit.stream_port}", patience=_PATIENCE)
+    stream = _listen(roster, kit, say)
     try:
         _open(order, hub, f"{kit.host}:{kit.stream_port}")
         _wait(stream, hub)
@@ -90,6 +103,19 @@ def _link(order: Order, kit: Kit, hub: Hub, say: Say) -> Iterator[Link]:
         yield Remote(roster, stream, hub.dead, limit=order.limit)
     finally:
         stream.stop()
+
+
+def _listen(roster: Roster, kit: Kit, say: Say) -> Hub:
+    """The stream's port. One job at a time has it; the others wait."""
+    told = False
+    while True:
+        try:
+            return Hub(roster, kit.certificates(), f"0.0.0.0:{kit.stream_port}", patience=_PATIENCE)
+        except UnavailableError:
+            if not told:
+                say(f"port {kit.stream_port} is taken: waiting for the job that has it")
+            told = True
+            time.sleep(_LOOK)
 
 
 def _open(order: Order, hub: Hub, stream: str | None) -> None:

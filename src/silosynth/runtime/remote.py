@@ -161,7 +161,7 @@ def _rebuilt(body: bytes) -> SilosynthError:
         kind = {error.__name__: error for error in _tree(SilosynthError)}.get(told["class"], ProtocolError)
         rule, value, remedy = told["rule"], told["value"], told["remedy"]
         return kind(rule, remedy=remedy) if value is None else kind(rule, value, remedy)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ProtocolError("A silo describes its errors", "something else", "Does it run the same version?")
 
 

@@ -52,18 +52,22 @@ def serve_party(
     Raises:
         ProtocolError: the coordinator cannot be reached, refuses this party, or breaks the protocol.
     """
+    serve_desk(Desk(name, party, folder), address=address, certs=certs, patience=patience)
+
+
+def serve_desk(desk: Desk, *, address: str, certs: Certificates | Path, patience: float) -> None:
+    """The same for a desk."""
     certificates = certs if isinstance(certs, Certificates) else Certificates.read(certs)
-    desk = Desk(name, party, folder)
     line = _Line(address, certificates, patience)
     try:
         while (frame := line.receive()).kind != BYE:
             if frame.kind != WELCOME:
-                line.send(_handle(desk, frame))
+                line.send(handle(desk, frame))
     finally:
         line.close()
 
 
-def _handle(desk: Desk, frame: Frame) -> Frame:
+def handle(desk: Desk, frame: Frame) -> Frame:
     """What the party says to one frame. Nothing that goes wrong may leave the coordinator without an answer."""
 
     def say(kind: str, body: bytes = b"") -> Frame:

@@ -42,6 +42,8 @@ class Hub(grpc.GenericRpcHandler):
         UnavailableError: the address cannot be listened on.
     """
 
+    _awaited: frozenset[str] = frozenset()  # whose answers would change what `gather` does next only together
+
     def __init__(
         self,
         names: Iterable[str],
@@ -66,6 +68,10 @@ class Hub(grpc.GenericRpcHandler):
             raise UnavailableError("The coordinator can listen", address, "Choose another port.") from error
         self.address = f"{address.rpartition(':')[0]}:{port}"
         self._server.start()
+
+    def dead(self, name: str) -> str | None:
+        """Why a party is known to have ended, or None. A stream does not know."""
+        return None
 
     def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
         """Wait until every party is connected.
@@ -114,6 +120,7 @@ class Hub(grpc.GenericRpcHandler):
             before = {name: why for name in frames if missing and (why := self._seats[name].lost) is not None}
             asked = {name: frame for name, frame in frames.items() if name not in before}
             lost: dict[str, str] = {}
+            quiet = False
             while True:
                 replies = self._replies(asked)
                 lost = {name: why for name, why in lost.items() if name not in replies}  # back in time after all
@@ -122,12 +129,12 @@ class Hub(grpc.GenericRpcHandler):
                     late, self._late = [one for one in self._late if one is not replies.get(one.sender)], []
                     return Gathered(replies, lost, before, late)
                 waited = [name for name in asked if name not in replies and name not in lost]
-                gone = self._look_after(waited, dead, begun, limit)
+                self._awaited = frozenset(name for name in waited if self._seats[name].asked is asked[name])
+                gone = self._look_after(waited, dead, begun, limit, quiet)
                 if gone and not missing:
                     raise Lost(*next(iter(gone.items())))
                 lost |= gone
-                if not gone:
-                    self._changed.wait(_GLANCE)
+                quiet = not gone and not self._changed.wait(_GLANCE)
 
     def lost(self) -> tuple[str, ...]:
         """Who is lost: given up by `gather`, and has not answered since."""
@@ -167,13 +174,15 @@ class Hub(grpc.GenericRpcHandler):
                 raise fault
 
     def _look_after(
-        self, names: list[str], dead: Callable[[str], str | None], begun: float, limit: float | None
+        self, names: list[str], dead: Callable[[str], str | None], begun: float, limit: float | None, quiet: bool
     ) -> dict[str, str]:
-        """Which of them are lost by now, and why."""
+        """Which of them are lost by now, and why. Unless it has been quiet, those are well who have a stream."""
         self._check_faults(names)
         gone, waited = {}, time.monotonic() - begun
         for name in names:
             seat = self._seats[name]
+            if seat.stream is not None and not quiet:
+                continue
             if (why := dead(name) or seat.why_lost(self._patience, waited, limit)) is not None:
                 gone[name] = seat.lost = why
         return gone
@@ -229,7 +238,15 @@ class Hub(grpc.GenericRpcHandler):
                 if seat.lost is not None:
                     seat.lost = None
                     self._late.append(frame)
-                self._changed.notify_all()
+                if self._matters(name, frame):
+                    self._changed.notify_all()
+
+    def _matters(self, name: str, frame: Frame) -> bool:
+        """Whether `gather` has something to do now; one that still waits for others is not woken for nothing."""
+        if name not in self._awaited or frame.kind in (REFUSED, CRASHED):
+            return True
+        self._awaited -= {name}
+        return not self._awaited
 
     def _blame(self, seat: Seat, error: SilosynthError) -> None:
         with self._changed:

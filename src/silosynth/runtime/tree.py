@@ -12,30 +12,16 @@ import dataclasses
 import json
 import math
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Struct, wire_name
+from silosynth.runtime.tensors import DTYPES, LENGTH, from_buffer, to_buffers
 
-LENGTH = 8
-DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
-"""What a tensor may hold, and what safetensors calls it."""
 _PLAIN = frozenset({str, bool, int, type(None)})
 _ALIGNED = "Both sides must run the same version of silosynth."
 
@@ -63,27 +49,35 @@ def dump(value: object) -> bytes:
         skeleton = _ENCODE(_down(value, tensors)).encode("ascii")
     except RecursionError as error:
         raise Malformed("Values may be nested a few hundred levels deep", "deeper", "Flatten the value.") from error
-    blob = _tensor_blob(tensors) if tensors else []
+    blob = to_buffers(tensors) if tensors else []
     return b"".join((len(skeleton).to_bytes(LENGTH, "little"), skeleton, *blob))
 
 
-def parse(blob: bytes, find: Find) -> Any:
+def parse(blob: bytes | memoryview, find: Find, longest: int | None = None) -> Any:
     """The value that `dump` wrote; ``find`` decides which structs may be made.
+
+    Args:
+        blob: what `dump` wrote, or something else.
+        find: struct class of a wire name.
+        longest: bytes that the skeleton may have; None for any number.
 
     Raises:
         Malformed: the bytes are not what `dump` writes.
     """
+    blob = memoryview(blob)  # so that no part of it is copied
     length = int.from_bytes(blob[:LENGTH], "little")
     if len(blob) < LENGTH or length > len(blob) - LENGTH:
         _bad(f"A frame of {len(blob)} bytes is cut short", f"its header declares {length} bytes")
+    if longest is not None and length > longest:
+        _bad(f"All but tensors takes up to {longest} bytes", f"{length} bytes")
     try:
-        skeleton = _DECODER.decode(blob[LENGTH : LENGTH + length].decode("ascii"))
+        skeleton = _DECODER.decode(str(blob[LENGTH : LENGTH + length], "ascii"))
         rest = blob[LENGTH + length :]
-        tensors = load(rest) if rest else {}
+        tensors = from_buffer(rest) if rest else {}
         value = _up(skeleton, tensors, find)
     except Malformed:
         raise
-    except (ValueError, RecursionError, SafetensorError, AssertionError, RuntimeError) as error:
+    except Exception as error:  # json, struct and torch raise many kinds, and list none
         raise Malformed("A frame is JSON followed by safetensors", _first_line(error), "It is damaged.") from error
     if tensors:
         _bad("Every tensor of a frame is used once", f"{len(tensors)} left over")
@@ -145,26 +139,6 @@ def _put(tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
     return name
 
 
-def _tensor_blob(tensors: dict[str, torch.Tensor]) -> list[Any]:
-    """The tensors in safetensors format, as buffers to be joined.
-
-    Written here because the library's `save` takes longer than all the rest, refuses tensors that share memory, and
-    copies once more; reading is left to the library, which checks everything.
-    """
-    offset, header, buffers = 0, {}, []
-    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):  # wide ones first: all aligned
-        size = tensor.nbytes
-        entry = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
-        header[name] = entry
-        offset += size
-        if size:
-            flat = tensor.reshape(-1).resolve_neg()
-            buffers.append((flat.view(torch.uint8) if tensor.dtype is torch.bfloat16 else flat).numpy())
-    text = _ENCODE(header).encode("ascii")
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *buffers]
-
-
 def _up(node: Any, tensors: dict[str, torch.Tensor], find: Find) -> Any:
     if isinstance(node, list):
         return [_up(item, tensors, find) for item in node]
@@ -190,9 +164,7 @@ def _up(node: Any, tensors: dict[str, torch.Tensor], find: Find) -> Any:
 def _take(name: object, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     tensor = tensors.pop(name, None) if isinstance(name, str) else None
     if tensor is None:
-        _bad("A frame refers to each of its tensors once", name)
-    if tensor.dtype not in DTYPES:
-        _bad("Tensors hold bool, 8- to 64-bit integers or 16- to 64-bit floats", str(tensor.dtype))
+        _bad("A frame refers to each of its tensors once", _shown(name))
     return tensor
 
 
@@ -204,16 +176,20 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 def _dictionary(pairs: list[Any], tensors: dict[str, torch.Tensor], find: Find) -> dict[str | int, Any]:
     result: dict[str | int, Any] = {}
+    alike = 0
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int) and pair[0] not in result):
-            _bad("A dictionary is written as pairs with different keys", pair if not pair else str(pair)[:60])
+            _bad("A dictionary is written as pairs with different keys", _shown(pair))
+        alike += type(pair[0]) is int and not -_HASHED < pair[0] < _HASHED
+        if alike > _ALIKE:
+            _bad(f"Up to {_ALIKE} keys of a dictionary have more than 60 bits", alike)
         result[pair[0]] = _up(pair[1], tensors, find)
     return result
 
 
 def _struct(name: object, fields: object, tensors: dict[str, torch.Tensor], find: Find) -> Struct:
     if not isinstance(name, str) or not isinstance(fields, dict):
-        _bad("A struct is written as its name and its fields", name)
+        _bad("A struct is written as its name and its fields", _shown(name))
     kind = find(name)
     if fields.keys() != set(_names(kind)):
         differing = sorted(fields.keys() ^ set(_names(kind)))
@@ -235,8 +211,17 @@ def _names(kind: type[Struct]) -> tuple[str, ...]:
     return names
 
 
+_HASHED, _ALIKE = sys.hash_info.modulus, 1000
+"""Whole numbers from the first on can be chosen to have the same hash; many such keys would take hours to sort in."""
+
+
 def _bad(rule: str, value: object) -> NoReturn:
     raise Malformed(rule, value, "It is damaged, or was written by something else.")
+
+
+def _shown(value: Any) -> Any:
+    """A value for an error: itself, or its type where it may be nested too deeply to be written."""
+    return value if isinstance(value, (str, int, float)) else type(value).__name__
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -1,0 +1,260 @@
+"""Exchanges per second between a coordinator and two silos, over our stream, bare gRPC, and in process.
+
+    python benchmarks/exchanges.py                 # all: about four minutes
+    python benchmarks/exchanges.py --quick --dry   # a first look; keeps no results
+
+One exchange: the coordinator sends 500 × 128 float32 (256 KB) to both silos and gets as much from each. "stream" is
+what `runtime="processes"` uses: messages, encoded and decoded, over gRPC with mTLS, each silo a process. "bare gRPC"
+carries bytes of the same size over a bidirectional stream with mTLS and nothing of ours: what is left to gain. All take
+turns, in one run; read ratios. "latents" is a silo's one reply of 50 MB.
+
+With delay, connections pass a line that hands bytes on 10 ms later, each way; any number of bytes may be under way.
+VT-GAN's steps per second are those of real training on Adult over such streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import common
+import grpc
+import torch
+from exchange_sides import METHOD, ROWS, WIDTH, Answering, Ask, Block, received
+
+import silosynth as ss
+from silosynth.core.roster import Roster
+from silosynth.data.partition import in_order
+from silosynth.runtime.certificates import Authority
+from silosynth.runtime.frames import PIECE
+from silosynth.runtime.inprocess import InProcess
+from silosynth.runtime.link import Link
+from silosynth.runtime.processes import Processes
+from silosynth.runtime.stream import OPTIONS
+
+ROSTER = Roster(("bank", "clinic"))
+SIDES = [sys.executable, str(Path(__file__).with_name("exchange_sides.py"))]
+LATENTS = 97_657  # rows of 128 float32: 50 MB
+DELAY = 0.01  # seconds, each way
+
+
+class Line:
+    """A process through which connections to ``address`` pass, with delay."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        argv = [*SIDES, "line", address, str(seconds)]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Delayed(Processes):
+    """Processes whose connections pass a line with delay."""
+
+    line: Line | None = None
+
+    def _start(self, party: str, command: Any, address: str, *rest: Any) -> None:
+        self.line = self.line or Line(address, DELAY)
+        super()._start(party, command, self.line.address, *rest)
+
+    def close(self) -> None:
+        super().close()
+        if self.line is not None:
+            self.line.close()
+
+
+class Ours:
+    """Exchanges over a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link, self.step = link, 0
+        self.asks = {name: Block(torch.randn(ROWS, WIDTH)) for name in ROSTER}
+        link.begin()
+
+    def exchange(self) -> None:
+        self.step += 1
+        self.link.exchange(self.step, self.asks)
+
+    def latents(self) -> None:
+        self.step += 1
+        self.link.exchange(self.step, {"bank": Ask(LATENTS)})
+
+    def close(self) -> None:
+        self.link.close()
+
+
+class Bare(grpc.GenericRpcHandler):
+    """Bytes over gRPC streams with mTLS, one per silo; no frames, no messages."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        authority, self.place = Authority(), tempfile.TemporaryDirectory()
+        own = authority.coordinator()
+        self.payload = bytes(ROWS * WIDTH * 4)
+        self.lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.server = grpc.server(ThreadPoolExecutor(4), handlers=[self], options=OPTIONS)
+        credentials = grpc.ssl_server_credentials([(own.key, own.certificate)], own.authority, True)
+        address = f"127.0.0.1:{self.server.add_secure_port('127.0.0.1:0', credentials)}"
+        self.server.start()
+        self.line = Line(address, delay) if delay else None
+        self.children = []
+        for name in ROSTER:
+            folder = Path(self.place.name) / name
+            folder.mkdir()
+            authority.party(name).write(folder)
+            argv = [*SIDES, "bare", str(folder), self.line.address if self.line else address]
+            self.children.append(subprocess.Popen(argv))
+        self.ends = [self.lines.get(timeout=120) for _ in ROSTER]
+        for _, inbox in self.ends:
+            inbox.get()
+
+    def service(self, details: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(self._talk) if details.method == METHOD else None
+
+    def _talk(self, pieces: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=received, args=(pieces, inbox), daemon=True).start()
+        self.lines.put((outbox, inbox))
+        yield from iter(outbox.get, None)
+
+    def exchange(self) -> None:
+        for outbox, _ in self.ends:
+            outbox.put(self.payload)
+        for _, inbox in self.ends:
+            inbox.get()
+
+    def latents(self) -> None:
+        size = LATENTS * WIDTH * 4
+        outbox, inbox = self.ends[0]
+        outbox.put(size.to_bytes(8, "little"))
+        b"".join(inbox.get() for _ in range(-(-size // PIECE)))
+
+    def close(self) -> None:
+        for outbox, _ in self.ends:
+            outbox.put(b"")
+            outbox.put(None)
+        for child in self.children:
+            child.wait(10)
+        self.server.stop(None).wait()
+        if self.line is not None:
+            self.line.close()
+        self.place.cleanup()
+
+
+def party(name: str, place: Path) -> list[str]:
+    return [*SIDES, "party", str(place)]
+
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "in process": lambda: Ours(InProcess({name: Answering() for name in ROSTER})),
+    "bare gRPC, mTLS": Bare,
+    "stream, mTLS": lambda: Ours(Processes(ROSTER, party)),
+}
+FAR: dict[str, Callable[[], Any]] = {
+    "bare gRPC, mTLS, 20 ms": lambda: Bare(DELAY),
+    "stream, mTLS, 20 ms": lambda: Ours(Delayed(ROSTER, party)),
+}
+
+
+def measure(ways: dict[str, Callable[[], Any]], turns: int, exchanges: int, floor: str) -> list[dict[str, Any]]:
+    """All ways in turn; each turn's exchanges one after the other. What is shared by all disturbs all."""
+    made = {name: make() for name, make in ways.items()}
+    took: dict[str, list[list[float]]] = {name: [] for name in made}
+    latents: dict[str, list[float]] = {name: [] for name in made}
+    try:
+        for turn in range(turns + 1):
+            for name, way in made.items():
+                times = [_timed(way.exchange) for _ in range(exchanges)]
+                if turn:  # the first warms up
+                    took[name].append(times)
+                    latents[name].append(_timed(way.latents))
+    finally:
+        for way in made.values():
+            way.close()
+    rates = {name: [exchanges / sum(times) for times in turns] for name, turns in took.items()}
+    rows = []
+    for name, turns_took in took.items():
+        every = sorted(1000 * one for times in turns_took for one in times)
+        against = [mine / bare for mine, bare in zip(rates[name], rates[floor], strict=True)]
+        rows.append(
+            {
+                "way": name,
+                "exchanges per second": statistics.median(rates[name]),
+                "against bare gRPC": statistics.median(against),
+                "p50 ms": every[len(every) // 2],
+                "p95 ms": every[len(every) * 95 // 100],
+                "50 MB of latents, s": statistics.median(latents[name]),
+            }
+        )
+    return rows
+
+
+def _timed(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+SETTINGS = {"decoys": {"index_privacy": "decoys"}, "full": {"index_privacy": "full"}}
+
+
+def train(setting: str, way: str, rounds: int) -> dict[str, Any]:
+    """VT-GAN on 5 000 rows of Adult in two silos, batch 500: exchanges per step, and steps per second."""
+    frame = common.table("adult").head(5000)
+    federation = ss.simulate(frame, silos=in_order(list(frame.columns), 2))
+    options = {**SETTINGS[setting], "epochs": 1, "least_rounds": rounds}
+    at: list[float] = []
+    seen = lambda progress: at.append(time.perf_counter())  # noqa: E731
+    fit = {"options": options, "progress": seen, "checkpoint_every": 1e9}
+    runtime = "inprocess" if way == "in process" else "processes"
+    with patch("silosynth.party.Processes", Delayed if way == "20 ms" else Processes):
+        ledger = ss.fit("vtgan", federation, "balanced", runtime=runtime, **fit).ledger
+    rounds = len(at) - 1
+    first = next(record["step"] for record in ledger if record["type"].endswith("DrawConditions"))
+    steps = rounds * 6  # five of the critic and one of the generator
+    return {
+        "index privacy": setting,
+        "way": way,
+        "exchanges per step": (max(record["step"] for record in ledger) - first + 1) / steps,
+        "steps per second": 6 / statistics.median(b - a for a, b in pairwise(at[2:])),  # the first rounds warm up
+        "MB per step": sum(record["bytes"] for record in ledger if record["step"] >= first) / steps / 1e6,
+    }
+
+
+def main() -> None:
+    """Measure and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer turns, no delay, no training")
+    parser.add_argument("--dry", action="store_true", help="print only")
+    given = parser.parse_args()
+    keep = (lambda name, rows, **_: print(common.markdown(rows), flush=True)) if given.dry else common.keep
+    torch.set_num_threads(1)
+    if given.quick:
+        keep("exchanges", measure(WAYS, 3, 150, "bare gRPC, mTLS"))
+        return
+    near = measure(WAYS, 9, 300, "bare gRPC, mTLS")
+    far = measure(FAR, 3, 60, "bare gRPC, mTLS, 20 ms")
+    keep("exchanges", near + far)
+    training = [train(setting, way, 24) for setting in SETTINGS for way in ("in process", "loopback", "20 ms")]
+    keep("exchanges_vtgan", training)
+
+
+if __name__ == "__main__":
+    main()
