@@ -1,0 +1,141 @@
+"""The coordinator's end over FLARE: one caller per party, which carries its frames over the relay, one at a time.
+
+A frame has a number. The other side holds a call for a moment and then says either the reply or that it is still at
+it; so a call never lasts long, and a broken one is simply made again: nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from silosynth.core.errors import MessageError, StoppedError
+from silosynth.runtime.frames import Frame, from_whole
+from silosynth.runtime.seats import Gathered, Seat, Stream
+from silosynth.runtime.stream import Hub
+
+PENDING, UNKNOWN = None, b""
+_PAUSE = 0.5  # seconds between two attempts to reach a party
+
+
+class Line(Protocol):
+    """How one party is called. Anything that is raised means that it could not be reached, or not in time."""
+
+    def answer(self, number: int, frame: bytes) -> bytes | None:
+        """Hand over a frame: the reply, or None while the party is still at it."""
+
+    def collect(self, number: int) -> bytes | None:
+        """Ask for the reply again: the reply, None, or nothing (b"") if the party does not know the frame."""
+
+
+class FlareHub(Hub):
+    """A `Hub` whose parties are called instead of dialling in; everything else is the same.
+
+    Args:
+        lines: how each party is called.
+        patience: seconds for which a party may be out of reach.
+        first: frames are numbered from here; a second hub on the same lines goes on where the first one was.
+    """
+
+    def __init__(self, lines: Mapping[str, Line], patience: float = 60.0, first: int = 1) -> None:
+        self.lines, self._first = lines, first
+        # Not the parent's: there is nothing to listen on here.
+        self._seats = {name: Seat() for name in lines}
+        self._late: list[Frame] = []
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._ended: dict[str, str] = {}
+        self._aborted = ""
+        self._streams = {name: Stream() for name in lines}
+        for name, line in lines.items():
+            self._seats[name].stream = self._streams[name]
+            threading.Thread(target=self._call, args=(name, line), daemon=True, name=f"silosynth-flare-{name}").start()
+
+    def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
+        """Parties are there when a job starts; nothing to wait for."""
+
+    def gather(
+        self,
+        frames: Mapping[str, Frame],
+        dead: Callable[[str], str | None],
+        limit: float | None = None,
+        missing: bool = False,
+    ) -> Gathered:
+        """See `Hub.gather`.
+
+        Raises:
+            StoppedError: the engine ends the job.
+        """
+        return super().gather(frames, lambda name: dead(name) or self._ended.get(name), limit, missing)
+
+    def dead(self, name: str) -> str | None:
+        """See `Hub.dead`."""
+        return self._ended.get(name)
+
+    def gone(self, party: str, reason: str) -> None:
+        """A party's process is known to have ended; it will not come back to this job."""
+        with self._changed:
+            if party in self._seats:
+                self._ended[party] = reason
+                self._changed.notify_all()
+
+    def abort(self, reason: str) -> None:
+        """The engine ends the job: whoever waits is told."""
+        with self._changed:
+            self._aborted = reason
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let go of the parties; may be called twice. The engine ends their processes."""
+        self._stopped.set()
+        for stream in self._streams.values():
+            stream.outbox.put(None)
+
+    def _check_faults(self, names: Iterable[str]) -> None:
+        if self._aborted and not self._ended:
+            raise StoppedError("A job runs to its end", self._aborted, "Submit it again: it goes on where it was.")
+        super()._check_faults(names)
+
+    def _call(self, name: str, line: Line) -> None:
+        """What a caller does: one frame after the other, each until it is answered."""
+        seat, stream, number = self._seats[name], self._streams[name], self._first
+        while (frame := stream.outbox.get()) is not None:
+            try:
+                reply = self._until_answered(seat, stream, line, number, frame.whole())
+                if reply is None:
+                    return
+                self._heard(name, seat, from_whole(reply))
+            except MessageError as error:
+                self._blame(seat, error)
+                return
+            number += 1
+
+    def _until_answered(self, seat: Seat, stream: Stream, line: Line, number: int, blob: bytes) -> bytes | None:
+        """The reply; None if the hub is stopped."""
+        known = False
+        while not self._stopped.is_set():
+            try:
+                reply = line.collect(number) if known else line.answer(number, blob)
+            except Exception:  # whatever the engine raises: the party is out of reach for now
+                self._out_of_reach(seat)
+                self._stopped.wait(_PAUSE)
+                continue
+            self._in_reach(seat, stream)
+            if reply:
+                return reply
+            known = reply is PENDING
+        return None
+
+    def _out_of_reach(self, seat: Seat) -> None:
+        with self._changed:
+            if seat.stream is not None:
+                seat.stream, seat.since = None, time.monotonic()
+                self._changed.notify_all()
+
+    def _in_reach(self, seat: Seat, stream: Stream) -> None:
+        if seat.stream is None:
+            with self._changed:
+                seat.stream = stream
