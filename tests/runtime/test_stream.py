@@ -22,7 +22,7 @@ from silosynth.runtime.certificates import Authority, Certificates
 from silosynth.runtime.frames import PIECE, REPLY, Frame
 from silosynth.runtime.remote import Remote
 from silosynth.runtime.serving import serve_party
-from silosynth.runtime.stream import METHOD, SERVICE, Hub
+from silosynth.runtime.stream import METHOD, SERVICE, StreamHub
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ def alive(name: str) -> str | None:
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    hub = Hub(["bank"], AUTHORITY.coordinator(), patience=3.0)
+def hub() -> Iterator[StreamHub]:
+    hub = StreamHub(["bank"], AUTHORITY.coordinator(), patience=3.0)
     yield hub
     hub.stop()
 
 
 @pytest.fixture
-def connect(hub: Hub, tmp_path: Path) -> Iterator[Callable[..., Guest]]:
+def connect(hub: StreamHub, tmp_path: Path) -> Iterator[Callable[..., Guest]]:
     guests = []
 
     def connect(party: Party, certs: Certificates | None = None, name: str = "bank", patience: float = 0.3) -> Guest:
@@ -107,14 +107,14 @@ def connect(hub: Hub, tmp_path: Path) -> Iterator[Callable[..., Guest]]:
         assert not guest.is_alive()
 
 
-def linked(hub: Hub, **options: Any) -> Remote:
+def linked(hub: StreamHub, **options: Any) -> Remote:
     hub.wait_for_all(20, alive)
     link = Remote(Roster(("bank",)), hub, **options)
     link.begin()
     return link
 
 
-def test_frames_larger_than_four_megabytes_travel(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_frames_larger_than_four_megabytes_travel(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     connect(Echo())
     block = Block(torch.randn(400_000, 8, generator=torch.Generator().manual_seed(1)))
     got = linked(hub).exchange(1, {"bank": block})["bank"]
@@ -122,7 +122,7 @@ def test_frames_larger_than_four_megabytes_travel(hub: Hub, connect: Callable[..
     assert torch.equal(got.reply.z_NL, block.z_NL)  # type: ignore[attr-defined]
 
 
-def test_a_broken_stream_comes_back_and_nothing_is_computed_twice(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_broken_stream_comes_back_and_nothing_is_done_twice(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo = Echo()
     connect(echo, patience=10.0)
     link = linked(hub)
@@ -145,7 +145,7 @@ def test_a_broken_stream_comes_back_and_nothing_is_computed_twice(hub: Hub, conn
     assert echo.answered == 3
 
 
-def test_a_party_that_stays_away_is_lost(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_party_that_stays_away_is_lost(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     connect(Echo())
     link = linked(hub)
     hub._patience = 0.2
@@ -157,7 +157,7 @@ def test_a_party_that_stays_away_is_lost(hub: Hub, connect: Callable[..., Guest]
     stream.outbox.put(None)
 
 
-def test_a_party_that_is_too_slow_is_lost(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_party_that_is_too_slow_is_lost(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo = Echo()
     connect(echo)
     echo.go_on.clear()
@@ -166,14 +166,14 @@ def test_a_party_that_is_too_slow_is_lost(hub: Hub, connect: Callable[..., Guest
     echo.go_on.set()
 
 
-def test_an_unknown_name_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_an_unknown_name_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     guest = connect(Echo(), AUTHORITY.party("stranger"), patience=30.0)
     guest.join(20)
     assert isinstance(guest.error, ProtocolError)
     assert "'stranger' does not take part" in str(guest.error)
 
 
-def test_a_certificate_of_another_authority_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_certificate_of_another_authority_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     ours, theirs = AUTHORITY.party("bank"), Authority().party("bank")
     forged = Certificates(ours.authority, theirs.certificate, theirs.key)
     guest = connect(Echo(), forged)
@@ -182,14 +182,14 @@ def test_a_certificate_of_another_authority_is_refused(hub: Hub, connect: Callab
     assert hub._seats["bank"].stream is None
 
 
-def test_a_coordinator_of_another_authority_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_coordinator_of_another_authority_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     guest = connect(Echo(), Authority().party("bank"))
     guest.join(20)
     assert isinstance(guest.error, ProtocolError)
 
 
 def test_a_partys_certificate_does_not_make_a_coordinator(connect: Callable[..., Guest]) -> None:
-    false = Hub(["bank"], AUTHORITY.party("clinic"))
+    false = StreamHub(["bank"], AUTHORITY.party("clinic"))
     options = {"name": "bank", "certs": AUTHORITY.party("bank"), "folder": None, "patience": 0.3}
     guest = Guest(Echo(), address=false.address, **options)
     guest.join(20)
@@ -197,7 +197,7 @@ def test_a_partys_certificate_does_not_make_a_coordinator(connect: Callable[...,
     false.stop()
 
 
-def test_no_certificate_no_stream(hub: Hub) -> None:
+def test_no_certificate_no_stream(hub: StreamHub) -> None:
     bare = Certificates(AUTHORITY.party("bank").authority, b"", b"")
     credentials = grpc.ssl_channel_credentials(bare.authority)
     with grpc.secure_channel(hub.address, credentials) as channel:
@@ -206,7 +206,7 @@ def test_no_certificate_no_stream(hub: Hub) -> None:
             next(call(iter([])))
 
 
-def test_a_second_party_of_the_same_name_is_refused(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_second_party_of_the_same_name_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     first = Echo()
     connect(first)
     link = linked(hub)
@@ -218,14 +218,14 @@ def test_a_second_party_of_the_same_name_is_refused(hub: Hub, connect: Callable[
     assert first.answered == 1
 
 
-def test_frames_are_signed_with_the_name_in_the_certificate(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_frames_are_signed_with_the_name_in_the_certificate(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     connect(Echo(), name="clinic")
     with pytest.raises(MessageError, match=r"own name.*clinic"):
         linked(hub).exchange(1, {"bank": Done()})
 
 
 @pytest.mark.parametrize("piece", [b"garbage", next(Frame(REPLY, "other", 1, "bank").pieces())])
-def test_garbage_and_unasked_answers_are_told(hub: Hub, piece: bytes) -> None:
+def test_garbage_and_unasked_answers_are_told(hub: StreamHub, piece: bytes) -> None:
     certificates = AUTHORITY.party("bank")
     credentials = grpc.ssl_channel_credentials(certificates.authority, certificates.key, certificates.certificate)
     with grpc.secure_channel(hub.address, credentials) as channel:
@@ -237,7 +237,7 @@ def test_garbage_and_unasked_answers_are_told(hub: Hub, piece: bytes) -> None:
         heard.cancel()
 
 
-def test_checkpoints_go_beside_the_messages(hub: Hub, connect: Callable[..., Guest], tmp_path: Path) -> None:
+def test_checkpoints_go_beside_the_messages(hub: StreamHub, connect: Callable[..., Guest], tmp_path: Path) -> None:
     echo = Echo()
     connect(echo)
     link = linked(hub)
@@ -256,12 +256,12 @@ def test_nobody_there_is_told() -> None:
     assert "127.0.0.1:1" in str(guest.error)
 
 
-def test_a_port_that_is_taken_is_told(hub: Hub) -> None:
+def test_a_port_that_is_taken_is_told(hub: StreamHub) -> None:
     with pytest.raises(UnavailableError, match="Choose another port"):
-        Hub(["bank"], AUTHORITY.coordinator(), hub.address)
+        StreamHub(["bank"], AUTHORITY.coordinator(), hub.address)
 
 
-def test_threads_end_by_themselves(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_threads_end_by_themselves(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     guest = connect(Echo())
     linked(hub).exchange(1, {"bank": Done()})
     hub.stop()
@@ -279,7 +279,7 @@ def test_keys_are_their_owners_only(tmp_path: Path) -> None:
     assert Certificates.read(tmp_path).key.startswith(b"-----BEGIN PRIVATE KEY")
 
 
-def stalled(hub: Hub, connect: Callable[..., Guest], party: Echo | None = None) -> tuple[Echo, Remote]:
+def stalled(hub: StreamHub, connect: Callable[..., Guest], party: Echo | None = None) -> tuple[Echo, Remote]:
     """A party that lets the first ask go past the limit, and owes its answer."""
     echo = party or Echo()
     connect(echo, patience=10.0)
@@ -301,7 +301,7 @@ def until_back(link: Remote) -> None:
     assert not link.lost()
 
 
-def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     for step in (2, 3):
         reached = link.reach(step, {"bank": Done()})
@@ -317,7 +317,7 @@ def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: Hub, connect: Cal
     assert echo.answered == 4
 
 
-def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     threading.Timer(0.3, echo.go_on.set).start()
     assert isinstance(link.exchange(2, {"bank": Done()})["bank"].reply, Done)
@@ -325,7 +325,7 @@ def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: Hub, connec
     assert [late.step for late in link.reach(3, {"bank": Done()}).late] == [1]
 
 
-def test_an_exchange_that_needs_who_stays_late_fails(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_an_exchange_that_needs_who_stays_late_fails(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     link._limit = 0.2
     with pytest.raises(PartyLostError, match=r"'bank', step 2.*did not answer within 0.2 s"):
@@ -333,7 +333,7 @@ def test_an_exchange_that_needs_who_stays_late_fails(hub: Hub, connect: Callable
     echo.go_on.set()
 
 
-def test_who_is_late_may_lose_its_stream_and_come_back(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_who_is_late_may_lose_its_stream_and_come_back(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     stream = hub._seats["bank"].stream
     assert stream is not None
@@ -348,7 +348,7 @@ def test_who_is_late_may_lose_its_stream_and_come_back(hub: Hub, connect: Callab
     assert echo.answered == 3
 
 
-def test_what_a_late_party_raises_is_told(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_what_a_late_party_raises_is_told(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     class Refusing(Echo):
         def answer(self, ask: Message) -> Message:
             super().answer(ask)
@@ -361,7 +361,7 @@ def test_what_a_late_party_raises_is_told(hub: Hub, connect: Callable[..., Guest
         link.reach(2, {"bank": Done()})
 
 
-def test_answers_to_older_steps_are_dropped(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_answers_to_older_steps_are_dropped(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     connect(Echo())
     link = linked(hub)
     for step in (1, 2, 3):
@@ -374,7 +374,7 @@ def test_answers_to_older_steps_are_dropped(hub: Hub, connect: Callable[..., Gue
             hub._heard("bank", hub._seats["bank"], Frame(REPLY, job, step, "bank"))
 
 
-def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: Hub, connect: Callable[..., Guest]) -> None:
+def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Writing(Echo):

@@ -15,11 +15,12 @@ from silosynth.core.errors import PartyLostError, UnavailableError
 from silosynth.core.files import make_folder
 from silosynth.core.roster import Roster
 from silosynth.runtime.certificates import Authority
+from silosynth.runtime.hub import Hub
 from silosynth.runtime.kit import Kit
 from silosynth.runtime.link import PARTY_THREADS
 from silosynth.runtime.remote import Remote
 from silosynth.runtime.seats import Lost
-from silosynth.runtime.stream import Hub
+from silosynth.runtime.stream import StreamHub
 
 Command = Callable[[str, Path], Sequence[str]]
 """The command line that starts a party, from its name and the folder of its kit (`silosynth.runtime.kit`)."""
@@ -56,10 +57,10 @@ class Processes(Remote):
     ) -> None:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._place = Path(tempfile.mkdtemp(prefix="silosynth-"))
-        hub: Hub | None = None
+        hub: StreamHub | None = None
         try:
             authority = Authority()
-            hub = Hub(roster, authority.coordinator())
+            hub = StreamHub(roster, authority.coordinator())
             super().__init__(roster, hub, self._dead, limit)
             for party in roster:
                 self._start(party, command, hub.address, authority, folder)
@@ -107,7 +108,7 @@ class Processes(Remote):
                 f"Silo {party!r} can be started", error.strerror or "", f"Check {argv[0]!r}."
             ) from error
 
-    def _wait(self, hub: Hub, seconds: float) -> None:
+    def _wait(self, hub: StreamHub, seconds: float) -> None:
         try:
             hub.wait_for_all(seconds, self._dead)
         except Lost as lost:

@@ -11,9 +11,9 @@ from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError,
 from silosynth.core.messages import Message, wire_name
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.runtime.frames import ASK, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, Frame
+from silosynth.runtime.hub import Hub
 from silosynth.runtime.link import Late, Link, Reached, Received, Unanswered, at, encoded, failed, named
 from silosynth.runtime.seats import Gathered, Lost
-from silosynth.runtime.stream import Hub
 from silosynth.runtime.wire import decode
 
 _CONTROL = "control"

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from silosynth.core.errors import MessageError, StoppedError
 from silosynth.runtime.frames import Frame, from_whole
+from silosynth.runtime.hub import Hub
 from silosynth.runtime.seats import Gathered, Seat, Stream
-from silosynth.runtime.stream import Hub
 
 PENDING, UNKNOWN = None, b""
 _PAUSE = 0.5  # seconds between two attempts to reach a party
@@ -41,11 +41,7 @@ class FlareHub(Hub):
 
     def __init__(self, lines: Mapping[str, Line], patience: float = 60.0, first: int = 1) -> None:
         self.lines, self._first = lines, first
-        # Not the parent's: there is nothing to listen on here.
-        self._seats = {name: Seat() for name in lines}
-        self._late: list[Frame] = []
-        self._patience = patience
-        self._changed = threading.Condition()
+        super().__init__(lines, patience)
         self._stopped = threading.Event()
         self._ended: dict[str, str] = {}
         self._aborted = ""
