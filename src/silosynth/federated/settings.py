@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
 SILO, POLICY = "silo.toml", "policy.toml"
 Text = Annotated[str, Field(min_length=1)]
 S = TypeVar("S", bound=BaseModel)
+
+
+class Rows(Protocol):
+    """Where a silo's rows come from."""
+
+    def read(self) -> pd.DataFrame:
+        """All rows, with the columns that identify them."""
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that say whose row it is."""
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What is declared about columns instead of inferred."""
 
 
 class Data(Section):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -44,6 +44,7 @@ from silosynth.federated.job import (
 )
 from silosynth.federated.policy import Policy
 from silosynth.federated.releases import Releases
+from silosynth.federated.settings import Rows
 from silosynth.federation import digest, read_table
 from silosynth.model import framed
 from silosynth.privacy.sealed import Seat
@@ -59,21 +60,6 @@ def common_streams(job: Job) -> Streams:
     """What all silos put into the common order, beside keys that only they have: another one for each job."""
     name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
     return Streams(name if job.seed is None else job.seed).child("alignment")
-
-
-class Rows(Protocol):
-    """Where a silo's rows come from."""
-
-    def read(self) -> pd.DataFrame:
-        """All rows, with the columns that identify them."""
-
-    @property
-    def identifiers(self) -> list[str]:
-        """The columns that say whose row it is."""
-
-    @property
-    def declared(self) -> Mapping[str, Any]:
-        """What is declared about columns instead of inferred."""
 
 
 class Silo(Party):
