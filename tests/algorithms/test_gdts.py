@@ -36,6 +36,7 @@ from silosynth.runtime.wire import decode, encode, pack
 
 CPU = torch.device("cpu")
 SIZES = {
+    "generator": "ctgan",
     "ctgan.generator": [10],
     "ctgan.critic": [10],
     "ctgan.noise": 5,

@@ -28,7 +28,7 @@ from silosynth.core.conversation import Checkpoint, Exchange, Progress
 from silosynth.core.errors import DataError
 
 EXPERIMENTS = {"copies": copies, "odd": odd}
-SMALL = {"ctgan.generator": (8,), "ctgan.critic": (8,), "ctgan.noise": 4}
+SMALL = {"generator": "ctgan", "ctgan.generator": (8,), "ctgan.critic": (8,), "ctgan.noise": 4}
 OURS = {"diffusion.hidden": (8,), "diffusion.latent.width": 8, "diffusion.latent.depth": 1}
 
 

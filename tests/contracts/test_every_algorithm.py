@@ -24,8 +24,9 @@ from silosynth.runtime.wire import decode, encode, pack, unpack
 CPU = torch.device("cpu")
 SILOFUSE = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 12, "latent.checks": 3,
             "latent.batch": 32, "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip
-GDTS = {"ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8, "ctgan.batch": 30, "ctgan.epochs": 2,
-        "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3, "epsilon": 50.0}  # fmt: skip
+GDTS = {"generator": "ctgan", "ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8,
+        "ctgan.batch": 30, "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3,
+        "epsilon": 50.0}  # fmt: skip
 DIFFUSION = {"generator": "diffusion", "rounds": 5, "diffusion.steps": 20, "diffusion.hidden": [16, 8],
              "diffusion.latent.width": 16, "diffusion.latent.steps": 12, "diffusion.latent.batch": 32,
              "diffusion.latent.sample_steps": 3}  # fmt: skip

@@ -52,8 +52,9 @@ SPLIT = {
     "least_rounds": 1,
     "encoders.modes": 3,
 }
-GAN = {"ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8, "ctgan.batch": 30, "ctgan.epochs": 2,
-       "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3}  # fmt: skip
+GAN = {"generator": "ctgan", "ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8,
+       "ctgan.batch": 30, "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3,
+       "rounds": 3}  # fmt: skip
 DIFFUSION = {"generator": "diffusion", "rounds": 5, "diffusion.steps": 20, "diffusion.hidden": [16, 8],
              "diffusion.latent.width": 16, "diffusion.latent.steps": 12, "diffusion.latent.batch": 32,
              "diffusion.latent.sample_steps": 3}  # fmt: skip
