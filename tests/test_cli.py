@@ -20,7 +20,7 @@ from silosynth.cli import app
 COMMANDS = [
     (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
     ("datasets", "fetch"), ("silo-process",), ("provision",), ("coordinator",), ("coordinator", "start"), ("party",),
-    ("party", "start"), ("party", "key"), ("submit",), ("status",), ("ledger",), ("fetch",), ("bench",),
+    ("party", "start"), ("party", "key"), ("submit",), ("status",), ("stop",), ("ledger",), ("fetch",), ("bench",),
     ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
 ]  # fmt: skip
 

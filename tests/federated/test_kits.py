@@ -65,6 +65,17 @@ def test_a_silo_is_added_and_keeps_everybodys_keys(kits: Path) -> None:
     assert read_policy(kits / "bank").least_rows == 7
 
 
+def test_kits_that_were_handed_out_keep_their_keys(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    (tmp_path / "federation.toml").write_text(FEDERATION)
+    plan, out = read_plan(tmp_path / "federation.toml"), tmp_path / "kits"
+    write_kits(plan, out)
+    (out / "bank").rename(tmp_path / "at the bank")
+    write_kits(plan, out)  # another silo was to be added, say
+    assert read_kit(out / "shop").roster == read_kit(tmp_path / "at the bank").roster
+    assert not (out / "bank" / "sealing.key").exists()
+
+
 def test_a_silo_can_bring_its_own_key(tmp_path: Path, kits: Path) -> None:
     public = draw_key(tmp_path / "own.key")
     with pytest.raises(StorageError, match="drawn once"):

@@ -150,7 +150,8 @@ def status(kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False,
     """Show jobs and how far they are: those of this machine, or, with an operator's kit, all that the engine knows."""
     with session(as_json, quiet, debug) as say:
         found = _kit(kit)
-        rows = _engine_jobs(found) if not found.jobs.parent.exists() else _jobs(found)
+        at_site = found.name in (COORDINATOR, *found.roster)
+        rows = _jobs(found) if at_site else _engine_jobs(found)
         heads = tuple(rows[0]) if rows else ("job", "state")
         if rows:
             say.table(f"Jobs at {found.name}", heads, [tuple(row.values()) for row in rows])

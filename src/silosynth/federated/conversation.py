@@ -171,11 +171,14 @@ def _draw(
 def _publish(
     roster: Roster, drawn: list[Table], schemas: Mapping[str, Schema], rows: int, alike: bool
 ) -> Conversation[None]:
-    """Give every silo that is there what was drawn; an empty table where its own columns never left it."""
+    """Give every silo what was drawn; an empty table where its own columns never left it.
+
+    Where silos hold the same columns, training may have gone on without one; then this does as well.
+    """
     held = list(schemas.values())[: 1 if alike else None]
     columns, first = Schema(tuple(column for schema in held for column in schema.columns)), 0
     for table in drawn or [Table(())]:
-        yield Exchange(dict.fromkeys(roster, Publish(columns, table, first, rows)), missing=True)
+        yield Exchange(dict.fromkeys(roster, Publish(columns, table, first, rows)), missing=alike)
         first += len(table)
 
 

@@ -188,7 +188,7 @@ def _seed(folder: Path) -> int:
     path = folder / _SEED
     if not path.exists():
         write_atomic(path, str(secrets.randbits(62)).encode())
-        path.chmod(0o600)
+    path.chmod(0o600)  # each time: a process may have been killed in between
     return int(read(path))
 
 

@@ -22,6 +22,7 @@ STOP = "stop"
 """The file in a job's folder by which the coordinator's operator stops it."""
 _EVERY = 2.0  # seconds between two looks
 _SLOWEST = 60.0  # seconds between two attempts, when one after the other comes no further
+_TRIES = 3  # how often a job is given to silos that do not take it
 _UNFINISHED = ("submitted", "running", "interrupted")
 
 
@@ -88,7 +89,8 @@ class Dispatcher:
             return "The coordinator's operator has stopped it."
         if info is not None and info.state == ABORTED:
             return f"An operator has stopped it ({info.operator} had started this attempt)."
-        if info is not None and info.details and not status.attempts:
+        tries = self._tried.get(folder.name, ("", 0, 0.0))[1]
+        if info is not None and info.details and not status.attempts and tries >= _TRIES:
             return f"Silos have not taken it: {'; '.join(info.details)}"
         return None
 

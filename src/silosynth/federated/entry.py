@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,14 +30,17 @@ from silosynth.federated.releases import Releases
 from silosynth.federated.settings import read_policy, read_silo
 from silosynth.federated.silo import Silo
 from silosynth.model import resolve_device
+from silosynth.runtime.checkpoint import CheckpointWarning
 from silosynth.runtime.desk import Desk
+from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.frames import DONE, OPEN, Frame, from_whole
+from silosynth.runtime.hub import Hub
 from silosynth.runtime.ledger import one_line
 from silosynth.runtime.link import PARTY_THREADS, Link
 from silosynth.runtime.remote import Remote, raise_refusal
 from silosynth.runtime.seats import Lost
 from silosynth.runtime.serving import handle, serve_desk
-from silosynth.runtime.stream import Hub
+from silosynth.runtime.stream import StreamHub
 
 LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be broken
@@ -70,7 +74,7 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     say = journal(folder)
     threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()
     say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
-    with _link(order, kit, hub, say) as link:
+    with _warnings_said(say), _link(order, kit, hub, say) as link:
         carry_out(order, link, folder, say)
 
 
@@ -80,6 +84,16 @@ def _heed(folder: Path, say: Say) -> None:
         time.sleep(_LOOK)
     say("stopped by the coordinator's operator")
     os._exit(_STOPPED)
+
+
+@contextmanager
+def _warnings_said(say: Say) -> Iterator[None]:
+    """Silos that are lost and come back, checkpoints that cannot be used: the engine's processes show no warnings."""
+    with warnings.catch_warnings():
+        for kind in (PartyLostWarning, CheckpointWarning):
+            warnings.simplefilter("always", kind)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
+        yield
 
 
 @contextmanager
@@ -110,7 +124,7 @@ def _listen(roster: Roster, kit: Kit, say: Say) -> Hub:
     told = False
     while True:
         try:
-            return Hub(roster, kit.certificates(), f"0.0.0.0:{kit.stream_port}", patience=_PATIENCE)
+            return StreamHub(roster, kit.certificates(), f"0.0.0.0:{kit.stream_port}", patience=_PATIENCE)
         except UnavailableError:
             if not told:
                 say(f"port {kit.stream_port} is taken: waiting for the job that has it")

@@ -28,9 +28,10 @@ from silosynth.explain import explained
 from silosynth.federated.settings import POLICY, SILO
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.certificates import Certificates
-from silosynth.runtime.flare.kits import Project, provision
+from silosynth.runtime.flare.kits import AUTHORITY, Project, provision
 
 KIT, KEY, JOBS = "kit.json", "sealing.key", "jobs"
+_KEYS = "sealing_keys.json"  # public ones, beside the authority
 DISPATCHER = "dispatcher"
 """The operator in whose name the coordinator takes up interrupted jobs again."""
 Text = Annotated[str, Field(min_length=1)]
@@ -165,7 +166,7 @@ def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
     if (folder / DISPATCHER).exists():
         shutil.rmtree(folder / COORDINATOR / DISPATCHER, ignore_errors=True)
         shutil.move(folder / DISPATCHER, folder / COORDINATOR / DISPATCHER)
-    keys = {silo: _public(plan.silos[silo].key, folder / silo) for silo in plan.silos}
+    keys = _public_keys(plan, folder)
     Roster(tuple(keys), tuple(_decoded(key, f"silos.{silo}.key") for silo, key in keys.items()))
     names = [COORDINATOR, *plan.silos, *plan.operators]
     for name in names:
@@ -190,17 +191,33 @@ def draw_key(path: Path) -> str:
     make_folder(path.parent)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(base64.b64encode(key.private_bytes_raw()) + b"\n")
+    return _encoded(key)
+
+
+def _public_keys(plan: FederationPlan, folder: Path) -> dict[str, str]:
+    """Each silo's public key: its own, that of the key in its kit, the one it was handed before, or a new one.
+
+    Those that were handed out are kept with the authority: whoever holds a silo's kit holds its private key.
+    """
+    path = folder / AUTHORITY / _KEYS
+    handed: dict[str, str] = json.loads(read(path)) if path.exists() else {}
+    keys = {}
+    for silo, about in plan.silos.items():
+        private = folder / silo / KEY
+        if about.key is not None:
+            keys[silo] = about.key
+        elif private.exists():
+            raw = _decoded(read(private).decode("ascii", "replace"), KEY)
+            keys[silo] = _encoded(X25519PrivateKey.from_private_bytes(raw))
+        else:
+            keys[silo] = handed.get(silo) or draw_key(private)
+    write_atomic(path, json.dumps({**handed, **keys}, indent=2).encode())
+    return keys
+
+
+def _encoded(key: X25519PrivateKey) -> str:
+    """The public half, in base64."""
     return base64.b64encode(key.public_key().public_bytes_raw()).decode()
-
-
-def _public(given: str | None, kit: Path) -> str:
-    """A silo's public key: its own, or of the private key in its kit, which is drawn if there is none."""
-    if given is not None:
-        return given
-    if not (kit / KEY).exists():
-        return draw_key(kit / KEY)
-    private = X25519PrivateKey.from_private_bytes(_decoded(read(kit / KEY).decode("ascii", "replace"), KEY))
-    return base64.b64encode(private.public_key().public_bytes_raw()).decode()
 
 
 def _decoded(text: str, where: str) -> bytes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from silosynth.core.errors import StorageError
-from silosynth.core.files import make_folder, read, write_atomic
+from silosynth.core.files import make_folder, read, storage_error, write_atomic
 from silosynth.privacy.events import Event
 
-FILE = "releases.jsonl"
+FILE, LOCK = "releases.jsonl", "releases.lock"
 
 
 class Releases:
@@ -24,6 +26,25 @@ class Releases:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have this silo's other processes, which do other jobs, wait: nothing comes between a check and an addition.
+
+        Raises:
+            StorageError: the folder cannot be written to.
+        """
+        path = make_folder(self.path.parent) / LOCK
+        try:
+            lock = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below; a process that is killed lets go too
+        except OSError as error:
+            raise storage_error(error, "written", path) from error
+        with lock:
+            if sys.platform != "win32":
+                import fcntl  # where there is one
+
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def but(self, attempt: str, number: int) -> list[Event]:
         """All events, without those of release ``number`` of an attempt.
 
@@ -33,7 +54,7 @@ class Releases:
         return [event for key, events in self._read().items() if key != (attempt, number) for event in events]
 
     def add(self, job: str, attempt: str, number: int, events: Sequence[Event]) -> None:
-        """Write down a release; it is on the disk when this returns.
+        """Write down a release; it is on the disk when this returns. To be called while it is `held`.
 
         Raises:
             StorageError: the disk is full…

@@ -289,7 +289,10 @@ class Silo(Party):
 
     def _release(self, reply: Message) -> None:
         """Write down what is released with noise, before it leaves; the same noise of one attempt counts once."""
-        self.policy.check_release(reply, self.releases.but(self._attempt, self._noised))
-        if events := getattr(reply, "events", ()):
+        if not (events := getattr(reply, "events", ())):
+            self.policy.check_release(reply, ())
+            return
+        with self.releases.held():
+            self.policy.check_release(reply, self.releases.but(self._attempt, self._noised))
             self.releases.add(self._begun().name, self._attempt, self._noised, events)
-            self._noised += 1
+        self._noised += 1

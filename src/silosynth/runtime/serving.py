@@ -19,7 +19,7 @@ from silosynth.core.errors import MessageError, ProtocolError, SilosynthError
 from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.desk import Desk, PartyFailure
 from silosynth.runtime.frames import ASK, BYE, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, WELCOME, Frame, Joiner
-from silosynth.runtime.stream import METHOD, OPTIONS, SERVICE
+from silosynth.runtime.stream import ATTEMPT, METHOD, OPTIONS, SERVICE
 
 EXIT_LOST = 75  # what a process that gave up waiting for its coordinator exits with ("temporary failure")
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
@@ -55,10 +55,10 @@ def serve_party(
     serve_desk(Desk(name, party, folder), address=address, certs=certs, patience=patience)
 
 
-def serve_desk(desk: Desk, *, address: str, certs: Certificates | Path, patience: float) -> None:
-    """The same for a desk."""
+def serve_desk(desk: Desk, *, address: str, certs: Certificates | Path, patience: float, attempt: str = "") -> None:
+    """The same for a desk; ``attempt`` as in `StreamHub`."""
     certificates = certs if isinstance(certs, Certificates) else Certificates.read(certs)
-    line = _Line(address, certificates, patience)
+    line = _Line(address, certificates, patience, attempt)
     try:
         while (frame := line.receive()).kind != BYE:
             if frame.kind != WELCOME:
@@ -106,8 +106,8 @@ def _place(error: BaseException) -> str:
 class _Line:
     """The connection, redialled when it breaks; reads in a thread of its own."""
 
-    def __init__(self, address: str, certificates: Certificates, patience: float) -> None:
-        self._address, self._patience = address, patience
+    def __init__(self, address: str, certificates: Certificates, patience: float, attempt: str) -> None:
+        self._address, self._patience, self._attempt = address, patience, attempt
         self._credentials = grpc.ssl_channel_credentials(
             certificates.authority, certificates.key, certificates.certificate
         )
@@ -167,7 +167,7 @@ class _Line:
             self._channel = channel
             call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
             try:
-                for piece in call(iter(outbox.get, None)):
+                for piece in call(iter(outbox.get, None), metadata=((ATTEMPT, self._attempt),)):
                     connected = True
                     frame = joiner.add(piece)
                     if frame is not None:

@@ -20,6 +20,8 @@ from silosynth.runtime.hub import Hub
 from silosynth.runtime.seats import Seat, Stream
 
 SERVICE, METHOD = "silosynth.v1.Stream", "Talk"
+ATTEMPT = "silosynth-attempt"
+"""Under this key parties say, when they dial, which attempt at a job they belong to."""
 OPTIONS = (
     ("grpc.max_send_message_length", 2 * PIECE),
     ("grpc.max_receive_message_length", 2 * PIECE),
@@ -36,6 +38,8 @@ class StreamHub(Hub, grpc.GenericRpcHandler):
         certificates: the coordinator's.
         address: where to listen; port 0 lets the system choose.
         patience: seconds for which a party may be without a stream.
+        attempt: of a job, by any name. A process that is left of another attempt, or of another job at the same
+            address, would answer without knowing what was said before: it is refused.
 
     Raises:
         UnavailableError: the address cannot be listened on.
@@ -47,8 +51,10 @@ class StreamHub(Hub, grpc.GenericRpcHandler):
         certificates: Certificates,
         address: str = "127.0.0.1:0",
         patience: float = 10.0,
+        attempt: str = "",
     ) -> None:
         super().__init__(names, patience)
+        self._attempt = attempt
         # A stream keeps a thread for as long as it lasts; the others tell strangers that they are not welcome.
         self._pool = ThreadPoolExecutor(max_workers=len(self._seats) + 4, thread_name_prefix="silosynth-hub")
         self._server = grpc.server(self._pool, handlers=[self], options=OPTIONS)
@@ -84,6 +90,8 @@ class StreamHub(Hub, grpc.GenericRpcHandler):
         seat = self._seats.get(name)
         if seat is None:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} does not take part")
+        if dict(context.invocation_metadata()).get(ATTEMPT, "") != self._attempt:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is of another attempt, or another job")
         assert seat is not None
         stream = Stream()
         stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))

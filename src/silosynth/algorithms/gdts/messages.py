@@ -97,7 +97,6 @@ _PAPER = GDTSConfig(
 )  # fmt: skip
 
 
-
 def _narrow(coder: int, flow: int) -> DiffusionOptions:
     """Networks half as wide as those of "best", and so many iterations: silos train them on a core in minutes."""
     return DiffusionOptions(steps=coder, latent=LatentConfig(held_out=0.0, width=256, batch=512, steps=flow))

@@ -28,7 +28,8 @@ SCHEMES = ("grpc", "tcp", "http")
 _ORG = "silosynth"
 _SILENT = 60.0  # seconds without a sign of life after which the coordinator takes a party off its list
 _ANSWER = 8.0  # seconds that the coordinator has to answer one
-_JOBS = 4  # at once
+_JOBS = 4
+_ROOT_DAYS = 3650  # of the authority's own certificate; those of sites last 360
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,14 @@ def _issue(project: Project, authority: Path) -> Path:
     words = io.StringIO()
     with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
         done = Provisioner(
-            str(authority), [WorkspaceBuilder(), static, CertBuilder(), _rules_builder(project), SignatureBuilder()]
+            str(authority),
+            [
+                WorkspaceBuilder(),
+                static,
+                CertBuilder(root_valid_days=_ROOT_DAYS),
+                _rules_builder(project),
+                SignatureBuilder(),
+            ],
         ).provision(asked)
     place = done.get(CtxKey.CURRENT_PROD_DIR)
     if done.get(CtxKey.BUILD_ERROR) or place is None:

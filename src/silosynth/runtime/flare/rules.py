@@ -59,7 +59,7 @@ def server_resources(silent: float, jobs: int) -> Json:
                 **_component(
                     "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
                     max_jobs=jobs,
-                    max_schedule_count=10,
+                    max_schedule_count=1_000_000,  # a silo may leave just when a job is to start: try again
                     min_schedule_interval=1.0,
                     max_schedule_interval=10.0,
                 ),
