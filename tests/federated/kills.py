@@ -52,21 +52,24 @@ def uncut(name: str, folder: Path) -> Uncut:
     """Make the run that all others must agree with."""
     kits = folder / name / "kits"
     prepare(name, kits)
-    run, begun = _run(name, kits, folder / name / "uncut"), time.monotonic()
-    run.to_the_end([])
-    seconds = time.monotonic() - begun
-    seen = {who: run.place / "logs" / f"1.{who}.json" for who in (COORDINATOR, *TABLES[name])}
-    points = {who: read_points(path) for who, path in seen.items()}
-    for path in seen.values():
-        _load(json.loads(path.read_text())["modules"])
-    return Uncut(name, kits, run.hash(), points, seconds)
+    more, place = True, folder / name / "uncut"
+    while more:  # once more, where forks no longer import anything
+        shutil.rmtree(place, ignore_errors=True)
+        run, begun = _run(name, kits, place), time.monotonic()
+        run.to_the_end([])
+        seconds = time.monotonic() - begun
+        seen = {who: place / "logs" / f"1.{who}.json" for who in (COORDINATOR, *TABLES[name])}
+        more = any([_load(json.loads(path.read_text())["modules"]) for path in seen.values()])
+    return Uncut(name, kits, run.hash(), {who: read_points(path) for who, path in seen.items()}, seconds)
 
 
-def _load(modules: list[str]) -> None:
+def _load(modules: list[str]) -> bool:
     """Import what a job needs only later: forks then have it, instead of each importing it for a second."""
+    before = len(sys.modules)
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    return len(sys.modules) > before
 
 
 def _run(name: str, kits: Path, place: Path) -> Run:
@@ -106,7 +109,7 @@ def cut(about: Uncut, number: int, seed: int, folder: Path) -> Run:
     drawn, place = plans(about, dice, saved), folder / about.name / f"run {number}"
     while True:
         run = _run(about.name, about.kits, place)
-        run.every = 0.0 if saved else math.inf
+        run.every, begun = 0.0 if saved else math.inf, time.monotonic()
         try:
             run.to_the_end(drawn)
         except RuntimeError as error:
@@ -116,7 +119,8 @@ def cut(about: Uncut, number: int, seed: int, folder: Path) -> Run:
         if drawn[0].point:
             raise RuntimeError(f"run {number} never comes to {drawn[0].point}")
         shutil.rmtree(place)  # all was done by then: sooner
-        drawn = [replace(plan, later=plan.later and (plan.later[0], plan.later[1] / 2)) for plan in drawn]
+        soon = dice.uniform(0, 0.8) * (time.monotonic() - begun)
+        drawn = [replace(plan, later=plan.later and (plan.later[0], soon)) for plan in drawn]
 
 
 def check(number: int, about: Uncut, run: Run) -> bool:

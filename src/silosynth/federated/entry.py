@@ -74,7 +74,7 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     say = journal(folder)
     threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()
     say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
-    with _warnings_said(say), _link(order, kit, hub, say) as link:
+    with _warnings_said(say), _link(order, kit, hub, job, say) as link:
         carry_out(order, link, folder, say)
 
 
@@ -97,11 +97,11 @@ def _warnings_said(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _link(order: Order, kit: Kit, hub: Hub, say: Say) -> Iterator[Link]:
+def _link(order: Order, kit: Kit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
     """The way to the silos: the engine's relay, or a stream beside it."""
     roster = Roster(order.job.silos)
     if order.transport == "relay":
-        _open(order, hub, None)
+        _open(order, hub, attempt, None)
         yield Remote(roster, hub, limit=order.limit)
         return
     if kit.stream_port is None:
@@ -109,9 +109,9 @@ def _link(order: Order, kit: Kit, hub: Hub, say: Say) -> Iterator[Link]:
             "Transport 'stream' needs a second port of the coordinator", "none",
             'Set stream_port in federation.toml and hand out kits again, or transport = "relay".',
         )  # fmt: skip
-    stream = _listen(roster, kit, say)
+    stream = _listen(roster, kit, attempt, say)
     try:
-        _open(order, hub, f"{kit.host}:{kit.stream_port}")
+        _open(order, hub, attempt, f"{kit.host}:{kit.stream_port}")
         _wait(stream, hub)
         say("all silos are connected to the stream")
         yield Remote(roster, stream, hub.dead, limit=order.limit)
@@ -119,12 +119,12 @@ def _link(order: Order, kit: Kit, hub: Hub, say: Say) -> Iterator[Link]:
         stream.stop()
 
 
-def _listen(roster: Roster, kit: Kit, say: Say) -> Hub:
+def _listen(roster: Roster, kit: Kit, attempt: str, say: Say) -> Hub:
     """The stream's port. One job at a time has it; the others wait."""
-    told = False
+    told, address = False, f"0.0.0.0:{kit.stream_port}"
     while True:
         try:
-            return StreamHub(roster, kit.certificates(), f"0.0.0.0:{kit.stream_port}", patience=_PATIENCE)
+            return StreamHub(roster, kit.certificates(), address, _PATIENCE, attempt)
         except UnavailableError:
             if not told:
                 say(f"port {kit.stream_port} is taken: waiting for the job that has it")
@@ -132,9 +132,9 @@ def _listen(roster: Roster, kit: Kit, say: Say) -> Hub:
             time.sleep(_LOOK)
 
 
-def _open(order: Order, hub: Hub, stream: str | None) -> None:
-    """Say to all silos which job this is, and where the stream is."""
-    body = json.dumps({"job": order.job.name, "stream": stream}).encode()
+def _open(order: Order, hub: Hub, attempt: str, stream: str | None) -> None:
+    """Say to all silos which job this is, which attempt at it, and where the stream is."""
+    body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream}).encode()
     frames = {silo: Frame(OPEN, order.job.name, 0, COORDINATOR, body) for silo in order.job.silos}
     try:
         got = hub.gather(frames, lambda silo: None, _CONNECT)
@@ -194,16 +194,21 @@ class Answerer:
         return handle(self._desk, frame).whole()
 
     def _open(self, frame: Frame) -> None:
-        about = json.loads(frame.body)
-        self._desk = open_desk(self._kit, self._policy, check_name(str(about["job"])), self._submitter)
-        if about["stream"] is not None:
-            address, desk = str(about["stream"]), self._desk
-            threading.Thread(target=self._stream, args=(address, desk), daemon=True, name="silosynth-stream").start()
+        try:
+            about = json.loads(bytes(frame.body))
+            job, attempt, stream = about["job"], str(about["attempt"]), about["stream"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
+        self._desk = desk = open_desk(self._kit, self._policy, check_name(str(job)), self._submitter)
+        if stream is not None:
+            given = (desk, str(stream), attempt)
+            threading.Thread(target=self._stream, args=given, daemon=True, name="silosynth-stream").start()
 
-    def _stream(self, address: str, desk: Desk) -> None:
+    def _stream(self, desk: Desk, address: str, attempt: str) -> None:
         """Answer over a stream, until the coordinator says goodbye."""
         torch.set_num_threads(PARTY_THREADS)
-        serve_desk(desk, address=address, certs=self._kit.certificates(), patience=_PATIENCE)
+        certificates = self._kit.certificates()
+        serve_desk(desk, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
 
 
 def open_desk(kit: Kit, policy: Policy, job: str, submitter: str | None) -> Desk:
