@@ -22,8 +22,8 @@ VTGAN = {
     "width": 16, "generator_width": 16, "noise": 8, "batch": 30, "epochs": 1, "least_rounds": 4, "encoders.modes": 3,
 }  # fmt: skip
 GDTS = {
-    "ctgan.generator": (16, 16), "ctgan.critic": (16, 16), "ctgan.noise": 8, "ctgan.batch": 30, "ctgan.epochs": 2,
-    "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3, "epsilon": 50.0,
+    "generator": "ctgan", "ctgan.generator": (16, 16), "ctgan.critic": (16, 16), "ctgan.noise": 8, "ctgan.batch": 30,
+    "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3, "epsilon": 50.0,
 }  # fmt: skip
 
 
