@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 
 from silosynth.core.errors import StorageError
-from silosynth.core.files import make_folder, read, write_atomic
+from silosynth.core.files import make_folder, read, sweep, write_atomic
 
 
 def test_bytes_and_functions_are_written(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ import resource, signal, sys
 from pathlib import Path
 sys.dont_write_bytecode = True
 from silosynth.core.errors import StorageError
-from silosynth.core.files import write_atomic
+from silosynth.core.files import write_atomic, sweep
 limit = int(sys.argv[2])
 if limit:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -136,3 +136,11 @@ def test_a_full_disk_leaves_the_previous_file(tiny_disk: Path) -> None:
     assert os.listdir(tiny_disk) == ["a.bin"]
     write_atomic(path, b"after")
     assert path.read_bytes() == b"after"
+
+
+def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name in (".0a1b2c3d.000001.ckpt", "below/.ffffffff.status.json", "kept", ".hidden", ".0a1b2c3d"):
+        (tmp_path / name).write_text("x")
+    sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".0a1b2c3d", ".hidden", "kept"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from silosynth.core.errors import StorageError, nearest
+
+_PART = re.compile(r"\.[0-9a-f]{8}\..+")  # the names of `replacing`'s temporary files
 
 
 @contextmanager
@@ -37,6 +40,20 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError, NotADirectoryError):
             part.unlink()
+
+
+def sweep(folder: str | os.PathLike[str]) -> None:
+    """Remove what processes that were killed while writing have left in a folder, and below it.
+
+    Raises:
+        StorageError: a file cannot be removed.
+    """
+    for path in Path(folder).rglob(".*"):
+        if _PART.fullmatch(path.name):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise storage_error(error, "removed", path) from error
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | Callable[[BinaryIO], object]) -> None:

@@ -20,7 +20,7 @@ import silosynth
 from silosynth import catalog
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError
-from silosynth.core.files import make_folder, read, write_atomic
+from silosynth.core.files import make_folder, read, sweep, write_atomic
 from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema
@@ -170,6 +170,7 @@ def carry_out(
         SilosynthError: a silo refuses, or something else cannot be done.
     """
     job, board = order.job, Board(make_folder(folder), say)
+    sweep(folder)
     store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
     streams = Streams(_seed(folder) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device))

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
-from silosynth.core.files import make_folder
+from silosynth.core.files import make_folder, sweep
 from silosynth.core.messages import Message
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.federated.coordinator import LEDGER, Order, carry_out, unpack_order
@@ -213,14 +213,15 @@ class Answerer:
 
 def open_desk(kit: Kit, policy: Policy, job: str, submitter: str | None) -> Desk:
     """A silo's desk for the job of this name: with its rows, its policy, its ledger and its log."""
-    folder = kit.jobs / job
+    folder = make_folder(kit.jobs / job)
+    sweep(folder)
     say = journal(folder)
     proved = None if submitter in (None, DISPATCHER) else submitter
     silo = Silo(
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
         proved, say,
     )  # fmt: skip
-    ledger = open(make_folder(folder) / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process
+    ledger = open(folder / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process
 
     def note(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
         ledger.write(one_line(step, COORDINATOR, kit.name, ask, sent))
