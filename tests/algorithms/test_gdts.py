@@ -556,8 +556,8 @@ def test_an_envelope_of_another_swap_is_refused():
     ("options", "words"),
     [
         ({"mode": "md", "generator": "diffusion"}, "trains a GAN"),
-        ({"mode": "md", "secure": True}, "mode = 'fl'"),
-        ({"mode": "md", "participation": 0.5}, "participation"),
+        ({"mode": "md", "generator": "ctgan", "secure": True}, "mode = 'fl'"),
+        ({"mode": "md", "generator": "ctgan", "participation": 0.5}, "participation"),
         ({"generator": "diffusion", "rounds": 2}, "3 rounds"),
         ({"participation": 1.5}, "participation"),
         ({"absence": 1.0}, "absence"),
