@@ -127,7 +127,8 @@ class Remote(Link):
             self._late.append(Late(frame.sender, frame.step, _message(frame, where), len(frame.body)))
 
     def _check(self, party: str, reply: Frame, where: str) -> None:
-        raise_refusal(reply, where, self.last_words(party))
+        if reply.kind in (REFUSED, CRASHED):  # last words are in a file: it is not read for every reply
+            raise_refusal(reply, where, self.last_words(party))
 
     def _loss(self, where: str, party: str, reason: str) -> PartyLostError:
         remedy = " ".join(filter(None, ("Resume from the checkpoint.", self.last_words(party))))
