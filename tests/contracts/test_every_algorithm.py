@@ -378,7 +378,7 @@ def test_a_silo_killed_in_training_is_named_and_the_run_resumes_to_the_same_byte
     """kill -9 of one silo's process, once a checkpoint is there."""
 
     def kill(progress: Progress) -> None:
-        children = [child for child in psutil.Process().children() if "party" in child.cmdline()]
+        children = [child for child in psutil.Process().children() if "silo-process" in child.cmdline()]
         if children and list((tmp_path / "coordinator").glob("[0-9]*.ckpt")):
             children[-1].kill()
 
