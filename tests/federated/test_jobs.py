@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from tests.federated.common import OPEN, SMALL, Rows, customers, job, parties, r
 
 import silosynth as ss
 from silosynth.algorithms.gdts.messages import NoisedSummaries
+from silosynth.algorithms.silofuse.stacked import Synthesise
 from silosynth.core.errors import PolicyError, SilosynthError
+from silosynth.core.messages import Message
 from silosynth.federated.coordinator import read_status
 from silosynth.federated.policy import Policy
 from silosynth.federated.releases import Releases
@@ -90,6 +93,22 @@ def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
     assert not (place / "synthetic.parquet").exists()
     assert list(pd.read_parquet(tmp_path / "bank" / "synthetic.parquet").columns) == ["age", "income"]
     assert len(pd.read_parquet(tmp_path / "shop" / "synthetic.parquet")) == 50
+
+
+def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path) -> None:
+    """A coordinator that promises to leave them where they are, and then asks for them."""
+    silos = two_silos()
+    policy = Policy(least_rows=10, public_seed=True, share_synthetic=False)
+    asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
+    sides = parties(silos, tmp_path, policy)
+    told = sides["bank"]._answer
+
+    def greedy(ask: Message) -> Message:
+        return told(replace(ask, share=True) if isinstance(ask, Synthesise) else ask)
+
+    sides["bank"]._answer = greedy  # type: ignore[method-assign]
+    with pytest.raises(PolicyError, match=r"Silo 'bank', step.*Policy rule 'share_synthetic'"):
+        run(asked, sides, tmp_path)
 
 
 @pytest.mark.parametrize(

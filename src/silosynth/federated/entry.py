@@ -69,7 +69,7 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     from silosynth.runtime.flare.site import here
 
     order, kit = unpack_order(payload), read_kit(here().kit)
-    folder = workspace / "jobs" / order.job.name
+    folder = kit.jobs / order.job.name
     order.keep(folder)
     say = journal(folder)
     threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()

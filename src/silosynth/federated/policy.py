@@ -93,11 +93,15 @@ class Policy(BaseModel):
             raise _refusal("refused", f"not allowed are {_listed(self.refused)}", name)
 
     def check_release(self, reply: Message, before: Iterable[Event]) -> None:
-        """Refuse to release more than the budget allows: ``before`` is what was released with noise up to now.
+        """Refuse synthetic columns that stay, and to release more than the budget allows.
+
+        ``before`` is what was released with noise up to now.
 
         Raises:
             PolicyError: names the rule.
         """
+        if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
+            raise _refusal("share_synthetic", "synthetic columns stay in their silo", wire_name(type(reply)))
         if self.largest_epsilon == float("inf"):
             return
         if reply.release not in _HARMLESS:

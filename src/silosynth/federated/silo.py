@@ -180,7 +180,7 @@ class Silo(Party):
 
     def _begin(self, job: Job) -> Done:
         self._admit(job)
-        self.job, self._party, self._part, self._order = job, None, None, None
+        self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
         self._secret, self._attempt, self._noised = secrets.randbits(62), secrets.token_hex(8), 0
         self._frame = frame = self.rows.read()
         self._check_identifiers(frame)
@@ -214,7 +214,6 @@ class Silo(Party):
         if self._aligner is not None:
             self._order, self._aligner = self._aligner.rows, None
         table = self._table()
-        self.policy.check_rows(len(table))
         self._party = self._make_party(table)
         self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
         if catalog.algorithm(self._begun().algorithm).horizontal:  # which tells of ranges itself
@@ -276,6 +275,7 @@ class Silo(Party):
         if self._order is not None:
             frame = frame.iloc[self._order.numpy()].reset_index(drop=True)
         declared = {name: kind for name, kind in self.rows.declared.items() if name not in self.rows.identifiers}
+        self.policy.check_rows(len(frame))
         self._schema, table = read_table(frame, declared)
         horizontal = catalog.algorithm(self._begun().algorithm).horizontal
         table = own_levels(table) if horizontal else table
