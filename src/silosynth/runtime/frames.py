@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from silosynth.core.errors import MessageError
+from silosynth.core.errors import MessageError, SilosynthError
 
 PIECE = 2 << 20
 """Bytes of body per piece; gRPC refuses more than 4 MiB by default."""
@@ -57,6 +57,12 @@ class Frame:
         head = {"kind": self.kind, "job": self.job, "step": self.step, "sender": self.sender, "size": len(self.body)}
         text = json.dumps(head, separators=(",", ":")).encode("ascii")
         return b"".join((_FIRST, len(text).to_bytes(4, "little"), text))
+
+
+def described(error: SilosynthError) -> bytes:
+    """The body of a frame that tells of an error; the coordinator makes the same error of it."""
+    told = {"class": type(error).__name__, "rule": error.rule, "value": error.value, "remedy": error.remedy}
+    return json.dumps(told).encode()
 
 
 def from_whole(data: bytes) -> Frame:

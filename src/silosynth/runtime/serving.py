@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import sys
@@ -18,7 +17,20 @@ from silosynth.core.conversation import Party
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError
 from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.desk import Desk, PartyFailure
-from silosynth.runtime.frames import ASK, BYE, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, WELCOME, Frame, Joiner
+from silosynth.runtime.frames import (
+    ASK,
+    BYE,
+    CRASHED,
+    DONE,
+    REFUSED,
+    REPLY,
+    RESTORE,
+    SAVE,
+    WELCOME,
+    Frame,
+    Joiner,
+    described,
+)
 from silosynth.runtime.stream import ATTEMPT, METHOD, OPTIONS, SERVICE
 
 EXIT_LOST = 75  # what a process that gave up waiting for its coordinator exits with ("temporary failure")
@@ -83,18 +95,13 @@ def handle(desk: Desk, frame: Frame) -> Frame:
         else:
             raise ProtocolError("A coordinator asks, saves, restores or says goodbye", frame.kind)
     except SilosynthError as error:
-        return say(REFUSED, _told(error))
+        return say(REFUSED, described(error))
     except Exception as error:
         cause = error.__cause__ if isinstance(error, PartyFailure) and error.__cause__ else error
         # The text of a foreign error may quote the data, so it stays in this silo's own log.
         traceback.print_exception(cause, file=sys.stderr)
         return say(CRASHED, _place(cause).encode())
     return say(DONE)
-
-
-def _told(error: SilosynthError) -> bytes:
-    told = {"class": type(error).__name__, "rule": error.rule, "value": error.value, "remedy": error.remedy}
-    return json.dumps(told).encode()
 
 
 def _place(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import traceback
@@ -12,7 +11,7 @@ import torch
 
 from silosynth.core.errors import SilosynthError
 from silosynth.runtime.flare.hub import PENDING, UNKNOWN
-from silosynth.runtime.frames import CRASHED, REFUSED, Frame, from_whole
+from silosynth.runtime.frames import CRASHED, REFUSED, Frame, described, from_whole
 from silosynth.runtime.link import PARTY_THREADS
 
 HOLD = 2.0
@@ -64,19 +63,18 @@ class Inbox:
                 answer = answer or self._begin()
                 reply = answer(frame)
             except SilosynthError as error:
-                told = {"class": type(error).__name__, "rule": error.rule, "value": error.value, "remedy": error.remedy}
-                reply = self._says(frame, REFUSED, json.dumps(told))
+                reply = self._says(frame, REFUSED, described(error))
             except Exception as error:
                 traceback.print_exception(error, file=sys.stderr)  # its text may quote the data: it stays here
-                reply = self._says(frame, CRASHED, type(error).__name__)
+                reply = self._says(frame, CRASHED, type(error).__name__.encode())
             with self._changed:
                 if number == self._number:
                     self._reply = reply
                     self._changed.notify_all()
 
-    def _says(self, blob: bytes, kind: str, text: str) -> bytes:
+    def _says(self, blob: bytes, kind: str, body: bytes) -> bytes:
         try:
             ask = from_whole(blob)
         except SilosynthError:
             ask = Frame(CRASHED, "", 0, self._name)
-        return Frame(kind, ask.job, ask.step, self._name, text.encode()).whole()
+        return Frame(kind, ask.job, ask.step, self._name, body).whole()
