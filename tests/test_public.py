@@ -10,7 +10,8 @@ import pytest
 import silosynth
 
 SURFACE = [
-    "Federation", "Model", "Report", "SilosynthError", "__version__", "datasets", "evaluate", "fit", "load", "simulate",
+    "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "datasets", "evaluate", "fit",
+    "load", "represent", "simulate",
 ]  # fmt: skip
 
 

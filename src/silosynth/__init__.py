@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from silosynth.evaluation import Report, evaluate
     from silosynth.federation import Federation, simulate
     from silosynth.model import Model, load
+    from silosynth.representation.model import Representation
+    from silosynth.representation.training import represent
 
 __version__ = "0.1.0"
 
@@ -27,12 +29,14 @@ __all__ = [
     "Federation",
     "Model",
     "Report",
+    "Representation",
     "SilosynthError",
     "__version__",
     "datasets",
     "evaluate",
     "fit",
     "load",
+    "represent",
     "simulate",
 ]
 
@@ -40,10 +44,12 @@ _HOMES = {
     "Federation": "silosynth.federation",
     "Model": "silosynth.model",
     "Report": "silosynth.evaluation",
+    "Representation": "silosynth.representation.model",
     "SilosynthError": "silosynth.core.errors",
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.api",
     "load": "silosynth.model",
+    "represent": "silosynth.representation.training",
     "simulate": "silosynth.federation",
 }
 

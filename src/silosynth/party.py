@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from silosynth.catalog import algorithm
+from silosynth.catalog import party_of
 from silosynth.core.files import read, write_atomic
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
@@ -60,4 +60,4 @@ def serve(place: Path) -> None:
     streams = Streams(given["seed"]).child("party", kit.name)
     table, schema = from_state(Table, given["table"]), from_state(Schema, given["schema"])
     seat = Seat(kit.name, given["private"], Roster(tuple(given["silos"]), tuple(given["keys"])))
-    kit.serve(algorithm(given["algorithm"]).party(table, schema, seat, streams, resolve_device(given["device"])))
+    kit.serve(party_of(given["algorithm"])(table, schema, seat, streams, resolve_device(given["device"])))

@@ -1,0 +1,1 @@
+"""TabVFL: one latent representation of rows whose columns are in several silos."""
