@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data.dtypes import resolve
 from silosynth.data.frames import to_frame
-from silosynth.privacy.accounting import statement
 from silosynth.privacy.sealed import seats
+from silosynth.privacy.statement import statement
+from silosynth.privacy.target import Target
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger, Record
@@ -47,8 +48,9 @@ class Model:
         flavour: the kind of frame that `sample` returns.
         coordinator: the coordinator's part.
         parts: each silo's part.
-        rows: number of training rows.
-        ledger: who sent what to train and (since) to sample: step, from, to, type, bytes, privacy.
+        rows: number of training rows; a noised one under differential privacy.
+        ledger: who sent what to train and (since) to sample: step, from, to, type, bytes, privacy. Under
+            differential privacy bytes are left out, as 0.
     """
 
     algorithm: str
@@ -65,6 +67,13 @@ class Model:
     ledger: list[dict[str, Any]] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _drawn: int = 0
+
+    def __post_init__(self) -> None:
+        """Under differential privacy, keep nothing of the rows that was not charged for, whatever files hold."""
+        if getattr(self.config, "dp", Target()).private:
+            self.rows = int(self.coordinator.get("rows", 0))  # noised
+            self.schemas = {silo: _untold(schema) for silo, schema in self.schemas.items()}
+            self.ledger = [record | {"bytes": 0} for record in self.ledger]  # they tell how many rows were sampled
 
     def sample(self, n: int, seed: int | None = None) -> Any:
         """A synthetic table of ``n`` rows, with the columns, order, dtypes and flavour of the training frame.
@@ -139,7 +148,7 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """What the model is, as plain values: algorithm, options, silos and columns, traffic, pooling, guarantee."""
-        privacy = statement(self.ledger)
+        privacy = statement(self.ledger, horizontal=self._entry.horizontal)
         return {
             "algorithm": self.algorithm,
             "summary": self._entry.summary,
@@ -311,6 +320,11 @@ def _check_numbers_fit(schema: ColumnSchema, n: int) -> None:
             n,
             "Sample fewer, or train with the column cast to int64, declared another kind, or left out.",
         )
+
+
+def _untold(schema: Schema) -> Schema:
+    """Without the reasons for which kinds were inferred: these speak of the rows."""
+    return Schema(tuple(replace(column, reason="") for column in schema.columns))
 
 
 def _totals(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

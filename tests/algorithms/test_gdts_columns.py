@@ -17,7 +17,7 @@ from silosynth.algorithms.gdts import summaries
 from silosynth.algorithms.gdts.weights import weights
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
 from silosynth.core.messages import Release
-from silosynth.privacy.accounting import statement
+from silosynth.privacy.statement import statement
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])

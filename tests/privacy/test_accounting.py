@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom
+from tests.oracles.sampled_gaussian import gaussian_delta, gaussian_epsilon, renyi_epsilon
 
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Release
-from silosynth.privacy.accounting import rounded_up, spent, statement
-from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
+from silosynth.privacy.accounting import noise_multiplier, rounded_up, spent
+from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
+from silosynth.privacy.target import Target
 
 DELTA = 1e-6
 epsilons = st.floats(0.01, 3)
@@ -91,6 +89,11 @@ class TestSpent:
         assert spent([], DELTA).epsilon == 0
         assert spent([], 0.0).delta == 0
 
+    def test_beside_gaussian_steps_a_count_of_next_to_no_noise_is_added(self) -> None:
+        steps = gaussian_steps("", 2.0, 0.1, 40)
+        found = spent([steps, event(150.0)], DELTA).epsilon
+        assert found == pytest.approx(spent([steps], DELTA).epsilon + 150)
+
     @pytest.mark.parametrize("epsilon", [1e-9, 99.0, 150.0, 1e6])
     def test_extreme_epsilons(self, epsilon: float) -> None:
         assert exact(epsilon, 3, DELTA) <= spent([event(epsilon)] * 3, DELTA).epsilon <= 3 * epsilon
@@ -105,54 +108,102 @@ class TestSpent:
             spent([event(1.0)], delta)
 
 
+class TestSampledGaussian:
+    """DP-SGD's steps, against formulas, another library, and enumeration."""
+
+    @pytest.mark.parametrize(("noise", "times", "delta"), [(1.0, 1, 1e-5), (4.0, 30, 1e-6), (20.0, 1000, 1e-5)])
+    def test_without_sampling_it_agrees_with_the_closed_form(self, noise: float, times: int, delta: float) -> None:
+        right = gaussian_epsilon(noise, times, delta)
+        assert right <= spent([gaussian_steps("", noise, 1.0, times)], delta).epsilon <= 1.001 * right
+
+    @pytest.mark.parametrize(
+        ("noise", "rate", "times", "delta", "low", "high"),
+        # prv-accountant 0.2.0 (Gopi, Lee and Wutschitz 2021): PoissonSubsampledGaussianMechanism, eps_error 0.01
+        [
+            (1.0, 0.01, 1000, 1e-5, 1.8181, 1.8384),
+            (0.8, 0.004, 20000, 1e-5, 5.1105, 5.1312),
+            (2.0, 0.05, 3000, 1e-6, 7.6784, 7.6992),
+            (5.0, 0.2, 500, 1e-5, 3.9290, 3.9496),
+        ],
+    )
+    def test_with_sampling_it_agrees_with_another_library_and_stays_below_renyi_bounds(
+        self, noise: float, rate: float, times: int, delta: float, low: float, high: float
+    ) -> None:
+        found = spent([gaussian_steps("", noise, rate, times)], delta).epsilon
+        assert low <= found <= high
+        assert found <= renyi_epsilon(noise, rate, times, delta)
+
+    def test_counts_and_gaussian_steps_are_composed_together(self) -> None:
+        def excess(at: float) -> float:  # three counts, whose losses are ±0.4 each, beside one Gaussian release
+            ups = np.arange(4)
+            chance = binom.pmf(ups, 3, 1 / (1 + math.exp(-0.4)))
+            parts = [gaussian_delta(2.0, at - (2 * up - 3) * 0.4) for up in ups]
+            return float(chance @ parts) - DELTA
+
+        right = float(brentq(excess, 0, 20))
+        found = spent([event(0.4)] * 3 + [gaussian_steps("", 2.0, 1.0, 1)], DELTA).epsilon
+        assert right <= found <= 1.002 * right
+
+    def test_times_are_as_many_events(self) -> None:
+        once = gaussian_steps("", 2.0, 0.1, 1)
+        many = spent([gaussian_steps("", 2.0, 0.1, 40)], DELTA).epsilon
+        assert many == pytest.approx(spent([once] * 40, DELTA).epsilon, rel=1e-6)
+
+    def test_without_a_delta_or_with_next_to_no_noise_there_is_no_bound(self) -> None:
+        assert spent([gaussian_steps("", 2.0, 0.1, 1)], 0.0).epsilon == math.inf
+        assert spent([gaussian_steps("", 0.1, 0.1, 1)], DELTA).epsilon == math.inf
+        assert spent([gaussian_steps("", 1.0, 1.0, 10**6)], DELTA).epsilon == math.inf
+        assert spent([gaussian_steps("", 2.0, 0.1, 1)], DELTA).pure_epsilon == math.inf
+
+    def test_a_count_that_decides_on_the_noise_of_others_is_added(self) -> None:
+        steps = gaussian_steps("", 2.0, 0.1, 40)
+        rows = Event(DISCRETE_LAPLACE, 0.3, 0.0, "rows", added=True)
+        alone = spent([steps], DELTA).epsilon
+        assert spent([steps, rows], DELTA).epsilon == pytest.approx(alone + 0.3)
+        assert alone < spent([steps, event(0.3)], DELTA).epsilon < alone + 0.3
+        assert spent([rows], DELTA).epsilon == spent([rows], 0.0).epsilon == 0.3
+
+    def test_an_unsound_mechanism_costs_infinity(self) -> None:
+        assert spent([event(0.1), unsound("")], DELTA).epsilon == math.inf
+
+    def test_numbers_are_checked(self) -> None:
+        for noise, rate, times in ((0.0, 0.1, 1), (math.inf, 0.1, 1), (1.0, 0.0, 1), (1.0, 1.1, 1), (1.0, 0.1, 0)):
+            with pytest.raises(ConfigError):
+                gaussian_steps("", noise, rate, times)
+
+
+class TestNoiseMultiplier:
+    @pytest.mark.parametrize(
+        ("epsilon", "rate", "steps", "counts"),
+        [(1.0, 0.01, 500, 0), (10.0, 0.1, 1000, 30), (4.0, 1.0, 1, 0), (0.5, 0.002, 10_000, 0), (20.0, 0.05, 300, 3)],
+    )
+    def test_it_costs_the_target_almost_and_never_more(
+        self, epsilon: float, rate: float, steps: int, counts: int
+    ) -> None:
+        before, target = [event(0.03, 1e-9, mechanism=THRESHOLDED)] * counts, Target(epsilon=epsilon, delta=1e-5)
+        noise = noise_multiplier(target, before, rate, steps)
+        budget = spent([*before, gaussian_steps("", noise, rate, steps)], 1e-5 - counts * 1e-9)
+        assert 0.99 * epsilon <= budget.epsilon <= epsilon
+        assert budget.delta == pytest.approx(1e-5)
+
+    def test_of_one_release_it_is_the_closed_form(self) -> None:
+        noise = noise_multiplier(Target(epsilon=2, delta=1e-5), [], 1.0, 1)
+        right = float(brentq(lambda s: gaussian_delta(s, 2.0) - 1e-5, 0.5, 50))
+        assert right <= noise <= 1.005 * right
+
+    def test_more_noise_than_some_least_is_always_there(self) -> None:
+        assert noise_multiplier(Target(epsilon=5000, delta=1e-5), [], 0.01, 10) == 0.3
+
+    def test_events_that_cost_the_target_alone_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="leave a part of the target"):
+            noise_multiplier(Target(epsilon=1, delta=1e-5), [event(0.6)] * 2, 0.1, 10)
+        with pytest.raises(ConfigError, match="leave a part of the target"):
+            noise_multiplier(Target(epsilon=1, delta=1e-5), [event(0.1, 1e-5, mechanism=THRESHOLDED)], 0.1, 10)
+
+
 def test_the_package_is_imported_without_the_accountant() -> None:
-    code = "import sys, silosynth.model, silosynth.privacy.accounting; sys.exit('dp_accounting' in sys.modules)"
+    code = "import sys, silosynth.model, silosynth.privacy.statement; sys.exit('dp_accounting' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def record(sender: str, privacy: Release, *events: Event) -> dict[str, Any]:
-    plain = {"step": 1, "from": sender, "to": "coordinator", "type": "Counts", "bytes": 9, "privacy": privacy.value}
-    return plain | {"events": [asdict(each) for each in events]} if events else plain
-
-
-class TestStatement:
-    def test_without_events_there_is_no_guarantee(self) -> None:
-        stated = statement([record("bank", Release.NOTHING), record("bank", Release.ROWS)])
-        assert stated["summary"] == "none: no differential privacy was applied, no epsilon can be stated"
-        assert (stated["silos"], stated["covers"], stated["rest"]) == ({}, "", "")
-        assert stated["unnoised"] == [Release.ROWS.value]
-
-    def test_budgets_are_per_silo_and_say_what_they_do_not_cover(self) -> None:
-        jobs, pay = event(1.0, 1e-7, "levels of 'job'", THRESHOLDED), event(0.5, what="a histogram of 'pay'")
-        ledger = [
-            record("bank", Release.NOISED, jobs, pay),
-            record("clinic", Release.NOISED, pay),
-            record("clinic", Release.WEIGHTS),
-            record("bank", Release.WEIGHTS),
-            record("bank", Release.NOTHING),
-        ]
-        stated = statement(ledger)
-        bank, clinic = stated["silos"]["bank"], stated["silos"]["clinic"]
-        assert bank["epsilon"] == pytest.approx(1.5, abs=1e-4)
-        assert bank["delta"] == pytest.approx(1.1e-6)
-        assert (bank["pure_epsilon"], bank["own_delta"]) == (1.5, 1e-7)
-        assert clinic["events"] == [asdict(pay) | {"count": 1}]
-        assert stated["unnoised"] == [Release.WEIGHTS.value]
-        assert stated["summary"].startswith("for 3 noised statistics only: epsilon at most 1.5 at delta 1.1e-06")
-        assert stated["summary"].endswith("No epsilon holds for the model as a whole")
-        assert "The rest of the training is un-noised (un-noised weights" in stated["rest"]
-        assert "everybody who reads the messages" in stated["covers"]
-        assert "rows in several silos, spends the sum" in stated["covers"]
-        json.dumps(stated, allow_nan=False)
-
-    def test_what_the_coordinator_repeats_does_not_count(self) -> None:
-        pay = event(0.5)
-        own = [record("bank", Release.NOISED, pay)]
-        assert statement([*own, record("coordinator", Release.NOISED, pay)]) == statement(own)
-
-    def test_even_where_all_is_noised_no_epsilon_is_stated_for_the_model(self) -> None:
-        stated = statement([record("bank", Release.NOISED, event(0.5)), record("bank", Release.NOTHING)])
-        assert stated["rest"].endswith("no epsilon is stated for the model as a whole.")
 
 
 @given(st.floats(1e-12, 1e9))

@@ -212,7 +212,7 @@ def ledger(
     with session(as_json, quiet, debug) as say:
         from silosynth.commands.run import show_ledger, totals
         from silosynth.federated.coordinator import LEDGER
-        from silosynth.privacy.accounting import statement
+        from silosynth.privacy.statement import statement
 
         lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
         records = [json.loads(line) for line in lines]

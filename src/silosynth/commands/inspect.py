@@ -97,23 +97,31 @@ def _model(say: Session, path: Path) -> None:
 
 def _privacy(say: Session, stated: Mapping[str, Any]) -> None:
     """What was noised, what that costs and covers, and that the rest is not."""
-    from silosynth.privacy.accounting import rounded_up
+    from silosynth.privacy.statement import COVERS, LEAVES_OUT, PROTECTS, cell, mechanism
 
+    scopes: dict[str, None] = {}
     for silo, budget in stated["silos"].items():
-        rows = [
-            (one["what"], one["count"], one["mechanism"], rounded_up(one["epsilon"]), rounded_up(one["delta"]))
-            for one in budget["events"]
-        ]
-        total = (f"all, at delta {rounded_up(budget['delta'])}", None, None, rounded_up(budget["epsilon"]), None)
+        rows: list[tuple[Any, ...]] = []
+        for one in budget["events"]:
+            costs = cell(one["epsilon"]), cell(one["delta"])
+            rows.append((one["what"], one["count"], mechanism(one), *costs, PROTECTS[one["scope"]]))
+            scopes[one["scope"]] = None
+        if budget["epsilon"] is not None:
+            total = f"all, at delta {cell(budget['delta'])}"
+            rows.append((total, None, None, cell(budget["epsilon"]), None, None))
         say.show()
-        say.table(f"Noised by {silo}", ("statistic", "times", "mechanism", "epsilon", "delta"), [*rows, total])
+        say.table(f"Noised by {silo}", ("event", "times", "mechanism", "epsilon", "delta", "protects"), rows)
+    if stated["silos"]:
+        say.show()
+        meant = [(PROTECTS[scope], COVERS[scope], LEAVES_OUT[scope]) for scope in scopes]
+        say.table("What noise protects", ("protects", "covers", "does not cover"), meant)
     for text in filter(None, (f"Guarantee: {stated['summary']}", stated["covers"], stated["rest"])):
         say.show(f"\n{text}")
 
 
 def _folder(say: Session, path: Path) -> None:
     from silosynth.commands.run import LEDGER, show_ledger, totals
-    from silosynth.privacy.accounting import statement
+    from silosynth.privacy.statement import statement
 
     say.facts |= {"kind": "run", "path": str(path), **_state(path)}
     say.show(f"{path}: {say.facts['state']}")

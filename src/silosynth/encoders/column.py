@@ -33,7 +33,7 @@ from silosynth.encoders.quantile import Quantile, fit_quantile
 RARE = "(rare)"
 _STEPS = (1000, 500, 250, 100, 50, 25, 20, 10, 5, 2)  # grids on which people round, in units of the last decimal
 _REACH = 4  # neighbours on either side that tell what is usual around a number
-_INSTANT_GRIDS = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000)
+INSTANT_GRIDS = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +345,7 @@ def _on_grid(bound: float, step: float, schema: ColumnSchema, up: bool) -> float
 def find_grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> float:
     """Step of the coarsest usual grid that holds ``share`` of the values; 0 for none."""
     if schema.kind == Kind.DATETIME.value:
-        return float(next((unit for unit in _INSTANT_GRIDS if not np.any(values % unit)), 1))
+        return float(next((unit for unit in INSTANT_GRIDS if not np.any(values % unit)), 1))
     if schema.decimals is None or len(values) == 0:
         return 0.0
     if values.dtype.kind == "i":

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from silosynth.evaluation import svg
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Report, Score
-from silosynth.privacy.accounting import rounded_up, statement
+from silosynth.privacy.statement import cell, mechanism, statement
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
 MAX_ROWS = 1000  # rows of the table of all columns
@@ -65,7 +65,8 @@ def render(report: Report) -> str:
         pairs=_pairs(report.pairs, tuple(report.silos or ())),
         ledger=None if report.ledger is None else _ledger(report.ledger, tuple(report.silos or ())),
         privacy=statement(report.ledger or ()),
-        rounded_up=rounded_up,
+        cell=cell,
+        mechanism=mechanism,
     )
 
 

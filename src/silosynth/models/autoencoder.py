@@ -8,6 +8,7 @@ but never builds the one-hot matrix. Per-level work is done in buckets of column
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -103,6 +104,7 @@ class TableAutoencoder(nn.Module):
 
     ``form`` is what lies between them: "plain", "vae" (mean and log-variance), or "noisy" (normalised latents; the
     decoder learns to read them through Gaussian noise, which keeps levels apart by more than a generator's error).
+    "clipped" is the same without statistics of a batch: each row's latents are cut to a norm of sqrt(L).
     ``spread`` adds a log-variance per score to the heads, as in the paper.
     """
 
@@ -128,12 +130,20 @@ class TableAutoencoder(nn.Module):
         h = self.of_scores(scores_BS if scores_BS.shape[1] else scores_BS.new_zeros(len(scores_BS), 1))
         if levels_BC.shape[1]:
             weight = self.of_levels.weight.to(h.dtype)
-            h = h + F.embedding_bag(levels_BC + self.starts, weight, mode="sum")
+            rows = levels_BC + self.starts
+            summed = self.form != "clipped"  # or the slower way, of which every example can have a gradient
+            h = h + (F.embedding_bag(rows, weight, mode="sum") if summed else weight[rows].sum(dim=1))
         z = self.encoder(F.gelu(h)).float()
         if self.form == "vae":
             mean, logvar = z.chunk(2, dim=1)
             return mean, logvar.clamp(-12, 6)
+        if self.form == "clipped":
+            return z * (math.sqrt(self.latents) / z.norm(dim=1, keepdim=True).clamp_min(1e-6)).clamp(max=1), None
         return (self._normalised(z) if self.form == "noisy" else z), None
+
+    def forward(self, levels_BC: Tensor, scores_BS: Tensor, noise_BL: Tensor, sigma: float, weight: float) -> Tensor:
+        """`loss`, without a divergence."""
+        return self.loss(levels_BC, scores_BS, noise_BL, sigma=sigma, kl=0.0, weight=weight)
 
     def decode(self, z_BL: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Heads: logits (B, K), score means (B, S) and, with ``spread``, score log-variances (B, S)."""
@@ -153,7 +163,8 @@ class TableAutoencoder(nn.Module):
             divergence = 0.5 * (z.square() + logvar.exp() - 1 - logvar).sum(dim=1).mean()
             read = self.likelihood(z + noise_BL * (0.5 * logvar).exp(), levels_BC, scores_BS, weight)
             return read + kl * divergence
-        return self.likelihood(z + sigma * noise_BL if self.form == "noisy" else z, levels_BC, scores_BS, weight)
+        read = z + sigma * noise_BL if self.form in ("noisy", "clipped") else z
+        return self.likelihood(read, levels_BC, scores_BS, weight)
 
     def likelihood(self, z_BL: Tensor, levels_BC: Tensor, scores_BS: Tensor, weight: float) -> Tensor:
         """Negative log-likelihood of a batch under the heads decoded from ``z_BL`` (paper, eq. 4)."""

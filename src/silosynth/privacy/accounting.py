@@ -1,29 +1,26 @@
-"""What noisy releases cost together, and what may be said about it.
+"""What noisy releases cost together, and how much noise a target takes.
 
 Releases about the same rows add up (sequential composition). Events say "one row of this silo's table, added or
-removed", so budgets are per silo. They are stated for a person whose rows are one row of one silo; where silos hold the
-same people, as with columns spread over silos, somebody's budget is the sum over silos.
+removed", so budgets are per silo, for a person whose rows are one row of one silo. Where silos hold the same people, as
+with columns spread over silos, somebody's budget is that of all silos' events; of joint ones once.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
-from silosynth.core.messages import Release
-from silosynth.core.roster import COORDINATOR
-from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
+from silosynth.privacy.events import DISCRETE_LAPLACE, SAMPLED_GAUSSIAN, THRESHOLDED, UNSOUND, Event
+from silosynth.privacy.losses import LEAST_DELTA, LEAST_NOISE, Losses
+from silosynth.privacy.target import Target
 
-KNOWN = (DISCRETE_LAPLACE, THRESHOLDED)
-DELTA = 1e-6  # at which budgets are stated
-_POINTS = 100_000  # of the grid of privacy losses from zero to the sum of epsilons, at most
-_LEAST_DELTA = 1e-10
-_NO_SAVING = 100.0
-_NONE = "none: no differential privacy was applied, no epsilon can be stated"
+KNOWN = (DISCRETE_LAPLACE, THRESHOLDED, SAMPLED_GAUSSIAN, UNSOUND)
+DELTA = 1e-6  # at which budgets are stated where a run has no target
+_MOST_NOISE = 1e7  # noise multiplier
+_MORE = "Give a larger dp.epsilon or dp.delta, or a smaller dp.encoders."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +45,12 @@ class Budget:
 def spent(events: Iterable[Event], delta: float) -> Budget:
     """What events about the same rows cost together.
 
-    Epsilon is composed by privacy loss distributions (`dp-accounting`), on the safe side. The noise of every known
-    mechanism is discrete Laplace on counts of sensitivity 1. Neighbours of which only one has some level at all are
-    told apart with the event's own delta instead, which is added.
+    Epsilon is composed by privacy loss distributions (`silosynth.privacy.losses`), on the safe side. Neighbours of
+    which only one has some level at all are told apart with the event's own delta instead, which is added. An event
+    of `UNSOUND` costs infinity.
 
     Args:
-        events: of one silo.
+        events: of one silo, or of one aligned table.
         delta: allowed for composition, besides the events' own; 0 gives the sum of epsilons.
 
     Raises:
@@ -62,69 +59,79 @@ def spent(events: Iterable[Event], delta: float) -> Budget:
     """
     if not 0 <= delta < 1:
         raise ConfigError("The delta of a budget is at least zero and below one", delta)
+    counts = _known(events)
+    kinds = {event.mechanism for event in counts}
+    own = _own_delta(counts)
+    pure = math.inf if kinds & {SAMPLED_GAUSSIAN, UNSOUND} else Losses(counts).sum
+    epsilon = math.inf if UNSOUND in kinds else Losses(counts).epsilon(delta) if counts else 0.0
+    return Budget(epsilon, min(1.0, delta + own), pure, min(1.0, own), counts)
+
+
+def noise_multiplier(target: Target, events: Iterable[Event], rate: float, steps: int) -> float:
+    """The least noise with which ``events`` and so many steps of DP-SGD together cost at most the target.
+
+    Searched from above, to a few thousandths: what is returned has been found to cost no more. At least `LEAST_NOISE`.
+
+    Args:
+        target: a private one; its delta covers the events' own deltas.
+        events: what else is charged, for the same rows: encoders of all silos, for an aligned table.
+        rate: the probability with which a row takes part in a step.
+        steps: all of them; of several such mechanisms over the same rows, their sum.
+
+    Raises:
+        ConfigError: the events alone cost more than the target, or as much.
+    """
+    counts = _known(events)
+    losses, delta = Losses(counts, gaussian=True), target.delta - _own_delta(counts)
+    spare = target.epsilon - losses.epsilon(delta)
+    if not (delta >= LEAST_DELTA and spare > 0):
+        raise ConfigError(
+            "What is noised besides training must leave a part of the target",
+            f"epsilon {rounded_up(target.epsilon - spare)} of {target.epsilon:g}",
+            _MORE,
+        )
+
+    def cost(noise: float) -> float:
+        return losses.epsilon(delta, (noise, rate, steps))
+
+    high = max(1.0, 2 * rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / spare)
+    while (price := cost(high)) > target.epsilon:
+        high *= 2
+        if high > _MOST_NOISE:
+            raise ConfigError("So little epsilon takes more noise than can be accounted for", f"{spare:.3g}", _MORE)
+    low, above = high, price
+    while low > LEAST_NOISE and above <= target.epsilon:
+        high, price, low = low, above, max(LEAST_NOISE, low / 2)
+        above = cost(low)
+    return low if above <= target.epsilon else _narrowed(cost, low, above, high, price, target.epsilon)
+
+
+def _narrowed(
+    cost: Callable[[float], float], low: float, above: float, high: float, price: float, most: float
+) -> float:
+    """The end ``high`` of a bracket, narrowed by trying where a straight line of logarithms meets ``most``, almost."""
+    while price < 0.998 * most and high > 1.0005 * low:
+        share = 0.5
+        if above < math.inf:
+            share = (math.log(above) - math.log(0.999 * most)) / (math.log(above) - math.log(price))
+        trial = low * (high / low) ** min(0.95, max(0.05, share))
+        if (found := cost(trial)) <= most:
+            high, price = trial, found
+        else:
+            low, above = trial, found
+    return high
+
+
+def _known(events: Iterable[Event]) -> Counter[Event]:
     counts = Counter(events)
     for name in {event.mechanism: None for event in counts}:
         if name not in KNOWN:
             raise ProtocolError("Only events of known mechanisms can be added up", name, nearest(name, KNOWN))
-    pure = math.fsum(event.epsilon * times for event, times in counts.items())
-    own = math.fsum(event.delta * times for event, times in counts.items())
-    epsilon = min(pure, _composed(counts, pure, delta)) if counts and delta > 0 else pure
-    return Budget(epsilon, min(1.0, delta + own), pure, min(1.0, own), counts)
+    return counts
 
 
-def _composed(counts: Mapping[Event, int], pure: float, delta: float) -> float:
-    """Epsilon at ``delta`` of discrete Laplace noise of sensitivity 1, by privacy loss distributions.
-
-    Losses lie on a grid that the greatest epsilon fits exactly; the others become pessimistic mixtures of its points
-    (Doroshenko et al. 2022, "connect the dots"). Below `_LEAST_DELTA` the transform's rounding errors would count, and
-    with an epsilon above `_NO_SAVING` nothing is saved: the sum stands. A thousandth of delta makes up for such errors.
-    """
-    greatest = max(event.epsilon for event in counts)
-    if delta < _LEAST_DELTA or greatest > _NO_SAVING:
-        return pure
-    from dp_accounting.pld import privacy_loss_distribution as losses  # takes a second to import
-
-    step = greatest / 2 ** max(0, math.floor(math.log2(_POINTS * greatest / pure)))
-    times: Counter[float] = Counter()
-    for event, count in counts.items():
-        times[event.epsilon] += count
-    total = losses.identity(step)
-    for epsilon, count in times.items():
-        one = losses.from_discrete_laplace_mechanism(epsilon, value_discretization_interval=step, use_connect_dots=True)
-        total = total.compose(one.self_compose(count))
-    return float(total.get_epsilon_for_delta(0.999 * delta))
-
-
-def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA) -> dict[str, Any]:
-    """What a ledger's events earn, and for what; as plain values, for JSON and for tables.
-
-    Args:
-        ledger: records as they stand in a ledger's file.
-        delta: at which budgets are stated, besides the events' own.
-
-    Returns:
-        ``summary``: one sentence. ``silos``: for each silo that noised something ``epsilon``, ``delta``,
-        ``pure_epsilon``, ``own_delta`` and ``events``, each with what, mechanism, count, epsilon and delta.
-        ``covers`` and ``rest``: what budgets hold for, and what they do not; empty where nothing was noised.
-        ``unnoised``: what else messages gave away.
-
-    Raises:
-        ProtocolError: see `spent`.
-    """
-    events: dict[str, list[Event]] = {}
-    for record in ledger:
-        if record.get("events") and record["from"] != COORDINATOR:  # a coordinator repeats what silos have noised
-            events.setdefault(record["from"], []).extend(Event(**event) for event in record["events"])
-    budgets = {silo: spent(own, delta) for silo, own in events.items()}
-    declared = dict.fromkeys(str(record["privacy"]) for record in ledger if record.get("privacy"))
-    unnoised = [text for text in declared if text not in (Release.NOTHING.value, Release.NOISED.value)]
-    return {
-        "summary": _summary(budgets),
-        "silos": {silo: _plain(budget) for silo, budget in budgets.items()},
-        "covers": _COVERS if budgets else "",
-        "rest": _rest(unnoised) if budgets else "",
-        "unnoised": unnoised,
-    }
+def _own_delta(counts: Mapping[Event, int]) -> float:
+    return math.fsum(event.delta * event.times * times for event, times in counts.items())
 
 
 def rounded_up(number: float) -> str:
@@ -133,46 +140,3 @@ def rounded_up(number: float) -> str:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(number)) - 3)
     return f"{math.ceil(number / unit * (1 - 1e-12)) * unit:.4g}"  # 0.1 + 0.2 is 0.3
-
-
-_COVERS = (
-    "These budgets cover the statistics listed, and what is computed from them alone, against everybody who reads the "
-    "messages that carry them: with or without one row in that silo's table, any such reading is about equally likely, "
-    "up to a factor of exp(epsilon), and delta. They are per silo and per row: somebody with several rows, or with "
-    "rows in several silos, spends the sum; further runs on the same tables add to it. They hold against readers who "
-    "do not know the noise, which in a simulated federation is a function of the run's seed."
-)
-
-
-def _summary(budgets: Mapping[str, Budget]) -> str:
-    if not budgets:
-        return _NONE
-    number = sum(sum(budget.counts.values()) for budget in budgets.values())
-    epsilon, delta = (rounded_up(max(getattr(b, name) for b in budgets.values())) for name in ("epsilon", "delta"))
-    return (
-        f"for {number} noised statistics only: epsilon at most {epsilon} at delta {delta}, per silo and row. "
-        "No epsilon holds for the model as a whole"
-    )
-
-
-def _rest(unnoised: Sequence[str]) -> str:
-    kinds = "; ".join(unnoised)
-    if kinds:
-        return f"The rest of the training is un-noised ({kinds}), so that no epsilon holds for the model as a whole."
-    return (
-        "No other message is declared to tell about single rows. Models and synthetic rows may still do, by what silos "
-        "keep: no epsilon is stated for the model as a whole."
-    )
-
-
-def _plain(budget: Budget) -> dict[str, Any]:
-    return {
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "pure_epsilon": budget.pure_epsilon,
-        "own_delta": budget.own_delta,
-        "events": [
-            {"what": e.what, "mechanism": e.mechanism, "count": times, "epsilon": e.epsilon, "delta": e.delta}
-            for e, times in budget.counts.items()
-        ],
-    }

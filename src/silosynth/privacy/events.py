@@ -1,7 +1,15 @@
 """What a noisy release costs: an event is born with the noise, and travels in the message that carries the release.
 
-All events speak of the same neighbours: two tables of one silo that differ by one row, added or removed. The noise
-hides from whoever reads the release, or anything computed from it, whether that row was there.
+All events speak of the same neighbours: two tables of one silo that differ by one row, added or removed; or two
+aligned tables, for a mechanism in which several silos take part together (``joint``). From whom the noise hides whether
+that row was there is the event's ``scope``:
+
+- "readers": whoever reads the message, or anything computed from what it tells.
+- "release": outsiders, who see nothing but the finished model and its synthetic tables.
+- "all": both.
+
+An algorithm that lists an event of scope "release" or "all" claims more than that event: **all** that its model and
+its synthetic tables have from rows was released by events of these scopes.
 
 A message lists its events in a field ``events: tuple[Event, ...]``, and its type declares ``Release.NOISED``. The
 ledger records them, and `silosynth.privacy.accounting` adds them up. Each release is listed in one message of its silo:
@@ -12,37 +20,89 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct
 
 DISCRETE_LAPLACE = "discrete Laplace"
 THRESHOLDED = "thresholded histogram"
+SAMPLED_GAUSSIAN = "Poisson-sampled Gaussian"
+UNSOUND = "paper-unsound"
+
+Scope = Literal["readers", "release", "all"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event(Struct):
-    """One noisy release. Only `silosynth.privacy.mechanisms` makes new ones.
+    """One noisy release, or many equal ones. `silosynth.privacy.mechanisms` and the functions here make new ones.
 
     Attributes:
-        mechanism: how it was noised; the accountant knows `DISCRETE_LAPLACE` and `THRESHOLDED`, and refuses others.
-        epsilon: what the noise alone gives. Both mechanisms add discrete Laplace noise of this parameter to counts of
-            which one row changes one, by 1.
+        mechanism: how it was noised; the accountant knows those named here, and refuses others.
+        epsilon: what the noise alone gives, of `DISCRETE_LAPLACE` and `THRESHOLDED`: both add discrete Laplace noise of
+            this parameter to counts of which one row changes one, by 1. 0 for the other mechanisms.
         delta: the probability, at most, that the name of a level that one row holds is released; 0 without a threshold.
         what: what was released, in words: "counts of the levels of column 'job'". Never a value from the table.
+        noise: of `SAMPLED_GAUSSIAN`: standard deviation of the noise, in units of what one row changes at most.
+        rate: of `SAMPLED_GAUSSIAN`: the probability with which a row takes part in a step, independent of all others
+            and known to nobody whom the event protects from. 1: every row does.
+        times: number of steps, charged before the first.
+        scope: from whom the noise hides; see the module's docstring.
+        joint: whether several silos take part in the same noise, over rows that they share. Each of them lists the
+            event; for all of them together it counts once.
+        added: whether its epsilon is added to that of all others as it is, rather than composed with them: for counts
+            whose outcome decides on how much noise others get, which composition by losses does not allow for.
+        target: delta at which budgets that hold this event are stated, thresholds' deltas included; 0 for the default.
 
     Raises:
-        ConfigError: epsilon is not a finite number above zero, or delta not in [0, 1).
+        ConfigError: a number is out of its range.
     """
 
     mechanism: str
     epsilon: float
     delta: float
     what: str
+    noise: float = 0.0
+    rate: float = 1.0
+    times: int = 1
+    scope: Scope = "readers"
+    joint: bool = False
+    added: bool = False
+    target: float = 0.0
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        if not 0 < self.epsilon < math.inf:
+        gaussian = self.mechanism == SAMPLED_GAUSSIAN
+        if not (0 < self.epsilon < math.inf or (self.epsilon == 0 and self.mechanism in (SAMPLED_GAUSSIAN, UNSOUND))):
             raise ConfigError("The epsilon of a noisy release is a finite number above zero", self.epsilon)
-        if not 0 <= self.delta < 1:
-            raise ConfigError("The delta of a noisy release is at least zero and below one", self.delta)
+        for name in ("delta", "target"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"The {name} of a noisy release is at least zero and below one", getattr(self, name))
+        if gaussian and not 0 < self.noise < math.inf:
+            raise ConfigError("The noise multiplier of a noisy release is a finite number above zero", self.noise)
+        if not 0 < self.rate <= 1:
+            raise ConfigError("The rate at which rows are sampled is above zero and at most one", self.rate)
+        if self.times < 1:
+            raise ConfigError("A noisy release is made once or more often", self.times)
+
+
+def gaussian_steps(
+    what: str,
+    noise: float,
+    rate: float,
+    times: int,
+    *,
+    scope: Scope = "release",
+    joint: bool = False,
+    target: float = 0.0,
+) -> Event:
+    """The event of so many sums over Poisson-sampled rows with Gaussian noise: DP-SGD, or a noised upload.
+
+    To be listed in the message that leads to the first step, before any: see `Event` for the arguments.
+    """
+    return Event(SAMPLED_GAUSSIAN, 0.0, 0.0, what, float(noise), float(rate), times, scope, joint, target=float(target))
+
+
+def unsound(what: str) -> Event:
+    """What a run lists that noises something without earning any epsilon, so that statements say so."""
+    return Event(UNSOUND, 0.0, 0.0, what, scope="release")

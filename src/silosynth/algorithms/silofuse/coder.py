@@ -18,12 +18,14 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
+from silosynth.encoders.private import Learnt, learn
 from silosynth.models.autoencoder import Layout, TableAutoencoder
 from silosynth.models.calibration import Calibration, calibrate, level_shares
 from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches, held_out
 
 LEAST_ROWS = 2
+PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
 
 
@@ -34,7 +36,7 @@ class CoderConfig(Struct):
     encoders: EncoderConfig = EncoderConfig()
     hidden: tuple[int, ...] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: int = 2  # s_i / d_i (paper: 1)
-    form: Literal["plain", "vae", "noisy"] = "noisy"  # what lies between encoder and decoder
+    form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
     sigma: float = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
     kl: float = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
@@ -83,10 +85,7 @@ class Coder:
         Raises:
             DataError: the table has fewer than two rows, or no column to model.
         """
-        if not self.table.columns:
-            raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
-        if len(self.table) < LEAST_ROWS:
-            raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
+        self._check_table()
         rng = self.streams.child("encoders").numpy()
         self.config = config = sized(config, len(self.table))
         self.encoders = tuple(
@@ -95,6 +94,19 @@ class Coder:
         self._encode_rows()
         self._make_learner()
         self.shares = level_shares(self.network.layout, self.levels)
+
+    def learn_encoders(self, config: CoderConfig, epsilon: float, delta: float, target: float) -> Learnt:
+        """`fit_encoders` from noised counts, which also give the shares of levels; see `encoders.private.learn`."""
+        self._check_table()
+        rng = self.streams.child("encoders").numpy()
+        learnt = learn(self.table, self.schema, config.encoders, epsilon, delta, rng, target=target)
+        self.config, self.encoders = config, learnt.encoders
+        self._encode_rows()
+        self._make_learner()
+        shares = zip(learnt.encoders, learnt.shares, strict=True)
+        found = [share for encoder, share in shares if encoder.width > 1]
+        self.shares = torch.cat([*found, torch.zeros(0)]).to(self.device)
+        return learnt
 
     def train(self, part: int, parts: int) -> None:
         """Train the autoencoder for one of ``parts`` equal parts of its steps (paper, Algorithm 1, lines 1-8)."""
@@ -170,6 +182,12 @@ class Coder:
             self.learner.restore(state["learner"])
         self.shares = state["shares"].to(self.device)
         self.calibration = None
+
+    def _check_table(self) -> None:
+        if not self.table.columns:
+            raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
+        if len(self.table) < LEAST_ROWS:
+            raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
 
     @property
     def _chunk(self) -> int:

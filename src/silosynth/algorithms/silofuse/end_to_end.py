@@ -166,6 +166,8 @@ def coordinate(
     """Train; returns the coordinator's part of the model."""
     if config.latent.path != "gaussian" or config.coder.form != "plain":
         raise ConfigError("Joint training is for plain latents and Gaussian diffusion", config.latent.path)
+    if config.dp.private:
+        raise ConfigError("Joint training has no differential privacy", config.dp.epsilon, "Use silofuse, or no dp.")
     if state is None:
         coder = replace(config.coder, steps=config.latent.steps)  # both sides follow one schedule
         replies = yield roster.everyone(prepare(roster, replace(config, coder=coder)))

@@ -31,7 +31,8 @@ Readings and deviations, each an option:
 
 What leaves a silo: the number of its rows and latents; **one latent vector per training row, un-noised**, to the
 coordinator; synthetic columns, to whoever assembles the table (not at all if they stay partitioned). Latents hide
-values from somebody who knows nothing about them; they are not anonymous. No formal guarantee protects anybody here.
+values from somebody who knows nothing about them; they are not anonymous. Without ``dp`` (`private`), no formal
+guarantee protects anybody here.
 
 The number and size of messages do not depend on the number of iterations.
 
@@ -47,17 +48,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
+from silosynth.algorithms.silofuse import private
+from silosynth.algorithms.silofuse.coder import PARTS, Coder, CoderConfig
+from silosynth.algorithms.silofuse.private_silo import PrivateSide
 from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress, Replies
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Struct
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy.sealed import Seat
-
-PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
+from silosynth.privacy.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,14 @@ class SiloFuseConfig(Struct):
     divide: bool = False  # divide the autoencoders' hidden widths among the silos (paper)
     least_rows: int = 4096  # latents drawn at least, however few rows are wanted: enough to match marginals by
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+    dp: Target = Target()  # differential privacy: see `private`
+    dp_mode: private.Mode = "upload"  # from whom it protects: the coordinator too, or outsiders only
+    dp_training: private.Training = private.Training()
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        if self.dp.mechanism != "dpsgd":
+            raise ConfigError("SiloFuse's paper has no mechanism of its own", self.dp.mechanism, "Give dp.epsilon.")
 
 
 _PAPER = SiloFuseConfig(
@@ -161,11 +171,14 @@ class SiloFuseParty(Party):
 
     def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
         self.coder = Coder(table, schema, streams, device)
+        self.private = PrivateSide(self.coder, seat, streams)
         self.streams = streams
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
+        if self.private.dp.private and isinstance(ask, TrainAutoencoder | AskLatents):
+            raise ProtocolError("Under differential privacy, rows are not asked after otherwise", type(ask).__name__)
         match ask:
             case Prepare():
                 return prepared(self.coder, ask)
@@ -175,12 +188,14 @@ class SiloFuseParty(Party):
                 return self._latents()
             case Synthesise():
                 return synthesised(self.coder, ask, self.streams, self.kept)
-            case _:
-                raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
+        reply = self.private.answer(ask)
+        if reply is None:
+            raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
+        return reply
 
     def state(self) -> dict[str, Any]:
         """Encoders, autoencoder and its training."""
-        return self.coder.state(training=True)
+        return {**self.coder.state(training=True), "private": self.private.state()}
 
     def trained(self) -> dict[str, Any]:
         """What decoding needs: the silo's part of the model."""
@@ -189,6 +204,8 @@ class SiloFuseParty(Party):
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         self.coder.restore(state)
+        if "private" in state:
+            self.private.restore(state["private"])
 
     def _train(self, ask: TrainAutoencoder) -> Done:
         self.coder.train(ask.part, ask.parts)
@@ -217,25 +234,34 @@ def coordinate(
     roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
 ) -> Conversation[dict[str, Any]]:
     """Train; returns the coordinator's part of the model (paper, Algorithm 1)."""
+    if state is None or "latents" not in state:
+        state = yield from (private.gather if config.dp.private else _gather)(roster, config, state)
+    noised = config.dp.private and config.dp_mode == "release"
+    train = private.train_diffusion if noised else _train_diffusion
+    generator = yield from train(config, streams, device, state)
+    rows = state.get("rows", len(state["latents"]))
+    return {"rows": rows, "widths": state["widths"], "generator": generator.state(training=False)}
+
+
+def _gather(roster: Roster, config: SiloFuseConfig, state: dict[str, Any] | None) -> Conversation[dict[str, Any]]:
+    """Lines 1 to 12."""
     if state is None:
         replies = yield roster.everyone(prepare(roster, config))
         check_rows(replies, roster)
         state = {"part": 0}
         yield Checkpoint(state)
-    if "latents" not in state:
-        yield from _train_autoencoders(roster, state["part"])
-        z_NL, widths = yield from _gather_latents(roster)
-        state = {"latents": z_NL, "widths": widths, "generator": None}
-        yield Checkpoint(state)
-    generator = yield from _train_diffusion(config.latent, streams, device, state)
-    return {"rows": len(state["latents"]), "widths": state["widths"], "generator": generator.state(training=False)}
+    yield from _train_autoencoders(roster, state["part"])
+    z_NL, widths = yield from _gather_latents(roster)
+    state = {"latents": z_NL, "widths": widths, "generator": None}
+    yield Checkpoint(state)
+    return state
 
 
 def synthesise(
     roster: Roster, config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (paper, Algorithm 2)."""
-    generator = LatentGenerator(model["rows"], sum(model["widths"]), config.latent, streams, device)
+    generator = LatentGenerator(model["rows"], sum(model["widths"]), private.latent_config(config), streams, device)
     generator.restore(model["generator"])
     drawn = max(rows, config.least_rows) if config.coder.calibrate else rows
     z_GL = generator.sample(drawn, streams.child("latents"))
@@ -277,10 +303,10 @@ def _gather_latents(roster: Roster) -> Conversation[tuple[Tensor, list[int]]]:
 
 
 def _train_diffusion(
-    config: LatentConfig, streams: Streams, device: torch.device, state: dict[str, Any]
+    config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any]
 ) -> Conversation[LatentGenerator]:
     z_NL = state["latents"].to(device)
-    generator = LatentGenerator(len(z_NL), z_NL.shape[1], config, streams.child("diffusion"), device)
+    generator = LatentGenerator(len(z_NL), z_NL.shape[1], config.latent, streams.child("diffusion"), device)
     if state["generator"] is not None:
         generator.restore(state["generator"])
     x_NL = generator.standardise(z_NL)

@@ -58,7 +58,7 @@ class Bottoms:
         silos' secret would leave its mark on the model. ``learning`` says whether all of them will have a gradient.
         """
         with torch.no_grad():
-            made = self._made(step, slice_BF, kind)
+            made = self.made(step, slice_BF, kind)
         critic, draw = self.critic.network, self._dropout(step)
         self._fake = critic(made, critic.masks(len(made), draw))
         masks = critic.masks(len(levels_RC), draw)
@@ -85,7 +85,7 @@ class Bottoms:
         self._slice = slice_BF.to(self.device).requires_grad_()
         critic = self.critic.network
         with frozen(critic):
-            made = self._made(step, self._slice, kind)
+            made = self.made(step, self._slice, kind)
             self._fake = critic(made, critic.masks(len(made), self._dropout(step)))
         features: Tensor = self._fake.detach().cpu()
         return features
@@ -135,7 +135,7 @@ class Bottoms:
         if state["critic"] is not None:
             self.critic.restore(state["critic"])
 
-    def _made(self, step: int, slice_BF: Tensor, kind: int) -> Tensor:
+    def made(self, step: int, slice_BF: Tensor, kind: int) -> Tensor:
         """Rows (B, K + S), levels by the Gumbel-softmax."""
         self.made_from = self.generator.network(slice_BF.to(self.device), kind)
         draw = self.streams.child("gumbel", step).torch(self.device)

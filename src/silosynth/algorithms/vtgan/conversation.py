@@ -50,7 +50,7 @@ Who learns what, besides synthetic columns:
 * other silos: who contributes to a step, and what the top generator makes of the drawn levels; of which rows were
   picked nothing with "full" and "contributor", a list that holds them with "decoys", and all with "none", or "all".
 
-No formal guarantee protects anybody here.
+Without ``dp`` (`private`), no formal guarantee protects anybody here.
 
 Shapes: N rows, B rows of a batch, T steps of a round, W_i features of silo i, F_i its slice of G^t's outputs, G
 generated rows.
@@ -65,6 +65,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from silosynth.algorithms.vtgan import private
 from silosynth.algorithms.vtgan.messages import (
     ORDER,
     PUBLICATION,
@@ -94,9 +95,11 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
+from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
 from silosynth.privacy.agreement import agree
+from silosynth.privacy.events import Event
 
 M = TypeVar("M", bound=Message)
 REPORTS = 200  # times that a run says how far it is, and can be resumed from
@@ -130,24 +133,33 @@ def coordinate(
     roster: Roster, config: VTGANConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
 ) -> Conversation[dict[str, Any]]:
     """Train; returns the coordinator's part of the model (paper, Algorithm 1)."""
+    config = private.settled(config)
     if state is None:
         state = yield from _begin(roster, config)
     sizes = Sizes(state["rows"], state["columns"], state["conditions"])
     tops = Tops(_tops_config(config, sizes), streams.child("weights"), device)
     if state["tops"] is not None:
         tops.restore(state["tops"])
-    rounds = max(config.epochs * max(1, sizes.rows // config.batch), config.least_rounds)
+    rounds, event = config.rounds(sizes.rows), state.get("event")
     for number in range(state["round"], rounds):
         if number % max(1, rounds // REPORTS) == 0:
             yield Progress("adversarial training", number, rounds)
             yield Checkpoint({**state, "round": number, "tops": tops.state(training=True)})
-        yield from _train_round(roster, config, sizes, tops, streams, number)
+        if event is None:
+            yield from _train_round(roster, config, sizes, tops, streams, number)
+        else:
+            yield from _train_privately(roster, config, tops, sizes.rows, from_state(Event, event), streams, number)
     yield Progress("adversarial training", rounds, rounds)
     return {**state, "round": rounds, "tops": tops.state(training=False)}
 
 
 def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
     """Line 1, the widths of all parts by P_r, and the secret from which the silos shuffle."""
+    if config.dp.private:
+        total, columns, event = yield from private.charge(roster, config)
+        yield from _build(roster, config, columns)
+        none, bill = [0] * len(columns), to_state(event)
+        return {"round": 0, "rows": total, "columns": columns, "conditions": none, "tops": None, "event": bill}
     replies = yield roster.everyone(Encode(config))
     told = _said(replies, Encoded)
     if len({reply.rows for reply in told}) > 1:
@@ -156,11 +168,15 @@ def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
             "Silos must hold the same rows in the same order", rows, "Align the silos by an identifier first."
         )
     columns = [reply.columns for reply in told]
-    widths = zip(proportions(config.width, columns), proportions(config.generator_width, columns), strict=True)
-    yield roster.each({party: Build(*width) for party, width in zip(roster, widths, strict=True)})
+    yield from _build(roster, config, columns)
     yield from agree(roster, ORDER)
     conditions = [reply.conditions for reply in told]
     return {"round": 0, "rows": told[0].rows, "columns": columns, "conditions": conditions, "tops": None}
+
+
+def _build(roster: Roster, config: VTGANConfig, columns: list[int]) -> Conversation[None]:
+    widths = zip(proportions(config.width, columns), proportions(config.generator_width, columns), strict=True)
+    yield roster.each({party: Build(*width) for party, width in zip(roster, widths, strict=True)})
 
 
 def _tops_config(config: VTGANConfig, sizes: Sizes) -> TopsConfig:
@@ -196,6 +212,19 @@ def _train_round(
     for batch in critic:
         yield from _critic_step(roster, config, tops, batch, draw)
     yield from _generator_step(roster, config, tops, last, draw)
+
+
+def _train_privately(
+    roster: Roster, config: VTGANConfig, tops: Tops, rows: int, event: Event, streams: Streams, number: int
+) -> Conversation[None]:
+    """The same under differential privacy; the generator's step has no condition."""
+    first = number * (config.critic_steps + 1)
+    last = first + config.critic_steps
+    for step in range(first, last):
+        yield from private.critic_step(roster, config, tops, step, rows, event, streams)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    batch = Batch(last, roster.parties[0], private.no_condition(config.batch), nothing, None)
+    yield from _generator_step(roster, config, tops, batch, streams.child("round", number).torch(tops.device))
 
 
 def _draw_conditions(roster: Roster, sizes: Sizes, first: int, chosen: list[str]) -> Conversation[list[Batch]]:
@@ -274,12 +303,16 @@ def synthesise(
 
     The silos put them into an order that the coordinator does not know, so that it cannot tell which noise made which.
     """
+    config = private.settled(config)
     draw = f"{'/'.join(streams.path)} of {_digest(model['tops'])}"
     yield from agree(roster, f"{PUBLICATION} {draw}", fresh=False)
     sizes = Sizes(model["rows"], model["columns"], model["conditions"])
     tops = Tops(_tops_config(config, sizes), streams, device)
     tops.restore(model["tops"])
-    position_G, counts = yield from _sample_conditions(roster, sizes, rows, draw, streams)
+    if config.dp.private:
+        position_G, counts = private.no_condition(rows), [rows, *[0] * (len(roster) - 1)]
+    else:
+        position_G, counts = yield from _sample_conditions(roster, sizes, rows, draw, streams)
     noise = streams.child("noise").torch(device)
     made = [tops.sample(part, noise, config.kind(i)) for i, part in enumerate(position_G.split(counts))]
     slices = tops.split(torch.cat(made))

@@ -17,6 +17,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Message, Release, Struct, check_positive
 from silosynth.core.schema import Table
 from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.privacy.target import Target
 
 ORDER = "vtgan: order of rows"  # what silos agree on a secret for: the order that row numbers refer to
 PUBLICATION = "vtgan: publication"  # and the order in which synthetic rows are published
@@ -49,6 +50,11 @@ class VTGANConfig(Struct):
     shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; for index_privacy = "full"
     encoders: ModeConfig = ModeConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+    dp: Target = Target()  # differential privacy: see `private`
+
+    def rounds(self, rows: int) -> int:
+        """Rounds of a training on so many rows."""
+        return max(self.epochs * max(1, rows // self.batch), self.least_rounds)
 
     def kind(self, contributor: int) -> int:
         """Whose running statistics of batch normalisation are used: a contributor's batches have conditions alike."""
@@ -70,6 +76,8 @@ class VTGANConfig(Struct):
                 raise ConfigError(f"Option {name!r} must be at least zero, and finite", getattr(self, name))
         if not 0 <= self.dropout < 1 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError("Options 'dropout' and 'betas' are from 0 to below 1", (self.dropout, self.betas))
+        if self.dp.mechanism != "dpsgd":
+            raise ConfigError("VT-GAN's own mechanism is not offered", self.dp.mechanism, "Give dp.epsilon.")
         if self.index_privacy == "decoys" and self.bottom_gradients == "all":
             raise ConfigError(
                 "Decoys have no gradient: a silo that is handed gradients tells them from the batch",

@@ -36,6 +36,8 @@ from silosynth.algorithms.vtgan.messages import (
     VTGANConfig,
 )
 from silosynth.algorithms.vtgan.numbers import Numbers
+from silosynth.algorithms.vtgan.private import CriticisePrivately, DescendPrivately, EncodedPrivately
+from silosynth.algorithms.vtgan.private_silo import PrivateSide
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct
@@ -50,6 +52,7 @@ from silosynth.privacy.agreement import Confirmations, Group, OfferShares, Relay
 from silosynth.privacy.sealed import Seat
 
 LEAST_ROWS = 2
+_WITHOUT_NOISE = (DrawConditions, Criticise, CriticiseListed, DescendCritic, DescendPicked, SampleConditions)
 
 
 class Silo(Party):
@@ -68,10 +71,13 @@ class Silo(Party):
         self.open: Message | None = None  # the last step that gradients may be sent for
         self.pushed = torch.zeros(0, dtype=torch.int64)
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
+        self.private = PrivateSide(self)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
         _check_time(ask, bool(self.encoders), self.build is not None)
+        if self.config.dp.private and isinstance(ask, _WITHOUT_NOISE):
+            raise ProtocolError("Under differential privacy, rows are not asked after otherwise", type(ask).__name__)
         match ask:
             case Encode():
                 return self._encode(ask)
@@ -93,33 +99,45 @@ class Silo(Party):
                 return self._sample_conditions(ask)
             case Synthesise():
                 return self._synthesise(ask)
-            case _:
-                raise ProtocolError("A VT-GAN silo does not understand this message", type(ask).__name__)
+            case DescendPrivately():
+                self.private.descend(ask)
+                return Done()
+        reply = self.private.answer(ask)
+        if reply is None:
+            raise ProtocolError("A VT-GAN silo does not understand this message", type(ask).__name__)
+        return reply
 
     def _agree(self, ask: Message) -> Message:
         """Agree on a secret: new in every training for row numbers, the same for the same publication."""
         if isinstance(ask, OfferShares):
-            if not (ask.purpose == ORDER if ask.fresh else ask.purpose.startswith(PUBLICATION)):
+            noised = self.config.dp.private  # then the nonces in its purpose make the secret fresh
+            training = self.private.expects(ask.purpose) if noised else ask.purpose == ORDER
+            training = training and ask.fresh != noised
+            if not (training or (ask.purpose.startswith(PUBLICATION) and not ask.fresh)):
                 raise ProtocolError(
                     "A secret is fresh for row numbers, and the same again for a publication",
                     ask.purpose,
                     "Both sides must run the same version of silosynth.",
                 )
-            self.agreeing, self.purpose = (self.secret if ask.fresh else self.publication), ask.purpose
+            self.agreeing, self.purpose = (self.secret if training else self.publication), ask.purpose
         reply = self.agreeing.answer(ask)
         assert reply is not None
         return reply
 
     # Encoders and networks.
 
-    def _encode(self, ask: Encode) -> Encoded:
+    def _encode(self, ask: Encode) -> Encoded | EncodedPrivately:
         """Algorithm 1, line 1."""
         if not self.table.columns:
             raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
         if len(self.table) < LEAST_ROWS:
             raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
-        rng = self.streams.child("encoders").numpy()
         self.config = ask.config
+        if self.config.dp.private:
+            self.encoders, reply = self.private.encode()
+            self._encode_rows()
+            return reply
+        rng = self.streams.child("encoders").numpy()
         self.encoders = tuple(
             fit_mode_encoder(column, self.schema[column.name], ask.config.encoders, rng)
             for column in self.table.columns
@@ -130,7 +148,7 @@ class Silo(Party):
     def _encode_rows(self) -> None:
         levels, scores = encode_table(self.table, self.encoders, self.streams.child("modes").numpy())
         self.numbers = Numbers(self.secret, self.config, len(self.table))
-        named = list(condition_columns(self.encoders))
+        named = list(self._named)
         self.conditions = Conditions(levels[:, named], tuple(self._widths[column] for column in named))
         self.law = self.conditions.law
         scores = torch.nn.functional.pad(scores, (0, self.shape.scores - scores.shape[1]))
@@ -149,6 +167,11 @@ class Silo(Party):
         """Of encoded rows; a table of constants has one score, always 0."""
         scores = sum(encoder.continuous for encoder in self.encoders)
         return Shape(self._widths, scores if self._widths else max(1, scores))
+
+    @property
+    def _named(self) -> tuple[int, ...]:
+        """Columns that conditions can name; under differential privacy there are none."""
+        return () if self.config.dp.private else condition_columns(self.encoders)
 
     @property
     def _widths(self) -> tuple[int, ...]:
@@ -272,7 +295,7 @@ class Silo(Party):
         if not self.encoders:
             return
         self.config = from_state(VTGANConfig, state["config"])
-        self.law = ConditionLaw(state["counts"], tuple(self._widths[c] for c in condition_columns(self.encoders)))
+        self.law = ConditionLaw(state["counts"], tuple(self._widths[c] for c in self._named))
         if len(self.table):
             self._encode_rows()
         if state["build"] is not None:
@@ -280,6 +303,7 @@ class Silo(Party):
             self.bottoms.restore(state["bottoms"])
         if state["group"] is not None:
             self.secret.restore(state["group"])
+            self.private.restore(state["private"])
 
     def _state(self, training: bool) -> dict[str, Any]:
         if not self.encoders:
@@ -291,6 +315,7 @@ class Silo(Party):
             "build": None if self.build is None else to_state(self.build),
             "bottoms": None if self.build is None else self.bottoms.state(training),
             "group": self.secret.state() if training else None,
+            "private": self.private.state() if training else None,
         }
 
 
@@ -304,7 +329,7 @@ def _check_time(ask: Message, encoded: bool, built: bool) -> None:
     """Networks need encoders, and steps need networks."""
     steps = (
         DrawConditions, Criticise, CriticiseListed, DescendCritic, DescendPicked, Generate, DescendGenerator,
-        SampleConditions, Synthesise,
+        SampleConditions, Synthesise, CriticisePrivately, DescendPrivately,
     )  # fmt: skip
     if (isinstance(ask, Build) and not encoded) or (isinstance(ask, steps) and not built):
         raise ProtocolError("A silo is set up before it takes steps", f"{type(ask).__name__} comes too early")

@@ -1,0 +1,100 @@
+"""Steps of DP-SGD (Abadi et al. 2016): sums of clipped per-example gradients over Poisson-sampled rows, with noise.
+
+Tensors only: nothing here knows a party, a message or a budget. One step, over parameters in one place or in several:
+
+1. every row is sampled by itself, with probability ``rate``                             `poisson_mask`
+2. each sampled row's own gradient                                                       `per_example`
+3. it is cut to norm C_b in each block b of parameters, Σ C_b² = C², and they are summed `block_clips`, `clipped_sum`
+4. noise of standard deviation σC on every block's sum, then division by the **expected** number of sampled rows:
+   ``rate`` times the (noised) number of all. The number that were sampled is a secret    `noised`
+
+A row more or less changes the sums of all blocks together by at most C, so that σ is the noise multiplier of one
+Poisson-sampled Gaussian, which `silosynth.privacy.events.gaussian_steps` charges, however many blocks there are.
+
+What this rests on: sampling and noise are secret. They come from PyTorch's generator, which is no cryptographic one, as
+floating-point numbers, whose last bits are not covered (Mironov 2012). In a simulated federation they follow from the
+run's seed: there they protect from nobody who knows it.
+
+Shapes: N rows, B sampled ones, P parameters of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from silosynth.core.errors import ConfigError
+
+Parameters = Mapping[str, Tensor]
+_BELOW = 1 - 1e-6  # a cut gradient's norm, in clips: rounding errors must not carry it above
+
+
+def poisson_mask(n: int, rate: float, generator: torch.Generator) -> Tensor:
+    """Which of n rows take part (n,) bool: each with probability ``rate``, by itself. There may be none."""
+    return torch.rand(n, generator=generator, dtype=torch.float64, device=generator.device) < rate
+
+
+def per_example(loss: Callable[..., Tensor], parameters: Parameters, *per_row: Tensor) -> dict[str, Tensor]:
+    """Each example's own gradient, by name: (B, *shape of the parameter).
+
+    Args:
+        loss: the scalar loss of one example, ``loss(parameters, *row)``, as a function of nothing else: no batch
+            statistics, and no random numbers that are not passed along, one per row.
+        parameters: by name.
+        per_row: tensors (B, …), of which the loss gets one row each.
+    """
+    held = {name: parameter.detach() for name, parameter in parameters.items()}
+    if not len(per_row[0]):
+        return {name: parameter.new_zeros(0, *parameter.shape) for name, parameter in held.items()}
+    return vmap(grad(loss), in_dims=(None, *(0 for _ in per_row)))(held, *per_row)  # type: ignore[no-any-return]
+
+
+def clipped_sum(gradients: Parameters, clip: float) -> dict[str, Tensor]:
+    """Sums over examples of gradients (B, …) of one block, each example's cut to norm ``clip`` over all tensors.
+
+    An example whose gradient is not finite counts as zero: it may not carry the sum along.
+    """
+    rows = [g.flatten(1) if g.dim() > 1 else g[:, None] for g in gradients.values()]
+    norm_B = torch.stack([g.square().sum(1) for g in rows]).sum(0).sqrt()
+    kept = norm_B.isfinite().nonzero().flatten()
+    weight_B = torch.where(norm_B > clip, _BELOW * clip / norm_B, 1.0)[kept]
+    return {name: torch.einsum("b,b...->...", weight_B, g[kept]) for name, g in gradients.items()}
+
+
+def clipped_gradients(
+    loss: Callable[..., Tensor], parameters: Parameters, clip: float, *per_row: Tensor, most: int = 2**24
+) -> dict[str, Tensor]:
+    """`clipped_sum` of `per_example`, as many examples at a time as have ``most`` numbers in their gradients."""
+    chunk = max(1, most // sum(parameter.numel() for parameter in parameters.values()))
+    total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    for rows in zip(*(x.split(chunk) for x in per_row), strict=True):
+        found = clipped_sum(per_example(loss, parameters, *rows), clip)
+        total = {name: each + found[name] for name, each in total.items()}
+    return total
+
+
+def noised(sums: Parameters, deviation: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """Sums with Gaussian noise of this standard deviation on every number."""
+    return {name: total + deviation * _normal(total, generator) for name, total in sums.items()}
+
+
+def block_clips(total: float, blocks: int | Sequence[float]) -> list[float]:
+    """Clips of blocks, whose squares sum to total²: equal ones for so many blocks, or in proportion to ``blocks``.
+
+    Raises:
+        ConfigError: there is no block, or a share is not above zero.
+    """
+    shares = [1.0] * blocks if isinstance(blocks, int) else list(blocks)
+    if not shares or min(shares) <= 0:
+        raise ConfigError("Every block of parameters gets a share of the clip that is above zero", shares)
+    length = math.sqrt(math.fsum(share**2 for share in shares))
+    return [total * share / length for share in shares]
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(like.shape, generator=generator, device=generator.device, dtype=like.dtype)
+    return drawn.to(like.device)

@@ -1,0 +1,225 @@
+"""What may be said about a run's privacy: its budgets as a table and in sentences, from the ledger alone.
+
+Two kinds of budget, which must not be mixed up:
+
+- of each silo, for what its messages tell: against whoever reads them. It says nothing of the model as a whole.
+- of the release, where the algorithm claims that all of it is charged (see `silosynth.privacy.events`): the finished
+  model and its synthetic tables, against outsiders; and against the coordinator and silos only where these have read
+  nothing un-noised either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from silosynth.core.messages import Release
+from silosynth.core.roster import COORDINATOR
+from silosynth.privacy.accounting import DELTA, Budget, rounded_up, spent
+from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event
+
+_SILENT = (Release.NOTHING.value, Release.NOISED.value)
+_PUBLIC = (*_SILENT, Release.SYNTHETIC.value, Release.SCHEMA.value, Release.SEALED.value)  # to a run that claims all
+
+COVERS = {
+    "readers": "what the message tells, against all who read it",
+    "release": "the model and its synthetic tables, against outsiders",
+    "all": "what the message tells, against all who read it; the model and its synthetic tables",
+}
+LEAVES_OUT = {
+    "readers": "the model and its synthetic tables",
+    "release": "whatever the coordinator and silos read",
+    "all": "what other messages tell without noise",
+}
+PROTECTS = {"readers": "readers", "release": "release", "all": "both"}  # a word for tables
+_NONE = "none: no differential privacy was applied, no epsilon can be stated"
+_UNSOUND = (
+    "none: the published mechanism was applied, which noises one layer of several that learn from rows. "
+    "It gives no differential privacy, whatever its noise: no epsilon holds"
+)
+_COVERS = (
+    "These budgets cover the statistics listed, and what is computed from them alone, against everybody who reads the "
+    "messages that carry them: with or without one row in that silo's table, any such reading is about equally likely, "
+    "up to a factor of exp(epsilon), and delta. They are per silo and per row: somebody with several rows, or with "
+    "rows in several silos, spends the sum; further runs on the same tables add to it. They hold against readers who "
+    "do not know the noise, which in a simulated federation is a function of the run's seed."
+)
+_RELEASED = (
+    "With or without {row}, any model and any synthetic table is about equally likely, up to a factor of exp(epsilon), "
+    "and delta. Somebody with several rows spends as many times that; further runs on the same tables add to it. The "
+    "names, kinds, dtypes, decimals and declared bounds of columns are taken as public. It holds against outsiders who "
+    "see only what is released, the model and its synthetic tables (not the ledger, whose message sizes tell numbers "
+    "of rows), and who know neither the noise nor which rows were sampled; in a simulated federation both are a "
+    "function of the run's seed."
+)
+
+
+def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False) -> dict[str, Any]:
+    """What a ledger's events earn, and for what; as plain values, for JSON and for tables.
+
+    Args:
+        ledger: records as they stand in a ledger's file.
+        delta: at which budgets are stated, besides the events' own, where events name no target.
+        horizontal: whether silos hold different rows: the release's budget is then that of the silo that spends most.
+            Otherwise it is for one row of the aligned table, all silos together.
+
+    Returns:
+        ``summary``: one sentence. ``silos``: for each silo that noised something ``epsilon``, ``delta``,
+        ``pure_epsilon`` and ``own_delta`` of what hides from readers of its messages (None where nothing does), and
+        ``events``, each with what, mechanism, count, noise, rate, epsilon and delta of its own, scope, joint, covers
+        and leaves_out. ``release``: ``epsilon`` and ``delta`` of the model, and ``rows``, of what; None where none is
+        claimed. ``covers`` and ``rest``: what budgets hold for, and what they do not; empty where nothing was noised.
+        ``unnoised``: what else messages gave away.
+
+    Raises:
+        ProtocolError: an event of a mechanism that is not known.
+    """
+    events = _events(ledger)
+    every = [event for own in events.values() for event in own]
+    target = max((event.target for event in every), default=0.0)
+    declared = dict.fromkeys(str(record["privacy"]) for record in ledger if record.get("privacy"))
+    unnoised = [text for text in declared if text not in _SILENT]
+    unsound = any(event.mechanism == UNSOUND for event in every)
+    claimed = not unsound and any(event.scope != "readers" for event in every)
+    release = _released(events, delta, target, horizontal) if claimed else None
+    budgets = {silo: _spent([e for e in own if e.scope != "release"], delta, target) for silo, own in events.items()}
+    covers, rest = (_COVERS, _rest(unnoised)) if every else ("", "")
+    if release is not None:
+        open_to = _readers(ledger, every)
+        covers = _RELEASED.format(row=f"one row of {release['rows']}")
+        rest = f"It does not hold against {open_to}." if open_to else _AGAINST_ALL
+    return {
+        "summary": _UNSOUND if unsound else _claim(release) if release else _summary(budgets),
+        "silos": {silo: _plain(budgets[silo], own, target or delta) for silo, own in events.items()},
+        "release": release,
+        "covers": "" if unsound else covers,
+        "rest": "" if unsound else rest,
+        "unnoised": unnoised,
+    }
+
+
+_AGAINST_ALL = (
+    "It holds against the coordinator and the other silos as well: all that they read of rows is noised, and listed. "
+    "The coordinator tells silos how much noise to add; it is taken to keep to the protocol."
+)
+
+
+def _events(ledger: Iterable[Mapping[str, Any]]) -> dict[str, list[Event]]:
+    """By silo. What a coordinator lists repeats what silos have noised."""
+    events: dict[str, list[Event]] = {}
+    for record in ledger:
+        if record.get("events") and record["from"] != COORDINATOR:
+            events.setdefault(record["from"], []).extend(Event(**event) for event in record["events"])
+    return events
+
+
+def _spent(events: Sequence[Event], delta: float, target: float) -> Budget:
+    """At the target's delta, if there is one, thresholds' deltas included."""
+    if not target:
+        return spent(events, delta)
+    return spent(events, max(0.0, target - math.fsum(event.delta * event.times for event in events)))
+
+
+def _released(events: Mapping[str, Sequence[Event]], delta: float, target: float, horizontal: bool) -> dict[str, Any]:
+    """The budget of the model: all events of all silos, joint ones once; or those of the silo that spends most."""
+    if horizontal:
+        budgets = [_spent(own, delta, target) for own in events.values()]
+        worst = max(budgets, key=lambda budget: budget.epsilon)
+        return {"epsilon": _finite(worst.epsilon), "delta": worst.delta, "rows": "one silo's table"}
+    joint: Counter[Event] = Counter()
+    for own in events.values():
+        joint |= Counter(event for event in own if event.joint)
+    single = [event for own in events.values() for event in own if not event.joint]
+    budget = _spent([*joint.elements(), *single], delta, target)
+    return {"epsilon": _finite(budget.epsilon), "delta": budget.delta, "rows": "the aligned table, all silos together"}
+
+
+def _readers(ledger: Iterable[Mapping[str, Any]], events: Iterable[Event]) -> str:
+    """Who has read what without noise; empty where nobody has."""
+    told: dict[str, dict[str, None]] = {}
+    for record in ledger:
+        kind = str(record.get("privacy") or "")
+        if kind and kind not in _PUBLIC:
+            told.setdefault("the coordinator" if record["to"] == COORDINATOR else "silos", {})[kind] = None
+    if not told and any(event.scope == "release" for event in events):
+        return "the coordinator and silos"
+    return ", nor against ".join(f"{who}, which read {'; '.join(kinds)}" for who, kinds in sorted(told.items()))
+
+
+def _claim(release: Mapping[str, Any]) -> str:
+    if release["epsilon"] is None:
+        return "none: there is too little noise for an epsilon to be stated"
+    epsilon, delta = rounded_up(release["epsilon"]), rounded_up(release["delta"])
+    return (
+        f"epsilon at most {epsilon} at delta {delta} for the released model and its synthetic tables, "
+        f"per row of {release['rows']}"
+    )
+
+
+def _summary(budgets: Mapping[str, Budget]) -> str:
+    if not budgets:
+        return _NONE
+    number = sum(sum(budget.counts.values()) for budget in budgets.values())
+    epsilon, delta = (rounded_up(max(getattr(b, name) for b in budgets.values())) for name in ("epsilon", "delta"))
+    return (
+        f"for {number} noised statistics only: epsilon at most {epsilon} at delta {delta}, per silo and row. "
+        "No epsilon holds for the model as a whole"
+    )
+
+
+def _rest(unnoised: Sequence[str]) -> str:
+    kinds = "; ".join(unnoised)
+    if kinds:
+        return f"The rest of the training is un-noised ({kinds}), so that no epsilon holds for the model as a whole."
+    return (
+        "No other message is declared to tell about single rows. Models and synthetic rows may still do, by what silos "
+        "keep: no epsilon is stated for the model as a whole."
+    )
+
+
+def _plain(budget: Budget, events: Sequence[Event], delta: float) -> dict[str, Any]:
+    told = bool(budget.counts)
+    return {
+        "epsilon": _finite(budget.epsilon) if told else None,
+        "delta": budget.delta if told else None,
+        "pure_epsilon": _finite(budget.pure_epsilon) if told else None,
+        "own_delta": budget.own_delta if told else None,
+        "events": [_line(event, times, delta) for event, times in Counter(events).items()],
+    }
+
+
+def _line(event: Event, times: int, delta: float) -> dict[str, Any]:
+    """One row of the table. A Gaussian event's epsilon is that of all its steps, at the run's delta."""
+    gaussian, sound = event.mechanism == SAMPLED_GAUSSIAN, event.mechanism != UNSOUND
+    cost = spent([event] * times, delta).epsilon if gaussian else event.epsilon if sound else None
+    return {
+        "what": event.what,
+        "mechanism": event.mechanism,
+        "count": times * event.times,
+        "noise": event.noise if gaussian else None,
+        "rate": event.rate if gaussian else None,
+        "epsilon": None if cost is None else _finite(cost),
+        "delta": delta if gaussian else event.delta,
+        "scope": event.scope,
+        "joint": event.joint,
+        "covers": COVERS[event.scope] if sound else "nothing",
+        "leaves_out": LEAVES_OUT[event.scope] if sound else "everything",
+    }
+
+
+def cell(number: float | None) -> str:
+    """A cost in a table, never shown as less than it is; "none" where there is none."""
+    return "none" if number is None else rounded_up(number)
+
+
+def mechanism(event: Mapping[str, Any]) -> str:
+    """How an event of a statement was noised, with the noise multiplier and the sampling rate where it has these."""
+    if event["noise"] is None:
+        return str(event["mechanism"])
+    return f"{event['mechanism']}, noise {event['noise']:.4g}, rate {event['rate']:.4g}"
+
+
+def _finite(number: float) -> float | None:
+    return number if number < math.inf else None

@@ -1,0 +1,260 @@
+"""SiloFuse under differential privacy: noise where it belongs, and nothing of the rows around it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import silosynth as ss
+from silosynth.algorithms.silofuse import private, private_silo, private_steps
+from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
+from silosynth.algorithms.silofuse.private_steps import train_coder, train_latent, without_noise
+from silosynth.algorithms.silofuse.stacked import PRESETS, SiloFuseConfig, SiloFuseParty, coordinate
+from silosynth.cli import app
+from silosynth.core.conversation import Exchange
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.schema import Table
+from silosynth.core.streams import Streams
+from silosynth.encoders import noised
+from silosynth.models.flow import flow_loss, times
+from silosynth.models.latent import LatentConfig, LatentGenerator
+from silosynth.privacy.agreement import Group
+from silosynth.privacy.events import Event, gaussian_steps
+from silosynth.privacy.sealed import seats
+from silosynth.privacy.target import Target
+from silosynth.runtime.wire import pack
+
+CPU = torch.device("cpu")
+MODES = ("upload", "release")
+TINY = {
+    "dp": {"epsilon": 8.0, "delta": 1e-5},
+    "dp_training": {"coder_steps": 10, "latent_steps": 4, "hidden": [8], "width": 8, "batch": 40},
+    "latent.width": 16, "latent.steps": 6, "latent.checks": 2, "latent.sample_steps": 3, "least_rows": 50,
+}  # fmt: skip
+
+
+def frame(rows: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    job = rng.choice(["nurse", "smith", "judge"], rows, p=[0.5, 0.3, 0.2])
+    pay = np.where(job == "judge", 90, 40) + rng.normal(0, 4, rows).round(1)
+    return pd.DataFrame({"job": job, "age": rng.integers(20, 65, rows), "pay": pay, "rich": pay > 60})
+
+
+SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
+BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
+
+
+def federation(data: pd.DataFrame | None = None) -> ss.Federation:
+    return ss.simulate(frame() if data is None else data, silos=SILOS, schema=BOUNDS)
+
+
+def fit(mode: str, **options: Any) -> ss.Model:
+    chosen = {**TINY, "dp_mode": mode, **options}
+    return ss.fit("silofuse", federation(), preset="fast", options=chosen, progress=False)
+
+
+@pytest.fixture(scope="module", params=MODES)
+def model(request: pytest.FixtureRequest) -> ss.Model:
+    return fit(request.param)
+
+
+def test_it_costs_the_target_almost_and_never_more(model: ss.Model) -> None:
+    privacy = model.describe()["privacy"]
+    assert 0.95 * 8 <= privacy["release"]["epsilon"] <= 8
+    assert privacy["release"]["delta"] <= 1e-5 * (1 + 1e-9)
+    assert len(model.sample(40)) == 40
+
+
+def test_each_mode_says_against_whom_it_holds(model: ss.Model) -> None:
+    privacy = model.describe()["privacy"]
+    upload = model.config.dp_mode == "upload"  # type: ignore[attr-defined]
+    if upload:
+        assert "holds against the coordinator and the other silos as well" in privacy["rest"]
+        assert all(budget["epsilon"] <= 8 for budget in privacy["silos"].values())
+    else:
+        wanted = "It does not hold against the coordinator, which read one un-noised value per training row."
+        assert privacy["rest"] == wanted
+    lines = [line for budget in privacy["silos"].values() for line in budget["events"]]
+    assert {line["scope"] for line in lines} == ({"all"} if upload else {"all", "release"})
+    last = [line for line in lines if line["joint"]]
+    assert [line["count"] for line in last] == [1 if upload else 4] * 2
+
+
+def test_what_is_saved_tells_neither_rows_nor_sizes(model: ss.Model) -> None:
+    trained = [record for record in model.ledger if "Synth" not in record["type"]]
+    assert model.rows != 300 and {record["bytes"] for record in trained} == {0}
+    assert {column.reason for schema in model.schemas.values() for column in schema.columns} == {""}
+
+
+def test_inspect_shows_the_budget_as_a_table(model: ss.Model, tmp_path: Any) -> None:
+    model.save(tmp_path / "m.silosynth")
+    runner = CliRunner(env={"COLUMNS": "240"})
+    shown = runner.invoke(app, ["inspect", str(tmp_path / "m.silosynth")]).stdout
+    assert "Noised by registry" in shown and "Noised by tax" in shown
+    assert "steps of the silo's autoencoder" in shown and "Poisson-sampled Gaussian, noise" in shown
+    assert "What noise protects" in shown and "does not cover" in shown
+    assert "for the released model and its synthetic tables" in shown
+    facts = json.loads(runner.invoke(app, ["inspect", str(tmp_path / "m.silosynth"), "--json"]).stdout)
+    assert facts["privacy"]["release"]["epsilon"] <= 8
+
+
+def test_joint_training_and_a_mechanism_of_the_paper_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no differential privacy"):
+        ss.fit("e2edistr", federation(), options={"dp": TINY["dp"]}, progress=False)
+    with pytest.raises(ConfigError, match="no mechanism of its own"):
+        fit("release", dp="paper-unsound")
+
+
+# Steps: without noise and with a huge clip they are ordinary ones.
+
+
+def quiet(times: int = 1) -> Event:
+    return gaussian_steps("steps", 1e-14, 1.0, times)
+
+
+def coder(table: Table | None = None) -> Coder:
+    held = federation()
+    made = Coder(held.tables["registry"] if table is None else table, held.schemas["registry"], Streams(1), CPU)
+    config = CoderConfig(form="clipped", hidden=(8,), steps=1, held_out=0.0, clip=0.0, decay=0.0, fit_to_rows=False)
+    made.learn_encoders(config, 5.0, 1e-6, 1e-5)
+    return made
+
+
+def test_a_step_of_an_autoencoder_without_noise_is_an_ordinary_one() -> None:
+    fast, slow = coder(), coder()
+    train_coder(fast, 0, 1, quiet(), 300.0, 1e6, Streams(5))
+    draw = Streams(5).torch()
+    torch.rand(300, generator=draw, dtype=torch.float64)  # every row is sampled
+    noise = torch.randn(300, slow.latents, generator=draw)
+    config = slow.config
+    slow.learner.descend(
+        slow.network.loss(slow.levels, slow.scores, noise, sigma=config.sigma, kl=0.0, weight=config.weight)
+    )
+    for a, b in zip(fast.network.parameters(), slow.network.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["flow", "gaussian"])
+def test_a_step_of_the_model_of_latents_without_noise_is_an_ordinary_one(path: Any) -> None:
+    config = LatentConfig(
+        path=path, fit_to_rows=False, width=8, depth=1, steps=1, clip=0.0, held_out=0.0, precision="float32"
+    )
+    fast, slow = (LatentGenerator(50, 3, config, Streams(1), CPU) for _ in range(2))
+    x_NL = torch.randn(50, 3, generator=Streams(2).torch())
+    train_latent(fast, x_NL, 1, quiet(), 50.0, 1e6, Streams(7))
+    draw = Streams(7).torch()
+    torch.rand(50, generator=draw, dtype=torch.float64)
+    noise = torch.randn(50, 3, generator=draw)
+    if path == "flow":
+        at = times(torch.rand(50, generator=draw), config.time_mean, config.time_sd, config.left)
+        loss = flow_loss(slow.network, x_NL, at, noise, None)
+    else:
+        steps = torch.randint(slow.gaussian.steps, (50,), generator=draw)
+        loss = slow.gaussian.loss(slow.network, x_NL, steps, noise, None)
+    slow.learner.descend(loss)
+    for a, b in zip(fast.network.parameters(), slow.network.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_noise_is_taken_out_of_the_covariance_of_latents() -> None:
+    draw = Streams(3).torch()
+    clean = torch.randn(20_000, 2, generator=draw) @ torch.tensor([[1.0, 0.8], [0.0, 0.6]])
+    shrunk = without_noise(clean + 2.0 * torch.randn(clean.shape, generator=draw), 2.0)
+    assert torch.allclose(shrunk.T.cov(), clean.T.cov(), atol=0.15)
+
+
+# What the model is made of.
+
+
+class Record:
+    """Outputs of mechanisms, in order; a second run on other rows gets the same ones, and says what it would add to."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Any]] = []
+        self.replay = False
+        self.differences: list[float] = []
+
+    def wrap(self, real: Callable[..., Any], at: int) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            if not self.replay:
+                self.told.append((args[at], real(*args)))
+                return self.told[-1][1]
+            before, found = self.told.pop(0)
+            pairs = [(before[k], args[at][k]) for k in before] if isinstance(before, dict) else [(before, args[at])]
+            self.differences.append(math.sqrt(sum(float((a - b).double().square().sum()) for a, b in pairs)))
+            return found
+
+        return called
+
+
+def talk(config: SiloFuseConfig, held: ss.Federation) -> bytes:
+    """A training, one silo after the other; all that is released of it."""
+    seated = seats(held.roster, Streams(4))
+    parties = {
+        silo: SiloFuseParty(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+        for silo, table in held.tables.items()
+    }
+    conversation = coordinate(held.roster, config, Streams(6), CPU)
+    step = next(conversation)
+    try:
+        while True:
+            replies = {}
+            if isinstance(step, Exchange):
+                replies = {silo: parties[silo].answer(ask) for silo, ask in step.asks.items()}
+            step = conversation.send(replies)
+    except StopIteration as end:
+        return pack({"coordinator": end.value, "parts": {silo: party.trained() for silo, party in parties.items()}})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
+    mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the model has nothing of that row but through them; and each of them changes by its sensitivity at most."""
+    config = replace(
+        PRESETS["fast"], dp=Target(epsilon=8.0, delta=1e-5), dp_mode=mode, least_rows=50,
+        dp_training=private.Training(coder_steps=10, latent_steps=3, hidden=(8,), width=8, batch=40),
+        latent=LatentConfig(width=8, steps=4, checks=2), coder=CoderConfig(sigma=0.0),
+    )  # fmt: skip
+    record = Record()
+    for module, name, at in (
+        (noised, "noised_counts", 0), (noised, "noised_levels", 1), (private_silo, "noised_counts", 0),
+        (private_steps, "noised", 0), (private_silo, "noised", 0),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
+    last = torch.arange(300) == 299  # takes part in no step here: what steps add up is for the tests of DP-SGD
+    monkeypatch.setattr(private_steps, "poisson_mask", lambda n, rate, secret: torch.arange(300)[:n] % 7 == 3)
+    monkeypatch.setattr(Group, "permutation", lambda self, n, context: torch.arange(n))
+    data = frame()
+    first = talk(config, federation(data))
+    record.replay = True
+    second = talk(config, federation(data[~last.numpy()]))
+    assert not record.told
+    assert first == second
+    assert max(record.differences) <= math.sqrt(2)  # of two latents in a silo; 1 of counts
+    assert (record.differences[-1] > 0) == (mode == "upload")  # the latents that a silo sends
+
+
+def test_a_silo_is_not_charged_more_than_the_target() -> None:
+    held = federation()
+    seat = seats(held.roster, Streams(4))["tax"]
+    silo = SiloFuseParty(held.tables["tax"], held.schemas["tax"], seat, Streams(1), CPU)
+    steps, last = gaussian_steps("", 1.0, 0.1, 10), gaussian_steps("", 0.5, 1.0, 1)
+    with pytest.raises(ProtocolError, match="learnt its encoders before"):
+        silo.answer(private.Charge(300, 0, 4, steps, last))
+    silo.answer(private.PreparePrivately(CoderConfig(form="clipped"), Target(epsilon=1.0, delta=1e-5), 2, False))
+    with pytest.raises(ProtocolError, match="at most the target"):
+        silo.answer(private.Charge(300, 0, 4, steps, last))
+    with pytest.raises(ProtocolError, match="after their steps were charged"):
+        silo.answer(private.TrainPrivately(0, 10))
+    with pytest.raises(ProtocolError, match="after their steps were charged"):
+        silo.answer(private.AskClipped())

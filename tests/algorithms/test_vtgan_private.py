@@ -1,0 +1,215 @@
+"""VT-GAN under differential privacy: one bill for all critic steps, and noise on every block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import silosynth as ss
+from silosynth.algorithms.vtgan import private, private_silo
+from silosynth.algorithms.vtgan.conversation import coordinate
+from silosynth.algorithms.vtgan.messages import PRESETS, Criticise, VTGANConfig
+from silosynth.algorithms.vtgan.private import bottom_loss, parameters, settled, top_loss
+from silosynth.algorithms.vtgan.silo import Silo
+from silosynth.core.conversation import Exchange
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Message
+from silosynth.core.streams import Streams
+from silosynth.encoders import noised
+from silosynth.models.gan import critic_loss, make_critic, slope_penalty
+from silosynth.privacy.dpsgd import clipped_gradients
+from silosynth.privacy.sealed import seats
+from silosynth.privacy.target import Target
+from silosynth.runtime.wire import pack
+
+CPU = torch.device("cpu")
+TINY = {"width": 16, "generator_width": 16, "noise": 8, "batch": 40, "epochs": 1, "least_rounds": 8,
+        "encoders.modes": 3, "dp": {"epsilon": 8.0, "delta": 1e-5, "encoders": 0.5}}  # fmt: skip
+SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
+BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
+
+
+def federation(rows: int = 200) -> ss.Federation:
+    rng = np.random.default_rng(3)
+    job = rng.choice(["nurse", "smith", "judge"], 200, p=[0.5, 0.3, 0.2])
+    pay = np.where(job == "judge", 90, 40) + rng.normal(0, 4, 200).round(1)
+    data = pd.DataFrame({"job": job, "age": rng.integers(20, 65, 200), "pay": pay, "rich": pay > 60})
+    return ss.simulate(data.head(rows), silos=SILOS, schema=BOUNDS)
+
+
+@pytest.fixture(scope="module")
+def model() -> ss.Model:
+    return ss.fit("vtgan", federation(), preset="fast", options=TINY, progress=False)
+
+
+def test_it_costs_the_target_almost_and_holds_against_outsiders_only(model: ss.Model) -> None:
+    assert len(model.sample(50)) == 50
+    privacy = model.describe()["privacy"]
+    assert 0.95 * 8 <= privacy["release"]["epsilon"] <= 8
+    assert privacy["rest"].startswith("It does not hold against silos, which read un-noised gradients")
+    assert "levels that rows hold" not in privacy["rest"]  # no conditions, neither in training nor to sample
+    lines = [line for budget in privacy["silos"].values() for line in budget["events"] if line["joint"]]
+    assert [(line["what"], line["count"]) for line in lines] == [("steps of the critics", 40)] * 2
+
+
+def test_no_level_counts_are_kept(model: ss.Model) -> None:
+    assert all(not len(part["counts"]) for part in model.parts.values())
+    assert model.rows != 200
+
+
+def test_the_published_mechanism_is_not_offered() -> None:
+    with pytest.raises(ConfigError, match="not offered"):
+        ss.fit("vtgan", federation(), options={"dp": "paper-unsound"}, progress=False)
+
+
+def test_without_noise_and_with_a_huge_clip_a_step_is_an_ordinary_one() -> None:
+    """The coordinator's critic and one silo's, against the loss of the whole batch in one piece."""
+    draw = Streams(1).torch()
+    bottom, top = make_critic(5, (), 4, 0.0, draw), make_critic(4, (6,), 1, 0.0, draw)
+    fake, real = torch.randn(7, 5, generator=draw), torch.randn(7, 5, generator=draw)
+    mix = torch.rand(7, 1, generator=draw)
+    h_fake, h_real = bottom(fake, ()), bottom(real, ())
+    h_fake.retain_grad()
+    h_real.retain_grad()
+    penalty = slope_penalty(top.slope((h_fake + mix * (h_real - h_fake)).detach(), ()))
+    (critic_loss(top(h_fake, ()), top(h_real, ())) + 10 * penalty).backward()
+    assert h_fake.grad is not None and h_real.grad is not None
+    tops = clipped_gradients(top_loss(top, 10.0), parameters(top), 1e6, h_fake.detach(), h_real.detach(), mix[:, 0])
+    ends = 7 * h_fake.grad, 7 * h_real.grad  # each example's own
+    bottoms = clipped_gradients(bottom_loss(bottom), parameters(bottom), 1e6, fake, real, *ends)
+    for network, sums in ((top, tops), (bottom, bottoms)):
+        for name, parameter in network.named_parameters():
+            assert parameter.grad is not None
+            assert torch.allclose(sums[name] / 7, parameter.grad, atol=1e-5), name
+    slopes = private._slopes(top, h_real.detach())
+    assert torch.allclose(-slopes, ends[1], atol=1e-5)
+
+
+class Record:
+    """Outputs of mechanisms, in order; a second run on other rows gets the same ones, and says what it would add to."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Any]] = []
+        self.replay = False
+        self.differences: list[float] = []
+
+    def wrap(self, real: Callable[..., Any], at: int) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            if not self.replay:
+                self.told.append((args[at], real(*args)))
+                return self.told[-1][1]
+            before, found = self.told.pop(0)
+            pairs = [(before[k], args[at][k]) for k in before] if isinstance(before, dict) else [(before, args[at])]
+            self.differences.append(math.sqrt(sum(float((a - b).double().square().sum()) for a, b in pairs)))
+            return found
+
+        return called
+
+
+def config() -> VTGANConfig:
+    return replace(
+        PRESETS["fast"], dp=Target(epsilon=8.0, delta=1e-5, encoders=0.5), width=16, generator_width=16, noise=8,
+        batch=40, epochs=1, least_rounds=8,
+    )  # fmt: skip
+
+
+def parties(held: ss.Federation) -> dict[str, Silo]:
+    seated = seats(held.roster, Streams(4))
+    return {
+        silo: Silo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+        for silo, table in held.tables.items()
+    }
+
+
+def talk(held: ss.Federation) -> bytes:
+    """A training, one silo after the other; all that is released of it."""
+    silos = parties(held)
+    conversation = coordinate(held.roster, config(), Streams(6), CPU)
+    step = next(conversation)
+    try:
+        while True:
+            replies: dict[str, Message] = {}
+            if isinstance(step, Exchange):
+                replies = {silo: silos[silo].answer(ask) for silo, ask in step.asks.items()}
+            step = conversation.send(replies)
+    except StopIteration as end:
+        return pack({"coordinator": end.value, "parts": {silo: party.trained() for silo, party in silos.items()}})
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
+    sampled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the model has nothing of that row but through them; and each changes by its sensitivity at most."""
+    record = Record()
+    for module, name, at in ((noised, "noised_counts", 0), (noised, "noised_levels", 1)):
+        monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
+    wrapped = record.wrap(private.noised, 0)  # one record, in talking order
+    monkeypatch.setattr(private, "noised", wrapped)
+
+    def mask(n: int, rate: float, secret: torch.Generator) -> Tensor:
+        return ((torch.arange(200) % 7 == 2) | (sampled & (torch.arange(200) == 199)))[:n]
+
+    monkeypatch.setattr(private_silo, "poisson_mask", mask)
+    monkeypatch.setattr(torch, "randint", _prefixed(torch.randint))
+    monkeypatch.setattr(torch, "rand", _prefixed(torch.rand))
+    first = talk(federation())
+    record.replay = True
+    second = talk(federation(199))
+    assert not record.told
+    assert first == second
+    steps = record.differences[-120:]  # forty critic steps, of two silos and the coordinator
+    clip = 1 / math.sqrt(3)
+    assert max(steps) <= clip * (1 + 1e-5)
+    assert (max(steps) > 0) == sampled
+
+
+def _prefixed(real: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Draws of which a longer one begins with a shorter one's numbers, and that leave the stream in the same place."""
+
+    def drawn(*args: Any, **more: Any) -> Tensor:
+        shape = args[-1] if isinstance(args[-1], tuple) else args
+        if len(shape) == 1 and 20 < shape[0] < 40:  # rows that were sampled
+            args = (*args[:-1], (40,)) if isinstance(args[-1], tuple) else (40,)
+            return real(*args, **more)[: shape[0]]
+        return real(*args, **more)
+
+    return drawn
+
+
+def test_a_silo_answers_for_no_more_than_was_charged() -> None:
+    silos = parties(federation())
+    silo = silos["tax"]
+    conversation = coordinate(federation().roster, config(), Streams(6), CPU)
+    step = next(conversation)
+    last: dict[str, Message] = {}
+    try:
+        while True:
+            replies: dict[str, Message] = {}
+            if isinstance(step, Exchange):
+                replies = {name: silos[name].answer(ask) for name, ask in step.asks.items()}
+                last |= {type(ask).__name__: ask for name, ask in step.asks.items() if name == "tax"}
+            step = conversation.send(replies)
+    except StopIteration:
+        pass
+    silo.answer(last["CriticisePrivately"])
+    with pytest.raises(ProtocolError, match="as many as were charged for"):
+        silo.answer(last["DescendPrivately"])
+    with pytest.raises(ProtocolError, match="costs at most the target, once"):
+        silo.answer(last["Charge"])
+    with pytest.raises(ProtocolError, match="Under differential privacy"):
+        silo.answer(Criticise(0, torch.zeros(40, 8), "tax"))
+
+
+def test_what_makes_batches_depend_on_rows_is_off() -> None:
+    kept = settled(config())
+    assert (kept.dropout, kept.statistics) == (0.0, "all")
+    assert settled(VTGANConfig()) == VTGANConfig()

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import silosynth as ss
+from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.schema import Schema, Table
+from silosynth.core.state import to_state
+from silosynth.encoders import noised
+from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, decode_table, encode_table
+from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.encoders.private import fit_private
+from silosynth.privacy.accounting import spent
+from silosynth.runtime.wire import pack
+
+CONFIGS = [EncoderConfig(), ModeConfig(modes=4)]
+BOUNDS = {
+    "age": {"low": 0, "high": 120},
+    "pay": {"low": 0, "high": 200_000},
+    "gap": {"low": -10, "high": 10},
+    "day": {"low": "2010-01-01", "high": "2025-01-01"},
+}
+
+
+def frame(rows: int = 4000) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(17, 90, rows),
+            "pay": np.where(rng.random(rows) < 0.4, 0, np.round(np.exp(rng.normal(9, 1, rows)), 2)),
+            "gap": np.where(rng.random(rows) < 0.3, np.nan, rng.normal(0, 1, rows)),
+            "job": rng.choice(["clerk", "nurse", "smith", *(f"rare {i}" for i in range(20))], rows, p=_SHARES),
+            "owns": rng.random(rows) < 0.2,
+            "day": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 2000, rows), unit="D"),
+        }
+    )
+
+
+_SHARES = [0.5, 0.3, 0.19, *(0.0005 for _ in range(20))]
+
+
+def held(data: pd.DataFrame, declared: dict[str, Any] | None = None) -> tuple[Table, Schema]:
+    federation = ss.simulate(data, silos={"a": list(data)}, schema=declared)
+    table, schema = federation.tables["a"], federation.schemas["a"]
+    return table.select([name for name in table.names if name in schema.modelled]), schema
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("declared", [None, BOUNDS])
+def test_the_bill_is_what_was_allowed(config: EncoderConfig, declared: dict[str, Any] | None) -> None:
+    table, schema = held(frame(), declared)
+    encoders, rows, events = fit_private(table, schema, config, 2.0, 1e-6, rng(), target=1e-5)
+    budget = spent(events, 0.0)
+    assert (budget.pure_epsilon, budget.own_delta) == (pytest.approx(2.0), pytest.approx(1e-6))
+    assert {(event.scope, event.target) for event in events} == {("all", 1e-5)}
+    assert [encoder.name for encoder in encoders] == list(table.names)
+    assert abs(rows - len(table)) < 300
+    assert len(events) == 1 + len(table.columns) + (1 if declared else 1 + 2 * 4)  # instants ask for their grid
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("declared", [None, BOUNDS])
+def test_rows_come_back_much_as_they_were(config: EncoderConfig, declared: dict[str, Any] | None) -> None:
+    data = frame()
+    table, schema = held(data, declared)
+    encoders, _, _ = fit_private(table, schema, config, 10.0, 1e-6, rng())
+    back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
+    for name in ("age", "pay", "gap", "day"):
+        real, made = table[name], back[name]
+        assert float(made.missing.double().mean()) == pytest.approx(float(real.missing.double().mean()), abs=0.01)
+        real_q, made_q = (
+            torch.quantile(column.values[~column.missing].double(), torch.tensor([0.1, 0.5, 0.9]).double())
+            for column in (real, made)
+        )
+        spread = float(real_q[2] - real_q[0])
+        assert torch.allclose(real_q, made_q, atol=0.05 * spread)
+    assert bool((back["day"].values % 86_400_000_000_000 == 0).all())
+    jobs = next(encoder for encoder in encoders if encoder.name == "job")
+    assert isinstance(jobs, CategoricalEncoder)
+    assert jobs.kept == ("clerk", "nurse", "smith")
+    assert jobs.rare and not jobs.missing
+    assert torch.equal(back["owns"].values, table["owns"].values)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("row", [0, 17, 333])
+def test_noised_counts_are_all_that_is_learnt(config: EncoderConfig, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours: each count differs by one row in one cell, and with the same noised counts all else is the same."""
+    table, schema = held(frame(500))
+    fewer = table.take(torch.arange(500) != row)
+    said: list[tuple[Tensor, Any]] = []
+
+    def noting(real: Callable[..., Any], at: int) -> Callable[..., Any]:
+        def replaced(*args: Any) -> Any:
+            said.append((args[at], real(*args)))
+            return said[-1][1]
+
+        return replaced
+
+    def repeating(at: int) -> Callable[..., Any]:
+        def replaced(*args: Any) -> Any:
+            counts, found = said.pop(0)
+            assert float((args[at] - counts).abs().sum()) <= 1
+            return found
+
+        return replaced
+
+    counts, levels = noised.noised_counts, noised.noised_levels
+    monkeypatch.setattr(noised, "noised_counts", noting(counts, 0))
+    monkeypatch.setattr(noised, "noised_levels", noting(levels, 1))
+    first = fit_private(table, schema, config, 1.0, 1e-6, rng())
+    monkeypatch.setattr(noised, "noised_counts", repeating(0))
+    monkeypatch.setattr(noised, "noised_levels", repeating(1))
+    second = fit_private(fewer, schema, config, 1.0, 1e-6, rng())
+    assert not said
+    assert packed(first) == packed(second)
+
+
+def packed(found: tuple[tuple[Encoder, ...], int, Any]) -> bytes:
+    return pack({"encoders": [to_state(encoder) for encoder in found[0]], "rows": found[1]})
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("rows", [2, 3, 30])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0])
+def test_small_tables_and_little_epsilon(config: EncoderConfig, rows: int, epsilon: float) -> None:
+    table, schema = held(frame(200))
+    table = table.take(slice(rows))
+    for seed in range(5):
+        encoders, found, _ = fit_private(table, schema, config, epsilon, 1e-6, rng(seed))
+        back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
+        assert found >= 1
+        assert len(back) == rows
+        assert all(bool(torch.isfinite(column.values.double()).all()) for column in back.columns)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_odd_columns(config: EncoderConfig) -> None:
+    data = pd.DataFrame(
+        {
+            "one": np.full(300, 7),
+            "gone": pd.Series([None] * 300, dtype="float64"),
+            "no": np.zeros(300, dtype=bool),
+            "huge": np.linspace(-1e300, 1e300, 300),
+            "tiny": np.linspace(0, 1e-12, 300),
+            "codes": pd.Categorical(np.arange(300) % 3),
+        }
+    )
+    table, schema = held(data, {"gone": "continuous", "codes": "categorical"})
+    encoders, _, _ = fit_private(table, schema, config, 20.0, 1e-4, rng())
+    back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
+    assert set(back["one"].values.tolist()) == {7}
+    assert bool(back["gone"].missing.all())
+    assert back["codes"].levels == (0, 1, 2)
+
+
+def test_numbers_as_categories_of_which_none_is_told() -> None:
+    table, schema = held(pd.DataFrame({"code": pd.Categorical(np.arange(100) // 2)}), {"code": "categorical"})
+    with pytest.raises(DataError, match="no level of it is held by so many rows") as caught:
+        fit_private(table, schema, EncoderConfig(), 1.0, 1e-6, rng())
+    assert "dp.epsilon" in str(caught.value)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-6), (-1.0, 1e-6), (1.0, 0.0), (math.nan, 1e-6)])
+def test_the_budget_is_checked(epsilon: float, delta: float) -> None:
+    table, schema = held(frame(50))
+    with pytest.raises(ConfigError):
+        fit_private(table, schema, EncoderConfig(), epsilon, delta, rng())
