@@ -1,0 +1,36 @@
+"""Settings of VFLGAN, VFLGAN-base and VertiGAN by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from silosynth.algorithms.vflgan.messages import GANConfig, VertiGANConfig, VFLGANConfig
+from silosynth.encoders.column import EncoderConfig
+
+_PAPER = VFLGANConfig(  # the public code's, for Adult
+    epochs=75, noise=20, penalty=30.0, slopes="parts", select="frechet", numbers="standard",
+    encoders=EncoderConfig(pool_rare=False),
+)  # fmt: skip
+_FAST = VFLGANConfig(
+    epochs=10, least_rounds=1000, batch=32, noise=16, generator=(32, 64), critic=(64, 32), shared=(32,),
+    norm_epsilon=1e-5, slopes="parts", average=0.99,
+)  # fmt: skip
+_BALANCED = replace(
+    _FAST, epochs=100, least_rounds=5000, batch=64, noise=32, generator=(32, 64, 128), critic=(128, 64), shared=(64,)
+)
+_BEST = replace(
+    _BALANCED, epochs=300, least_rounds=15_000, generator=(64, 128, 256), critic=(256, 128), shared=(128,),
+    average=0.999,
+)  # fmt: skip
+
+
+def _vertigan(like: GANConfig) -> VertiGANConfig:
+    """The same for VertiGAN, whose critics have one penalty, on the whole (4)."""
+    common = {name: getattr(like, name) for name in GANConfig.__dataclass_fields__}
+    return VertiGANConfig(**common | {"slopes": "critic"})
+
+
+VFLGAN: Mapping[str, VFLGANConfig] = {"paper": _PAPER, "fast": _FAST, "balanced": _BALANCED, "best": _BEST}
+BASE: Mapping[str, VFLGANConfig] = {name: replace(config, local=False) for name, config in VFLGAN.items()}
+VERTIGAN: Mapping[str, VertiGANConfig] = {name: _vertigan(config) for name, config in VFLGAN.items()}

@@ -1,0 +1,166 @@
+"""Networks and losses of VFLGAN: generators, local critics in two parts, and what of a critic's loss is a row's own.
+
+A generator is linear layers with leaky ReLU between, normalised by the batch from the second on. A local critic's first
+part gives a row's features, its second part judges them. Without a second part (VFLGAN-base) it judges nothing.
+
+Shapes: B rows, I numbers of an encoded row, W features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from silosynth.models.gan import SLOPE, Activation, CriticPart, Shape
+
+Slopes = Literal["critic", "parts"]
+MOST_COVARIANCES = 2048  # numbers of a row, at most, that a Fréchet distance is taken of
+
+
+class Generator(nn.Module):
+    """Hidden layers, of which all but a ``plain`` first one are normalised; then a linear layer if outputs are wanted.
+
+    Args:
+        epsilon: what batch normalisation adds to variances; 0 for no normalisation.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int | None, epsilon: float, plain: bool) -> None:
+        super().__init__()
+        widths = [inputs, *hidden]
+        self.linears = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
+        self.norms = nn.ModuleList(
+            nn.BatchNorm1d(width, eps=epsilon) if epsilon > 0 and not (plain and i == 0) else nn.Identity()
+            for i, width in enumerate(hidden)
+        )
+        self.last = nn.Identity() if outputs is None else nn.Linear(widths[-1], outputs)
+
+    def forward(self, z_BI: Tensor) -> Tensor:
+        """Outputs (B, O)."""
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            z_BI = F.leaky_relu(norm(linear(z_BI)), SLOPE)
+        out: Tensor = self.last(z_BI)
+        return out
+
+
+class LocalCritic(nn.Module):
+    """D_i: ``first`` gives features f_i, ``second`` (None: VFLGAN-base) judges them."""
+
+    def __init__(self, inputs: int, first: Sequence[int], second: Sequence[int] | None) -> None:
+        super().__init__()
+        self.first = CriticPart(inputs, first, None, 0.0)
+        self.second = None if second is None else CriticPart(self.first.outputs, second, 1, 0.0)
+
+    def features(self, x_BI: Tensor) -> Tensor:
+        """f_i (B, W) of rows (equation (11))."""
+        return self.first(x_BI, ())  # type: ignore[no-any-return]
+
+    def judge(self, f_BW: Tensor) -> Tensor:
+        """D_i (B,) of rows with these features; 0 without a second part."""
+        judged: Tensor = f_BW.new_zeros(len(f_BW)) if self.second is None else self.second(f_BW, ()).squeeze(1)
+        return judged
+
+    def penalty(self, x_BI: Tensor, slopes: Slopes) -> Tensor:
+        """(|slope| - 1)² (B,) at rows, as a function of the weights.
+
+        Of D_i in the row ("critic", equation (8)); or of the sum of features in the row, plus of the second part in the
+        features ("parts", the public code). Without a second part there is only the first of the latter two.
+        """
+        with torch.no_grad():
+            f_BW = self.features(x_BI)
+        if self.second is None:
+            return steepness(self._through_first(x_BI, torch.ones_like(f_BW)))
+        slope_BW = self.second.slope(f_BW, ())
+        if slopes == "critic":
+            return steepness(self._through_first(x_BI, slope_BW))
+        return steepness(self._through_first(x_BI, torch.ones_like(f_BW))) + steepness(slope_BW)
+
+    def _through_first(self, x_BI: Tensor, slope_BW: Tensor) -> Tensor:
+        """Slopes in features (B, W) as slopes in rows (B, I): `CriticPart.slope` from the features down."""
+        gates = []
+        with torch.no_grad():
+            for linear in self.first.linears:
+                h_BW = linear(x_BI)
+                gates.append(torch.where(h_BW > 0, 1.0, SLOPE))
+                x_BI = h_BW * gates[-1]
+        for linear, gate in zip(reversed(self.first.linears), reversed(gates), strict=True):
+            slope_BW = (slope_BW * gate) @ linear.weight  # type: ignore[operator]
+        return slope_BW
+
+
+def steepness(slope_BW: Tensor) -> Tensor:
+    """(|slope| - 1)² (B,) of each row's slope."""
+    found: Tensor = (slope_BW.norm(dim=1) - 1).square()
+    return found
+
+
+class Rows(nn.Module):
+    """From a generator's outputs to rows: scores as they are, levels by the Gumbel-softmax (VFLGAN, section 5.1.1)."""
+
+    def __init__(self, shape: Shape, tau: float, hard: bool) -> None:
+        super().__init__()
+        self.shape, self.tau, self.hard = shape, tau, hard
+        self.activation = Activation(Shape(shape.widths, 0))
+
+    def forward(self, out_BI: Tensor, draw: torch.Generator) -> Tensor:
+        """Differentiable rows (B, I); with ``hard`` one-hot, with the gradient of the softmax."""
+        levels = self.shape.levels
+        soft: Tensor = self.activation(out_BI[:, :levels], self.tau, draw)
+        if self.hard and levels:
+            chosen, _ = self.activation.draw(soft.detach(), None)
+            soft = self.activation.shape.vectors(chosen, soft[:, :0].detach()) + soft - soft.detach()
+        return torch.cat([soft, out_BI[:, levels:]], dim=1)
+
+    def draw(self, out_BI: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Levels (B, C), drawn from their softmax, and scores (B, S)."""
+        levels, _ = self.activation.draw(out_BI[:, : self.shape.levels], draw)
+        return levels, out_BI[:, self.shape.levels :]
+
+
+class RealLoss(nn.Module):
+    """What one real row adds to the loss of a silo's critic, as a module, so that its gradient can be taken per row."""
+
+    def __init__(self, critic: LocalCritic, penalty: float, slopes: Slopes) -> None:
+        super().__init__()
+        self.critic, self.weight, self.slopes = critic, penalty, slopes
+
+    def forward(self, x_BI: Tensor, between_BI: Tensor, pull_BW: Tensor, f_BW: Tensor | None = None) -> Tensor:
+        """-D_i(x) + λ penalty + <pull, f_i> (B,), for rows, points between them and made ones, and D_s' slopes."""
+        f_BW = self.critic.features(x_BI) if f_BW is None else f_BW
+        penalty = self.critic.penalty(between_BI, self.slopes)
+        return -self.critic.judge(f_BW) + self.weight * penalty + (pull_BW * f_BW).sum(1)
+
+
+class SharedLoss(nn.Module):
+    """The same for D_s, whose rows are the features of all silos."""
+
+    def __init__(self, critic: CriticPart, penalty: float) -> None:
+        super().__init__()
+        self.critic, self.weight = critic, penalty
+
+    def forward(self, f_BW: Tensor, between_BW: Tensor) -> Tensor:
+        """-D_s(f) + λ penalty (B,)."""
+        out: Tensor = -self.critic(f_BW, ()).squeeze(1) + self.weight * steepness(self.critic.slope(between_BW, ()))
+        return out
+
+
+def fake_loss(critic: LocalCritic, f_BW: Tensor, pull_BW: Tensor) -> Tensor:
+    """What made rows add to the loss of a silo's critic: E[D_i] + E<pull, f_i>."""
+    return (critic.judge(f_BW) + (pull_BW * f_BW).sum(1)).mean()
+
+
+def frechet_distance(real_NI: Tensor, fake_NI: Tensor) -> float:
+    """Between normal distributions with the means and covariances of both (VFLGAN, equation (23))."""
+    means, covariances, roots = [], [], []
+    for x_NI in (real_NI.double(), fake_NI.double()):
+        means.append(x_NI.mean(0))
+        covariances.append(torch.cov(x_NI.T).reshape(x_NI.shape[1], -1))
+        values, vectors = torch.linalg.eigh(covariances[-1])
+        roots.append((vectors * values.clamp(min=0).sqrt()) @ vectors.T)
+    cross = torch.linalg.svdvals(roots[0] @ roots[1]).sum()  # the trace of (V V~)^(1/2)
+    distance = (means[0] - means[1]).square().sum() + covariances[0].trace() + covariances[1].trace() - 2 * cross
+    return float(distance.clamp(min=0))
