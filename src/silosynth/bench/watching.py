@@ -37,6 +37,7 @@ from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Received
 
+Compare = Callable[[pd.DataFrame, pd.DataFrame], dict[str, float | None]]
 LOOKS = 20  # at most, the one at the end included
 
 
@@ -107,9 +108,9 @@ def settle(device: torch.device) -> None:
 def fit(
     name: str, federation: Federation, preset: str = "paper", seed: int = 0, *, real: pd.DataFrame,
     options: Mapping[str, Any] | None = None, folder: Any = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | None = None, compare: Compare | None = None,
 ) -> Watched:  # fmt: skip
-    """As `silosynth.fit`, in this process, without checkpoints; looks compare with the ``real`` rows."""
+    """As `silosynth.fit`, in this process, without checkpoints; looks ``compare`` with the ``real`` rows."""
     entry, device, streams, clock = algorithm(name), resolve_device("auto"), Streams(seed), Clock()
     config = entry.configure(preset, options)
     entry.check(federation)
@@ -129,7 +130,7 @@ def fit(
 
     def look(share: float, state: State) -> None:
         drawn = model(state).sample(len(real), seed)
-        curve.append({"round": share * length(config), **clock.read, **distances(real, drawn)})
+        curve.append({"round": share * length(config), **clock.read, **(compare or distances)(real, drawn)})
 
     def start(state: State | None) -> Conversation[State]:
         talk = entry.coordinate(federation.roster, config, streams.child("coordinator"), device, state)

@@ -60,6 +60,8 @@ Out = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    from silosynth.commands import bench_vflgan  # which has options of this file
+
     group = typer.Typer(
         help="Rerun the experiments of papers, small by default.", epilog="Example: silosynth bench partitions"
     )
@@ -68,6 +70,7 @@ def register(app: typer.Typer) -> None:
     for name, about in BY_ROWS.items():
         group.command(name, help=about, epilog=EPILOG.format(name=name))(_by_rows(name))
     group.command("reconstruction", epilog=EPILOG.format(name="reconstruction"))(reconstruction)
+    bench_vflgan.register(group)
     app.add_typer(group, name="bench", no_args_is_help=True)
 
 

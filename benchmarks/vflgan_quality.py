@@ -1,0 +1,173 @@
+"""VFLGAN's table 1 at full size: five tables, five algorithms, with and without differential privacy.
+
+    python benchmarks/vflgan_quality.py --jobs 16                          # all of it, preset "balanced"
+    python benchmarks/vflgan_quality.py --tables adult --algorithms vflgan vertigan --seeds 0 1 2 --dp both --jobs 8
+    python benchmarks/vflgan_quality.py --preset paper --target number     # appendix A.6: classes as numbers
+    python benchmarks/vflgan_quality.py --option batch=16 --option generator=[16,32,64]   # values are JSON
+    python benchmarks/vflgan_quality.py --show                             # write the table of what is there
+
+The rows are those of `silosynth bench total-difference`. Each is trained in a process of its own, on one thread, and
+appended to ``results/vflgan_quality.jsonl`` when it is known, with commit and machine: a run that is interrupted goes
+on where it was, and a row that is there is not computed again. ``results/vflgan_quality.md`` has means over seeds.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything starts threads
+
+import argparse
+import fcntl
+import json
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import common
+import numpy as np
+
+from silosynth.bench import kept
+from silosynth.bench import total_difference as comparison
+
+ROWS = common.RESULTS / "vflgan_quality.jsonl"
+TABLE = common.RESULTS / "vflgan_quality.md"
+FIGURES = [f"{which} {what}" for which in ("trtr", "tsts", "trts", "tstr") for what in ("accuracy", "f1")]
+AVERAGED = (*FIGURES, "total difference", "FD", "seconds", "bytes")
+APART = ("seed", "version", "privacy", "curve", "side by side", "commit", "machine", "python", "torch", *AVERAGED)
+
+
+def rows() -> list[dict[str, Any]]:
+    """What is known; the last of equal rows."""
+    if not ROWS.exists():
+        return []
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
+def compute(job: comparison.Job) -> None:
+    """Compute a row, and append it in one write: no two processes' rows are mixed."""
+    row = comparison.measure(job) | common.stamp()
+    line = (json.dumps(row, allow_nan=False) + "\n").encode()
+    with ROWS.open("ab", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(line)
+    print(f"{job.title}: total {row['total difference']:.3f}, FD {row['FD']:.3f}, {row['seconds']:.0f} s", flush=True)
+
+
+def run(pending: Sequence[comparison.Job], processes: int) -> int:
+    """Compute all, so many at a time; returns how many failed, each of which says why."""
+    fresh = multiprocessing.get_context("spawn")
+
+    def alone(job: comparison.Job) -> bool:
+        process = fresh.Process(target=compute, args=(job,))
+        process.start()
+        process.join()
+        if process.exitcode:
+            print(f"{job.title}: failed", flush=True)
+        return bool(process.exitcode)
+
+    with ThreadPoolExecutor(processes) as pool:
+        return sum(pool.map(alone, pending))
+
+
+def means(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that differ in the seed alone as one; with the standard deviation of the total where there are several."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in known:
+        key = {name: value for name, value in row.items() if name not in APART}
+        groups.setdefault(json.dumps(key, sort_keys=True), []).append(row)
+    return [_mean(json.loads(key), own) for key, own in groups.items()]
+
+
+def _mean(key: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    figures = {name: _average([row[name] for row in own]) for name in AVERAGED}
+    totals = [row["total difference"] for row in own]
+    return {**key, **figures, "seeds": len(own), "spread": float(np.std(totals, ddof=1)) if len(own) > 1 else None}
+
+
+def _average(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return float(np.mean(there)) if there else None
+
+
+def show() -> None:
+    """Write and print the table: one part for each way to train, a row for each table and algorithm."""
+    places = {name: i for i, name in enumerate((*comparison.DELTAS, *comparison.ALGORITHMS))}
+    found = sorted(means(rows()), key=lambda r: (places[r["table"]], r["epsilon"], places[r["algorithm"]]))
+    parts: dict[str, list[list[str]]] = {}
+    for row in found:
+        more = "" if row["options"] == "{}" else f", {row['options']}"
+        size = f"{row['rows'] or 'all'} rows, {row['epochs'] or 'its own'} epochs, {row['protocol']}"
+        how = f"Preset {row['preset']}{more}; {size}; target as {row['target']}; bounds {row['bounds']}"
+        spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
+        cells = comparison.cells({**row, "seed": row["seeds"]})
+        cells[8] += spread
+        parts.setdefault(how, []).append(cells)
+    heads = ["seeds" if head == "seed" else head for head in comparison.HEADS]
+    lines = [f"# {comparison.TITLE}", comparison.LEGEND]
+    for how, own in parts.items():
+        table = [heads, ["---"] * len(heads), *own]
+        lines += [f"## {how}", "\n".join("| " + " | ".join(line) + " |" for line in table)]
+    stamps = sorted({f"commit {row['commit']}, {row['machine']}, torch {row['torch']}" for row in rows()})
+    text = "\n\n".join([*lines, *stamps]) + "\n"
+    TABLE.write_text(text, encoding="utf-8")
+    print(text, flush=True)
+
+
+def option(text: str) -> tuple[str, Any]:
+    """``name=value``, the value as JSON or else as text."""
+    name, _, value = text.partition("=")
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = value
+    return name, tuple(found) if isinstance(found, list) else found
+
+
+def main() -> None:
+    """Compute what was asked for, and show all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=list(comparison.DELTAS), choices=list(comparison.DELTAS))
+    parser.add_argument(
+        "--algorithms", nargs="+", default=list(comparison.ALGORITHMS), choices=list(comparison.ALGORITHMS)
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--dp", default="both", choices=["off", "on", "both"])
+    parser.add_argument("--epsilon", type=float, default=comparison.EPSILON)
+    parser.add_argument("--preset", default="balanced")
+    parser.add_argument("--target", default="classes", choices=["classes", "number"])
+    parser.add_argument("--bounds", default="public", choices=["public", "found"])
+    parser.add_argument("--protocol", default="splits", choices=["splits", "folds"])
+    parser.add_argument("--rows", type=int, help="of each table, instead of all")
+    parser.add_argument("--epochs", type=int, help="instead of the preset's")
+    parser.add_argument("--option", type=option, action="append", default=[], help="of the algorithms that have it")
+    parser.add_argument("--curve", action="store_true", help="take the Fréchet distance along trainings, too")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--again", action="store_true", help="compute rows that are there once more")
+    parser.add_argument("--show", action="store_true", help="compute nothing")
+    asked = parser.parse_args()
+    common.RESULTS.mkdir(exist_ok=True)
+    failed = 0
+    if not asked.show:
+        wanted = [
+            job
+            for seed in asked.seeds
+            for job in comparison.jobs(
+                asked.tables, asked.algorithms, asked.dp, 1, asked.epsilon, seed=seed, preset=asked.preset,
+                target=asked.target, bounds=asked.bounds, protocol=asked.protocol, rows=asked.rows,
+                epochs=asked.epochs, options=tuple(asked.option), curve=asked.curve,
+            )
+        ]  # fmt: skip
+        known = [] if asked.again else rows()
+        pending = [job for job in wanted if kept.find(known, job.identity) is None]
+        print(f"{len(wanted) - len(pending)} of {len(wanted)} rows are there", flush=True)
+        failed = run(pending, asked.jobs)
+    if ROWS.exists():
+        show()
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

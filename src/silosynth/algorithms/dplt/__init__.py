@@ -1,0 +1,1 @@
+"""DPLT. Options: `messages`. Coordinator: `conversation`, `budget`, `tree`. A silo: `silo`, `latents`, `products`."""

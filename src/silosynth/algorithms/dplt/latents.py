@@ -1,0 +1,200 @@
+"""From encoded columns to attributes, groups of attributes, and their latent attributes; and back.
+
+An attribute is a column's levels, and in place of a level with a score the ``bins`` parts of the normal distribution
+with equal probability: their edges are public, since encoders have made scores normal.
+
+A group is a set of attributes and the table of all their combinations, its cells. Its latent attribute is a function of
+the cell: the class to which the cell most probably belongs, of a latent class model (classes within which attributes
+are independent) fitted to the table by expectation maximisation. So a row is drawn from a state by drawing one of the
+state's cells, in proportion to the table. All of this is computed from noised tables alone.
+
+Shapes: N rows, A attributes, G groups, C cells of a group, S states, Z levels of one attribute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from silosynth.core.errors import ConfigError
+from silosynth.encoders.column import Encoder
+
+LEAST = 1e-12
+MOST_CELLS = 1 << 21
+
+
+def sizes_of(encoders: Sequence[Encoder], bins: int) -> list[int]:
+    """How many levels each attribute has."""
+    return [encoder.width + encoder.lines * (bins - 1) for encoder in encoders]
+
+
+def attributes(levels_NC: Tensor, scores_NS: Tensor, encoders: Sequence[Encoder], bins: int) -> Tensor:
+    """(N, A) int64: a level with a score is as many as there are bins."""
+    columns, c, s = [], 0, 0
+    for encoder in encoders:
+        level_N, lines = torch.zeros(len(levels_NC), dtype=torch.int64), encoder.lines
+        if encoder.width > 1:
+            level_N, c = levels_NC[:, c], c + 1
+        if encoder.continuous:
+            bin_N, s = (torch.special.ndtr(scores_NS[:, s].double()) * bins).long().clamp(0, bins - 1), s + 1
+            level_N = torch.where(level_N < lines, level_N * bins + bin_N, level_N + lines * (bins - 1))
+        columns.append(level_N)
+    return torch.stack(columns, dim=1)
+
+
+def codes(
+    attributes_NA: Tensor, encoders: Sequence[Encoder], bins: int, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Levels (N, C) and scores (N, S), which are drawn within their bins."""
+    levels, scores, rows = [], [], len(attributes_NA)
+    for encoder, of_N in zip(encoders, attributes_NA.T, strict=True):
+        lines = encoder.lines
+        if lines:
+            inside = torch.rand(rows, generator=draw, dtype=torch.float64)
+            share = ((of_N % bins + inside) / bins).clamp(LEAST, 1 - LEAST)
+            scores.append(torch.where(of_N < lines * bins, torch.special.ndtri(share), 0.0).float())
+            of_N = torch.where(of_N < lines * bins, of_N // bins, of_N - lines * (bins - 1))
+        if encoder.width > 1:
+            levels.append(of_N)
+    return (
+        torch.stack(levels, dim=1) if levels else torch.zeros(rows, 0, dtype=torch.int64),
+        torch.stack(scores, dim=1) if scores else torch.zeros(rows, 0),
+    )
+
+
+def table(attributes_NA: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Counts, int64, of every combination of these attributes."""
+    cell_N = cells(attributes_NA, sizes)
+    return torch.bincount(cell_N, minlength=math.prod(sizes)).reshape(tuple(sizes))
+
+
+def cells(attributes_NA: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Numbers of the cells (N,), the last attribute counting fastest."""
+    cell_N = torch.zeros(len(attributes_NA), dtype=torch.int64)
+    for of_N, size in zip(attributes_NA.T, sizes, strict=True):
+        cell_N = cell_N * size + of_N
+    return cell_N
+
+
+def proper(noised: Tensor) -> Tensor:
+    """The distribution nearest to noised counts, as float64: one number is subtracted from all, what is below 0 is 0.
+
+    So many small cells do not add up, as they would if what is below zero were only cut off.
+    """
+    sorted_C = noised.double().flatten().sort(descending=True).values
+    total = max(1.0, float(sorted_C.sum()))
+    excess_C = (sorted_C.cumsum(0) - total) / torch.arange(1, len(sorted_C) + 1)
+    last = int((sorted_C > excess_C).sum()) - 1
+    return (noised.double() - excess_C[last]).clamp(min=0) / total
+
+
+def mutual_information(joint: Tensor) -> float:
+    """Of the two attributes of a distribution, in nats."""
+    product = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
+    there = joint > 0
+    return float((joint[there] * (joint[there] / product[there]).log()).sum())
+
+
+def grouped(information: Sequence[Sequence[float]], sizes: Sequence[int], most: int, room: int) -> list[list[int]]:
+    """Attributes in groups of ``most``, however much or little they have in common; so their number is no secret.
+
+    A group begins with the pair that has most information, and takes in what has most with all that are in it; as long
+    as its table has ``room`` for one of them, and then the one with fewest levels.
+
+    Args:
+        information: of each pair, symmetric.
+
+    Raises:
+        ConfigError: a table is too large to be counted.
+    """
+    left, groups = list(range(len(sizes))), []
+    while left:
+        pairs = [(a, b) for a in left for b in left if a != b and sizes[a] * sizes[b] <= room]
+        group = [max(pairs, key=lambda pair: information[pair[0]][pair[1]])[0] if pairs and most > 1 else left[0]]
+        left.remove(group[0])
+        while left and len(group) < most:
+            group.append(_next(group, left, information, sizes, room))
+            left.remove(group[-1])
+        if math.prod(sizes[a] for a in group) > MOST_CELLS:
+            raise ConfigError(
+                f"The table of a group has at most {MOST_CELLS} cells",
+                math.prod(sizes[a] for a in group),
+                "Lower the option 'most', or leave out columns of many levels.",
+            )
+        groups.append(sorted(group))
+    return sorted(groups)
+
+
+def _next(
+    group: Sequence[int], left: Sequence[int], information: Sequence[Sequence[float]], sizes: Sequence[int], room: int
+) -> int:
+    fitting = [a for a in left if math.prod(sizes[i] for i in (*group, a)) <= room]
+    if fitting:
+        return max(fitting, key=lambda a: sum(information[a][i] for i in group))
+    return min(left, key=lambda a: sizes[a])
+
+
+@dataclass(frozen=True)
+class Latent:
+    """A group of attributes and what stands for it."""
+
+    members: tuple[int, ...]  # numbers of its attributes
+    sizes: tuple[int, ...]  # their levels
+    share_C: Tensor  # float64: probability of each cell
+    state_C: Tensor  # int64: the latent attribute of each cell
+
+    @property
+    def states(self) -> int:
+        """How many there are."""
+        return int(self.state_C.max()) + 1
+
+    def of(self, attributes_NA: Tensor) -> Tensor:
+        """States (N,) of rows."""
+        return self.state_C[cells(attributes_NA[:, list(self.members)], self.sizes)]
+
+    def draw(self, state_N: Tensor, draw: torch.Generator) -> Tensor:
+        """Attributes (N, members) for states."""
+        cell_N = torch.zeros_like(state_N)
+        for state in range(self.states):
+            rows = torch.nonzero(state_N == state).flatten()
+            weight_C = (self.share_C + LEAST) * (self.state_C == state)
+            if len(rows):
+                cell_N[rows] = torch.multinomial(weight_C, len(rows), replacement=True, generator=draw)
+        parts = []
+        for size in reversed(self.sizes):
+            parts.append(cell_N % size)
+            cell_N = cell_N // size
+        return torch.stack(parts[::-1], dim=1)
+
+
+def latent(members: Sequence[int], noised: Tensor, states: int, fits: int, draw: torch.Generator) -> Latent:
+    """Of a group's noised table; states without cells are left out."""
+    share = proper(noised)
+    sizes, cell_count = tuple(noised.shape), noised.numel()
+    if cell_count <= states:
+        state_C = torch.arange(cell_count)
+    else:
+        _, state_C = torch.unique(_classes(share, states, fits, draw), return_inverse=True)
+    return Latent(tuple(members), sizes, share.flatten(), state_C)
+
+
+def _classes(share: Tensor, states: int, fits: int, draw: torch.Generator) -> Tensor:
+    """The likeliest class (C,) of each cell."""
+    share_C = share.flatten()
+    member_CS = torch.rand(len(share_C), states, generator=draw, dtype=torch.float64) + 0.1
+    member_CS = member_CS / member_CS.sum(1, keepdim=True)
+    places = [torch.arange(size) for size in share.shape]
+    level_CA = torch.cartesian_prod(*places).reshape(len(share_C), -1)
+    for _ in range(fits):
+        weight_CS = share_C[:, None] * member_CS
+        whole_S = weight_CS.sum(0) + LEAST
+        log_CS = whole_S.log().expand(len(share_C), states).clone()
+        for level_C, size in zip(level_CA.T, share.shape, strict=True):
+            of_ZS = torch.zeros(size, states, dtype=torch.float64).index_add_(0, level_C, weight_CS)
+            log_CS += ((of_ZS + LEAST) / whole_S).log()[level_C]
+        member_CS = log_CS.softmax(1)
+    return member_CS.argmax(1)

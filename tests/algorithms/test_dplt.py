@@ -1,0 +1,257 @@
+"""DPLT: tables of two silos against the pooled table, the tree against all trees, and what the budget covers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import silosynth as ss
+from silosynth.algorithms.dplt import conversation, latents, messages, products, tree
+from silosynth.algorithms.dplt.silo import Silo
+from silosynth.catalog import algorithm
+from silosynth.core.conversation import Exchange
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Message, Release
+from silosynth.core.streams import Streams
+from silosynth.privacy.accounting import spent
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.wire import decode, encode
+
+CPU = torch.device("cpu")
+COLUMNS = {"bank": ["income", "city", "ill"], "clinic": ["visits", "sick"], "shop": ["spent", "note"]}
+PRIVATE = {"dp": {"epsilon": 8.0, "delta": 1e-4}}
+
+
+def table(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    income = rng.normal(50, 9, rows)
+    sick = rng.random(rows) < 0.3
+    return pd.DataFrame(
+        {
+            "income": income,
+            "city": rng.choice(["Bern", "Oslo", "Rome"], rows, p=[0.5, 0.3, 0.2]),
+            "ill": sick,
+            "visits": rng.poisson(np.where(sick, 90, 40), rows),
+            "sick": sick,
+            "spent": income + rng.normal(0, 1, rows),
+            "note": pd.Series(rng.choice(["a", "b"], rows)).where(rng.random(rows) < 0.8),
+        }
+    )
+
+
+class Play:
+    """Silos and a coordinator, driven by hand; every message through the wire form, and noted."""
+
+    def __init__(self, silos: int = 3, data: pd.DataFrame | None = None, **options: Any) -> None:
+        held = dict(list(COLUMNS.items())[:silos])
+        self.federation = ss.simulate(table() if data is None else data, silos=held)
+        self.roster, self.config = self.federation.roster, algorithm("dplt").configure("fast", options)
+        seat = seats(self.roster, Streams(0).child("seats"))
+        self.silos = {
+            name: Silo(own, self.federation.schemas[name], seat[name], Streams(0).child("party", name), CPU)
+            for name, own in self.federation.tables.items()
+        }
+        self.said: list[tuple[str, Message, Message]] = []
+
+    def drive(self) -> dict[str, Any]:
+        talk = conversation.coordinate(self.roster, self.config, Streams(0).child("coordinator"), CPU)
+        got = None
+        while True:
+            try:
+                step = talk.send(got)
+            except StopIteration as end:
+                return end.value
+            got = {}
+            for name, ask in step.asks.items() if isinstance(step, Exchange) else ():
+                got[name] = decode(encode(self.silos[name].answer(decode(encode(ask)))))
+                self.said.append((name, ask, got[name]))
+
+    def replies(self, kind: type[Message]) -> dict[str, Any]:
+        return {name: reply for name, _, reply in self.said if isinstance(reply, kind)}
+
+    def states(self) -> torch.Tensor:
+        """What nobody sees: states of all silos' latent attributes, side by side."""
+        return torch.cat([silo._states() for silo in self.silos.values()], dim=1)
+
+
+@pytest.mark.parametrize("silos", [1, 2, 3])
+def test_the_tree_is_that_of_the_pooled_table(silos: int):
+    play = Play(silos)
+    model = play.drive()
+    pooled, sizes = play.states(), [size for states in model["states"] for size in states]
+    joint = {
+        (a, b): latents.table(pooled[:, [a, b]], [sizes[a], sizes[b]]).double() / len(pooled)
+        for a, b in itertools.combinations(range(len(sizes)), 2)
+    }
+    first = torch.bincount(pooled[:, 0], minlength=sizes[0]).double() / len(pooled)
+    found, expected = tree.stored(model["tree"]), tree.learn(first, joint)
+    torch.testing.assert_close(found.first_S, expected.first_S)
+    assert [(e.parent, e.child) for e in found.edges] == [(e.parent, e.child) for e in expected.edges]
+    for one, other in zip(found.edges, expected.edges, strict=True):
+        torch.testing.assert_close(one.joint_ST, other.joint_ST)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6), st.integers(2, 5))
+def test_no_tree_has_more_mutual_information(seed: int, size: int):
+    draw = torch.Generator().manual_seed(seed)
+    joint = {}
+    for pair in itertools.combinations(range(size), 2):
+        counts = torch.rand(3, 3, generator=draw, dtype=torch.float64) ** 4
+        joint[pair] = counts / counts.sum()
+    worth = {pair: latents.mutual_information(one) for pair, one in joint.items()}
+    found = sum(worth[min(e.parent, e.child), max(e.parent, e.child)] for e in tree.learn(torch.ones(1), joint).edges)
+    trees = (edges for edges in itertools.combinations(joint, size - 1) if spans(edges, size))
+    assert found == pytest.approx(max(sum(worth[pair] for pair in edges) for edges in trees))
+
+
+def spans(edges: tuple[tuple[int, int], ...], size: int) -> bool:
+    """Whether all can be reached from 0."""
+    there = {0}
+    for _ in range(size):
+        there |= {b for edge in edges for a, b in (edge, edge[::-1]) if a in there}
+    return len(there) == size
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(-30, 60), min_size=1, max_size=12))
+def test_noised_counts_become_the_nearest_distribution(counts: list[int]):
+    found = latents.proper(torch.tensor(counts)).numpy()
+    total = max(1.0, float(sum(counts)))
+    low, high = min(counts) - total, float(max(counts))
+    for _ in range(200):  # the number that is subtracted, by halving
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(0, np.array(counts) - middle).sum() > total else (low, middle)
+    np.testing.assert_allclose(found, np.maximum(0, np.array(counts) - low) / total, atol=1e-9)
+
+
+def test_codes_come_back_from_attributes_within_their_bin():
+    play = Play(1, data=table().assign(spare=table()["visits"].where(np.arange(400) % 5 > 0)))
+    play.drive()
+    silo = play.silos["bank"]
+    levels, scores = latents.codes(silo.attributes_NA, silo.encoders, silo.config.bins, torch.Generator())
+    assert torch.equal(levels, silo.levels)
+    again = latents.attributes(levels, scores, silo.encoders, silo.config.bins)
+    assert torch.equal(again, silo.attributes_NA)
+    assert (scores - silo.scores).abs().median() < 0.3
+
+
+def test_groups_hold_what_belongs_together_and_are_as_many_as_columns_tell():
+    information = [[0.0, 0.1, 0.9, 0.0], [0.1, 0.0, 0.1, 0.8], [0.9, 0.1, 0.0, 0.2], [0.0, 0.8, 0.2, 0.0]]
+    assert latents.grouped(information, [4, 4, 4, 4], 2, 16) == [[0, 2], [1, 3]]
+    assert latents.grouped(information, [4, 4, 4, 4], 1, 16) == [[0], [1], [2], [3]]
+    assert latents.grouped(information, [4, 4, 4, 4], 4, 16) == [[0, 1, 2, 3]]  # more cells than there is room for
+    assert latents.grouped(information, [40, 4, 4, 4], 3, 64) == [[0], [1, 2, 3]]
+    with pytest.raises(ConfigError, match="cells"):
+        latents.grouped(information, [1000] * 4, 3, 64)
+
+
+def test_rows_depend_on_each_other_within_a_silo_and_across():
+    data = table(3000)
+    options = {"most": 1}  # latent attributes are the attributes, as far as they have few levels
+    model = ss.fit("dplt", ss.simulate(data, silos=COLUMNS), options=options, progress=False, seed=1)
+    drawn = model.sample(3000, seed=2)
+    assert drawn.dtypes.to_dict() == data.dtypes.to_dict()
+    assert (drawn["ill"] == drawn["sick"]).mean() > 0.95  # in two silos
+    assert drawn["income"].corr(drawn["spent"]) > 0.8
+    assert drawn.loc[drawn["sick"], "visits"].mean() > 1.7 * drawn.loc[~drawn["sick"], "visits"].mean()
+    shares = [frame["city"].value_counts(normalize=True).sort_index() for frame in (data, drawn)]
+    np.testing.assert_allclose(*shares, atol=0.03)
+    assert drawn["note"].isna().mean() == pytest.approx(data["note"].isna().mean(), abs=0.03)
+
+
+# What others see.
+
+
+def test_what_one_silo_tells_of_a_pair_says_nothing_without_the_other():
+    play = Play(2)
+    play.drive()
+    shares = [reply.shares[0] for reply in play.replies(messages.Related).values()]
+    assert (shares[0] + shares[1]).sum() == 400 * len(play.silos["bank"].latents) * len(play.silos["clinic"].latents)
+    for share in shares:  # words of 64 bits: none is a count
+        assert (share.abs() > 400).all()
+    assert {reply.release for reply in play.replies(messages.Hidden).values()} == {Release.SEALED}
+
+
+def test_a_mask_of_both_hides_shares_from_the_dealer():
+    """The dealer knows V and W: with shares that were not masked it would learn A'V."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 2, (50, 3)).astype(np.uint64) for _ in range(2))
+    u, v, w = (products.random_words(bytes([i]) * 32, 50 if i < 2 else 3, 3) for i in range(3))
+    tells = {
+        mask: (
+            products.told(a, b - v, w, bytes([mask]) * 32, 1),
+            products.told(a - u, v, products.product(u, v) - w, bytes([mask]) * 32, -1),
+        )
+        for mask in (7, 8)
+    }
+    for first, second in tells.values():
+        assert np.array_equal(first + second, products.product(a, b))
+        assert not np.array_equal(first - w, products.product(a, b - v))
+    assert not np.array_equal(tells[7][0], tells[8][0])
+
+
+def test_all_silos_together_spend_the_target_and_no_exact_figure_is_told():
+    play = Play(3, data=table(1000), **PRIVATE)
+    play.drive()
+    noised = (messages.NoisedPrepared, messages.NoisedGrouped, messages.NoisedRelated)
+    events = Counter(event for kind in noised for reply in play.replies(kind).values() for event in reply.events)
+    assert all(event.scope == "all" and event.target == 1e-4 for event in events)
+    once = [event for event, times in events.items() for _ in range(times // 2 if event.joint else times)]
+    own = spent(once, 0.0).own_delta
+    assert 0 < own <= 0.1 * 1e-4 * (1 + 1e-9)
+    assert 7.9 < spent(once, 1e-4 - own).epsilon <= 8.0
+    pairs = sum(event.what.startswith("tables of two latent") for event in once)
+    count = sum(len(silo.latents) for silo in play.silos.values())
+    assert pairs == count * (count - 1) / 2
+    assert all(ask.rows > 1000 + 100 for _, ask, _ in play.said if isinstance(ask, messages.Hide))
+    exact = {messages.Prepared, messages.Grouped, messages.Related}
+    assert not exact & {type(reply) for _, _, reply in play.said}
+    assert {type(reply).release for _, _, reply in play.said} == {Release.NOISED, Release.SEALED}
+
+
+def test_both_silos_noise_their_shares():
+    """Either's noise is enough, so that a silo does not see through by taking its own away."""
+    play = Play(2, data=table(1000), **PRIVATE)
+    play.drive()
+    sizes = [[one.states for one in silo.latents] for silo in play.silos.values()]
+    flags = torch.nn.functional.one_hot(play.states(), max(map(max, sizes)))
+    parts = [flags[:, i, :size] for i, size in enumerate(itertools.chain(*sizes))]
+    true = torch.cat(parts[: len(sizes[0])], 1).T @ torch.cat(parts[len(sizes[0]) :], 1)
+    told = play.replies(messages.NoisedRelated)
+    error = (told["bank"].shares[0] + told["clinic"].shares[0] - true).double()
+    event = next(event for event in told["bank"].events if event.joint)
+    assert event in told["clinic"].events  # once for both
+    q = np.exp(-event.epsilon)
+    assert 1.4 < float(error.var() / (2 * q / (1 - q) ** 2)) < 2.8  # the variance of two draws, not of one
+
+
+@pytest.mark.parametrize("options", [{}, PRIVATE])
+def test_silos_of_other_rows_are_refused(options: dict[str, Any]):
+    play = Play(2, **options)
+    short = play.federation.tables["clinic"].take(slice(0, 390))
+    play.silos["clinic"].table = short
+    with pytest.raises(ProtocolError, match="same rows"):
+        play.drive()
+
+
+def test_more_rows_than_the_noised_number_are_left_out_of_pairs():
+    play = Play(2)
+    play.drive()
+    silo = play.silos["bank"]
+    silo.hidden = replace(silo.hidden, rows=100)
+    assert silo._flags().sum() == 100 * len(silo.latents)
+
+
+def test_the_mechanism_for_gradients_is_refused():
+    with pytest.raises(ConfigError, match="DPLT has none"):
+        algorithm("dplt").configure("fast", {"dp": "paper-unsound"})
