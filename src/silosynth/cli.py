@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from silosynth import __version__
-from silosynth.commands import bench, datasets, demo, evaluate, federation, inspect, party, run, sample
+from silosynth.commands import audit, bench, datasets, demo, evaluate, federation, inspect, party, run, sample
 
 app = typer.Typer(
     name="silosynth",
@@ -30,6 +30,7 @@ demo.register(app)
 run.register(app)
 sample.register(app)
 evaluate.register(app)
+audit.register(app)
 inspect.register(app)
 datasets.register(app)
 party.register(app)

@@ -1,0 +1,90 @@
+"""Attacks find a generator that copies its rows, and find nothing in one that has never seen them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.audit.makers import Blind, Copier, table
+
+from silosynth.audit import membership, questions, rivals, study
+from silosynth.audit.findings import Finding
+from silosynth.audit.membership import Trainings
+from silosynth.audit.study import Subject, audit
+from silosynth.core.errors import ConfigError
+from silosynth.core.streams import Streams
+from silosynth.evaluation.coding import code_tables
+
+TRAIN, OTHERS, REFERENCE = (table(rows, seed) for rows, seed in ((50, 1), (50, 2), (1000, 3)))
+MORE, MORE_OTHERS = table(300, 4), table(300, 5)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "LOGAN-0" else ()) for name in rivals.ATTACKS]
+)
+def test_every_rival_finds_the_copier_and_not_the_blind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "ATTACKS", {name: rivals.ATTACKS[name]})
+    (caught,) = rivals.attack(TRAIN, OTHERS, Copier()(TRAIN, 1), REFERENCE)
+    (nothing,) = rivals.attack(MORE, MORE_OTHERS, Blind()(MORE, 1), REFERENCE)
+    assert caught.score.value >= 0.95
+    assert nothing.score.low is not None and nothing.score.high is not None
+    assert nothing.score.low <= 0.5 <= nothing.score.high
+    assert caught.score.floor == 0.5 and caught.roc[0] == (0.0, 0.0) and caught.roc[-1] == (1.0, 1.0)
+
+
+def test_without_reference_rows_those_that_need_them_are_said_to_be_left_out() -> None:
+    found = audit(Subject(TRAIN, synthetic=TRAIN, others=OTHERS), ["rivals"])
+    assert {s.name for s in found.skipped} == {"LOGAN-D1", "GAN-leaks-cal", "DOMIAS"}
+    assert {f.score.label for f in found.findings} == {"LOGAN-0", "MC", "GAN-leaks"}
+
+
+def test_assd_finds_the_copier() -> None:
+    found = audit(Subject(TRAIN, Copier(4000)), ["assd"], Trainings(20))
+    assert found.finding("assd_naive_outlying_record").score.value >= 0.95
+    assert max(f.score.value for f in found.findings) >= 0.95
+
+
+def test_assd_finds_nothing_in_the_blind() -> None:
+    for found in audit(Subject(TRAIN, Blind(300)), ["assd"], Trainings(30, seed=2)).findings:
+        assert found.score.low is not None and found.score.high is not None and found.spread is not None
+        assert found.score.low <= 0.5 <= found.score.high
+        assert found.score.n == 60
+
+
+def test_an_adversary_of_separate_features_is_sure_and_one_of_equal_ones_guesses() -> None:
+    draw = np.random.default_rng(0)
+    apart = membership.guess(draw.normal(0, 1, (40, 3)), draw.normal(9, 1, (40, 3)), Streams(0))
+    alike = membership.guess(draw.normal(0, 1, (200, 3)), draw.normal(0, 1, (200, 3)), Streams(0))
+    assert apart.area == 1 and apart.spread == 0
+    assert abs(alike.area - 0.5) < 2 * alike.error
+
+
+def _risk(findings: list[Finding], name: str) -> Finding:
+    return next(found for found in findings if found.score.name == name)
+
+
+@pytest.mark.parametrize("name", ["singling_out_multivariate", "linkability", "inference_age", "inference_region"])
+def test_giomi_s_attackers_find_the_copier_and_not_the_blind(name: str) -> None:
+    caught = _risk(questions.ask(TRAIN, OTHERS, TRAIN), name)
+    nothing = _risk(questions.ask(MORE, MORE_OTHERS, Blind()(MORE, 1)), name)
+    assert caught.score.low is not None and caught.score.low > 10
+    assert nothing.score.low is not None and nothing.score.low <= 0.5
+    assert caught.rates["attack"][0] > caught.rates["control"][0]
+    assert set(caught.rates) == {"attack", "control", "guess"}
+
+
+def test_what_an_attack_lacks_is_said_before_anything_is_trained() -> None:
+    alone, with_others = Subject(TRAIN, synthetic=TRAIN), Subject(TRAIN, others=OTHERS)
+    for subject, name in ((alone, "assd"), (alone, "rivals"), (with_others, "questions"), (alone, "asssd")):
+        with pytest.raises(ConfigError):
+            audit(subject, [name])
+    with pytest.raises(ConfigError, match="intermediate features"):
+        audit(Subject(TRAIN, Copier()), ["asif"], Trainings(10))
+
+
+def test_study_chooses_the_record_that_sticks_out() -> None:
+    odd = pd.concat(
+        [TRAIN, TRAIN.iloc[[0]].assign(age=500.0, **{f"x{i}": 99.0 for i in range(1, 10)})], ignore_index=True
+    )
+    chosen = study.vulnerable(code_tables({"training": odd})["training"])
+    assert chosen["outlying record"] == 50
