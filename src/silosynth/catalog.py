@@ -11,10 +11,17 @@ import torch
 
 from silosynth.algorithms.central import conversation as central
 from silosynth.algorithms.central.options import PRESETS as CENTRAL
+from silosynth.algorithms.dplt import conversation as dplt
+from silosynth.algorithms.dplt.messages import PRESETS as DPLT_PRESETS
+from silosynth.algorithms.dplt.silo import Silo as DPLTSilo
 from silosynth.algorithms.gdts import conversation as gdts
 from silosynth.algorithms.gdts.messages import PRESETS as GDTS_PRESETS
 from silosynth.algorithms.gdts.silo import Silo as GDTSSilo
 from silosynth.algorithms.silofuse import end_to_end, stacked
+from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
+from silosynth.algorithms.vflgan import conversation as vflgan
+from silosynth.algorithms.vflgan import presets, vertigan
+from silosynth.algorithms.vflgan.silo import Silo as VFLGANSilo
 from silosynth.algorithms.vtgan import conversation as vtgan
 from silosynth.algorithms.vtgan.messages import PRESETS as VTGAN_PRESETS
 from silosynth.algorithms.vtgan.silo import Silo as VTGANSilo
@@ -25,6 +32,9 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.federation import Federation
 from silosynth.privacy.sealed import Seat
+from silosynth.privacy.target import Target
+
+MakeParty = Callable[[Table, Schema, Seat, Streams, torch.device], Party]
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Algorithm:
 
     summary: str
     presets: Mapping[str, Any]
-    party: Callable[[Table, Schema, Seat, Streams, torch.device], Party]
+    party: MakeParty
     coordinate: Callable[..., Conversation[dict[str, Any]]]
     synthesise: Callable[..., Conversation[dict[str, Table]]]
     central: bool = False
@@ -60,7 +70,7 @@ class Algorithm:
         """
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
-        return _changed(self.presets[preset], _nested(options or {}), "")
+        return configured(self.presets[preset], options)
 
     def check(self, federation: Federation) -> None:
         """Refuse a federation of several silos where one is wanted, or one that is divided the other way.
@@ -115,9 +125,25 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",
         VTGAN_PRESETS, VTGANSilo, vtgan.coordinate, vtgan.synthesise,
     ),
+    "vflgan": Algorithm(
+        "local critics and a shared one over columns in several silos; thousands of steps (VFLGAN, 2024)",
+        presets.VFLGAN, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+    ),
+    "vflgan-base": Algorithm(
+        "VFLGAN's ablation: the shared critic alone judges",
+        presets.BASE, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+    ),
+    "vertigan": Algorithm(
+        "VFLGAN's baseline: a GAN in each silo, whose generators share their first layers (VertiGAN, 2023)",
+        presets.VERTIGAN, vertigan.VertiGANSilo, vertigan.coordinate, vflgan.synthesise,
+    ),
     "gdts": Algorithm(
         "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
         GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
+    ),
+    "dplt": Algorithm(
+        "a latent tree over discretised columns, learnt from noised tables of two attributes (TDSC 2021)",
+        DPLT_PRESETS, DPLTSilo, dplt.coordinate, dplt.synthesise,
     ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),
@@ -142,6 +168,16 @@ def algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
         raise ConfigError("There is no such algorithm", name, nearest(name, ALGORITHMS))
     return ALGORITHMS[name]
+
+
+def party_of(name: str) -> MakeParty:
+    """How a silo's side of an algorithm, or of a representation, is made."""
+    return TabVFLSilo if name == "tabvfl" else algorithm(name).party
+
+
+def configured(config: Struct, options: Mapping[str, Any] | None) -> Any:
+    """A config with options changed, nested or dotted: see `Algorithm.configure`."""
+    return _changed(config, _nested(options or {}), "")
 
 
 def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,6 +214,8 @@ def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:
         if name not in known:
             raise ConfigError("There is no such option", where + name, nearest(name, known))
         before = getattr(config, name)
+        if isinstance(before, Target) and isinstance(value, str):
+            value = {"mechanism": value}
         if isinstance(before, Struct) and isinstance(value, Mapping):
             value = _changed(before, value, f"{where}{name}.")
         changes[name] = tuple(value) if isinstance(value, list) else value

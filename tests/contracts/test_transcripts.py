@@ -52,6 +52,7 @@ SPLIT = {
     "least_rounds": 1,
     "encoders.modes": 3,
 }
+LOCAL = {"generator": [16, 16], "critic": [16, 8], "noise": 8, "batch": 30, "epochs": 10, "least_rounds": 4}
 GAN = {"generator": "ctgan", "ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8,
        "ctgan.batch": 30, "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3,
        "rounds": 3}  # fmt: skip
@@ -68,6 +69,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "vtgan decoys": ("fast", SPLIT | {"index_privacy": "decoys"}),
     "vtgan none": ("fast", SPLIT | {"index_privacy": "none"}),
     "vtgan as in the paper": ("paper", SPLIT | {"index_privacy": "none", "critic_steps": 2}),
+    "dplt": ("fast", {}),
+    "dplt as in the paper": ("paper", {"dp": {"epsilon": 50.0, "delta": 1e-3}}),
+    "vflgan": ("fast", LOCAL),
+    "vflgan as in the paper": ("paper", LOCAL),
+    "vflgan private": ("fast", LOCAL | {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}),
+    "vflgan-base": ("fast", LOCAL),
+    "vertigan": ("fast", LOCAL),
     "gdts": ("fast", GAN),
     "gdts noised": ("fast", GAN | NOISED),
     "gdts secure": ("fast", GAN | NOISED | {"secure": True}),
@@ -83,13 +91,16 @@ MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
     "algorithms.silofuse.stacked.SyntheticColumns": {NAMES, COMMON},
     "algorithms.vtgan.messages.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.dplt.messages.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.vflgan.messages.SyntheticColumns": {NAMES, COMMON},
     # Categories by name, where enough rows hold them.
     "algorithms.gdts.messages.NoisedSummaries": {NAMES},
     # Encoders fitted to a silo's rows, un-noised: categories, and numbers that many rows have.
     "algorithms.gdts.messages.ExactSummaries": {NAMES, COMMON},
 }
 # And what the paper's settings tell beyond that: categories that few rows hold.
-PAPER = {"algorithms.gdts.messages.NoisedSummaries": {RARE}, "algorithms.vtgan.messages.SyntheticColumns": {RARE}}
+PAPER = {"algorithms.gdts.messages.NoisedSummaries": {RARE}, "algorithms.vtgan.messages.SyntheticColumns": {RARE},
+         "algorithms.vflgan.messages.SyntheticColumns": {RARE}}  # fmt: skip
 LISTED = {Release.SYNTHETIC, Release.NOISED, Release.STATISTICS}
 
 

@@ -30,7 +30,11 @@ def draw_times(n: int, mean: float, sd: float, noise: float, generator: torch.Ge
     """Stratified logit-normal times (n,), cut off below `last_time`."""
     device = generator.device
     cell = torch.randperm(n, generator=generator, device=device)
-    rank = (cell + torch.rand(n, generator=generator, device=device)) / n
+    return times((cell + torch.rand(n, generator=generator, device=device)) / n, mean, sd, noise)
+
+
+def times(rank: Tensor, mean: float, sd: float, noise: float) -> Tensor:
+    """Logit-normal times (n,), cut off below `last_time`, of ranks (n,) in [0, 1)."""
     end = torch.tensor(last_time(noise), dtype=torch.float64).logit()
     least = float(torch.special.ndtr((end - mean) / sd))
     return torch.sigmoid(mean + sd * torch.special.ndtri((least + (1 - least) * rank).clamp(1e-5, 1 - 1e-5)))
