@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 from silosynth.catalog import Algorithm, algorithm
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.files import make_folder
 from silosynth.core.streams import Streams
 from silosynth.evaluation import evaluate
 from silosynth.federation import Federation, simulate
 from silosynth.model import Model, as_dict, load, resolve_device, whole_number
 from silosynth.privacy.sealed import seats
-from silosynth.runs import RUNTIMES, connect, fingerprint, run_folder, trained, watching
+from silosynth.privacy.target import Target
+from silosynth.runs import RUNTIMES, connect, fingerprint, run_folder, secret_seed, trained, watching
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
@@ -27,7 +30,7 @@ def fit(
     algorithm_name: str,
     federation: Federation,
     preset: str = "balanced",
-    seed: int = 0,
+    seed: int | None = None,
     *,
     options: Mapping[str, Any] | None = None,
     runtime: str = "inprocess",
@@ -45,7 +48,9 @@ def fit(
         algorithm_name: "silofuse", or a baseline: see `silosynth.catalog.ALGORITHMS`.
         federation: from `simulate`.
         preset: "fast", "balanced", "best", or "paper" for the published settings.
-        seed: the same seed on the same machine gives the same bytes, in either runtime.
+        seed: the same seed on the same machine gives the same bytes, in either runtime. None stands for 0; where
+            differential privacy is asked for, for a secret one, which is kept in ``folder`` alone: who knows the seed
+            knows the noise.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
         limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
@@ -63,9 +68,11 @@ def fit(
         PartyLostError: a silo failed; or it died or was too slow, and the algorithm cannot do without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
-    entry, where, seed = algorithm(algorithm_name), resolve_device(device), whole_number("A seed", seed)
+    entry, where = algorithm(algorithm_name), resolve_device(device)
     config = _checked(entry, federation, preset, options, runtime, limit)
-    mark, streams = fingerprint(algorithm_name, config, federation, seed, threads, where), Streams(seed)
+    secret = seed is None and getattr(config, "dp", Target()).private
+    drawn = _secret(folder, resume) if secret else whole_number("A seed", seed or 0)
+    mark, streams = fingerprint(algorithm_name, config, federation, drawn, threads, where), Streams(drawn)
     start = partial(entry.coordinate, federation.roster, config, streams.child("coordinator"), where)
     with run_folder(folder, mark) as place:
         store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
@@ -76,9 +83,18 @@ def fit(
             parts = trained(link, store, algorithm_name, federation, seated, where) if entry.parts else {}
     parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
     return Model(
-        algorithm_name, preset, seed, config, federation.roster, federation.columns, federation.schemas,
-        federation.flavour, coordinator, parts, federation.rows, [as_dict(record) for record in ledger.records], where,
+        algorithm_name, preset, -1 if secret else drawn, config, federation.roster, federation.columns,
+        federation.schemas, federation.flavour, coordinator, parts, federation.rows,
+        [as_dict(record) for record in ledger.records], where,
     )  # fmt: skip
+
+
+def _secret(folder: str | Path | None, resume: bool) -> int:
+    if folder is not None:
+        return secret_seed(make_folder(folder), again=resume)
+    if resume:
+        raise ConfigError("What is resumed with a secret seed has a folder that keeps it", None, "Name the folder.")
+    return secrets.randbits(62)
 
 
 def _checked(

@@ -100,7 +100,7 @@ class Algorithm(Section):
 
     name: Text = "silofuse"
     preset: Text = "balanced"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0)] | None = None
     device: Text = "auto"
     runtime: Literal["inprocess", "processes"] = "inprocess"
     limit: Annotated[float, Field(gt=0)] | None = None
@@ -210,7 +210,7 @@ class Experiment(Section):
     @property
     def sample_seed(self) -> int:
         """The seed of the synthetic table: the algorithm's when it has none of its own."""
-        return self.algorithm.seed if self.sample.seed is None else self.sample.seed
+        return self.algorithm.seed or 0 if self.sample.seed is None else self.sample.seed
 
     def overrides(self) -> dict[str, dict[str, Any]]:
         """What is declared about columns, as schema inference takes it."""

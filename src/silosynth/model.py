@@ -40,7 +40,7 @@ class Model:
     """What `silosynth.fit` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
     Attributes:
-        algorithm, preset, seed: how it was trained.
+        algorithm, preset, seed: how it was trained; -1 for a secret seed.
         config: all options.
         roster: the silos in order.
         columns: the columns that `sample` returns, in order.

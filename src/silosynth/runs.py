@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from silosynth import __version__
 from silosynth.catalog import party_of
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import StorageError
-from silosynth.core.files import make_folder, storage_error
+from silosynth.core.files import make_folder, read, storage_error, write_atomic
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Table
 from silosynth.core.state import to_state
@@ -33,6 +34,7 @@ from silosynth.runtime.link import Link
 from silosynth.runtime.progress import RichProgress
 
 RUNTIMES = ("inprocess", "processes")
+_SEED = "seed"
 
 
 def connect(
@@ -71,6 +73,15 @@ def watching(progress: bool | Callable[[Progress], None]) -> Any:
     if callable(progress):
         return nullcontext(progress)
     return RichProgress() if progress else nullcontext(None)
+
+
+def secret_seed(folder: Path, again: bool) -> int:
+    """A seed that nobody knows, kept in the run's folder: drawn anew, or the one of before where there is one."""
+    path = folder / _SEED
+    if not (again and path.exists()):
+        write_atomic(path, str(secrets.randbits(62)).encode())
+    path.chmod(0o600)  # each time: a process may have been killed in between
+    return int(read(path))
 
 
 def fingerprint(

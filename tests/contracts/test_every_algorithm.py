@@ -136,7 +136,7 @@ def alone(name: str, data: pd.DataFrame) -> ss.Federation:
 
 
 def fit(name: str, federation: ss.Federation, **more) -> ss.Model:
-    options = {"preset": "fast", "options": TINY[name], "progress": False, **more}
+    options = {"preset": "fast", "options": TINY[name], "progress": False, "seed": 0, **more}
     return ss.fit(name.partition(" ")[0], federation, **options)
 
 

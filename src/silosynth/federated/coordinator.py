@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from silosynth.data import sources as files
 from silosynth.federated.conversation import Outcome, conduct
 from silosynth.federated.job import Job, sources
 from silosynth.model import Model, as_dict, framed, resolve_device
+from silosynth.runs import secret_seed
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
@@ -38,7 +38,6 @@ from silosynth.runtime.wire import pack, unpack
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
-_SEED = "seed"
 _EVERY = 1.0  # seconds between two writings of the status
 
 
@@ -172,7 +171,7 @@ def carry_out(
     job, board = order.job, Board(make_folder(folder), say)
     sweep(folder)
     store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
-    streams = Streams(_seed(folder) if job.seed is None else job.seed)
+    streams = Streams(secret_seed(folder, again=True) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device))
     try:
         outcome = drive(start, link, ledger, store, board.watch, resume=True, seconds=every)
@@ -182,15 +181,6 @@ def carry_out(
         raise
     board.end(None)
     say(f"done: {folder}")
-
-
-def _seed(folder: Path) -> int:
-    """The coordinator's own secret, drawn once for a job."""
-    path = folder / _SEED
-    if not path.exists():
-        write_atomic(path, str(secrets.randbits(62)).encode())
-    path.chmod(0o600)  # each time: a process may have been killed in between
-    return int(read(path))
 
 
 def _fingerprint(job: Job) -> str:
