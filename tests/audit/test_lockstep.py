@@ -34,6 +34,8 @@ def networks(run: Any) -> dict[str, torch.Tensor]:
         local = party.training.local
         for part, network in (("critic", local.critic.network), ("generator", local.parts[0].network)):
             found |= {f"{name} {part} {key}": value for key, value in network.state_dict().items()}
+        for averaged in local.averaged:
+            found |= {f"{name} averaged {key}": value for key, value in averaged.items()}
     return found
 
 
@@ -41,13 +43,14 @@ def networks(run: Any) -> dict[str, torch.Tensor]:
     "options",
     [
         {}, {"slopes": "critic", "second": [5]}, {"local": False}, {"hard": False, "tau": 0.5, "decay": 0.01},
-        {"norm_epsilon": 0.0, "lambda1": 0.5, "lambda2": 2.0, "numbers": "quantile"},
+        {"average": 0.9}, {"norm_epsilon": 0.0, "lambda1": 0.5, "lambda2": 2.0, "numbers": "quantile"},
     ],
 )  # fmt: skip
 def test_weights_are_those_of_the_conversation(options: dict[str, Any]) -> None:
     fit = generator(**options)
     together, alone = fit._runs(TRAINS), [fit._trained(train, seed) for train, seed in TRAINS]
     for one, other in zip(together, alone, strict=True):
+        assert networks(one).keys() == networks(other).keys()
         for key, value in networks(one).items():
             # A bias in front of a normalisation has no gradient but rounding errors, which Adam makes as large as its
             # rate: it has no effect, but on running means, which follow it.

@@ -113,6 +113,17 @@ class Generators(Stack):
     """Generators of one silo in all trainings."""
 
     momentum = 0.1
+    averaged: dict[str, Tensor] | None = None
+
+    @torch.no_grad()
+    def average(self, step: int, kept: float) -> None:
+        """`Local.average`, after generator step ``step``, counted from 1."""
+        share = max(1 - kept, 10 / (10 + step))
+        if self.averaged is None:
+            self.averaged = {name: value.detach().clone() for name, value in self.values.items()}
+        for name, value in self.values.items():
+            held = self.averaged[name]
+            held.lerp_(value, share) if value.is_floating_point() else held.copy_(value)
 
     def outputs(self, z_MBZ: Tensor, config: GANConfig) -> Tensor:
         """`Generator.forward`, normalised by the batch."""
@@ -169,10 +180,19 @@ class Silo:
         self.features = self._features(self._rows(self.generators.outputs(z_MBZ, self.config), torch.stack(noise)))
         return self.features.detach()
 
-    def descend_generator(self, fake_MBW: Tensor) -> None:
+    def descend_generator(self, step: int, fake_MBW: Tensor) -> None:
         """Update the generators."""
         loss = (fake_MBW * self.features).sum(2) - self._judge(self.features)
         self.generators.descend(loss.mean(1).sum())
+        if self.config.average:
+            self.generators.average(step + 1, self.config.average)
+
+    def unstack(self) -> None:
+        """Give each training's silo its networks."""
+        self.critics.unstack()
+        self.generators.unstack()
+        for m, local in enumerate(self.locals if self.generators.averaged else ()):
+            local.averaged = [{name: value[m].clone() for name, value in (self.generators.averaged or {}).items()}]
 
     def _draw(self, local: Local, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """What `Local.criticise` draws."""
@@ -277,9 +297,10 @@ def train(trainings: Sequence[Training]) -> None:
         z_MBZ = _noise(first, f"generator {number}")
         made = torch.cat([silo.generate(number, z_MBZ) for silo in silos], dim=2)
         for silo, slope in zip(silos, coordinators.slopes(made).chunk(len(silos), dim=2), strict=True):
-            silo.descend_generator(slope)
-    for stack in [*(silo.critics for silo in silos), *(silo.generators for silo in silos), coordinators.critics]:
-        stack.unstack()
+            silo.descend_generator(number, slope)
+    for silo in silos:
+        silo.unstack()
+    coordinators.critics.unstack()
 
 
 def _noise(first: Sequence[Local], context: str) -> Tensor:
