@@ -188,7 +188,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
             model.sample(wrong)
         with pytest.raises(ConfigError, match="positive whole number"):
             next(model.sample_batches(3, batch=wrong))
-    for wrong in (True, 1.0, "1", None):
+    for wrong in (True, False, 1.0, "1"):
         with pytest.raises(ConfigError, match="A seed is a whole number"):
             fit(seed=wrong)
 

@@ -150,6 +150,20 @@ def test_checkpoints_of_another_experiment_are_refused(plan: Path, monkeypatch: 
     assert "Traceback" not in result.stderr
 
 
+def test_a_private_run_publishes_no_exact_number_of_rows_and_keeps_no_seed(plan: Path, people: pd.DataFrame) -> None:
+    small = "generator = [16]\ncritic = [16, 8]\nnoise = 8\nbatch = 60\nepochs = 2\nleast_rounds = 1\n"
+    head, _, rest = PLAN.partition('"coder.steps"')
+    text = head + small + "dp = { epsilon = 5, delta = 1e-5 }\n[evaluate]" + rest.partition("[evaluate]")[2]
+    plan.write_text(text.replace("[algorithm]\n", '[algorithm]\nname = "vflgan"\n'))
+    result = call("run", plan, "--json", "--quiet")
+    assert result.exit_code == 0, result.stderr
+    out = plan.parent / "out"
+    model = silosynth.load(out / "model.silosynth")
+    assert len(pd.read_csv(out / "synthetic.csv")) == said(result)["rows"] == model.rows == model.coordinator["rows"]
+    assert not {path.name for path in out.iterdir()} & {"seed", "coordinator", "parties"}
+    assert "The guarantee does not cover this report" in (out / "report.html").read_text()
+
+
 def test_silos_with_files_of_their_own_and_columns_that_stay(plan: Path, people: pd.DataFrame) -> None:
     people[["age", "visits", "ill"]].to_parquet(plan.parent / "clinic.parquet")
     people[["income", "region"]].to_csv(plan.parent / "bank.csv", index=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
-from tests.contracts.test_every_algorithm import TINY, federation, whole_of
+from tests.contracts.test_every_algorithm import TINY, federation, frame, whole_of
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError
+from silosynth.runtime.wire import pack
 
 PRIVATE = {"preset": "fast", "options": TINY["vflgan private"], "progress": False}
 PUBLIC = {"preset": "fast", "options": TINY["vflgan"], "progress": False}
@@ -17,6 +20,7 @@ def test_private_trainings_differ_and_do_not_tell_their_seed(tmp_path):
     assert whole_of(first) != whole_of(second)
     assert first.seed == second.seed == -1
     seed = (tmp_path / "a" / "seed").read_text()
+    assert int(seed) > 2**80
     first.save(tmp_path / "model.silosynth")
     assert seed.encode() not in (tmp_path / "model.silosynth").read_bytes()
     assert (tmp_path / "a" / "seed").stat().st_mode & 0o77 == 0
@@ -30,11 +34,36 @@ def test_a_private_training_is_resumed_with_its_own_seed(tmp_path):
     kept = {**PRIVATE, "folder": tmp_path / "run", "checkpoint_every": 0}
     with pytest.raises(KeyboardInterrupt):
         ss.fit("vflgan", federation("vflgan"), **{**kept, "progress": stop})
-    seed = int((tmp_path / "run" / "seed").read_text())
+    whole = again(tmp_path / "run", tmp_path / "whole", federation("vflgan"))
     resumed = ss.fit("vflgan", federation("vflgan"), **kept, resume=True)
-    assert whole_of(resumed) == whole_of(ss.fit("vflgan", federation("vflgan"), seed=seed, **PRIVATE))
+    assert whole_of(resumed) == whole_of(whole)
     with pytest.raises(ConfigError, match="folder"):
         ss.fit("vflgan", federation("vflgan"), **PRIVATE, resume=True)
+
+
+def again(folder, other, silos, **more):
+    """A training from its start, with the secret that another folder keeps."""
+    other.mkdir()
+    shutil.copy(folder / "seed", other)
+    return ss.fit("vflgan", silos, **PRIVATE, folder=other, resume=True, **more)
+
+
+def test_other_data_get_other_noise_from_the_same_secret(tmp_path):
+    """A level's new name is nothing to the networks of the silo that does not hold it; but the noise of all is new."""
+    first = ss.fit("vflgan", federation("vflgan"), **PRIVATE, folder=tmp_path / "first")
+    data = frame()
+    renamed = data.assign(note=data["note"].replace({"b": "c"}))
+    silos = ss.simulate(renamed, silos={"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
+    same = again(tmp_path / "first", tmp_path / "same", federation("vflgan"))
+    other = again(tmp_path / "first", tmp_path / "other", silos)
+    assert whole_of(same) == whole_of(first)
+    assert pack(other.parts["bank"]) != pack(first.parts["bank"])
+
+
+def test_silos_in_processes_take_the_secret_as_well(tmp_path):
+    first = ss.fit("vflgan", federation("vflgan"), **PRIVATE, folder=tmp_path / "first")
+    apart = again(tmp_path / "first", tmp_path / "apart", federation("vflgan"), runtime="processes")
+    assert whole_of(apart) == whole_of(first)
 
 
 def test_without_differential_privacy_the_seed_is_zero():

@@ -18,7 +18,7 @@ from silosynth.federation import Federation, simulate
 from silosynth.model import Model, as_dict, load, resolve_device, whole_number
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.target import Target
-from silosynth.runs import RUNTIMES, connect, fingerprint, run_folder, secret_seed, trained, watching
+from silosynth.runs import RUNTIMES, connect, fingerprint, run_folder, secret_run, secret_seed, trained, watching
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
@@ -49,8 +49,8 @@ def fit(
         federation: from `simulate`.
         preset: "fast", "balanced", "best", or "paper" for the published settings.
         seed: the same seed on the same machine gives the same bytes, in either runtime. None stands for 0; where
-            differential privacy is asked for, for a secret one, which is kept in ``folder`` alone: who knows the seed
-            knows the noise.
+            differential privacy is asked for, for a secret one, which ``folder`` keeps as long as checkpoints: who has
+            that folder knows the noise.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
         limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
@@ -70,9 +70,11 @@ def fit(
     """
     entry, where = algorithm(algorithm_name), resolve_device(device)
     config = _checked(entry, federation, preset, options, runtime, limit)
-    secret = seed is None and getattr(config, "dp", Target()).private
-    drawn = _secret(folder, resume) if secret else whole_number("A seed", seed or 0)
-    mark, streams = fingerprint(algorithm_name, config, federation, drawn, threads, where), Streams(drawn)
+    secret, drawn = seed is None and getattr(config, "dp", Target()).private, whole_number("A seed", 0 if seed is None else seed)
+    mark = fingerprint(algorithm_name, config, federation, drawn, threads, where)
+    if secret:
+        drawn, mark = secret_run(_secret(folder, resume), mark)
+    streams = Streams(drawn)
     start = partial(entry.coordinate, federation.roster, config, streams.child("coordinator"), where)
     with run_folder(folder, mark) as place:
         store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
@@ -94,7 +96,7 @@ def _secret(folder: str | Path | None, resume: bool) -> int:
         return secret_seed(make_folder(folder), again=resume)
     if resume:
         raise ConfigError("What is resumed with a secret seed has a folder that keeps it", None, "Name the folder.")
-    return secrets.randbits(62)
+    return secrets.randbits(128)
 
 
 def _checked(

@@ -34,7 +34,7 @@ from silosynth.runtime.link import Link
 from silosynth.runtime.progress import RichProgress
 
 RUNTIMES = ("inprocess", "processes")
-_SEED = "seed"
+SEED = "seed"
 
 
 def connect(
@@ -76,12 +76,21 @@ def watching(progress: bool | Callable[[Progress], None]) -> Any:
 
 
 def secret_seed(folder: Path, again: bool) -> int:
-    """A seed that nobody knows, kept in the run's folder: drawn anew, or the one of before where there is one."""
-    path = folder / _SEED
+    """128 bits that nobody knows, kept in the run's folder: drawn anew, or those of before where there are some."""
+    path = folder / SEED
     if not (again and path.exists()):
-        write_atomic(path, str(secrets.randbits(62)).encode())
+        write_atomic(path, str(secrets.randbits(128)).encode())
     path.chmod(0o600)  # each time: a process may have been killed in between
     return int(read(path))
+
+
+def secret_run(secret: int, mark: str) -> tuple[int, str]:
+    """The seed and the fingerprint of a run with a secret seed, from the secret and the fingerprint without it.
+
+    On other data, or with other options, noise is another: two releases with the same noise tell their difference.
+    """
+    digest = hashlib.sha256(f"{secret} {mark}".encode()).digest()
+    return int.from_bytes(digest[:16], "big"), digest[16:].hex()
 
 
 def fingerprint(

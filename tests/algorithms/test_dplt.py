@@ -255,3 +255,12 @@ def test_more_rows_than_the_noised_number_are_left_out_of_pairs():
 def test_the_mechanism_for_gradients_is_refused():
     with pytest.raises(ConfigError, match="DPLT has none"):
         algorithm("dplt").configure("fast", {"dp": "paper-unsound"})
+
+
+@pytest.mark.parametrize("epsilon", [float("inf"), 100.0])
+def test_a_silo_tells_no_table_that_costs_more_than_its_target(epsilon):
+    play = Play(2, **PRIVATE)
+    silo = play.silos["bank"]
+    silo.answer(messages.Prepare(play.config, 2))
+    with pytest.raises(ProtocolError, match="target"):
+        silo.answer(messages.Group(epsilon, epsilon))

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import silosynth as ss
 from silosynth.algorithms.silofuse import private, private_silo, private_steps
 from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
+from silosynth.algorithms.silofuse.private_silo import PrivateSide, in_slots
 from silosynth.algorithms.silofuse.private_steps import train_coder, train_latent, without_noise
 from silosynth.algorithms.silofuse.stacked import PRESETS, SiloFuseConfig, SiloFuseParty, coordinate
 from silosynth.cli import app
@@ -133,7 +134,6 @@ def test_a_step_of_an_autoencoder_without_noise_is_an_ordinary_one() -> None:
     fast, slow = coder(), coder()
     train_coder(fast, 0, 1, quiet(), 300.0, 1e6, Streams(5))
     draw = Streams(5).torch()
-    torch.rand(300, generator=draw, dtype=torch.float64)  # every row is sampled
     noise = torch.randn(300, slow.latents, generator=draw)
     config = slow.config
     slow.learner.descend(
@@ -152,7 +152,6 @@ def test_a_step_of_the_model_of_latents_without_noise_is_an_ordinary_one(path: A
     x_NL = torch.randn(50, 3, generator=Streams(2).torch())
     train_latent(fast, x_NL, 1, quiet(), 50.0, 1e6, Streams(7))
     draw = Streams(7).torch()
-    torch.rand(50, generator=draw, dtype=torch.float64)
     noise = torch.randn(50, 3, generator=draw)
     if path == "flow":
         at = times(torch.rand(50, generator=draw), config.time_mean, config.time_sd, config.left)
@@ -170,6 +169,40 @@ def test_noise_is_taken_out_of_the_covariance_of_latents() -> None:
     clean = torch.randn(20_000, 2, generator=draw) @ torch.tensor([[1.0, 0.8], [0.0, 0.6]])
     shrunk = without_noise(clean + 2.0 * torch.randn(clean.shape, generator=draw), 2.0)
     assert torch.allclose(shrunk.T.cov(), clean.T.cov(), atol=0.15)
+
+
+# Slots.
+
+
+def test_empty_slots_are_equally_likely_anywhere() -> None:
+    made, trials, slots = coder(), 400, 320
+    side = PrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
+    last = gaussian_steps("latents", 1e-9, 1.0, 1, scope="all")
+    side.charge = private.Charge(300, slots, made.latents, quiet(), last)
+    agreed, empty_S = {"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True}, torch.zeros(slots)
+    for trial in range(trials):
+        side.group.restore({**agreed, "secret": trial.to_bytes(32, "big")})
+        told = side.answer(private.AskClipped())
+        assert isinstance(told, private.NoisedLatents)
+        empty = told.z_SL.abs().amax(1) < 1e-6
+        assert int(empty.sum()) == slots - 300
+        empty_S += empty
+    share = (slots - 300) / slots
+    assert float(empty_S.var()) == pytest.approx(trials * share * (1 - share), rel=0.4)  # of a binomial number
+    assert int(empty_S.max()) < trials * share + 5 * math.sqrt(trials * share)
+    assert int(empty_S.min()) > 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 6, 7, 8, 11])
+def test_a_row_more_changes_one_slot(rows: int) -> None:
+    """And none where all slots are taken: it is left out."""
+    z_NL, order_S = 1 + torch.rand(rows + 1, 3, generator=Streams(1).torch()), torch.tensor([2, 5, 0, 6, 1, 7, 4, 3])
+    fewer, more = in_slots(z_NL[:-1], order_S), in_slots(z_NL, order_S)
+    assert more.shape == (8, 3)
+    changed = (fewer != more).any(dim=1).nonzero().flatten()
+    assert changed.tolist() == order_S[rows : rows + 1].tolist()
+    assert not fewer[changed].any()  # it was empty: the change is the row's own norm
+    assert sorted(more[more.any(dim=1)].tolist()) == sorted(z_NL[:8].tolist())
 
 
 # What the model is made of.
@@ -232,7 +265,7 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     ):  # fmt: skip
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
     last = torch.arange(300) == 299  # takes part in no step here: what steps add up is for the tests of DP-SGD
-    monkeypatch.setattr(private_steps, "poisson_mask", lambda n, rate, secret: torch.arange(300)[:n] % 7 == 3)
+    monkeypatch.setattr(private_steps, "poisson_mask", lambda n, rate, rng: torch.arange(300)[:n] % 7 == 3)
     monkeypatch.setattr(Group, "permutation", lambda self, n, context: torch.arange(n))
     data = frame()
     first = talk(config, federation(data))

@@ -195,6 +195,22 @@ def test_an_empty_batch_is_noise_alone():
     assert all(weight.grad.isfinite().all() for weight in play.local("a").critic.network.parameters())
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_real_row_that_is_not_finite_counts_as_nothing(bad, monkeypatch):
+    """Neither in the noised sums, nor in the gradient of made rows, which gets no noise."""
+    local = private().silos["a"]._trainer().local
+    sampled = local.draws.sample_of(0, local.budget.rate)
+    local.coded.scores[sampled[0]] = bad
+    noiseless = []
+    monkeypatch.setattr(local, "_add_private", lambda *_: noiseless.extend(local.critic.network.parameters()))
+    monkeypatch.setattr(local.critic, "step", lambda: None)
+    fake_BW, real_RW = local.criticise()
+    assert not real_RW.isfinite().all()
+    local.descend_critic(torch.ones_like(fake_BW), torch.ones_like(real_RW))
+    assert noiseless and all(weight.grad.isfinite().all() for weight in noiseless)
+    assert all(total.isfinite().all() for total in local.clipped_gradient(torch.ones_like(real_RW)).values())
+
+
 def test_silos_sample_the_same_rows_each_by_itself():
     draws = [party._trainer().local.draws for party in private().silos.values()]
     batches = [[each.sample_of(step, 0.2) for step in range(200)] for each in draws]

@@ -155,7 +155,7 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     wrapped = record.wrap(private.noised, 0)  # one record, in talking order
     monkeypatch.setattr(private, "noised", wrapped)
 
-    def mask(n: int, rate: float, secret: torch.Generator) -> Tensor:
+    def mask(n: int, rate: float, rng: np.random.Generator) -> Tensor:
         return ((torch.arange(200) % 7 == 2) | (sampled & (torch.arange(200) == 199)))[:n]
 
     monkeypatch.setattr(private_silo, "poisson_mask", mask)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Streams, keyed
 
 paths = st.lists(st.text(alphabet=st.sampled_from("ab\x1e\x1f01"), max_size=3), max_size=4).map(tuple)
 
@@ -45,6 +45,22 @@ def test_paths_that_look_alike_are_told_apart(a: tuple[str, ...], b: tuple[str, 
     assert Streams(1, a).integer() != Streams(1, b).integer()
 
 
+def test_noise_depends_on_all_128_bits_of_its_key() -> None:
+    assert np.array_equal(Streams(7).child("a").noise().normal(size=5), Streams(7).child("a").noise().normal(size=5))
+    keys = [bytes(16), *((1 << bit).to_bytes(16, "big") for bit in range(128))]
+    assert len({float(keyed(key).random()) for key in keys}) == 129
+    assert keyed(keys[1] + b"what follows").random() == keyed(keys[1]).random()
+
+
+@settings(max_examples=50)
+@given(paths, paths, st.integers(0, 2**128), st.integers(0, 2**128))
+def test_noise_of_different_paths_and_seeds_is_different(
+    a: tuple[str, ...], b: tuple[str, ...], seed: int, other: int
+) -> None:
+    same = (seed, a) == (other, b)
+    assert (Streams(seed, a).noise().random() == Streams(other, b).noise().random()) == same
+
+
 def test_neighbouring_streams_do_not_correlate() -> None:
     draws = torch.stack([torch.randn(4000, generator=Streams(7).child("round", t).torch()) for t in range(20)])
     correlations = torch.corrcoef(draws) - torch.eye(20)
@@ -54,7 +70,7 @@ def test_neighbouring_streams_do_not_correlate() -> None:
 def test_global_randomness_is_neither_read_nor_set() -> None:
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
     stream = Streams(3).child("x")
-    stream.torch(), stream.numpy().normal()
+    stream.torch(), stream.numpy().normal(), stream.noise().normal()
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)
     assert 0 <= stream.integer() < 2**63

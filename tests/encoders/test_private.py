@@ -178,3 +178,23 @@ def test_the_budget_is_checked(epsilon: float, delta: float) -> None:
     table, schema = held(frame(50))
     with pytest.raises(ConfigError):
         fit_private(table, schema, EncoderConfig(), epsilon, delta, rng())
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "more"),
+    [
+        ([0, 1] * 200, "int64", 2),
+        ([None] * 400, "boolean", True),
+        ([None] * 400, "float64", 1.0),
+        ([1] * 400, "int64", 2),
+    ],
+)
+def test_which_levels_occur_decides_on_no_mechanism(values: list[Any], dtype: str, more: Any) -> None:
+    """One row more, with a level that no other row has, changes nothing but counts."""
+    told = []
+    for rows in (values, [*values, more]):
+        data = pd.DataFrame({"x": pd.Series(rows, dtype=dtype), "job": pd.Categorical(["clerk"] * len(rows))})
+        table, schema = held(data, {"x": {"kind": "boolean" if dtype == "boolean" else "categorical"}})
+        encoders, _, events = fit_private(table, schema, EncoderConfig(), 50.0, 1e-6, rng())
+        told.append((events, [encoder.text for encoder in encoders if isinstance(encoder, CategoricalEncoder)]))
+    assert told[0] == told[1]

@@ -75,6 +75,17 @@ def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> N
     assert list(a.columns) == list(b.columns) and not a.equals(b)
 
 
+def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None:
+    silos, policy = two_silos(), Policy(least_rows=10, algorithms=["dplt"])
+    target = {"dp": {"epsilon": 5.0, "delta": 1e-5}}
+    place = run(
+        job(silos, algorithm="dplt", seed=None, rows=None, options=target), parties(silos, tmp_path, policy), tmp_path
+    )
+    result = json.loads((place / "result.json").read_text())
+    assert len(pd.read_parquet(place / "synthetic.parquet")) == result["rows"]
+    assert "matched" not in result
+
+
 def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
     whole = customers(300).drop(columns="customer")
     silos = {"north": Rows(whole[:180].reset_index(drop=True)), "south": Rows(whole[180:].reset_index(drop=True))}

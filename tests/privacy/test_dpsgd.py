@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from silosynth.core.errors import ConfigError
+from silosynth.core.streams import Streams
 from silosynth.privacy.dpsgd import block_clips, clipped_sum, noised, per_example, poisson_mask
 
 sizes = st.integers(0, 7)
@@ -19,6 +21,10 @@ sizes = st.integers(0, 7)
 
 def stream(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return Streams(seed).noise()
 
 
 def penalised_critic(seed: int) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -80,18 +86,26 @@ def test_an_example_that_is_not_finite_counts_as_nothing(bad: float) -> None:
 
 
 def test_rows_are_sampled_each_by_itself() -> None:
-    drawn = torch.stack([poisson_mask(50, 0.1, stream(seed)) for seed in range(2000)]).double()
+    drawn = torch.stack([poisson_mask(50, 0.1, rng(seed)) for seed in range(2000)]).double()
     assert drawn.mean() == pytest.approx(0.1, abs=0.005)
     assert drawn.sum(1).var() == pytest.approx(50 * 0.1 * 0.9, rel=0.15)  # a binomial number of rows
-    assert len(poisson_mask(0, 0.5, stream())) == 0
+    assert len(poisson_mask(0, 0.5, rng())) == 0
 
 
 def test_noise_has_the_deviation_asked_for() -> None:
     sums = {"w": torch.full((200, 200), 3.0)}
-    drawn = noised(sums, 2.5, stream())["w"]
+    drawn = noised(sums, 2.5, rng())["w"]
     assert float(drawn.mean()) == pytest.approx(3.0, abs=0.05)
     assert float(drawn.std()) == pytest.approx(2.5, rel=0.02)
-    assert torch.equal(noised(sums, 0.0, stream())["w"], sums["w"])
+    assert torch.equal(noised(sums, 0.0, rng())["w"], sums["w"])
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_noise_comes_in_the_sums_own_kind_and_shape(kind: torch.dtype) -> None:
+    sums = {"a": torch.zeros((), dtype=kind), "b": torch.zeros(0, 3, dtype=kind), "c": torch.zeros(2, 3, dtype=kind)}
+    drawn = noised(sums, 1.0, rng())
+    assert {name: (x.shape, x.dtype) for name, x in drawn.items()} == {n: (x.shape, kind) for n, x in sums.items()}
+    assert len(torch.cat([drawn["a"][None], drawn["c"].flatten()]).unique()) == 7
 
 
 def test_squares_of_block_clips_sum_to_the_square_of_the_clip() -> None:

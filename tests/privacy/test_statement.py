@@ -101,6 +101,8 @@ class TestRelease:
         assert "at delta 1e-05 for the released model and its synthetic tables" in stated["summary"]
         assert "per row of the aligned table, all silos together" in stated["summary"]
         assert "outsiders" in stated["covers"] and "know neither the noise" in stated["covers"]
+        assert "of training rows, after hold-out rows were split off" in stated["covers"]
+        assert "The report, schema.toml and the ledger are not covered" in stated["covers"]
         assert stated["rest"] == (
             "It does not hold against silos, which read un-noised gradients of training rows, "
             "nor against the coordinator, which read one un-noised value per training row."
@@ -121,6 +123,7 @@ class TestRelease:
         upload = gaussian_steps("latents", 9.0, 1.0, 1, scope="all", joint=True, target=1e-5)
         stated = statement([record("bank", Release.NOISED, upload), record("bank", Release.SYNTHETIC)])
         assert "holds against the coordinator and the other silos as well" in stated["rest"]
+        assert "as long as the coordinator colludes with no silo" in stated["rest"]
         open_one = statement([record("bank", Release.NOISED, upload), record("bank", Release.COUNTS)])
         assert open_one["rest"] == "It does not hold against the coordinator, which read exact row counts."
         hidden = statement([record("bank", Release.NOISED, STEPS)])

@@ -86,7 +86,8 @@ def _model(say: Session, path: Path) -> None:
     model = silosynth.load(path)
     facts = model.describe()
     say.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": totals(model.ledger)}
-    say.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, seed {facts['seed']}, {facts['rows']:,} rows\n")
+    seed = "a secret seed" if facts["seed"] == -1 else f"seed {facts['seed']}"
+    say.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, {seed}, {facts['rows']:,} rows\n")
     say.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
     say.show()
     show_ledger(say, model.ledger)

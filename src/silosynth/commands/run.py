@@ -57,9 +57,12 @@ def perform(say: Session, file: Path, resume: bool = False) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Remove the checkpoints of a run."""
+    """Remove the checkpoints of a run, and its secret seed."""
+    from silosynth.runs import SEED
+
     for name in ("coordinator", "parties"):
         shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / SEED).unlink(missing_ok=True)  # who has it knows the noise
 
 
 def _algorithm(file: Path, plan: Experiment) -> Algorithm:
@@ -146,7 +149,7 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     from silosynth.commands.sample import stays_in_silos, write_parts
     from silosynth.data import sources
 
-    rows, out = plan.sample.rows or len(material.train), plan.folder / plan.sample.path
+    rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # noised where training was
     if stays_in_silos(model):
         parts = model.sample_parts(rows, seed=plan.sample_seed)
         return pd.concat(list(parts.values()), axis=1), write_parts(parts, out)

@@ -32,9 +32,7 @@ class Streams:
 
     def integer(self) -> int:
         """A 63-bit integer that is a function of seed and path alone."""
-        escaped = (name.replace("\x1e", "\x1e0").replace("\x1f", "\x1e1") for name in self.path)  # no two paths alike
-        text = "\x1f".join((str(self.seed), *escaped))
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+        return int.from_bytes(self._digest()[:8], "big") >> 1
 
     def numpy(self) -> np.random.Generator:
         """A fresh NumPy generator at the start of this stream."""
@@ -45,3 +43,23 @@ class Streams:
         generator = torch.Generator(device=device)
         generator.manual_seed(self.integer())
         return generator
+
+    def noise(self) -> np.random.Generator:
+        """A fresh NumPy generator for noise that protects rows, with a key of 128 bits.
+
+        PyTorch's would not do: on the CPU it starts from the lowest 32 bits of its seed, whatever their number.
+        """
+        return keyed(self._digest()[16:])  # none of the bytes of `integer`
+
+    def _digest(self) -> bytes:
+        escaped = (name.replace("\x1e", "\x1e0").replace("\x1f", "\x1e1") for name in self.path)  # no two paths alike
+        text = "\x1f".join((str(self.seed), *escaped))
+        return hashlib.sha256(text.encode()).digest()
+
+
+def keyed(key: bytes) -> np.random.Generator:
+    """A NumPy generator that is a function of the first 16 bytes of ``key``.
+
+    A seed sequence maps 128 bits to Philox's key one to one; Philox(key=...) would use them too, but could not spawn.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(key[:16], "big"))))

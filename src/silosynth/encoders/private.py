@@ -5,7 +5,7 @@ each column, every row in one cell or in none. From noised counts a stand-in of 
 fitted to that as to any other column: whatever it shows (names, atoms, knots, bounds), the noised counts have shown.
 
 - Categories: counts of levels, and of missing values. A name is shown from a noised count upwards that the only row of
-  a level reaches with probability delta at most. That there are false and true, or 0 and 1, is no secret.
+  a level reaches with probability delta at most. That truth values are false and true is no secret.
 - Numbers and instants, between the schema's bounds: equal bins, as many as stand out of the noise; one bin per value
   where the grid has few; zero and missing values in bins of their own.
 - Where a bound is not declared: cells that double in width, years for instants, tell roughly where values lie, and
@@ -131,8 +131,15 @@ def _has_names(column: Column, schema: ColumnSchema) -> bool:
 
 
 def _binary(column: Column) -> bool:
-    """Whether levels are false and true, or 0 and 1, which is known beforehand."""
-    return bool(column.levels) and set(column.levels or ()) <= {0, 1}
+    """Whether levels are false and true, by the dtype: whichever of them occur."""
+    return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
+
+
+def _text(column: Column) -> bool:
+    """Whether levels are texts, by the dtype, of which a category column's categories are a part."""
+    if column.dtype.startswith("category"):
+        return all(isinstance(level, str) for level in column.levels or ())
+    return column.dtype == "object" or column.dtype.startswith(("str", "large_string"))
 
 
 def _optional(column: Column) -> bool:
@@ -148,12 +155,11 @@ def _categorical(
     column: Column, epsilon: float, delta: float, rows: int, noise: Noise
 ) -> tuple[CategoricalEncoder, Tensor]:
     """The encoder of categories, and how many rows are on its levels, as far as noise tells."""
-    levels, text = column.levels or (), all(isinstance(level, str) for level in column.levels or ())
+    levels, text = column.levels or (), _text(column)
     what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
     if _binary(column):
-        levels = tuple(type(levels[0])(value) for value in (0, 1))
-        values = torch.tensor([int(level) for level in column.levels or ()])[column.values]
-        cells = torch.bincount(torch.where(column.missing, 2, values), minlength=3)
+        levels = (False, True)
+        cells = torch.bincount(torch.where(column.missing, 2, column.values), minlength=3)
         found = noise.counts(cells, epsilon, what)
         places = [i for i in (0, 1) if found[i] > deviation] or [int(found[:2].argmax())]
         counts, away, rest = found[places].tolist(), int(found[2]), 0

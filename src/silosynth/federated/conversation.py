@@ -38,6 +38,7 @@ from silosynth.federated.job import (
     sources,
 )
 from silosynth.model import BATCH
+from silosynth.privacy.target import Target
 
 R = TypeVar("R")
 M = TypeVar("M", bound=Message)
@@ -51,7 +52,7 @@ class Outcome:
     Attributes:
         coordinator: the coordinator's part of the model.
         schemas: each silo's columns; where silos hold different rows, the same ones.
-        rows: to train on: aligned ones, or of all silos.
+        rows: to train on: aligned ones, or of all silos; a noised number under differential privacy.
         matched: of each silo, how many rows were linked; empty without alignment.
         table: synthetic columns of all silos; None where they stay there.
     """
@@ -81,7 +82,10 @@ def conduct(job: Job, streams: Streams, device: torch.device, state: State | Non
         state = {**state, "stage": "draw", "inner": coordinator}
         yield Checkpoint(state)
     coordinator = state["inner"]
-    rows = state["rows"] or sum(coordinator["rows"])  # of silos with different rows: as far as they have told
+    if getattr(job.config, "dp", Target()).private:
+        rows = max(1, int(coordinator["rows"]))  # noised
+    else:
+        rows = state["rows"] or sum(coordinator["rows"])  # of silos with different rows: as far as they have told
     table = yield from _draw(job, roster, streams, device, coordinator, schemas, job.rows or rows)
     matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
     return Outcome(coordinator, schemas, rows, matched, table)

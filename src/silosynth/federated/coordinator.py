@@ -29,6 +29,7 @@ from silosynth.data import sources as files
 from silosynth.federated.conversation import Outcome, conduct
 from silosynth.federated.job import Job, sources
 from silosynth.model import Model, as_dict, framed, resolve_device
+from silosynth.privacy.target import Target
 from silosynth.runs import secret_seed
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
@@ -171,7 +172,8 @@ def carry_out(
     job, board = order.job, Board(make_folder(folder), say)
     sweep(folder)
     store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
-    streams = Streams(secret_seed(folder, again=True) if job.seed is None else job.seed)
+    begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed: other noise then
+    streams = Streams(secret_seed(folder, again=begun) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device))
     try:
         outcome = drive(start, link, ledger, store, board.watch, resume=True, seconds=every)
@@ -203,5 +205,6 @@ def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
     if not entry.parts:
         model.save(folder / MODEL)
     about = {key: value for key, value in model.describe().items() if key != "config"}
-    about["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
+    if not getattr(job.config, "dp", Target()).private:  # they are exact
+        about["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
     write_atomic(folder / RESULT, json.dumps(about, indent=2).encode())

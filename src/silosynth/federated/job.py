@@ -32,7 +32,8 @@ class Job(Struct):
         silos: who takes part, in order.
         seed: of all randomness, silos' own included; None where each draws its own.
         align: how rows are linked; None where silos hold different rows, or the same in the same order.
-        rows: of the synthetic table; None for as many as there are to train on.
+        rows: of the synthetic table; None for as many as there are to train on, with differential privacy a noised
+            number.
         submitter: who started it.
 
     Raises:

@@ -11,9 +11,11 @@ Tensors only: nothing here knows a party, a message or a budget. One step, over 
 A row more or less changes the sums of all blocks together by at most C, so that σ is the noise multiplier of one
 Poisson-sampled Gaussian, which `silosynth.privacy.events.gaussian_steps` charges, however many blocks there are.
 
-What this rests on: sampling and noise are secret. They come from PyTorch's generator, which is no cryptographic one, as
-floating-point numbers, whose last bits are not covered (Mironov 2012). In a simulated federation they follow from the
-run's seed: there they protect from nobody who knows it.
+What this rests on: sampling and noise are secret. They come from NumPy's generators, which callers key with 128 bits
+(`Streams.noise`, Philox), and not from PyTorch's, whose CPU generator keeps 32 bits of a seed: all its streams can be
+tried. Philox is no cryptographic generator either, and noise is of floating-point numbers, whose last bits are not
+covered (Mironov 2012). In a simulated federation they follow from the run's seed: there they protect from nobody who
+knows it.
 
 Shapes: N rows, B sampled ones, P parameters of a block.
 """
@@ -23,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
@@ -33,9 +36,9 @@ Parameters = Mapping[str, Tensor]
 _BELOW = 1 - 1e-6  # a cut gradient's norm, in clips: rounding errors must not carry it above
 
 
-def poisson_mask(n: int, rate: float, generator: torch.Generator) -> Tensor:
-    """Which of n rows take part (n,) bool: each with probability ``rate``, by itself. There may be none."""
-    return torch.rand(n, generator=generator, dtype=torch.float64, device=generator.device) < rate
+def poisson_mask(n: int, rate: float, rng: np.random.Generator) -> Tensor:
+    """Which of n rows take part (n,) bool, on the CPU: each with probability ``rate``, by itself. There may be none."""
+    return torch.from_numpy(rng.random(n) < rate)
 
 
 def per_example(loss: Callable[..., Tensor], parameters: Parameters, *per_row: Tensor) -> dict[str, Tensor]:
@@ -77,9 +80,9 @@ def clipped_gradients(
     return total
 
 
-def noised(sums: Parameters, deviation: float, generator: torch.Generator) -> dict[str, Tensor]:
+def noised(sums: Parameters, deviation: float, rng: np.random.Generator) -> dict[str, Tensor]:
     """Sums with Gaussian noise of this standard deviation on every number."""
-    return {name: total + deviation * _normal(total, generator) for name, total in sums.items()}
+    return {name: total + deviation * _normal(total, rng) for name, total in sums.items()}
 
 
 def block_clips(total: float, blocks: int | Sequence[float]) -> list[float]:
@@ -95,6 +98,5 @@ def block_clips(total: float, blocks: int | Sequence[float]) -> list[float]:
     return [total * share / length for share in shares]
 
 
-def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    drawn = torch.randn(like.shape, generator=generator, device=generator.device, dtype=like.dtype)
-    return drawn.to(like.device)
+def _normal(like: Tensor, rng: np.random.Generator) -> Tensor:
+    return torch.as_tensor(rng.standard_normal(tuple(like.shape)), dtype=like.dtype, device=like.device)

@@ -6,6 +6,7 @@ Shapes: N rows, A attributes, L latent attributes, K flags of their states.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, encode_table, fit_encoder
 from silosynth.encoders.private import fit_private
+from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import Event
 from silosynth.privacy.masks import Words
 from silosynth.privacy.mechanisms import noised_counts
@@ -98,7 +100,7 @@ class Silo(Party):
         part = config.dp.encoders / ask.silos
         self.encoders, rows, events = fit_private(
             self.table, self.schema, config.encoders, config.dp.epsilon * part, config.dp.delta * part,
-            streams.numpy(), target=config.dp.delta,
+            streams.noise(), target=config.dp.delta,
         )  # fmt: skip
         self._encode()
         return NoisedPrepared(max(1, rows), len(self.encoders), tuple(events))
@@ -115,7 +117,7 @@ class Silo(Party):
         """Group attributes by noised mutual information; make a latent attribute from each group's noised table."""
         config, events = self.config, list[Event]()
         sizes = latents.sizes_of(self.encoders, config.bins)
-        rng, draw = self.streams.child("groups").numpy(), self.streams.child("classes").torch()
+        rng, draw = self.streams.child("groups").noise(), self.streams.child("classes").torch()
         information = [[0.0] * len(sizes) for _ in sizes]
         for a, b in itertools.combinations(range(len(sizes)), 2):
             counted = self._table([a, b], sizes)
@@ -125,6 +127,7 @@ class Silo(Party):
         for group in latents.grouped(information, sizes, config.most, config.cells):
             noised = self._noised(self._table(group, sizes), ask.epsilon_groups, what, rng, events)
             self.latents.append(latents.latent(group, noised, config.states, config.fits, draw))
+        self._check([ask.epsilon_pairs if len(sizes) > 1 else 0.0, ask.epsilon_groups], events)
         states, one = tuple(one.states for one in self.latents), self.latents[0]
         first_S = torch.zeros(one.states, dtype=torch.float64).index_add_(0, one.state_C, one.share_C)
         return NoisedGrouped(states, first_S, tuple(events)) if config.dp.private else Grouped(states, first_S)
@@ -146,13 +149,14 @@ class Silo(Party):
 
     def _relate(self, ask: Relate) -> Message:
         """Tables of own pairs; and this silo's shares of those with others."""
-        events, rng = list[Event](), self.streams.child("tree").numpy()
+        events, rng = list[Event](), self.streams.child("tree").noise()
         states_NL, states = self._states(), [one.states for one in self.latents]
         what, own = f"tables of two latent attributes of {self.seat.name}", []
         for a, b in itertools.combinations(range(len(states)), 2):
             counted = latents.table(states_NL[:, [a, b]], [states[a], states[b]])
             own.append(self._noised(counted, ask.epsilon, what, rng, events))
         shares = tuple(self._share(other, ask.epsilon, rng, events) for other in ask.others)
+        self._check([ask.epsilon if own or shares else 0.0], events)
         if self.config.dp.private:
             return NoisedRelated(tuple(own), shares, tuple(events))
         return Related(tuple(own), shares)
@@ -187,6 +191,13 @@ class Silo(Party):
         if event is not None:
             events.append(replace(event, scope="all", joint=joint, target=self.config.dp.delta))
         return noised
+
+    def _check(self, epsilons: Sequence[float], events: Sequence[Event]) -> None:
+        """Refuse a message that costs more than the target by itself: the coordinator says how much noise there is."""
+        dp = self.config.dp
+        if dp.private and not (max(epsilons) < math.inf and spent(events, dp.delta).epsilon <= dp.epsilon):
+            rule = "A silo tells no tables that cost more than its target"
+            raise ProtocolError(rule, tuple(epsilons), f"It is epsilon {dp.epsilon:g} at delta {dp.delta:g}.")
 
     def _states(self) -> Tensor:
         """States (N, L) of the rows."""

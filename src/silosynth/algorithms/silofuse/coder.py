@@ -98,7 +98,7 @@ class Coder:
     def learn_encoders(self, config: CoderConfig, epsilon: float, delta: float, target: float) -> Learnt:
         """`fit_encoders` from noised counts, which also give the shares of levels; see `encoders.private.learn`."""
         self._check_table()
-        rng = self.streams.child("encoders").numpy()
+        rng = self.streams.child("encoders").noise()
         learnt = learn(self.table, self.schema, config.encoders, epsilon, delta, rng, target=target)
         self.config, self.encoders = config, learnt.encoders
         self._encode_rows()

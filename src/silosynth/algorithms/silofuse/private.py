@@ -14,9 +14,10 @@ latents standardised                   not in "release"; by the noised latents i
 =====================================  ==================================================================
 
 ``dp_mode`` = "upload" protects from the coordinator too. Every row's latents get Gaussian noise before they leave,
-once. The rows stand in a secret order that the silos agree on, filled up with empty ones to a noised number of slots,
-so that a row more or less changes one slot, by the norm of all silos' latents at most. What the coordinator does with
-them is its own business: it takes the noise's variance out of theirs, and trains as without.
+once. The rows lie in a noised number of slots, of which some are left empty: the order of all slots, empty ones too, is
+a secret that the silos agree on, so that a row more or less changes one slot, by the norm of all silos' latents at
+most. What the coordinator does with them is its own business: it takes the noise's variance out of theirs, and trains
+as without.
 
 ``dp_mode`` = "release" protects what is released, from outsiders. The coordinator reads latents of all rows as they
 are, and trains its model of them by DP-SGD. For the same epsilon there is far less noise.

@@ -1,4 +1,7 @@
-"""A silo's side of SiloFuse with differential privacy. What is said, and why: `private`."""
+"""A silo's side of SiloFuse with differential privacy. What is said, and why: `private`.
+
+Shapes: N rows, S slots, L latents of this silo.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from silosynth.algorithms.silofuse.coder import Coder
 from silosynth.algorithms.silofuse.private import (
@@ -92,7 +96,7 @@ class PrivateSide:
     def _slots(self) -> tuple[int, Event | None]:
         """A noised number that is below that of rows with the probability that its event is charged for."""
         epsilon, delta = self.dp.epsilon * _COUNT, self.dp.delta * _OVERFULL
-        rows, rng = torch.tensor([len(self.coder.table)]), self.streams.child("slots").numpy()
+        rows, rng = torch.tensor([len(self.coder.table)]), self.streams.child("slots").noise()
         found, event = noised_counts(rows, epsilon, "the number of rows, rounded up", rng)
         spare = math.ceil(-math.log(delta) / epsilon)
         charged = None if event is None else replace(event, delta=delta, scope="all", target=self.dp.delta)
@@ -124,10 +128,19 @@ class PrivateSide:
         z_NL, latter = self.coder.encode(), self.charge.latter
         if latter.scope == "release":
             return ClippedLatents(z_NL)
-        order = self.group.permutation(len(z_NL), "slots")
-        z_SL = z_NL.new_zeros(self.charge.slots, z_NL.shape[1])
-        held = order[: len(z_SL)]
-        z_SL[: len(held)] = z_NL[held]
+        z_SL = in_slots(z_NL, self.group.permutation(self.charge.slots, "slots"))
         deviation = latter.noise * math.sqrt(self.charge.latents)
-        told = noised({"z": z_SL}, deviation, self.streams.child("upload").torch())["z"]
+        told = noised({"z": z_SL}, deviation, self.streams.child("upload").noise())["z"]
         return NoisedLatents(told, (latter,))
+
+
+def in_slots(z_NL: Tensor, order_S: Tensor) -> Tensor:
+    """Latents in slots (S, L): row i in slot ``order_S[i]``, and the slots that are left over empty.
+
+    Rows and empty slots lie in one secret order of all slots, so that a row more or less changes one of them. Rows that
+    find no slot are left out; how likely that is, `PrivateSide._slots` has charged for.
+    """
+    place = order_S[: len(z_NL)]
+    z_SL = z_NL.new_zeros(len(order_S), z_NL.shape[1])
+    z_SL[place] = z_NL[: len(place)]
+    return z_SL

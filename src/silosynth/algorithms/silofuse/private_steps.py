@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -35,7 +36,7 @@ def train_coder(
     """One of ``parts`` equal parts of an autoencoder's steps; ``streams`` draw what is sampled, and the noise."""
     if coder.network.layout.empty:
         return
-    secret, config, network = streams.torch(coder.device), coder.config, coder.network
+    rng, draw, config, network = streams.noise(), streams.torch(coder.device), coder.config, coder.network
 
     def loss(parameters: dict[str, Tensor], levels: Tensor, scores: Tensor, noise: Tensor) -> Tensor:
         rows = levels[None], scores[None], noise[None], config.sigma, config.weight
@@ -43,10 +44,10 @@ def train_coder(
 
     network.train()
     while coder.learner.step < config.steps * (part + 1) // parts:
-        rows = poisson_mask(len(coder.levels), steps.rate, secret)
-        noise = torch.randn(int(rows.sum()), coder.latents, generator=secret, device=coder.device)
+        rows = poisson_mask(len(coder.levels), steps.rate, rng)
+        noise = torch.randn(int(rows.sum()), coder.latents, generator=draw, device=coder.device)
         batch = coder.levels[rows], coder.scores[rows], noise
-        descend(coder.learner, loss, batch, steps.noise, expected, clip, secret)
+        descend(coder.learner, loss, batch, steps.noise, expected, clip, rng)
     if part == parts - 1:
         coder.learner.settle()
         network.eval()
@@ -56,7 +57,7 @@ def train_latent(
     generator: LatentGenerator, x_NL: Tensor, goal: int, steps: Event, expected: float, clip: float, streams: Streams
 ) -> None:
     """Steps of the model of latents up to ``goal``. Every row draws its own time: others' must not depend on it."""
-    secret, config = streams.torch(generator.device), generator.config
+    rng, draw, config = streams.noise(), streams.torch(generator.device), generator.config
     path = generator.gaussian
 
     def loss(parameters: dict[str, Tensor], x: Tensor, noise: Tensor, at: Tensor) -> Tensor:
@@ -68,23 +69,23 @@ def train_latent(
         return path.loss(network, x[None], at[None], noise[None], None)
 
     while generator.learner.step < goal:
-        x = x_NL[poisson_mask(len(x_NL), steps.rate, secret)]
-        noise = torch.randn(x.shape, generator=secret, device=x.device)
+        x = x_NL[poisson_mask(len(x_NL), steps.rate, rng)]
+        noise = torch.randn(x.shape, generator=draw, device=x.device)
         if config.path == "flow":
-            rank = torch.rand(len(x), generator=secret, device=x.device)
+            rank = torch.rand(len(x), generator=draw, device=x.device)
             at = times(rank, config.time_mean, config.time_sd, config.left)
         else:
-            at = torch.randint(path.steps, (len(x),), generator=secret, device=x.device)
-        descend(generator.learner, loss, (x, noise, at), steps.noise, expected, clip, secret)
+            at = torch.randint(path.steps, (len(x),), generator=draw, device=x.device)
+        descend(generator.learner, loss, (x, noise, at), steps.noise, expected, clip, rng)
 
 
 def descend(
     learner: Learner, loss: Callable[..., Tensor], batch: tuple[Tensor, ...], noise: float, expected: float,
-    clip: float, secret: torch.Generator,
+    clip: float, rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """One step against the noised sum of clipped gradients, over the expected number of rows."""
     parameters = dict(learner.network.named_parameters())
     sums = clipped_gradients(loss, {name: p.detach() for name, p in parameters.items()}, clip, *batch)
-    for name, total in noised(sums, noise * clip, secret).items():
+    for name, total in noised(sums, noise * clip, rng).items():
         parameters[name].grad = total / expected
     learner.update()

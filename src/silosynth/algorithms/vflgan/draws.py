@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from silosynth.core.streams import keyed
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.dpsgd import poisson_mask
 
@@ -28,16 +29,13 @@ class Draws:
 
     def sample_of(self, step: int, rate: float) -> Tensor:
         """Row numbers (R,) of a critic step with differential privacy: each row by itself, with this probability."""
-        return poisson_mask(self.rows, rate, self._generator(f"rows {step}")).nonzero().flatten()
+        return poisson_mask(self.rows, rate, keyed(self.secret.key(f"rows {step}"))).nonzero().flatten()
 
     def noise(self, rows: int, width: int, context: str) -> Tensor:
         """z (B, Z), on the CPU whatever the silos' devices: it must be the same everywhere."""
-        return torch.randn(rows, width, generator=self._generator(f"z {context}"))
-
-    def _generator(self, context: str) -> torch.Generator:
-        return seeded(self.secret, context)
+        return torch.randn(rows, width, generator=seeded(self.secret, f"z {context}"))
 
 
 def seeded(secret: Group, context: str) -> torch.Generator:
-    """A generator that every silo of the group has, and nobody else."""
+    """A generator that every silo of the group has. It keeps 32 bits of the secret: for z and weights alone."""
     return torch.Generator().manual_seed(int.from_bytes(secret.key(context)[:8], "big") >> 1)

@@ -98,9 +98,14 @@ class Local:
             beside = self.fake[torch.randint(self.made, (len(self.real),), generator=draw, device=self.device)]
         mix = torch.rand(len(self.real), 1, generator=draw, device=self.device)
         self.between = beside[: len(self.real)] + mix * (self.real - beside[: len(self.real)])
-        self.features = self.critic.network.features(torch.cat([self.fake, self.real]))
-        fake, real = self.features.detach().cpu().split([len(self.fake), len(self.real)])
-        return fake, real
+        critic = self.critic.network
+        if self.budget is None:
+            self.features = critic.features(torch.cat([self.fake, self.real]))
+            fake, real = self.features.detach().cpu().split([len(self.fake), len(self.real)])
+            return fake, real
+        self.features = critic.features(self.fake)  # alone: a real one that is not finite would reach their gradient
+        with torch.no_grad():
+            return self.features.detach().cpu(), critic.features(self.real).cpu()
 
     def descend_critic(self, fake_BW: Tensor, real_RW: Tensor) -> None:
         """Update D_i by its own loss and by D_s' slopes in its features (equations (14) to (16))."""
@@ -111,7 +116,7 @@ class Local:
             loss = self.real_loss(self.real, self.between, real_RW, of_real).mean()
             (loss + fake_loss(self.critic.network, of_fake, fake_BW)).backward()
         else:
-            fake_loss(self.critic.network, self.features[: self.made], fake_BW).backward()
+            fake_loss(self.critic.network, self.features, fake_BW).backward()
             self._add_private(real_RW, self.budget)
         if self.config.unsound:
             self._noise_first_layer()
@@ -131,8 +136,8 @@ class Local:
 
     def _add_private(self, real_RW: Tensor, budget: Budget) -> None:
         sums = self.clipped_gradient(real_RW)
-        draw = self.streams.child("privacy", self.critic_steps).torch(self.device)
-        sums = noised(sums, budget.noise * self.config.dp.clip, draw)
+        rng = self.streams.child("privacy", self.critic_steps).noise()
+        sums = noised(sums, budget.noise * self.config.dp.clip, rng)
         for name, parameter in self.real_loss.named_parameters():
             share = sums[name] / budget.expected
             parameter.grad = share if parameter.grad is None else parameter.grad + share

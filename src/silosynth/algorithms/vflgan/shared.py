@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -49,7 +50,7 @@ class Shared:
             (of_fake + self.real_loss(real_RW, between).mean()).backward()
         else:
             of_fake.backward()
-            self._add_private(real_RW, between, self.budget, draw)
+            self._add_private(real_RW, between, self.budget, self.streams.child("privacy", step).noise())
         self.critic.step()
         return self.config.lambda1 * slopes[0], self.config.lambda1 * slopes[1]
 
@@ -81,8 +82,8 @@ class Shared:
         mix = torch.rand(len(real_RW), 1, generator=draw, device=self.device)
         return beside + mix * (real_RW - beside)
 
-    def _add_private(self, real_RW: Tensor, between_RW: Tensor, budget: Budget, draw: torch.Generator) -> None:
-        sums = noised(self.clipped_gradient(real_RW, between_RW), budget.noise * self.config.dp.clip, draw)
+    def _add_private(self, real_RW: Tensor, between_RW: Tensor, budget: Budget, rng: np.random.Generator) -> None:
+        sums = noised(self.clipped_gradient(real_RW, between_RW), budget.noise * self.config.dp.clip, rng)
         for name, parameter in self.real_loss.named_parameters():
             share = sums[name] / budget.expected
             parameter.grad = share if parameter.grad is None else parameter.grad + share

@@ -138,14 +138,14 @@ class Silo(Party):
 
     def _fit_encoders(self) -> int:
         """The number of rows; with differential privacy a noised one."""
-        rng, dp = self.streams.child("encoders").numpy(), self.config.dp
+        streams, dp = self.streams.child("encoders"), self.config.dp
         if dp.private:
-            share = dp.encoders / self.silos
+            share, rng = dp.encoders / self.silos, streams.noise()
             about = self.table, self.schema, self.config.encoders, share * dp.epsilon, share * dp.delta, rng
             self.encoders, rows, self.events = fit_private(*about, target=dp.delta)
             return rows
         fit = fit_standard_encoder if self.config.numbers == "standard" else fit_encoder
-        columns = self.table.columns
+        columns, rng = self.table.columns, streams.numpy()
         self.encoders = tuple(fit(column, self.schema[column.name], self.config.encoders, rng) for column in columns)
         return len(self.table)
 

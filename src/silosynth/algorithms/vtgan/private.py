@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
@@ -135,8 +136,8 @@ def critic_step(
     clip = block_clips(config.dp.clip, len(roster) + 1)[-1]
     loss = top_loss(critic, config.penalty)
     sums = clipped_gradients(loss, parameters(critic), clip, fake_RW, real_RW, mix_R)
-    secret = streams.child("noise", step).torch(tops.device)
-    descend(tops.of_critic, critic, noised(sums, event.noise * config.dp.clip, secret), expected)
+    rng = streams.child("noise", step).noise()
+    descend(tops.of_critic, critic, noised(sums, event.noise * config.dp.clip, rng), expected)
     fakes, reals = (tops.features(part) for part in slopes)
     ends = zip(roster, fakes, reals, strict=True)
     yield roster.each({party: DescendPrivately(fake, real, pairs_R.cpu()) for party, fake, real in ends})
@@ -191,12 +192,12 @@ def descend(trainee: Trainee[Any], network: nn.Module, sums: dict[str, Tensor], 
 
 def descend_bottom(
     trainee: Trainee[CriticPart], orthonormal: bool, rows: tuple[Tensor, ...], clip: float, deviation: float,
-    expected: float, secret: torch.Generator,
+    expected: float, rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """A silo's part of a critic step."""
     critic = trainee.network
     sums = clipped_gradients(bottom_loss(critic), parameters(critic), clip, *rows)
-    descend(trainee, critic, noised(sums, deviation, secret), expected)
+    descend(trainee, critic, noised(sums, deviation, rng), expected)
     if orthonormal:
         orthonormalise(critic)
 

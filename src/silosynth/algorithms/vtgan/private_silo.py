@@ -20,6 +20,7 @@ from silosynth.algorithms.vtgan.private import (
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import keyed
 from silosynth.encoders.column import Encoder
 from silosynth.encoders.private import fit_private
 from silosynth.privacy.accounting import spent
@@ -44,7 +45,7 @@ class PrivateSide:
     def encode(self) -> tuple[tuple[Encoder, ...], EncodedPrivately]:
         """Learn encoders by this silo's part of the budget."""
         silo, dp = self.silo, self.silo.config.dp
-        share, rng = dp.encoders / len(silo.silos), silo.streams.child("encoders").numpy()
+        share, rng = dp.encoders / len(silo.silos), silo.streams.child("encoders").noise()
         config, delta = silo.config.encoders, dp.delta
         encoders, rows, self.events = fit_private(
             silo.table, silo.schema, config, dp.epsilon * share, delta * share, rng, target=delta
@@ -73,10 +74,10 @@ class PrivateSide:
         (step, fake, real), self.open, self.taken = self.open, None, self.taken + 1
         rows = fake[ask.pairs_R.to(silo.device)], real, ask.fake_RW.to(silo.device), ask.real_RW.to(silo.device)
         dp, bottoms = silo.config.dp, silo.bottoms
-        clip, secret = block_clips(dp.clip, len(silo.silos) + 1)[0], self.streams.child("noise", step)
+        clip, rng = block_clips(dp.clip, len(silo.silos) + 1)[0], self.streams.child("noise", step).noise()
         descend_bottom(
             bottoms.critic, bottoms.orthonormal, rows, clip, charge.event.noise * dp.clip,
-            charge.event.rate * charge.rows, secret.torch(silo.device),
+            charge.event.rate * charge.rows, rng,
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -108,8 +109,8 @@ class PrivateSide:
     @torch.no_grad()
     def _criticise(self, ask: CriticisePrivately) -> Features:
         charge, silo = self._charged(), self.silo
-        seed = int.from_bytes(silo.secret.key(f"rows of step {ask.step}")[:8], "big") >> 1
-        rows = poisson_mask(len(silo.table), charge.event.rate, torch.Generator().manual_seed(seed)).to(silo.device)
+        rng = keyed(silo.secret.key(f"rows of step {ask.step}"))
+        rows = poisson_mask(len(silo.table), charge.event.rate, rng).to(silo.device)
         fake = silo.bottoms.made(ask.step, ask.slice_BF, 0)
         real = silo.shape.vectors(silo.levels[rows], silo.scores[rows])
         self.open, critic = (ask.step, fake, real), silo.bottoms.critic.network
