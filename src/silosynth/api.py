@@ -70,7 +70,8 @@ def fit(
     """
     entry, where = algorithm(algorithm_name), resolve_device(device)
     config = _checked(entry, federation, preset, options, runtime, limit)
-    secret, drawn = seed is None and getattr(config, "dp", Target()).private, whole_number("A seed", 0 if seed is None else seed)
+    secret = seed is None and getattr(config, "dp", Target()).private
+    drawn = whole_number("A seed", 0 if seed is None else seed)
     mark = fingerprint(algorithm_name, config, federation, drawn, threads, where)
     if secret:
         drawn, mark = secret_run(_secret(folder, resume), mark)
