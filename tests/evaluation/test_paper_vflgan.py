@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
@@ -16,12 +17,11 @@ from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.paper_vflgan import (
     figures,
     frechet,
-    gaussian_frechet,
     inception_score,
     table_frechet,
-    vflgan_scores,
+    usefulness,
 )
-from silosynth.evaluation.scores import Score, Skipped
+from silosynth.models.vflgan import gaussian_frechet
 
 needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
 
@@ -47,7 +47,8 @@ def test_frechet_is_the_formula(seed: int, width: int):
 def test_frechet_of_diagonal_gaussians_is_that_of_their_means_and_deviations(parts: list[tuple[float, ...]]):
     m, n, v, w = np.array(parts).T
     expected = ((m - n) ** 2).sum() + ((np.sqrt(v) - np.sqrt(w)) ** 2).sum()
-    assert gaussian_frechet(m, np.diag(v), n, np.diag(w)) == pytest.approx(expected, abs=1e-9)
+    moments = (torch.from_numpy(each) for each in (m, np.diag(v), n, np.diag(w)))
+    assert gaussian_frechet(*moments) == pytest.approx(expected, abs=1e-9)
 
 
 def test_frechet_of_columns_that_depend_on_each_other_is_finite_and_zero_for_the_same_rows():
@@ -96,17 +97,13 @@ def test_integers_are_numbers_but_for_categories():
     assert found["trtr f1"] < 1  # classes for the forests all the same
 
 
-def test_scores_stand_beside_the_hold_out_and_say_why_they_are_absent(people: Callable[..., pd.DataFrame]):
-    coded = code_tables({"train": people(100, 1), "holdout": people(80, 2), "synthetic": people(100, 3)})
-    train, holdout, synthetic = coded.values()
-    distance, total = vflgan_scores(train, holdout, synthetic, 3)
-    assert isinstance(distance, Score) and isinstance(total, Score)
-    assert distance.floor == pytest.approx(table_frechet(train, holdout))
-    assert total.floor is not None and 0 < total.value < 6
-    absent = vflgan_scores(train, None, synthetic.take(np.arange(5)), 3)[1]
-    assert isinstance(absent, Skipped) and "20 rows" in absent.why
-    absent = vflgan_scores(train, None, synthetic, 1)[1]
-    assert isinstance(absent, Skipped) and "category" in absent.why
+def test_forests_refuse_tables_that_are_too_small_and_targets_that_are_no_category(people: Callable[..., pd.DataFrame]):
+    coded = code_tables({"train": people(100, 1), "synthetic": people(100, 3)})
+    train, synthetic = coded.values()
+    with pytest.raises(DataError, match="20 rows"):
+        usefulness(train, synthetic.take(np.arange(5)), 3)
+    with pytest.raises(DataError, match="category"):
+        usefulness(train, synthetic, 1)
 
 
 def test_the_inception_score_counts_classes():

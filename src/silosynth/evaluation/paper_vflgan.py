@@ -27,20 +27,21 @@ Shapes: N rows, W width of an encoded row, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from silosynth.core.errors import DataError
 from silosynth.evaluation.coding import Coded, Ints, check_target, code_tables, standardised
-from silosynth.evaluation.scores import Floats, Score, Skipped
+from silosynth.evaluation.scores import Floats
+from silosynth.models.vflgan import frechet_distance
 
 Protocol = Literal["splits", "folds"]
 SPLITS = 10
@@ -98,25 +99,7 @@ def frechet(real_NW: Floats, synthetic_NW: Floats) -> float:
             raise DataError(
                 "A Fréchet distance is between two or more rows of finite numbers, as wide as the others", rows.shape
             )
-    a, b = (np.asarray(rows, np.float64) for rows in (real_NW, synthetic_NW))
-    return gaussian_frechet(a.mean(axis=0), _covariance(a), b.mean(axis=0), _covariance(b))
-
-
-def gaussian_frechet(mean_W: Floats, cov_WW: Floats, other_W: Floats, other_WW: Floats) -> float:
-    """Squared Wasserstein-2 distance of two Gaussians."""
-    cross = np.linalg.norm(_root(cov_WW) @ _root(other_WW), "nuc")
-    apart = float(((mean_W - other_W) ** 2).sum())
-    return max(0.0, apart + float(np.trace(cov_WW) + np.trace(other_WW) - 2 * cross))
-
-
-def _covariance(rows_NW: Floats) -> Floats:
-    return np.atleast_2d(np.cov(rows_NW, rowvar=False))
-
-
-def _root(cov_WW: Floats) -> Floats:
-    """The positive semi-definite root of a symmetric matrix; what rounding left below zero counts as zero."""
-    values, vectors = np.linalg.eigh(cov_WW)
-    return np.asarray((vectors * np.sqrt(values.clip(min=0))) @ vectors.T)
+    return frechet_distance(torch.from_numpy(real_NW), torch.from_numpy(synthetic_NW))
 
 
 def table_frechet(real: Coded, synthetic: Coded) -> float:
@@ -217,44 +200,6 @@ def _coded(real: pd.DataFrame, synthetic: pd.DataFrame, categories: Collection[s
     kinds: dict[Any, Any] = {c: "category" if c in categories else "float64" for c in {*categories, *whole}}
     coded = code_tables({"training": real.astype(kinds), "synthetic": synthetic.astype(kinds)})
     return coded["training"], coded["synthetic"]
-
-
-def vflgan_scores(
-    train: Coded, holdout: Coded | None, synthetic: Coded, target: int | None, protocol: Protocol = "splits"
-) -> list[Score | Skipped]:
-    """Both as scores, beside the same figures of the hold-out rows in the synthetic ones' place."""
-
-    def total(table: Coded) -> float:
-        return usefulness(train, table, -1 if target is None else target, protocol).total_difference
-
-    text = "How far two bell curves, fitted to the real and the synthetic rows with all columns, are apart; 0 is best."
-    found = [
-        _score("vflgan_frechet", "Fréchet distance (VFLGAN)", "fidelity", text, partial(table_frechet, train), holdout,
-               synthetic)
-    ]  # fmt: skip
-    if target is None:
-        return [*found, Skipped("vflgan_total_difference", "no target column was given")]
-    text = (
-        "How much a forest's accuracy and F1 change where it learns from, or is tested on, synthetic rows; 0 is best."
-    )
-    score = _score("vflgan_total_difference", "Total difference (VFLGAN)", "utility", text, total, holdout, synthetic)
-    return [*found, score]
-
-
-def _score(
-    name: str, label: str, group: str, text: str, figure: Callable[[Coded], float], holdout: Coded | None,
-    synthetic: Coded,
-) -> Score | Skipped:  # fmt: skip
-    try:
-        value, floor = figure(synthetic), None if holdout is None else figure(holdout)
-    except DataError as error:
-        return Skipped(name, error.rule)
-    note = "no hold-out rows were given" if holdout is None else "hold-out rows in the synthetic ones' place"
-    return Score(
-        name=name, label=label, group=group, value=value, floor=floor, floor_note=note, low=None, high=None,
-        unit="score", better="lower", ideal=0.0, n=len(synthetic), explanation=text,
-        method="no interval: nothing is drawn again",
-    )  # fmt: skip
 
 
 def inception_score(probability_NC: Floats) -> float:

@@ -155,12 +155,20 @@ def fake_loss(critic: LocalCritic, f_BW: Tensor, pull_BW: Tensor) -> Tensor:
 
 def frechet_distance(real_NI: Tensor, fake_NI: Tensor) -> float:
     """Between normal distributions with the means and covariances of both (VFLGAN, equation (23))."""
-    means, covariances, roots = [], [], []
-    for x_NI in (real_NI.double(), fake_NI.double()):
-        means.append(x_NI.mean(0))
-        covariances.append(torch.cov(x_NI.T).reshape(x_NI.shape[1], -1))
-        values, vectors = torch.linalg.eigh(covariances[-1])
-        roots.append((vectors * values.clamp(min=0).sqrt()) @ vectors.T)
-    cross = torch.linalg.svdvals(roots[0] @ roots[1]).sum()  # the trace of (V V~)^(1/2)
-    distance = (means[0] - means[1]).square().sum() + covariances[0].trace() + covariances[1].trace() - 2 * cross
+    tables = real_NI.double(), fake_NI.double()
+    moments = [(x_NI.mean(0), torch.cov(x_NI.T).reshape(x_NI.shape[1], -1)) for x_NI in tables]
+    return gaussian_frechet(*moments[0], *moments[1])
+
+
+def gaussian_frechet(mean_I: Tensor, cov_II: Tensor, other_I: Tensor, other_II: Tensor) -> float:
+    """Squared Wasserstein-2 distance of two normal distributions."""
+    cross = torch.linalg.svdvals(_root(cov_II) @ _root(other_II)).sum()  # the trace of (V V~)^(1/2)
+    distance = (mean_I - other_I).square().sum() + cov_II.trace() + other_II.trace() - 2 * cross
     return float(distance.clamp(min=0))
+
+
+def _root(cov_II: Tensor) -> Tensor:
+    """The positive semi-definite root of a symmetric matrix; what rounding left below zero counts as zero."""
+    values, vectors = torch.linalg.eigh(cov_II)
+    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    return root
