@@ -65,7 +65,8 @@ def render(audit: Audit) -> str:
     from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    about = ", ".join(f"{name}: {value}" for name, value in audit.about.items())
+    facts = {**audit.about, "attacks": ", ".join(audit.about.get("attacks", ()))}
+    about = " · ".join(f"{name}: {value}" for name, value in facts.items())
     cards = [
         {
             "score": found.score, "value": number(found.score, found.score.value), "interval": interval(found.score),
