@@ -23,11 +23,11 @@ import torch
 from silosynth.core.conversation import Party, State
 from silosynth.core.messages import Message
 from silosynth.runtime.certificates import Certificates
-from silosynth.runtime.frames import PIECE
 from silosynth.runtime.kit import open_kit
-from silosynth.runtime.stream import OPTIONS
 
 METHOD = "/bare.Stream/Talk"
+PIECE = 2 << 20  # bytes of one gRPC message
+OPTIONS = (("grpc.max_send_message_length", 2 * PIECE), ("grpc.max_receive_message_length", 2 * PIECE))
 ROWS, WIDTH = 500, 128
 CHUNK = 1 << 18  # bytes that the line reads at once
 

@@ -4,7 +4,7 @@
     python benchmarks/exchanges.py --quick --dry   # a first look; keeps no results
 
 One exchange: the coordinator sends 500 × 128 float32 (256 KB) to both silos and gets as much from each. "stream" is
-what `runtime="processes"` uses: messages, encoded and decoded, over gRPC with mTLS, each silo a process. "bare gRPC"
+what `runtime="processes"` uses: messages, encoded and decoded, over mTLS, each silo a process. "bare gRPC"
 carries bytes of the same size over a bidirectional stream with mTLS and nothing of ours: what is left to gain. All take
 turns, in one run; read ratios. "latents" is a silo's one reply of 50 MB.
 
@@ -32,17 +32,15 @@ from unittest.mock import patch
 import common
 import grpc
 import torch
-from exchange_sides import METHOD, ROWS, WIDTH, Answering, Ask, Block, received
+from exchange_sides import METHOD, OPTIONS, PIECE, ROWS, WIDTH, Answering, Ask, Block, received
 
 import silosynth as ss
 from silosynth.core.roster import Roster
 from silosynth.data.partition import in_order
 from silosynth.runtime.certificates import Authority
-from silosynth.runtime.frames import PIECE
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.link import Link
 from silosynth.runtime.processes import Processes
-from silosynth.runtime.stream import OPTIONS
 
 ROSTER = Roster(("bank", "clinic"))
 SIDES = [sys.executable, str(Path(__file__).with_name("exchange_sides.py"))]

@@ -3,7 +3,7 @@
 An input of the fuzzer is one byte that says which reader it is for, and what that reader is given:
 
 0  a message (`wire.decode`, all types)            3  a state in a file, with its checksum put right
-1  a message of few allowed types                  4  pieces of frames: each 3 bytes of length, then the piece
+1  a message of few allowed types                  4  frames of a stream, one after the other
 2  a state in a file (`wire.unpack`)               5  an envelope, as a message, that is then opened
 """
 
@@ -26,11 +26,11 @@ from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Struct, all_structs, fields_of
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Envelope, seats
-from silosynth.runtime.frames import ASK, REPLY, Frame, Joiner
+from silosynth.runtime.frames import ASK, REPLY, Frame, from_whole, read_frame
 from silosynth.runtime.tree import DTYPES
 from silosynth.runtime.wire import MAGIC, decode, encode, pack, unpack
 
-MESSAGE, ALLOWED, STATE, CHECKED, PIECES, SEALED = range(6)
+MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED = range(6)
 _HEAD = len(MAGIC) + 16  # of a file
 _SEATS = seats(("bank", "clinic"), Streams(5))
 KINDS = {name: kind for name, kind in sorted(all_structs().items()) if kind.__module__.startswith("silosynth.")}
@@ -78,20 +78,17 @@ def _checked(body: bytes) -> None:
     _state(checked(body))
 
 
-def _pieces(body: bytes) -> None:
-    joiner, at = Joiner(), 0
+def _frames(body: bytes) -> None:
+    at = 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        at += size
+        return body[at - size : at]
+
     while at < len(body):
-        end = at + 3 + int.from_bytes(body[at : at + 3], "little")
-        frame = joiner.add(body[at + 3 : end])
-        if frame is not None:
-            _same_frame(frame)
-        at = end
-
-
-def _same_frame(frame: Frame) -> None:
-    joiner = Joiner()
-    *_, last = [joiner.add(piece) for piece in frame.pieces()]
-    assert last == frame
+        frame = read_frame(take)
+        assert from_whole(frame.whole()) == frame
 
 
 def _sealed(body: bytes) -> None:
@@ -100,7 +97,7 @@ def _sealed(body: bytes) -> None:
         assert _SEATS["clinic"].open(envelope, "a purpose, step 3") == b"a secret"
 
 
-_READERS: tuple[Callable[[bytes], None], ...] = (_message, _allowed, _state, _checked, _pieces, _sealed)
+_READERS: tuple[Callable[[bytes], None], ...] = (_message, _allowed, _state, _checked, _frames, _sealed)
 
 
 # Valid inputs.
@@ -116,19 +113,10 @@ def seeds(rng: random.Random) -> list[bytes]:
     return [
         *(bytes([which]) + blob for which in (MESSAGE, ALLOWED) for blob in blobs),
         *(bytes([which]) + state for which in (STATE, CHECKED) for state in states),
-        *(bytes([PIECES]) + in_pieces(frame, 1000) for frame in frames),
+        bytes([FRAMES]) + b"".join(frame.whole() for frame in frames[:3]),
+        *(bytes([FRAMES]) + frame.whole() for frame in frames),
         bytes([SEALED]) + encode(envelope),
     ]
-
-
-def in_pieces(frame: Frame, size: int) -> bytes:
-    """A frame as the fuzzer writes it: in pieces of ``size`` bytes at most."""
-    (first, *_) = Frame(frame.kind, frame.job, frame.step, frame.sender).pieces()
-    first = first.replace(b'"size":0', b'"size":%d' % len(frame.body)) + frame.body[:size]
-    head = (len(first) - 5 - len(frame.body[:size])).to_bytes(4, "little")
-    rest = [b"\x02" + frame.body[at : at + size] for at in range(size, len(frame.body), size)]
-    pieces = [first[:1] + head + first[5:], *rest]
-    return b"".join(len(piece).to_bytes(3, "little") + piece for piece in pieces)
 
 
 def checked(body: bytes) -> bytes:

@@ -7,28 +7,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silosynth.core.errors import MessageError
-from silosynth.runtime import frames as module
-from silosynth.runtime.frames import ASK, LARGEST, PIECE, REPLY, Frame, Joiner
+from silosynth.runtime.frames import ASK, DONE, LARGEST, REPLY, Frame, from_whole, read_frame
+
+KINDS = st.sampled_from([ASK, REPLY, DONE])
 
 
-def joined(pieces: list[bytes]) -> list[Frame]:
-    joiner = Joiner()
-    return [frame for piece in pieces if (frame := joiner.add(piece)) is not None]
+def read(data: bytes) -> list[Frame]:
+    """All frames of a stream of bytes."""
+    at, frames = 0, []
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        at += size
+        return data[at - size : at]
+
+    while at < len(data):
+        frames.append(read_frame(take))
+    return frames
 
 
 @settings(max_examples=50)
-@given(st.lists(st.builds(Frame, st.sampled_from([ASK, REPLY]), st.text(), st.integers(0), st.text(), st.binary())))
+@given(st.lists(st.builds(Frame, KINDS, st.text(), st.integers(0), st.text(), st.binary())))
 def test_frames_come_back_one_after_the_other(frames: list[Frame]) -> None:
-    assert joined([piece for frame in frames for piece in frame.pieces()]) == frames
-
-
-@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1])
-def test_large_frames_travel_in_pieces(size: int) -> None:
-    frame = Frame(ASK, "job", 3, "bank", bytes(size))
-    pieces = list(frame.pieces())
-    assert len(pieces) == max(1, -(-size // PIECE))
-    assert max(map(len, pieces)) < PIECE + 1000 < 4 << 20
-    assert joined(pieces) == [frame]
+    assert read(b"".join(frame.whole() for frame in frames)) == frames
+    assert [from_whole(frame.whole()) for frame in frames] == frames
 
 
 def head(**changes: object) -> bytes:
@@ -38,34 +40,27 @@ def head(**changes: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    "data",
     [
-        [b""],
-        [b"\x02ab"],
-        [b"\x03"],
-        [b"\x01\xff\xff\xff\xff{}"],
-        [b"\x01\x02\x00\x00\x00[]"],
-        [head() + b"abc"],
-        [head() + b"a", head() + b"a"],
-        [head() + b"a", b"\x02"],
-        [head() + b"a", b"\x02bc"],
-        [head(kind="shout")],
-        [head(size=-1)],
-        [head(size=LARGEST + 1)],
-        [head(size="2")],
-        [head(step=True)],
-        [head(step=None)],
-        [head(extra=1)],
+        b"",
+        b"\x01",
+        b"\x02ab",
+        b"\x03\x02\x00\x00\x00{}",
+        b"\x01\xff\xff\xff\xff{}",
+        b"\x01\x02\x00\x00\x00[]",
+        head() + b"abc",
+        head() + b"a",
+        head(kind="shout") + b"ab",
+        head(size=-1),
+        head(size=LARGEST + 1),
+        head(size=LARGEST) + b"ab",
+        head(size="2") + b"ab",
+        head(step=True) + b"ab",
+        head(step=None) + b"ab",
+        head(extra=1) + b"ab",
     ],
 )
-def test_pieces_that_do_not_fit_are_refused(pieces: list[bytes]) -> None:
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(MessageError) as caught:
-        joined(pieces)
+        from_whole(data)
     assert caught.value.remedy
-
-
-def test_an_unfinished_frame_is_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE", 10)
-    pieces = list(Frame(ASK, "job", 1, "bank", bytes(35)).pieces())
-    assert len(pieces) == 4
-    assert joined(pieces[:-1]) == []

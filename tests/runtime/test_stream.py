@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import stat
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 import torch
 
@@ -19,10 +21,11 @@ from silosynth.core.errors import DataError, MessageError, PartyLostError, Proto
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import Roster
 from silosynth.runtime.certificates import Authority, Certificates
-from silosynth.runtime.frames import PIECE, REPLY, Frame
+from silosynth.runtime.frames import HELLO, LARGEST, REPLY, WELCOME, Frame
 from silosynth.runtime.remote import Remote
 from silosynth.runtime.serving import serve_party
-from silosynth.runtime.stream import METHOD, SERVICE, StreamHub
+from silosynth.runtime.stream import StreamHub
+from silosynth.runtime.tls import Connection, context
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,12 @@ def connect(hub: StreamHub, tmp_path: Path) -> Iterator[Callable[..., Guest]]:
         assert not guest.is_alive()
 
 
+def plain(hub: StreamHub) -> socket.socket:
+    """A connection without TLS, yet."""
+    host, _, port = hub.address.rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
 def linked(hub: StreamHub, **options: Any) -> Remote:
     hub.wait_for_all(20, alive)
     link = Remote(Roster(("bank",)), hub, **options)
@@ -114,11 +123,11 @@ def linked(hub: StreamHub, **options: Any) -> Remote:
     return link
 
 
-def test_frames_larger_than_four_megabytes_travel(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_large_frames_travel(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     connect(Echo())
     block = Block(torch.randn(400_000, 8, generator=torch.Generator().manual_seed(1)))
     got = linked(hub).exchange(1, {"bank": block})["bank"]
-    assert got.sent == got.received > 12_000_000 > 4 * PIECE
+    assert got.sent == got.received > 12_000_000
     assert torch.equal(got.reply.z_NL, block.z_NL)  # type: ignore[attr-defined]
 
 
@@ -198,12 +207,35 @@ def test_a_partys_certificate_does_not_make_a_coordinator(connect: Callable[...,
 
 
 def test_no_certificate_no_stream(hub: StreamHub) -> None:
-    bare = Certificates(AUTHORITY.party("bank").authority, b"", b"")
-    credentials = grpc.ssl_channel_credentials(bare.authority)
-    with grpc.secure_channel(hub.address, credentials) as channel:
-        call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
-        with pytest.raises(grpc.RpcError):
-            next(call(iter([])))
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.check_hostname = False
+    bare.load_verify_locations(cadata=AUTHORITY.party("bank").authority.decode())
+    connection = Connection(plain(hub), bare, server=False, patience=3.0)
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+        connection.receive()
+    connection.close()
+
+
+def test_old_tls_is_refused(hub: StreamHub) -> None:
+    old = context(AUTHORITY.party("bank"), server=False)
+    old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+        Connection(plain(hub), old, server=False, patience=3.0)
+
+
+def test_who_says_nothing_keeps_nobody_out(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+    silent = [plain(hub) for _ in range(30)]
+    for one in silent[20:]:
+        one.close()
+    time.sleep(0.3)
+    for one in silent[:10]:
+        one.close()
+    echo = Echo()
+    connect(echo, patience=10.0)
+    linked(hub).exchange(1, {"bank": Done()})
+    assert echo.answered == 1
+    for one in silent[10:]:
+        one.close()
 
 
 def test_a_second_party_of_the_same_name_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:
@@ -224,17 +256,30 @@ def test_frames_are_signed_with_the_name_in_the_certificate(hub: StreamHub, conn
         linked(hub).exchange(1, {"bank": Done()})
 
 
-@pytest.mark.parametrize("piece", [b"garbage", next(Frame(REPLY, "other", 1, "bank").pieces())])
-def test_garbage_and_unasked_answers_are_told(hub: StreamHub, piece: bytes) -> None:
-    certificates = AUTHORITY.party("bank")
-    credentials = grpc.ssl_channel_credentials(certificates.authority, certificates.key, certificates.certificate)
-    with grpc.secure_channel(hub.address, credentials) as channel:
-        talk: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
-        heard = talk(iter([piece]))
-        next(heard)
-        with pytest.raises(MessageError):
-            Remote(Roster(("bank",)), hub).exchange(1, {"bank": Done()})
-        heard.cancel()
+@pytest.mark.parametrize("said", [b"garbage!", Frame(REPLY, "other", 1, "bank").whole()])
+def test_garbage_and_unasked_answers_are_told(hub: StreamHub, said: bytes) -> None:
+    tls = context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
+    tls.sendall(Frame(HELLO, "", 0, "bank").whole())
+    assert WELCOME.encode() in tls.recv(100)
+    tls.sendall(said)
+    with pytest.raises(MessageError):
+        Remote(Roster(("bank",)), hub).exchange(1, {"bank": Done()})
+    tls.close()
+
+
+def test_memory_grows_with_what_comes_not_with_what_is_announced(hub: StreamHub) -> None:
+    tls = context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
+    tls.sendall(Frame(HELLO, "", 0, "bank").whole())
+    assert WELCOME.encode() in tls.recv(100)
+    head = Frame(REPLY, "", 1, "bank").front()[5:].replace(b'"size":0', b'"size":%d' % LARGEST)
+    tracemalloc.start()
+    tls.sendall(b"\x01" + len(head).to_bytes(4, "little") + head)
+    tls.sendall(bytes(1_000_000))
+    time.sleep(0.5)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert hub._seats["bank"].fault is None and 1_000_000 <= held < 8_000_000
+    tls.close()
 
 
 def test_checkpoints_go_beside_the_messages(hub: StreamHub, connect: Callable[..., Guest], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from silosynth.core.errors import SilosynthError
@@ -41,11 +40,6 @@ class Stream:
 
     def __init__(self) -> None:
         self.outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-
-    def pieces(self) -> Iterator[bytes]:
-        """Pieces of the frames to be sent, until the stream is to end."""
-        while (frame := self.outbox.get()) is not None:
-            yield from frame.pieces()
 
 
 class Seat:

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import socket
+import ssl
 import sys
 import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
-
-import grpc
 
 from silosynth.core.conversation import Party
-from silosynth.core.errors import MessageError, ProtocolError, SilosynthError
+from silosynth.core.errors import ProtocolError, SilosynthError
+from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.desk import Desk, PartyFailure
 from silosynth.runtime.frames import (
     ASK,
+    BUSY,
     BYE,
     CRASHED,
     DONE,
+    HELLO,
     REFUSED,
     REPLY,
     RESTORE,
     SAVE,
     WELCOME,
     Frame,
-    Joiner,
     described,
 )
-from silosynth.runtime.stream import ATTEMPT, METHOD, OPTIONS, SERVICE
+from silosynth.runtime.tls import HANDSHAKE, Connection, context
 
 EXIT_LOST = 75  # what a process that gave up waiting for its coordinator exits with ("temporary failure")
-_FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+_REMEDY = "Check this party's certificate, and which job it is for."
 _PAUSE = 0.2  # seconds between two attempts to dial
 _LINGER = 2.0  # seconds that a computation has to come back by itself once the coordinator is lost
 
@@ -70,11 +72,10 @@ def serve_party(
 def serve_desk(desk: Desk, *, address: str, certs: Certificates | Path, patience: float, attempt: str = "") -> None:
     """The same for a desk; ``attempt`` as in `StreamHub`."""
     certificates = certs if isinstance(certs, Certificates) else Certificates.read(certs)
-    line = _Line(address, certificates, patience, attempt)
+    line = _Line(desk.name, address, certificates, patience, attempt)
     try:
         while (frame := line.receive()).kind != BYE:
-            if frame.kind != WELCOME:
-                line.send(handle(desk, frame))
+            line.send(handle(desk, frame))
     finally:
         line.close()
 
@@ -111,17 +112,15 @@ def _place(error: BaseException) -> str:
 
 
 class _Line:
-    """The connection, redialled when it breaks; reads in a thread of its own."""
+    """The way to the coordinator, dialled again when it breaks; listens in a thread of its own."""
 
-    def __init__(self, address: str, certificates: Certificates, patience: float, attempt: str) -> None:
-        self._address, self._patience, self._attempt = address, patience, attempt
-        self._credentials = grpc.ssl_channel_credentials(
-            certificates.authority, certificates.key, certificates.certificate
-        )
+    def __init__(self, name: str, address: str, certificates: Certificates, patience: float, attempt: str) -> None:
+        self._address, self._patience = address, patience
+        self._hello = Frame(HELLO, attempt, 0, name)
+        self._demands = context(certificates, server=False)
         self._parent = os.getppid()
         self._inbox: queue.SimpleQueue[Frame | SilosynthError] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel: grpc.Channel | None = None
+        self._connection: Connection | None = None
         self._closed = threading.Event()
         self._contact = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True, name="silosynth-line")
@@ -141,68 +140,83 @@ class _Line:
 
     def send(self, frame: Frame) -> None:
         """Send a frame on the connection of the moment; if that is broken, the coordinator will ask again."""
-        for piece in frame.pieces():
-            self._outbox.put(piece)
+        if (connection := self._connection) is not None:
+            with contextlib.suppress(OSError):
+                connection.send(frame)
 
     def close(self) -> None:
         """Hang up."""
         self._closed.set()
-        self._outbox.put(None)
-        self._thread.join(timeout=_LINGER)
-        if self._channel is not None:
-            self._channel.close()
+        if (connection := self._connection) is not None:
+            connection.close()
         self._thread.join(timeout=_LINGER)
 
     def _run(self) -> None:
-        reason = self._talk()
-        while reason is not None and not self._closed.is_set():
-            if isinstance(reason, SilosynthError) or self._hopeless():
-                self._give_up(reason)
+        while not self._closed.is_set():
+            try:
+                self._talk()
                 return
+            except SilosynthError as error:
+                self._give_up(error)
+                return
+            except OSError as error:
+                if self._hopeless():
+                    rule = f"The coordinator at {self._address} is there"
+                    self._give_up(ProtocolError(rule, str(error)[:200], "Start the run again."))
+                    return
             self._closed.wait(_PAUSE)
-            reason = self._talk()
 
     def _hopeless(self) -> bool:
         orphaned = os.getppid() != self._parent
         return orphaned or time.monotonic() - self._contact > self._patience
 
-    def _talk(self) -> SilosynthError | str | None:
-        """Dial and listen until the stream ends: None after a goodbye, an error when dialling again is useless."""
-        outbox = self._outbox = queue.SimpleQueue()
-        joiner, connected = Joiner(), False
-        with grpc.secure_channel(self._address, self._credentials, OPTIONS) as channel:
-            self._channel = channel
-            call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
-            try:
-                for piece in call(iter(outbox.get, None), metadata=((ATTEMPT, self._attempt),)):
-                    connected = True
-                    frame = joiner.add(piece)
-                    if frame is not None:
-                        self._inbox.put(frame)
-                        if frame.kind == BYE:
-                            return None
-                return "the stream ended"
-            except grpc.RpcError as error:
-                return _meaning(error, self._address)
-            except MessageError as error:
-                return error
-            finally:
-                if connected:
-                    self._contact = time.monotonic()  # patience begins when the stream breaks
-                outbox.put(None)
+    def _talk(self) -> None:
+        """Dial, and listen until the coordinator says goodbye.
 
-    def _give_up(self, reason: SilosynthError | str) -> None:
-        if isinstance(reason, str):
-            reason = ProtocolError(f"The coordinator at {self._address} is there", reason, "Start the run again.")
+        Raises:
+            OSError: it is out of reach for now.
+            SilosynthError: dialling again is useless.
+        """
+        with contextlib.closing(self._dial()) as connection:
+            connection.send(self._hello)
+            self._admitted(connection)
+            self._connection = connection
+            try:
+                while (frame := connection.receive()).kind != BYE:
+                    self._inbox.put(frame)
+                self._inbox.put(frame)
+            finally:
+                self._connection, self._contact = None, time.monotonic()  # patience begins when the stream breaks
+
+    def _dial(self) -> Connection:
+        host, _, port = self._address.rpartition(":")
+        dialled = socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE)
+        try:
+            connection = Connection(dialled, self._demands, server=False, patience=self._patience)
+        except ssl.SSLCertVerificationError as error:
+            raise self._foreign(error.verify_message) from error
+        if connection.peer != COORDINATOR:
+            connection.close()
+            raise self._foreign(f"one for {connection.peer!r}")
+        return connection
+
+    def _admitted(self, connection: Connection) -> None:
+        try:
+            first = connection.receive(HANDSHAKE)
+            kind, why = first.kind, bytes(first.body).decode("utf-8", "replace")
+        except ssl.SSLError as error:  # under TLS 1.3 a certificate is refused after the handshake
+            kind, why = REFUSED, str(error.reason)
+        if kind == BUSY:
+            raise ConnectionError(why)
+        if kind != WELCOME:
+            raise ProtocolError(f"The coordinator at {self._address} accepts this party", why or kind, _REMEDY)
+
+    def _foreign(self, found: str) -> ProtocolError:
+        rule = f"The coordinator at {self._address} has the coordinator's certificate of the same authority"
+        return ProtocolError(rule, found, "Check the address, and where this party's certificates are from.")
+
+    def _give_up(self, reason: SilosynthError) -> None:
         self._inbox.put(reason)
         if not self._closed.wait(_LINGER):  # computing: nobody will read the answer
             print(reason, file=sys.stderr, flush=True)
             os._exit(EXIT_LOST)
-
-
-def _meaning(error: grpc.RpcError, address: str) -> ProtocolError | str:
-    state: Any = error  # what a stream raises is a call as well, which the stubs do not know
-    details = str(state.details() or state.code())
-    if state.code() in _FINAL:
-        return ProtocolError(f"The coordinator at {address} accepts this party", details, "Check its certificate.")
-    return details.splitlines()[0][:200]

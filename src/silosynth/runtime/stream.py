@@ -1,36 +1,31 @@
-"""The coordinator's end: one bidirectional gRPC stream per party, over mutual TLS. Parties dial in.
+"""The coordinator's end of the streams: one connection per party, over mutual TLS. Parties dial in.
 
-A party is whoever its certificate says. Its stream may break and come back: the frame that awaits an answer is sent
+A party is whoever its certificate says. Its connection may break and come back: the frame that awaits an answer is sent
 again, and the party, which remembers its last reply, does not compute twice.
 """
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-
-import grpc
+import time
+from collections.abc import Iterable
 
 from silosynth.core.errors import MessageError, ProtocolError, UnavailableError
 from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.certificates import Certificates
-from silosynth.runtime.frames import BYE, PIECE, WELCOME, Frame, Joiner
+from silosynth.runtime.frames import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame
 from silosynth.runtime.hub import Hub
 from silosynth.runtime.seats import Seat, Stream
+from silosynth.runtime.tls import HANDSHAKE, Connection, context
 
-SERVICE, METHOD = "silosynth.v1.Stream", "Talk"
-ATTEMPT = "silosynth-attempt"
-"""Under this key parties say, when they dial, which attempt at a job they belong to."""
-OPTIONS = (
-    ("grpc.max_send_message_length", 2 * PIECE),
-    ("grpc.max_receive_message_length", 2 * PIECE),
-    ("grpc.so_reuseport", 0),
-    ("grpc.enable_http_proxy", 0),
-)
+_GRACE = 1.0  # seconds that parties have to take a goodbye
+_GLANCE = 0.2  # seconds between looks at whether to go on listening
+_STRANGERS = 16  # who may be at the door, not known yet; more are turned away
 
 
-class StreamHub(Hub, grpc.GenericRpcHandler):
+class StreamHub(Hub):
     """Listens for the parties called ``names`` and talks with them.
 
     Args:
@@ -55,82 +50,112 @@ class StreamHub(Hub, grpc.GenericRpcHandler):
     ) -> None:
         super().__init__(names, patience)
         self._attempt = attempt
-        # A stream keeps a thread for as long as it lasts; the others tell strangers that they are not welcome.
-        self._pool = ThreadPoolExecutor(max_workers=len(self._seats) + 4, thread_name_prefix="silosynth-hub")
-        self._server = grpc.server(self._pool, handlers=[self], options=OPTIONS)
-        credentials = grpc.ssl_server_credentials(
-            [(certificates.key, certificates.certificate)], certificates.authority, require_client_auth=True
-        )
+        self._demands = context(certificates, server=True)
+        self._strangers = threading.Semaphore(_STRANGERS)
+        self._open: dict[Connection, Stream] = {}
+        self._stopped = threading.Event()
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            port = self._server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            self._pool.shutdown()
+            self._door = socket.create_server((host.strip("[]"), int(port)), family=family)
+        except OSError as error:
             raise UnavailableError("The coordinator can listen", address, "Choose another port.") from error
-        self.address = f"{address.rpartition(':')[0]}:{port}"
-        self._server.start()
+        self._door.settimeout(_GLANCE)
+        self.address = f"{host}:{self._door.getsockname()[1]}"
+        self._porter = threading.Thread(target=self._listen, daemon=True, name="silosynth-hub")
+        self._porter.start()
 
     def stop(self) -> None:
         """Say goodbye and stop listening; may be called twice."""
+        self._stopped.set()
+        self._porter.join()
         with self._changed:
-            for seat in self._seats.values():
-                if seat.stream is not None:
-                    seat.stream.outbox.put(Frame(BYE, "", 0, COORDINATOR))
-                    seat.stream.outbox.put(None)
-        self._server.stop(grace=1.0).wait()
-        self._pool.shutdown(wait=True)
+            for stream in self._open.values():
+                stream.outbox.put(Frame(BYE, "", 0, COORDINATOR))
+                stream.outbox.put(None)
+            until = time.monotonic() + _GRACE
+            while self._open and self._changed.wait(until - time.monotonic()):
+                pass
+            left = list(self._open)
+        for connection in left:
+            connection.close()
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Part of gRPC: which function serves a method."""
-        if details.method != f"/{SERVICE}/{METHOD}":
-            return None
-        return grpc.stream_stream_rpc_method_handler(self._talk)
+    def _listen(self) -> None:
+        with self._door:
+            while not self._stopped.is_set():
+                with contextlib.suppress(OSError):  # nobody came, or who came has left already
+                    came, _ = self._door.accept()
+                    if self._strangers.acquire(blocking=False):
+                        threading.Thread(target=self._admit, args=(came,), daemon=True, name="silosynth-hub").start()
+                    else:
+                        came.close()
 
-    def _talk(self, pieces: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        name = _identity(context)
-        seat = self._seats.get(name)
-        if seat is None:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} does not take part")
-        if dict(context.invocation_metadata()).get(ATTEMPT, "") != self._attempt:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is of another attempt, or another job")
-        assert seat is not None
-        stream = Stream()
-        stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
-        with self._changed:
-            taken = seat.stream is not None
-            if not taken:
-                seat.stream = stream
-                if seat.owes and seat.asked is not None:
-                    stream.outbox.put(seat.asked)
-                self._changed.notify_all()
-        if taken:
-            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{name!r} is connected already")
-        if not context.add_callback(lambda: self._gone(seat, stream)):
-            self._gone(seat, stream)
-            return
-        threading.Thread(target=self._listen, args=(name, seat, stream, pieces), daemon=True).start()
-        yield from stream.pieces()
-
-    def _listen(self, name: str, seat: Seat, stream: Stream, pieces: Iterator[bytes]) -> None:
-        joiner = Joiner()
+    def _admit(self, came: socket.socket) -> None:
+        """Find out who has come, and talk with a party until its connection ends."""
         try:
-            for piece in pieces:
-                frame = joiner.add(piece)
-                if frame is not None:
-                    self._heard(name, seat, frame)
+            connection = Connection(came, self._demands, server=True, patience=self._patience)
+            stream = self._welcome(connection)
+        except (OSError, MessageError):  # no party of ours: there is nobody to blame
+            return
+        finally:
+            self._strangers.release()
+        if stream is not None:
+            self._talk(connection, stream)
+
+    def _welcome(self, connection: Connection) -> Stream | None:
+        """Give the party its seat; or say why not, and return None."""
+        name, hello = connection.peer, connection.receive(HANDSHAKE)
+        no = REFUSED
+        if name not in self._seats:
+            why = f"{name!r} does not take part"
+        elif hello.kind != HELLO or hello.job != self._attempt:
+            why = f"{name!r} is of another attempt, or another job"
+        else:
+            stream = Stream()
+            stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
+            if self._seated(connection, self._seats[name], stream):
+                return stream
+            no, why = BUSY, f"{name!r} is connected already"
+        connection.send(Frame(no, "", 0, COORDINATOR, why.encode()))
+        connection.finish()
+        return None
+
+    def _seated(self, connection: Connection, seat: Seat, stream: Stream) -> bool:
+        with self._changed:
+            if seat.stream is not None or self._stopped.is_set():
+                return False
+            seat.stream, self._open[connection] = stream, stream
+            if seat.owes and seat.asked is not None:
+                stream.outbox.put(seat.asked)
+            self._changed.notify_all()
+        return True
+
+    def _talk(self, connection: Connection, stream: Stream) -> None:
+        name = connection.peer
+        seat = self._seats[name]
+        speaking = threading.Thread(target=_speak, args=(connection, stream), daemon=True, name="silosynth-hub")
+        speaking.start()
+        try:
+            while True:
+                self._heard(name, seat, connection.receive())
+        except OSError:
+            pass
         except MessageError as error:
             self._blame(seat, error)
-        except Exception as error:  # gRPC raises a bare RpcError, or whatever ended the stream: all mean that it ended
-            if not isinstance(error, grpc.RpcError):
-                self._blame(seat, ProtocolError(f"Silo {name!r} can be listened to", type(error).__name__))
+        except Exception as error:
+            self._blame(seat, ProtocolError(f"Silo {name!r} can be listened to", type(error).__name__))
         finally:
-            self._gone(seat, stream)
+            stream.outbox.put(None)
+            connection.close()
+            speaking.join()
+            self._left(seat, stream)
+            with self._changed:
+                del self._open[connection]
+                self._changed.notify_all()
 
-    def _gone(self, seat: Seat, stream: Stream) -> None:
-        stream.outbox.put(None)
-        self._left(seat, stream)
 
-
-def _identity(context: grpc.ServicerContext) -> str:
-    """The common name in the certificate that the other side proved to own."""
-    names: list[bytes] = list(context.auth_context().get("x509_common_name", []))  # type: ignore[arg-type]
-    return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
+def _speak(connection: Connection, stream: Stream) -> None:
+    with contextlib.suppress(OSError):  # who listens notices as well
+        while (frame := stream.outbox.get()) is not None:
+            connection.send(frame)
+    connection.end()

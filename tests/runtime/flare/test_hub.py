@@ -194,5 +194,5 @@ def test_what_nobody_foresaw_stays_at_home(
 
 def test_garbage_is_told(open_hub: Callable[..., FlareHub]) -> None:
     link = Remote(Roster(("bank",)), open_hub({"bank": Party("bank", lambda: lambda data: b"garbage")}))
-    with pytest.raises(Exception, match="Pieces of a frame come in order"):
+    with pytest.raises(Exception, match="A frame begins with a mark"):
         link.exchange(1, {"bank": Done()})

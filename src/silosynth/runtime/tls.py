@@ -1,0 +1,208 @@
+"""One connection over mutual TLS 1.3: frames in, frames out, and the name that the other side has proved.
+
+TLS works on memory here and the socket carries what it makes: sending while another thread waits for what comes is safe
+then (two threads must not use one TLS object at a time), and a frame takes a few system calls, not two per 16 KB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from silosynth.runtime.certificates import Certificates
+from silosynth.runtime.frames import Frame, read_frame
+
+HANDSHAKE = 10.0
+"""Seconds that the other side has to prove who it is."""
+_LINGER = 1.0  # seconds that a last word has to be read
+_IN, _OUT = 1 << 18, 1 << 17  # bytes that are read, and sent, at once
+_RECORD = 1 << 14  # bytes of a TLS record: what one call reads or writes
+
+
+def context(certificates: Certificates, server: bool) -> ssl.SSLContext:
+    """What both ends of a connection demand: TLS 1.3, and a certificate of the same authority, for its side's use.
+
+    Names are left to who uses the connection: an address does not say who a silo is.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.load_verify_locations(cadata=certificates.authority.decode("ascii"))
+    if server:
+        made.num_tickets = 0  # nobody resumes
+    with tempfile.TemporaryDirectory(prefix="silosynth-") as place:  # OpenSSL reads keys from files only
+        certificates.write(Path(place))
+        made.load_cert_chain(Path(place) / "cert.pem", Path(place) / "key.pem")
+    return made
+
+
+class Connection:
+    """A connected socket under TLS. One thread may send while another receives; any may close.
+
+    Args:
+        sock: connected; belongs to the connection from now on, and is closed if this fails.
+        demands: see `context`.
+        server: whether this side was dialled.
+        patience: seconds after which a line on which nothing arrives any more counts as broken, where the system can
+            tell.
+
+    Attributes:
+        peer: the common name in the certificate that the other side has proved to own; empty if it has several.
+
+    Raises:
+        OSError: the other side is gone, silent, or not who it should be (`ssl.SSLError`).
+    """
+
+    def __init__(self, sock: socket.socket, demands: ssl.SSLContext, *, server: bool, patience: float) -> None:
+        self._socket = sock
+        self._came, self._leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = demands.wrap_bio(self._came, self._leaves, server_side=server)
+        self._turn, self._sending = threading.Lock(), threading.Lock()  # of the TLS object; of the socket's way out
+        self._buffer = bytearray(_IN)
+        try:
+            _watch(sock, patience)
+            self._shake_hands()
+        except BaseException:
+            self.finish()
+            raise
+        self.peer = _common_name(self._tls.getpeercert())
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; waits while the other side does not take it.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        with self._sending:
+            for part in (frame.front(), frame.body):
+                view = memoryview(part)
+                for start in range(0, len(view), _OUT):
+                    self._socket.sendall(self._sealed(view[start : start + _OUT]))
+
+    def receive(self, within: float | None = None) -> Frame:
+        """The next frame.
+
+        Args:
+            within: seconds in which something must come; only while nobody sends.
+
+        Raises:
+            OSError: the connection has ended, or is broken.
+            MessageError: what comes is no frame.
+        """
+        if within is None:
+            return read_frame(self._take)
+        self._socket.settimeout(within)
+        frame = read_frame(self._take)
+        self._socket.settimeout(None)
+        return frame
+
+    def end(self) -> None:
+        """Send nothing more. The other side, once it has read all, will do the same."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def finish(self) -> None:
+        """Send nothing more, and close when the other side has read all; or soon, if it does not."""
+        self.end()
+        until = time.monotonic() + _LINGER
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(_LINGER)
+            while self._socket.recv_into(self._buffer) and time.monotonic() < until:
+                pass
+        self.close()
+
+    def close(self) -> None:
+        """Close at once; whoever is sending or receiving gets an error."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _shake_hands(self) -> None:
+        until = time.monotonic() + HANDSHAKE
+        while True:
+            self._socket.settimeout(max(0.01, until - time.monotonic()))
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._more()
+            except ssl.SSLError:
+                self._flush()  # tells the other side why
+                raise
+            else:
+                self._flush()
+                self._socket.settimeout(None)
+                return
+
+    def _sealed(self, view: memoryview) -> bytes:
+        with self._turn:
+            for start in range(0, len(view), _RECORD):
+                self._tls.write(view[start : start + _RECORD])
+            return self._leaves.read()
+
+    def _flush(self) -> None:
+        if self._leaves.pending:
+            self._socket.sendall(self._leaves.read())
+
+    def _take(self, size: int) -> bytearray:
+        """So many bytes. Memory grows with what has come, whatever was announced."""
+        taken, filled = bytearray(min(size, _IN)), 0
+        while filled < size:
+            if filled == len(taken):
+                taken.extend(bytes(min(size - filled, filled)))
+            with memoryview(taken) as view:
+                filled += self._read(view[filled:])
+        return taken
+
+    def _read(self, view: memoryview) -> int:
+        """Fill as much as can be; at least one byte."""
+        filled = 0
+        while True:
+            try:
+                with self._turn:
+                    while filled < len(view):
+                        got = self._tls.read(len(view) - filled, view[filled:])
+                        if not got:
+                            raise ConnectionError("the stream ended")
+                        filled += cast("int", got)  # of bytes: so many are in the view now
+                return filled
+            except ssl.SSLWantReadError:
+                if filled:
+                    return filled
+                self._more()
+
+    def _more(self) -> None:
+        got = self._socket.recv_into(self._buffer)
+        if not got:
+            raise ConnectionError("the stream ended")
+        with self._turn:
+            self._came.write(memoryview(self._buffer)[:got])
+
+
+def _watch(sock: socket.socket, patience: float) -> None:
+    """Small frames leave at once; a line that is cut is noticed within ``patience``, not within hours."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
+        return  # nothing can be cut here; and a process that is stopped for a while is no broken line
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    every = max(1, round(patience / 4))
+    settings = {"TCP_KEEPIDLE": every, "TCP_KEEPINTVL": every, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000 * every}
+    for name, value in settings.items():
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):  # a system may know the name and not the option
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    subject = (certificate or {}).get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""
