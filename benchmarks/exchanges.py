@@ -9,12 +9,14 @@ carries bytes of the same size over a bidirectional stream with mTLS and nothing
 turns, in one run; read ratios. "latents" is a silo's one reply of 50 MB.
 
 With delay, connections pass a line that hands bytes on 10 ms later, each way; any number of bytes may be under way.
-VT-GAN's steps per second are those of real training on Adult over such streams.
+VT-GAN's steps per second are those of real training on Adult over such streams, with and without joining exchanges
+whose answers nobody reads to the next ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import queue
 import statistics
 import subprocess
@@ -26,7 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import common
@@ -41,6 +43,7 @@ from silosynth.runtime.certificates import Authority
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.link import Link
 from silosynth.runtime.processes import Processes
+from silosynth.runtime.remote import Remote
 
 ROSTER = Roster(("bank", "clinic"))
 SIDES = [sys.executable, str(Path(__file__).with_name("exchange_sides.py"))]
@@ -63,8 +66,18 @@ class Line:
         self.process.stdout.close()
 
 
-class Delayed(Processes):
-    """Processes whose connections pass a line with delay."""
+class Counted(Processes):
+    """Processes, and when exchanges were begun."""
+
+    at: ClassVar[list[float]] = []
+
+    def _exchange(self, *exchange: Any, **how: Any) -> Any:
+        self.at.append(time.perf_counter())
+        return super()._exchange(*exchange, **how)
+
+
+class Delayed(Counted):
+    """Those whose connections pass a line with delay."""
 
     line: Line | None = None
 
@@ -213,7 +226,7 @@ def _timed(work: Callable[[], None]) -> float:
 SETTINGS = {"decoys": {"index_privacy": "decoys"}, "full": {"index_privacy": "full"}}
 
 
-def train(setting: str, way: str, rounds: int) -> dict[str, Any]:
+def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
     """VT-GAN on 5 000 rows of Adult in two silos, batch 500: exchanges per step, and steps per second."""
     frame = common.table("adult").head(5000)
     federation = ss.simulate(frame, silos=in_order(list(frame.columns), 2))
@@ -221,25 +234,32 @@ def train(setting: str, way: str, rounds: int) -> dict[str, Any]:
     at: list[float] = []
     seen = lambda progress: at.append(time.perf_counter())  # noqa: E731
     fit = {"options": options, "progress": seen, "checkpoint_every": 1e9}
-    runtime = "inprocess" if way == "in process" else "processes"
-    with patch("silosynth.party.Processes", Delayed if way == "20 ms" else Processes):
+    runtime, kind = ("inprocess", Processes) if way == "in process" else ("processes", WAY[way])
+    Counted.at.clear()
+    with patch("silosynth.party.Processes", kind), patch.object(Remote, "far", joined):
         ledger = ss.fit("vtgan", federation, "balanced", runtime=runtime, **fit).ledger
     rounds = len(at) - 1
     first = next(record["step"] for record in ledger if record["type"].endswith("DrawConditions"))
     steps = rounds * 6  # five of the critic and one of the generator
+    trips = sum(at[0] < one < at[-1] for one in Counted.at)
     return {
         "index privacy": setting,
         "way": way,
-        "exchanges per step": (max(record["step"] for record in ledger) - first + 1) / steps,
+        "joined": "" if way == "in process" else "yes" if joined else "no",
+        "round trips per step": trips / steps,
         "steps per second": 6 / statistics.median(b - a for a, b in pairwise(at[2:])),  # the first rounds warm up
         "MB per step": sum(record["bytes"] for record in ledger if record["step"] >= first) / steps / 1e6,
     }
+
+
+WAY = {"loopback": Counted, "20 ms": Delayed}
 
 
 def main() -> None:
     """Measure and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer turns, no delay, no training")
+    parser.add_argument("--training", action="store_true", help="training only")
     parser.add_argument("--dry", action="store_true", help="print only")
     given = parser.parse_args()
     keep = (lambda name, rows, **_: print(common.markdown(rows), flush=True)) if given.dry else common.keep
@@ -247,10 +267,12 @@ def main() -> None:
     if given.quick:
         keep("exchanges", measure(WAYS, 3, 150, "bare gRPC, mTLS"))
         return
-    near = measure(WAYS, 9, 300, "bare gRPC, mTLS")
-    far = measure(FAR, 3, 60, "bare gRPC, mTLS, 20 ms")
-    keep("exchanges", near + far)
-    training = [train(setting, way, 24) for setting in SETTINGS for way in ("in process", "loopback", "20 ms")]
+    if not given.training:
+        near = measure(WAYS, 9, 300, "bare gRPC, mTLS")
+        far = measure(FAR, 3, 60, "bare gRPC, mTLS, 20 ms")
+        keep("exchanges", near + far)
+    training = [train(setting, "in process", True, 24) for setting in SETTINGS]
+    training += [train(*each, 24) for each in itertools.product(SETTINGS, WAY, (False, True))]
     keep("exchanges_vtgan", training)
 
 

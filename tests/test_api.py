@@ -67,6 +67,8 @@ def test_unknown_names_name_the_nearest():
         ss.fit("silofuse", federation, limit=9)
     with pytest.raises(ConfigError, match=r"above zero seconds \(got: 0\)"):
         ss.fit("silofuse", federation, runtime="processes", limit=0)
+    with pytest.raises(ConfigError, match=r'got: omit\)\. Choose "fail" or "wait"'):
+        ss.fit("silofuse", federation, missing="omit")
     with pytest.raises(ConfigError, match="device"):
         ss.fit("silofuse", federation, device="gpu7")
     with pytest.raises(DataError, match="Did you mean"):

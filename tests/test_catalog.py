@@ -61,3 +61,16 @@ def test_federations_that_do_not_fit_are_refused(name: str, federation: ss.Feder
 def test_fitting_names_every_algorithm_of_several_silos_once() -> None:
     several = {name for name, entry in ALGORITHMS.items() if not entry.central}
     assert {*fitting(True).split(", "), *fitting(False).split(", ")} == several
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_what_may_become_of_lost_silos_is_said_and_anything_else_is_refused(name: str) -> None:
+    """The first policy is the default; GDTS alone averages what is there."""
+    entry = algorithm(name)
+    assert entry.policies == (("omit", "wait", "fail") if name == "gdts" else ("fail", "wait"))
+    for policy in (None, *entry.policies):
+        entry.under(policy)
+    supported = " or ".join(f'"{policy}"' for policy in entry.policies)
+    for policy in ("cache", "zeros", "nonsense"):
+        with pytest.raises(ConfigError, match=rf"got: {policy}\)\. Choose {supported}"):
+            entry.under(policy)

@@ -44,6 +44,7 @@ seed = 7
 device = "cpu"
 runtime = "processes"
 limit = 600
+missing = "wait"
 [algorithm.options.latent]
 steps = 10
 [split]

@@ -35,6 +35,7 @@ def fit(
     options: Mapping[str, Any] | None = None,
     runtime: str = "inprocess",
     limit: float | None = None,
+    missing: str | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool | Callable[[Progress], None] = True,
@@ -54,8 +55,9 @@ def fit(
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
         limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
-            waits as long as it lives. Where the algorithm can, training goes on without a silo that died or was too
-            slow, with a warning.
+            waits as long as it lives.
+        missing: what becomes of a silo that died or was too slow: "fail" ends the run, "wait" waits for slow ones,
+            "omit" goes on without, where the algorithm can. None is "fail", or "omit" where the algorithm supports it.
         folder: where checkpoints and the ledger are kept, for one run at a time; None for one that goes on success.
         resume: continue from the last checkpoint in ``folder``, after Ctrl-C or a crash, to the same bytes.
         progress: show a progress bar, or a function to call with each `Progress`.
@@ -69,14 +71,14 @@ def fit(
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
     entry, where = algorithm(algorithm_name), resolve_device(device)
-    config = _checked(entry, federation, preset, options, runtime, limit)
+    config, coordinate = _checked(entry, federation, preset, options, runtime, limit), entry.under(missing)
     secret = seed is None and getattr(config, "dp", Target()).private
     drawn = whole_number("A seed", 0 if seed is None else seed)
     mark = fingerprint(algorithm_name, config, federation, drawn, threads, where)
     if secret:
         drawn, mark = secret_run(_secret(folder, resume), mark)
     streams = Streams(drawn)
-    start = partial(entry.coordinate, federation.roster, config, streams.child("coordinator"), where)
+    start = partial(coordinate, federation.roster, config, streams.child("coordinator"), where)
     with run_folder(folder, mark) as place:
         store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
         seated = seats(federation.roster, streams.child("seats"))

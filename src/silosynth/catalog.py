@@ -25,6 +25,7 @@ from silosynth.algorithms.vflgan.silo import Silo as VFLGANSilo
 from silosynth.algorithms.vtgan import conversation as vtgan
 from silosynth.algorithms.vtgan.messages import PRESETS as VTGAN_PRESETS
 from silosynth.algorithms.vtgan.silo import Silo as VTGANSilo
+from silosynth.core.absence import Policy, chosen, under
 from silosynth.core.conversation import Conversation, Party
 from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.messages import Struct
@@ -51,6 +52,7 @@ class Algorithm:
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
+        policies: what may become of silos that get lost in training; the first is what does unless asked otherwise.
     """
 
     summary: str
@@ -61,6 +63,7 @@ class Algorithm:
     central: bool = False
     horizontal: bool = False
     parts: bool = True
+    policies: tuple[Policy, ...] = ("fail", "wait")
 
     def configure(self, preset: str, options: Mapping[str, Any] | None = None) -> Any:
         """The config of ``preset`` with ``options`` changed: nested mappings, or dotted names such as "latent.steps".
@@ -71,6 +74,15 @@ class Algorithm:
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
         return configured(self.presets[preset], options)
+
+    def under(self, missing: str | None = None) -> Callable[..., Conversation[dict[str, Any]]]:
+        """`coordinate`, with silos that get lost dealt with by the policy ``missing``.
+
+        Raises:
+            ConfigError: the algorithm does not support it; names those that it does.
+        """
+        policy = chosen(missing, self.policies)
+        return lambda *given, **named: under(policy, self.coordinate(*given, **named))
 
     def check(self, federation: Federation) -> None:
         """Refuse a federation of several silos where one is wanted, or one that is divided the other way.
@@ -140,6 +152,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "gdts": Algorithm(
         "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
         GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
+        policies=("omit", "wait", "fail"),
     ),
     "dplt": Algorithm(
         "a latent tree over discretised columns, learnt from noised tables of two attributes (TDSC 2021)",

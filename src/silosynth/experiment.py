@@ -105,6 +105,8 @@ class Algorithm(Section):
     runtime: Literal["inprocess", "processes"] = "inprocess"
     limit: Annotated[float, Field(gt=0)] | None = None
     """Seconds that a silo has for an answer, with runtime "processes"; as long as it lives when left out."""
+    missing: Text | None = None
+    """What becomes of silos that get lost: see `silosynth.fit`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Single settings that differ from the preset's."""
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import silosynth as ss
-from silosynth import api
+from silosynth import runs
 from silosynth.algorithms.gdts import conversation, md
 from silosynth.algorithms.gdts import messages as gdts
 from silosynth.algorithms.gdts.models import weights_of
@@ -345,7 +345,7 @@ FOUR = {"a": range(40), "b": range(40, 70), "c": range(70, 110), "d": range(110,
 def fit_apart(monkeypatch, happens, **options) -> ss.Model:
     """``happens`` is called with the link before each round."""
     links = []
-    monkeypatch.setattr(api, "spawn", lambda *given: links.append(spawn(*given)) or links[0])
+    monkeypatch.setattr(runs, "spawn", lambda *given: links.append(spawn(*given)) or links[0])
     return ss.fit(
         "gdts", ss.simulate(table(), rows=FOUR), preset="fast", options=SIZES | options, runtime="processes",
         progress=lambda progress: happens(links[0], progress.done),
@@ -408,6 +408,29 @@ def test_silos_keep_no_part_of_the_model():
     play = Play()
     play.train()
     assert all(silo.trained() == {} for silo in play.silos.values())
+
+
+@pytest.mark.parametrize("policy", ["omit", "wait", "fail"])
+def test_what_becomes_of_lost_silos_is_said_of_each_exchange(policy):
+    """All are needed before the first round; from then on none, if the policy is to go on without."""
+    play, steps = Play(generator="ctgan"), []
+    led = ALGORITHMS["gdts"].under(policy)(play.roster, play.config, play.streams, CPU)
+
+    def noted():
+        got = None
+        while True:
+            try:
+                step = led.send(got)
+            except StopIteration as end:
+                return end.value
+            steps.extend([step] if isinstance(step, Exchange) else [])
+            got = yield step
+
+    assert pack(play.drive(noted())) == pack(Play(generator="ctgan").train())
+    rounds = [isinstance(next(iter(step.asks.values())), gdts.Train | gdts.Send) for step in steps]
+    assert rounds[0] is False and rounds.count(True) == 2 * play.config.rounds
+    assert [step.missing for step in steps] == [policy == "omit" and one for one in rounds]
+    assert [step.wait for step in steps] == [policy != "fail" and not step.missing for step in steps]
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])

@@ -10,7 +10,7 @@ from silosynth.algorithms.tabvfl import messages as tabvfl
 from silosynth.algorithms.tabvfl.memory import MIB, Memory
 from silosynth.algorithms.tabvfl.messages import FINETUNING, PRETRAINING
 from silosynth.core.conversation import Exchange
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.runtime.wire import unpack
 
 going_on = pytest.mark.parametrize("missing", ["cache", "zeros"])
@@ -170,13 +170,40 @@ def test_policies_that_need_all_never_let_an_exchange_go_on_without_one(missing)
         steps += [step] if isinstance(step, Exchange) else []
         got = play.take(step)
     assert steps and not any(step.missing for step in steps)
+    assert all(step.wait is (missing == "wait") for step in steps)
+
+
+@going_on
+@pytest.mark.parametrize("design", DESIGNS)
+def test_where_all_are_needed_they_are_waited_for(design, missing):
+    """Without "wait", what lasts longer than the time limit would be lost work."""
+    play = Play(2, missing=missing, design=design, validation=0.3)
+    steps, take = [], play.take
+    play.take = lambda step: steps.append(step) or take(step)
+    play.train()
+    steps = [step for step in steps if isinstance(step, Exchange)]
+    assert any(step.missing for step in steps)
+    assert all(step.wait is not step.missing for step in steps)
+    alone = [step for step in steps if isinstance(step.asks["a"], tabvfl.TrainAlone)]
+    assert bool(alone) is (design == "local")
+    assert all(step.times == (2 if step in alone else 1) for step in steps)  # batches of an epoch
+
+
+def test_another_policy_is_refused_by_name():
+    with pytest.raises(ConfigError, match="missing must be one of 'cache', 'zeros', 'wait', 'fail'"):
+        Play(2, missing="omit")
 
 
 def test_the_size_of_the_cache_is_what_is_said():
     play = Play(2)
     widths, rows = {"a": 50, "b": 30}, 1000
     memory = Memory(widths, rows, PRETRAINING, play.config)
-    tensors = [*memory.z.values(), *memory.masks.values()]
-    assert sum(tensor.nbytes for tensor in tensors) == 5 * rows * 80 < play.config.cache_limit * MIB
-    fine = Memory(widths, rows, FINETUNING, play.config)
-    assert sum(tensor.nbytes for tensor in [*fine.z.values(), *fine.masks.values()]) == 4 * rows * 80
+    assert nbytes(memory) == 5 * rows * 80 < play.config.cache_limit * MIB
+    assert nbytes(Memory(widths, rows, FINETUNING, play.config)) == 4 * rows * 80
+    with pytest.raises(ConfigError, match=r"cache_limit = 0.1 MiB \(got: 0 MiB\)"):
+        Memory(widths, rows, PRETRAINING, Play(2, cache_limit=0.1).config)
+    assert not nbytes(Memory(widths, rows, PRETRAINING, Play(2, missing="zeros", cache_limit=0.1).config))
+
+
+def nbytes(memory: Memory) -> int:
+    return sum(part.nbytes for parts in memory.state().values() for part in parts.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import warnings
 
@@ -188,7 +189,7 @@ def test_no_raw_value_is_heard(design):
         ({"options": {"net.latents": 3}}, "Did you mean 'latent'"),
         ({"runtime": "process"}, "no such runtime"),
         ({"limit": 5.0}, "time limit"),
-        ({"runtime": "processes", "limit": 5.0, "options": {"missing": "wait"}}, "time limit"),
+        ({"options": {"missing": "omit"}}, "missing must be one of 'cache', 'zeros', 'wait', 'fail'"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(options, words):
@@ -279,6 +280,22 @@ def test_a_silo_that_is_stopped_for_a_while_is_done_without_and_comes_back(missi
     assert np.isfinite(made.transform()).all(axis=None)
     told_by = {silo: [r["step"] for r in made.ledger if r["from"] == silo] for silo in "ab"}
     assert len(told_by["a"]) > len(told_by["b"]) and told_by["a"][-1] == told_by["b"][-1]
+
+
+@pytest.mark.slow
+def test_a_silo_that_is_stopped_is_waited_for_to_the_same_bytes():
+    def watch(progress) -> None:
+        if (progress.stage, progress.done) == ("finetuning", 1):
+            silo = children()[-1]
+            silo.suspend()
+            timers.append(threading.Timer(15.0, silo.resume))
+            timers[0].start()
+
+    timers: list[threading.Timer] = []
+    options = {"missing": "wait"}
+    with pytest.warns(PartyLostWarning, match=r"'b'.*did not answer within 6 s\. The run waits for it"):
+        made = represent(options=options, runtime="processes", limit=6.0, progress=watch, checkpoint_every=999)
+    assert whole_of(made) == whole_of(represent(options=options))
 
 
 @pytest.mark.slow

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from silosynth.core.conversation import Exchange
 from silosynth.core.messages import Message, wire_name
 from silosynth.runtime.desk import Desk
-from silosynth.runtime.link import Reached, Received
+from silosynth.runtime.link import Reached, Received, Slow
 from silosynth.runtime.remote import Remote
 from silosynth.runtime.wire import decode
 
@@ -165,9 +166,9 @@ class MarkedRemote(Remote):
         self.marks.passes("heard", what)
         return received
 
-    def reach(self, step: int, asks: Mapping[str, Message]) -> Reached:
-        what = self._asks(asks)
-        reached = super().reach(step, asks)
+    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+        what = self._asks(exchange.asks)
+        reached = super().reach(step, exchange, tell)
         self.marks.passes("heard", what)
         return reached
 

@@ -118,6 +118,7 @@ def test_mistakes_in_a_federation_file_are_said_in_words(tmp_path: Path, text: s
         ("[algorithm]\noptions = { latent.stesp = 3 }", "Did you mean 'steps'"),
         ('[run]\nsilos = ["bnak"]', "Did you mean 'bank'"),
         ('[run]\ntransport = "post"', "relay, stream"),
+        ('[run]\nmissing = "omit"', 'Choose "fail" or "wait"'),
         ('[run]\nname = "a/b"', "A job's name"),
         ('[align]\nmethod = "guess"', "psi, keyed-hash, none"),
         ("[sample]\nrows = 0", "at least 1"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.runtime.toy import LEDGER, ROSTER, STREAMS, Add, Adder, Prepare, adders, coordinate, interrupt_at, run
 
+from silosynth.core.absence import under
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress, State
 from silosynth.core.errors import (
     CheckpointError,
@@ -24,10 +25,10 @@ from silosynth.core.errors import (
 )
 from silosynth.core.messages import Done, Message
 from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning
-from silosynth.runtime.driver import drive
+from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Link
+from silosynth.runtime.link import Link, Reached, Slow
 
 ROUNDS = 8
 
@@ -180,6 +181,23 @@ def test_a_repeated_step_is_answered_from_memory() -> None:
     assert parties["bank"].answered == [0]
     with pytest.raises(ProtocolError, match="go forward"):
         link.exchange(1, {"bank": Prepare(2)})
+
+
+def test_who_is_waited_for_is_told_once_until_it_answers_in_time() -> None:
+    slow = {2: {"bank": "slow"}, 3: {"bank": "slow", "clinic": "slow"}, 4: {"bank": "slow"}, 6: {"bank": "slow"}}
+
+    class Slowed(InProcess):
+        def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+            assert exchange.wait
+            tell(slow.get(step, {}))
+            return super().reach(step, exchange, tell)
+
+    with pytest.warns(PartyLostWarning) as told:
+        drive(lambda state: under("wait", coordinate(ROSTER, STREAMS, ROUNDS)), Slowed(adders()), Ledger())
+    waits = [
+        f"Silo {name!r}, step {step}: slow. The run waits" for name, step in [("bank", 2), ("clinic", 3), ("bank", 6)]
+    ]
+    assert [str(one.message)[: len(text)] for one, text in zip(told, waits, strict=True)] == waits
 
 
 class Closing(InProcess):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from tests.runtime.toy import ROSTER, Add, Prepare, Total, command
 
+from silosynth.core.absence import Policy, under
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, State
 from silosynth.core.errors import DataError, PartyLostError
 from silosynth.runtime.checkpoint import CheckpointStore
@@ -54,14 +56,16 @@ Happens = Callable[[Processes, Progress], None]
 class Run:
     """A run of the toy; ``happens`` is called with the link before each checkpoint and before each exchange."""
 
-    def __init__(self, folder: Path, happens: Happens, **talk: Any) -> None:
+    def __init__(
+        self, folder: Path, happens: Happens, policy: Policy = "omit", limit: float | None = None, **talk: Any
+    ) -> None:
         self.store, self.ledger = CheckpointStore(folder, "toy"), Ledger(folder / "ledger.jsonl")
-        self.happens, self.talk = happens, talk
+        self.happens, self.policy, self.limit, self.talk = happens, policy, limit, talk
 
     def drive(self, resume: bool = False) -> list[list[str]]:
-        with Processes(ROSTER, command, self.store.parties) as link:
+        with Processes(ROSTER, command, self.store.parties, limit=self.limit) as link:
             return drive(
-                lambda state: going_on(state, **self.talk),
+                lambda state: under(self.policy, going_on(state, **self.talk)),
                 link,
                 self.ledger,
                 self.store,
@@ -139,6 +143,50 @@ def test_an_exchange_that_needs_all_names_the_silo_that_was_killed(tmp_path: Pat
     run = Run(tmp_path, kill_before("asking"), missing=False)
     with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.toy\.Add.*SIGKILL.*Resume"):
         run.drive()
+
+
+@pytest.mark.parametrize("policy", ["fail", "wait"])
+def test_a_policy_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path, policy: Policy) -> None:
+    """The exchange could do without it; no warning says that it is waited for."""
+    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.toy\.Add.*SIGKILL.*Resume"):
+        Run(tmp_path, kill_before("asking"), policy).drive()
+
+
+@pytest.mark.parametrize(("policy", "missing"), [("wait", True), ("omit", False)])
+def test_a_silo_that_was_stopped_beyond_the_limit_is_waited_for(tmp_path: Path, policy: Policy, missing: bool) -> None:
+    """By the policy, or as the exchange cannot do without it. To the bytes it is as if nothing had happened."""
+
+    def happens(link: Processes, progress: Progress) -> None:
+        if (progress.stage, progress.done) == ("asking", AT):
+            os.kill(link.pids()["clinic"], signal.SIGSTOP)
+            timer = threading.Timer(7.0, os.kill, (link.pids()["clinic"], signal.SIGCONT))
+            timer.start()
+            timers.append(timer)
+
+    timers: list[threading.Timer] = []
+    run = Run(tmp_path / "run", happens, policy, limit=3.0, missing=missing)
+    with pytest.warns(PartyLostWarning) as told:
+        answered = run.drive()
+    timers[0].join()
+    (text,) = [str(warning.message) for warning in told if "'clinic', step 5" in str(warning.message)]
+    assert "it did not answer within 3 s. The run waits for it" in text
+    assert answered == [["bank", "clinic"]] * ROUNDS
+    undisturbed = Run(tmp_path / "undisturbed", nothing)
+    assert undisturbed.drive() == answered
+    ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("run", "undisturbed")]
+    assert ledgers[0] == ledgers[1]
+    latest = run.store.latest()
+    assert latest is not None and latest.state == {"round": ROUNDS - 1}
+
+
+def test_a_silo_that_was_stopped_beyond_the_limit_ends_a_run_that_fails(tmp_path: Path) -> None:
+    def happens(link: Processes, progress: Progress) -> None:
+        if (progress.stage, progress.done) == ("asking", AT):
+            os.kill(link.pids()["clinic"], signal.SIGSTOP)
+
+    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, .*did not answer within 6 s.*Resume"):
+        Run(tmp_path, happens, "fail", limit=6.0).drive()
+    assert Run(tmp_path, nothing, "fail").drive(resume=True) == [["bank", "clinic"]] * (ROUNDS - AT)
 
 
 @pytest.mark.parametrize(("fail", "kind"), [("data", DataError), ("crash", PartyLostError)])

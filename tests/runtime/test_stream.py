@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from silosynth.core.conversation import Party, State
+from silosynth.core.conversation import Exchange, Party, State
 from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import Roster
@@ -332,7 +332,7 @@ def stalled(hub: StreamHub, connect: Callable[..., Guest], party: Echo | None = 
     connect(echo, patience=10.0)
     link = linked(hub, limit=0.3)
     echo.go_on.clear()
-    reached = link.reach(1, {"bank": Block(torch.ones(3))})
+    reached = link.reach(1, Exchange({"bank": Block(torch.ones(3))}, missing=True))
     assert not reached.received
     assert reached.unanswered["bank"].reason == "it did not answer within 0.3 s"
     assert reached.unanswered["bank"].sent > 0
@@ -351,16 +351,16 @@ def until_back(link: Remote) -> None:
 def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     for step in (2, 3):
-        reached = link.reach(step, {"bank": Done()})
+        reached = link.reach(step, Exchange({"bank": Done()}, missing=True))
         assert not reached.received and reached.unanswered["bank"].sent == 0
     echo.go_on.set()
     until_back(link)
-    reached = link.reach(4, {"bank": Done()})
+    reached = link.reach(4, Exchange({"bank": Done()}, missing=True))
     assert isinstance(reached.received["bank"].reply, Done) and not reached.unanswered
     (late,) = reached.late
     assert (late.party, late.step) == ("bank", 1) and torch.equal(late.reply.z_NL, torch.ones(3))  # type: ignore[attr-defined]
     assert late.received == link.exchange(5, {"bank": late.reply})["bank"].received
-    assert not link.reach(6, {"bank": Done()}).late
+    assert not link.reach(6, Exchange({"bank": Done()}, missing=True)).late
     assert echo.answered == 4
 
 
@@ -369,7 +369,49 @@ def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: StreamHub, 
     threading.Timer(0.3, echo.go_on.set).start()
     assert isinstance(link.exchange(2, {"bank": Done()})["bank"].reply, Done)
     assert echo.answered == 2
-    assert [late.step for late in link.reach(3, {"bank": Done()}).late] == [1]
+    assert [late.step for late in link.reach(3, Exchange({"bank": Done()}, missing=True)).late] == [1]
+
+
+def test_who_is_late_is_waited_for_beyond_the_limit_where_that_is_asked(
+    hub: StreamHub, connect: Callable[..., Guest]
+) -> None:
+    """It is asked once only, and its answer is the exchange's, not a late one."""
+    echo = Echo()
+    connect(echo, patience=10.0)
+    link, told = linked(hub, limit=0.2), []
+    echo.go_on.clear()
+    timer = threading.Timer(0.8, echo.go_on.set)
+    timer.start()
+    reached = link.reach(1, Exchange({"bank": Block(torch.ones(3))}, wait=True), told.append)
+    assert told == [{"bank": "it did not answer within 0.2 s"}]
+    assert torch.equal(reached.received["bank"].reply.z_NL, torch.ones(3))  # type: ignore[attr-defined]
+    assert not reached.unanswered and not reached.late and not link.lost()
+    assert not link.reach(2, Exchange({"bank": Done()}, wait=True), told.append).late
+    assert told[1:] == [{}] and echo.answered == 2
+
+
+def test_who_is_late_already_is_waited_for_and_then_asked(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+    echo, link = stalled(hub, connect)
+    timer = threading.Timer(0.3, echo.go_on.set)
+    timer.start()
+    reached = link.reach(2, Exchange({"bank": Done()}, wait=True))
+    assert isinstance(reached.received["bank"].reply, Done)
+    assert [late.step for late in reached.late] == [1]
+    assert echo.answered == 2
+
+
+def test_an_exchange_may_have_more_time_than_others(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+    echo = Echo()
+    connect(echo, patience=10.0)
+    link = linked(hub, limit=0.05)
+    echo.go_on.clear()
+    timer = threading.Timer(0.5, echo.go_on.set)
+    timer.start()
+    assert link.reach(1, Exchange({"bank": Done()}, times=400)).received
+    echo.go_on.clear()
+    with pytest.raises(PartyLostError, match=r"did not answer within 0.1 s"):
+        link.reach(2, Exchange({"bank": Done()}, times=2))
+    echo.go_on.set()
 
 
 def test_an_exchange_that_needs_who_stays_late_fails(hub: StreamHub, connect: Callable[..., Guest]) -> None:
@@ -390,7 +432,7 @@ def test_who_is_late_may_lose_its_stream_and_come_back(hub: StreamHub, connect: 
         time.sleep(0.01)  # the ask that is owed is sent again
     echo.go_on.set()
     until_back(link)
-    assert [late.step for late in link.reach(2, {"bank": Done()}).late] == [1]
+    assert [late.step for late in link.reach(2, Exchange({"bank": Done()}, missing=True)).late] == [1]
     link.exchange(3, {"bank": Done()})  # the repeated answer to step 1 is no answer to another
     assert echo.answered == 3
 
@@ -405,7 +447,7 @@ def test_what_a_late_party_raises_is_told(hub: StreamHub, connect: Callable[...,
     echo.go_on.set()
     until_back(link)
     with pytest.raises(DataError, match=r"'bank', late, to step 1: A toy has columns"):
-        link.reach(2, {"bank": Done()})
+        link.reach(2, Exchange({"bank": Done()}, missing=True))
 
 
 def test_answers_to_older_steps_are_dropped(hub: StreamHub, connect: Callable[..., Guest]) -> None:
@@ -438,5 +480,5 @@ def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: StreamHub, connect: Ca
     assert list(link.lost()) == ["bank"]
     go_on.set()
     until_back(link)
-    reached = link.reach(1, {"bank": Done()})
+    reached = link.reach(1, Exchange({"bank": Done()}, missing=True))
     assert reached.received and not reached.late  # what is late was no message

@@ -117,7 +117,7 @@ def _fit(say: Session, plan: Experiment, federation: Federation, resume: bool) -
     say.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
     model = silosynth.fit(
         how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
-        limit=how.limit, device=how.device, folder=plan.folder, resume=resume, progress=say.chatty,
+        limit=how.limit, missing=how.missing, device=how.device, folder=plan.folder, resume=resume, progress=say.chatty,
     )  # fmt: skip
     model.save(plan.folder / MODEL)
     return model

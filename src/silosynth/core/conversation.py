@@ -22,14 +22,23 @@ State: TypeAlias = dict[str, Any]
 class Exchange:
     """Ask some parties and wait for all their answers; the generator receives ``{party: reply}``.
 
+    A party is lost if it died, or did not answer in time. What a party itself raises ends the conversation in any case.
+
     Attributes:
         asks: what each is asked.
-        missing: whether the conversation goes on without those that are lost: their replies are then left out. What a
-            party itself raises ends the conversation all the same.
+        missing: whether the conversation goes on without those that are lost: their replies are then left out.
+        wait: whether one that did not answer in time is waited for as long as it lives, with a warning. It is then not
+            missing.
+        times: how many times the run's time limit parties have, as some asks are more work than others.
+        rides: whether nobody waits for the answers, which only say `Done`: the asks may then travel with the next
+            exchange's, and the generator receives nothing.
     """
 
     asks: Mapping[str, Message]
     missing: bool = False
+    wait: bool = False
+    times: float = 1.0
+    rides: bool = False
 
 
 @dataclass(frozen=True, slots=True)

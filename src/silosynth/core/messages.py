@@ -71,6 +71,14 @@ class Missing(Message):
     """What the ledger records in place of a reply that did not come. Nobody sends it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Several(Message):
+    """Messages of several steps that travel as one, each encoded; or the answers to them. Ledgers record each."""
+
+    steps: tuple[int, ...]
+    messages: tuple[bytes, ...]
+
+
 def check_positive(struct: Struct, *names: str) -> None:
     """Check that fields of a config are above zero; of tuples, that they hold something and all of it is.
 
@@ -160,4 +168,6 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _label(hint: Any) -> str:
+    if get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(repr, get_args(hint)))
     return getattr(hint, "__name__", None) or str(hint)

@@ -64,8 +64,10 @@ class Outcome:
     table: Table | None
 
 
-def conduct(job: Job, streams: Streams, device: torch.device, state: State | None = None) -> Conversation[Outcome]:
-    """Carry out a job, or go on from a checkpoint's ``state``.
+def conduct(
+    job: Job, streams: Streams, device: torch.device, state: State | None = None, *, missing: str | None = None
+) -> Conversation[Outcome]:
+    """Carry out a job, or go on from a checkpoint's ``state``. Silos lost in training are dealt with as by ``missing``.
 
     Raises:
         PolicyError, ConfigError, DataError, ProtocolError: a silo refuses, or cannot take part; or versions differ.
@@ -75,7 +77,8 @@ def conduct(job: Job, streams: Streams, device: torch.device, state: State | Non
         state = yield from _begin(job, roster)
     schemas = {silo: from_state(Schema, schema) for silo, schema in state["schemas"].items()}
     if state["stage"] == "train":
-        training = entry.coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
+        coordinate = entry.under(missing)
+        training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
         coordinator = yield from _within(training, {**state, "inner": None})
         if entry.parts:
             yield roster.everyone(Keep())

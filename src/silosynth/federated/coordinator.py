@@ -52,6 +52,7 @@ class Order(Struct):
         limit: seconds that a silo has for an answer; None waits as long as it is there.
         patience: seconds that a lost silo has to come back before the job fails.
         device: where the coordinator computes.
+        missing: what becomes of silos that get lost; None is the algorithm's default.
     """
 
     job: Job
@@ -59,6 +60,7 @@ class Order(Struct):
     limit: float | None = None
     patience: float = 3600.0
     device: str = "auto"
+    missing: str | None = None
 
     def pack(self) -> bytes:
         """As bytes."""
@@ -174,7 +176,7 @@ def carry_out(
     store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
     begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed: other noise then
     streams = Streams(secret_seed(folder, again=begun) if job.seed is None else job.seed)
-    start = partial(conduct, job, streams, resolve_device(order.device))
+    start = partial(conduct, job, streams, resolve_device(order.device), missing=order.missing)
     try:
         outcome = drive(start, link, ledger, store, board.watch, resume=True, seconds=every)
         _write(job, outcome, ledger, folder)

@@ -61,6 +61,8 @@ class RunPlan(Section):
     """How data go: through the engine, or over the coordinator's second port, which is many times faster."""
     limit: Annotated[float, Field(gt=0)] | None = None
     """Seconds that a silo has for an answer; as long as it is there when left out."""
+    missing: Text | None = None
+    """What becomes of silos that get lost: see `silosynth.fit`."""
     patience: Annotated[float, Field(gt=0)] = 3600.0
     """Seconds that a lost silo has to come back before the job fails."""
 
@@ -101,7 +103,8 @@ class Submission(Section):
             how.name, how.preset, entry.configure(how.preset, how.options), silos, how.seed, align, self.sample.rows,
             submitter,
         )  # fmt: skip
-        return Order(job, self.run.transport, self.run.limit, self.run.patience, how.device)
+        entry.under(self.run.missing)  # refuses what is not supported
+        return Order(job, self.run.transport, self.run.limit, self.run.patience, how.device, self.run.missing)
 
 
 def read_submission(path: str | Path) -> Submission:

@@ -58,7 +58,8 @@ def represent(
         options: changes to the preset (docs/algorithms/tabvfl.md), nested or dotted.
         runtime, folder, resume, progress, device, threads, checkpoint_every: see `silosynth.fit`.
         limit: seconds that a silo has for an answer, in runtime "processes". What then becomes of training, option
-            ``missing`` says: "cache" and "zeros" go on without the silo, "fail" ends the run. "wait" takes no limit.
+            ``missing`` says: "cache" and "zeros" go on without the silo, "wait" waits for it as long as it lives, with
+            a warning, "fail" ends the run.
 
     Raises:
         ConfigError, DataError, SchemaError: the arguments are not valid; tables or labels cannot be learnt from.
@@ -66,7 +67,7 @@ def represent(
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
     config, where, seed = _configured(name, preset, options), resolve_device(device), whole_number("A seed", seed)
-    _check(federation, config, runtime, limit)
+    _check(federation, runtime, limit)
     learnt, about, column = _split(federation, label)
     labels = None if about is None or column is None else about.known(column)
     streams = Streams(seed)
@@ -98,7 +99,7 @@ def _configured(name: str, preset: str, options: Mapping[str, Any] | None) -> Ta
     return config
 
 
-def _check(federation: Federation, config: TabVFLConfig, runtime: str, limit: float | None) -> None:
+def _check(federation: Federation, runtime: str, limit: float | None) -> None:
     if federation.horizontal:
         raise ConfigError(
             "A representation is for silos that hold different columns of the same rows",
@@ -107,12 +108,11 @@ def _check(federation: Federation, config: TabVFLConfig, runtime: str, limit: fl
         )
     if runtime not in RUNTIMES:
         raise ConfigError("There is no such runtime", runtime, nearest(runtime, RUNTIMES))
-    if limit is not None and (runtime != "processes" or not limit > 0 or config.missing == "wait"):
+    if limit is not None and (runtime != "processes" or not limit > 0):
         raise ConfigError(
-            "A time limit is above zero seconds, for silos in processes of their own that are not waited for",
-            (limit, runtime, config.missing),
-            "Leave it out; or set runtime = 'processes', and missing = 'cache', 'zeros' or 'fail'.",
-        )
+            "A time limit is above zero seconds, for silos in processes of their own", (limit, runtime),
+            "Leave it out, or set runtime = 'processes'.",
+        )  # fmt: skip
 
 
 def _split(federation: Federation, label: Any) -> tuple[Federation, Label | None, Column | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError
-from silosynth.core.messages import Message
+from silosynth.core.messages import Message, Several, Struct
 from silosynth.runtime.checkpoint import PartStore
 from silosynth.runtime.link import no_folder
 from silosynth.runtime.wire import decode, encode
@@ -47,6 +47,16 @@ class Desk:
         if self._last is not None and self._last[0] == job and step < self._last[1]:
             raise ProtocolError("Steps of a conversation go forward", f"{step} after {self._last[1]}")
         ask = decode(blob)
+        if isinstance(ask, Several):
+            parts = zip(ask.steps, ask.messages, strict=True)
+            self._reply = encode(Several(ask.steps, tuple(self._answer(*part) for part in parts)))
+        else:
+            self._reply = self._answer(step, blob, ask)
+        self._last = job, step
+        return self._reply
+
+    def _answer(self, step: int, blob: bytes, ask: Struct | None = None) -> bytes:
+        ask = ask or decode(blob)
         if not isinstance(ask, Message):
             raise ProtocolError("A party is asked with a message", type(ask).__name__)
         try:
@@ -60,8 +70,7 @@ class Desk:
         encoded = encode(reply)
         if self._note is not None:
             self._note(step, ask, len(blob), reply, len(encoded))
-        self._reply, self._last = encoded, (job, step)
-        return self._reply
+        return encoded
 
     def save(self, number: int) -> None:
         """Write the party's part of checkpoint ``number``."""

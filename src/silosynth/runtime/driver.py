@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_passed_over
 from silosynth.runtime.ledger import Ledger, Position
 from silosynth.runtime.link import Link, Reached
+from silosynth.runtime.riding import Numbered, apart, together
 
 R = TypeVar("R")
 Start = Callable[["State | None"], Conversation[R]]
@@ -111,21 +112,11 @@ def _restore(link: Link, ledger: Ledger, store: CheckpointStore) -> Saved | None
 
 
 class PartyLostWarning(UserWarning):
-    """A silo got lost, or is back; the run goes on."""
+    """A silo got lost, is waited for, or is back; the run goes on."""
 
 
-def warn_lost(party: str, step: int, reason: str) -> None:
-    """Tell the user that the run goes on without a silo."""
-    warnings.warn(
-        f"Silo {party!r}, step {step}: {reason}. The run goes on without it, and writes no checkpoint meanwhile.",
-        PartyLostWarning,
-        stacklevel=4,
-    )
-
-
-def warn_back(party: str, step: int) -> None:
-    """Tell the user that a silo which was lost takes part again."""
-    warnings.warn(f"Silo {party!r}, step {step}: it is back, and takes part again.", PartyLostWarning, stacklevel=4)
+def _warn(party: str, step: int, what: str) -> None:
+    warnings.warn(f"Silo {party!r}, step {step}: {what}.", PartyLostWarning, stacklevel=4)
 
 
 class _Run:
@@ -145,6 +136,8 @@ class _Run:
         self._seconds, self._clock, self._stored = seconds, clock, clock()
         self._step, self._number = (saved.step, saved.number) if saved else (0, 0)
         self._away: set[str] = set()  # whose loss the user was told of
+        self._slow: set[str] = set()  # of whom the user was told that they are waited for
+        self._rider: Numbered | None = None  # waits for an exchange to travel with
 
     def through(self, conversation: Conversation[R]) -> R:
         """Drive the conversation to its end."""
@@ -153,6 +146,7 @@ class _Run:
             while True:
                 step = conversation.send(self._do(step))
         except StopIteration as end:
+            self._send_rider()
             result: R = end.value
             return result
         finally:
@@ -172,39 +166,67 @@ class _Run:
 
     def _exchange(self, exchange: Exchange) -> Replies:
         self._step += 1
-        if exchange.missing:
-            reached = self._link.reach(self._step, exchange.asks)
-        else:
-            reached = Reached(self._link.exchange(self._step, exchange.asks))
-        self._record(exchange, reached)
+        if exchange.rides or exchange.missing:
+            self._send_rider()
+        if exchange.rides and self._link.far:
+            self._rider = self._step, exchange
+            return {}
+        if self._rider is None:
+            return self._sent(self._step, exchange)
+        rider, other, self._rider = self._rider, (self._step, exchange), None
+        joined = together(rider, other)
+        reached = self._link.reach(self._step, joined, self._tell_slow)
+        first, then = apart(rider, other, joined, reached)
+        self._record(*rider, first)
+        self._record(*other, then)
+        self._tell(then)
+        return {party: got.reply for party, got in then.received.items()}
+
+    def _send_rider(self) -> None:
+        """Nothing comes with which it could travel."""
+        if self._rider is not None:
+            rider, self._rider = self._rider, None
+            self._sent(*rider)
+
+    def _sent(self, step: int, exchange: Exchange) -> Replies:
+        reached = self._link.reach(step, exchange, self._tell_slow)
+        self._record(step, exchange, reached)
         self._tell(reached)
         return {party: got.reply for party, got in reached.received.items()}
 
-    def _record(self, exchange: Exchange, reached: Reached) -> None:
+    def _record(self, step: int, exchange: Exchange, reached: Reached) -> None:
         """Each message as it was sent; in place of a reply that did not come, `Missing`."""
         for late in reached.late:
             self._ledger.add(late.step, late.party, COORDINATOR, late.reply, late.received)
         for party, ask in exchange.asks.items():
             if party in reached.received:
                 got = reached.received[party]
-                self._ledger.add(self._step, COORDINATOR, party, ask, got.sent)
-                self._ledger.add(self._step, party, COORDINATOR, got.reply, got.received)
+                self._ledger.add(step, COORDINATOR, party, ask, got.sent)
+                self._ledger.add(step, party, COORDINATOR, got.reply, got.received)
             elif sent := reached.unanswered[party].sent:
-                self._ledger.add(self._step, COORDINATOR, party, ask, sent)
-                self._ledger.add(self._step, party, COORDINATOR, Missing(), 0)
+                self._ledger.add(step, COORDINATOR, party, ask, sent)
+                self._ledger.add(step, party, COORDINATOR, Missing(), 0)
 
     def _tell(self, reached: Reached) -> None:
         """Tell the user, once each, who is lost and who takes part again."""
         for party, got in reached.unanswered.items():
             if party not in self._away:
-                warn_lost(party, self._step, got.reason)
+                without = "The run goes on without it, and writes no checkpoint meanwhile"
+                _warn(party, self._step, f"{got.reason}. {without}")
         for party in self._away & reached.received.keys():
-            warn_back(party, self._step)
+            _warn(party, self._step, "it is back, and takes part again")
         self._away = (self._away - reached.received.keys()) | reached.unanswered.keys()
+
+    def _tell_slow(self, slow: Mapping[str, str]) -> None:
+        """Tell the user who is slow and waited for: once, until it answers in time."""
+        for party in slow.keys() - self._slow:
+            _warn(party, self._step, f"{slow[party]}. The run waits for it as long as it lives")
+        self._slow = set(slow)
 
     def _checkpoint(self, checkpoint: Checkpoint) -> None:
         if self._store is None or self._clock() - self._stored < self._seconds or self._link.lost():
             return
+        self._send_rider()
         position: Position = self._ledger.flush()
         try:
             self._link.save(self._number + 1)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+from silosynth.core.conversation import Exchange
 from silosynth.core.errors import CheckpointError, PartyLostError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.runtime.wire import encode
 
 L = TypeVar("L", bound="Link")
+
+Slow: TypeAlias = "Callable[[Mapping[str, str]], None]"
+"""Is told who is slow, and why that is said of them; of nobody, if nobody is."""
 
 PARTY_THREADS = 1
 """Torch threads of a party on this machine: the same in every runtime, so that numbers are equal to the last bit.
@@ -62,7 +66,13 @@ class Reached:
 
 
 class Link(ABC):
-    """The way to the parties. Use it as a context manager; `drive` closes it only when something goes wrong."""
+    """The way to the parties. Use it as a context manager; `drive` closes it only when something goes wrong.
+
+    Attributes:
+        far: whether an exchange costs time on the way, so that joining two of them saves some.
+    """
+
+    far = False
 
     @abstractmethod
     def begin(self) -> None:
@@ -77,16 +87,18 @@ class Link(ABC):
             SilosynthError: what a party itself raised, with the party, the step and the message type named.
         """
 
-    def reach(self, step: int, asks: Mapping[str, Message]) -> Reached:
-        """Ask some parties and wait for all of them but those that are lost. Here none ever is.
+    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+        """Ask some parties and wait for them as the exchange says. Here none is ever lost.
+
+        Where it says that slow ones are waited for, ``tell`` is told who they are once the others are there.
 
         Who died stays lost. Who was too slow is not asked again before its answer has come in, which nobody reads.
 
         Raises:
-            PartyLostError: a party failed; names it, the step and the message type.
+            PartyLostError: a party failed, or got lost where that may not be; names it, the step and the message type.
             SilosynthError: what a party itself raised, with the party, the step and the message type named.
         """
-        return Reached(self.exchange(step, asks))
+        return Reached(self.exchange(step, exchange.asks))
 
     def lost(self) -> Collection[str]:
         """Who is lost now: they died, stayed away or were too slow, and owe an answer."""

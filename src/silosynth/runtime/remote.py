@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
+from silosynth.core.conversation import Exchange
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.runtime.frames import ASK, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, Frame
 from silosynth.runtime.hub import Hub
-from silosynth.runtime.link import Late, Link, Reached, Received, Unanswered, at, encoded, failed, named
+from silosynth.runtime.link import Late, Link, Reached, Received, Slow, Unanswered, at, encoded, failed, named
 from silosynth.runtime.seats import Gathered, Lost
 from silosynth.runtime.wire import decode
 
@@ -29,6 +30,8 @@ class Remote(Link):
         limit: seconds that parties have for an answer, or to write their part of a checkpoint; None waits as long as
             they live.
     """
+
+    far = True
 
     def __init__(
         self,
@@ -47,11 +50,11 @@ class Remote(Link):
 
     def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
         """See `Link.exchange`. One that is merely late is waited for up to the limit, and then asked."""
-        return self._exchange(step, asks, missing=False).received
+        return self._exchange(step, Exchange(asks)).received
 
-    def reach(self, step: int, asks: Mapping[str, Message]) -> Reached:
+    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
         """See `Link.reach`."""
-        reached = self._exchange(step, asks, missing=True)
+        reached = self._exchange(step, exchange, tell)
         late, self._late = self._late, []
         return replace(reached, late=late)
 
@@ -75,14 +78,15 @@ class Remote(Link):
         """What is known about a party that failed, as a sentence to add to the error; empty here."""
         return ""
 
-    def _exchange(self, step: int, asks: Mapping[str, Message], missing: bool) -> Reached:
+    def _exchange(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+        asks = exchange.asks
         for party in asks:
             if party not in self._roster.parties:
                 raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, self._roster))
         blobs = encoded(step, asks)
         frames = {party: Frame(ASK, self._job, step, COORDINATOR, blob) for party, blob in blobs.items()}
         places = {party: at(party, step, wire_name(type(ask))) for party, ask in asks.items()}
-        got = self._gather(frames, places, self._limit, missing)
+        got = self._await(exchange, frames, places, tell)
         received = {
             party: Received(_message(frame, places[party]), len(blobs[party]), len(frame.body))
             for party, frame in got.replies.items()
@@ -94,6 +98,18 @@ class Remote(Link):
             for party, why in (got.before | got.lost).items()
         }
         return Reached(received, unanswered)
+
+    def _await(
+        self, exchange: Exchange, frames: Mapping[str, Frame], places: Mapping[str, str], tell: Slow
+    ) -> Gathered:
+        """Gather answers as the exchange says. Gathering again sends nothing again that was sent."""
+        limit = None if self._limit is None else exchange.times * self._limit
+        got = self._gather(frames, places, limit, exchange.missing or exchange.wait)
+        if not exchange.wait:
+            return got
+        lost = got.before | got.lost
+        tell({party: why for party, why in lost.items() if not (self._dead(party) or self._hub.dead(party))})
+        return self._gather(frames, places, None, missing=False) if lost else got
 
     def _control(self, kind: str, number: int, limit: float | None = None) -> None:
         """If one gets lost now, the others are waited for: the conversation may go on with them."""

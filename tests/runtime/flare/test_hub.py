@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.runtime.toy import ROSTER, STREAMS, Adder, Prepare, coordinate
 
+from silosynth.core.conversation import Exchange
 from silosynth.core.errors import DataError, PartyLostError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.core.roster import Roster
@@ -152,7 +153,7 @@ def test_a_party_that_has_ended_is_lost_and_the_others_go_on(
     hub.gone("bank", "its part of the job has ended")
     hub.gone("stranger", "never heard of")
     link = Remote(ROSTER, hub)
-    reached = link.reach(1, {name: Prepare(4) for name in ROSTER})
+    reached = link.reach(1, Exchange({name: Prepare(4) for name in ROSTER}, missing=True))
     assert reached.unanswered["bank"].reason == "its part of the job has ended"
     assert isinstance(reached.received["clinic"].reply, Done)
     clerks["bank"].go_on.set()

@@ -68,6 +68,7 @@ from silosynth.algorithms.gdts.messages import (
 )
 from silosynth.algorithms.gdts.models import LocalModel, make_model, put_weights, weights_of
 from silosynth.algorithms.gdts.weights import weights
+from silosynth.core import absence
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Struct
@@ -217,8 +218,7 @@ def present(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> lis
     """
     least = LEAST if config.secure else 1
     asked = rng.permutation(len(roster))[: max(least, round(config.participation * len(roster)))]
-    there = [i for i in asked if rng.random() >= config.absence]
-    return [roster.parties[i] for i in sorted(there if len(there) >= least else asked[:least])]
+    return [roster.parties[i] for i in sorted(absence.present(asked.tolist(), config.absence, rng, least))]
 
 
 def _round(

@@ -13,7 +13,7 @@ Algorithm 1, guests, lines 1 to 6        `Silo._prepare`, `Guest.embed`
   guests, lines 22 to 24                 `Guest.reconstruct`
   host, lines 25 to 32                   `_Training._pretrain`, `Host.descend`, `Guest.descend`
 Algorithm 2                              `Guest.embed`, `Memory.gather`, `Host.classify`, `Guest.descend`
-IV-E, clients that fail                  `_Training._reach`, `_Training._present`, `Memory`
+IV-E, clients that fail                  `core.absence`, `_Training._reach`, `_Training._present`, `Memory`
 LT, TabVFL-LE (V-A, figures A.3, A.4)    designs "local" and "local_encoders" of `Guest` and `Host`
 CT                                       design "local" on a federation of one silo
 TabNet                                   `models.tabnet`
@@ -29,7 +29,8 @@ Readings, and deviations, each an option where somebody might want it otherwise:
   own loss and sends the gradient in its part of what was decoded; that is the same as in one piece.
 * Masks are drawn for each feature by itself, one-hot ones too. The prior (1 - mask) is as the paper has it, although
   the coordinator's features are mixed by the silo's square layer, so that it names no column any more.
-* All silos must be there in the first epoch of each phase, and in the first after a run was resumed.
+* All silos must be there in the first epoch of each phase, and in the first after a run was resumed: they are waited
+  for then.
 * The cache is by row, not by batch: batches may then change from epoch to epoch (``shuffle``). "paper": they don't.
 * ``zeros`` puts zeros in place of masks, too: everything may be looked at.
 * What is left over of an epoch is spread over its batches, instead of dropped.
@@ -77,6 +78,7 @@ from silosynth.algorithms.tabvfl.messages import (
     TabVFLConfig,
     TrainAlone,
 )
+from silosynth.core.absence import present, under
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
 from silosynth.core.messages import Done, Message
@@ -94,6 +96,13 @@ def coordinate(
     """Train; returns the coordinator's part of the model, and the latent vectors of all rows."""
     if config.finetune and labels is None:
         raise ConfigError("Fine-tuning needs a label", None, "Name one, or set finetune = false.")
+    return (yield from under(config.missing, _train(roster, config, labels, streams, device, state)))
+
+
+def _train(
+    roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams, device: torch.device,
+    state: dict[str, Any] | None,
+) -> Conversation[dict[str, Any]]:  # fmt: skip
     state = (yield from _begin(roster, config, labels, streams)) if state is None else state
     training = _Training(roster, config, labels, streams, device, state)
     yield from training.run()
@@ -175,16 +184,15 @@ class _Training:
 
     def _present(self, phase: Phase) -> list[str]:
         """Who takes part in this epoch, by lot (section IV-E): all of them in the first."""
-        draw = self.streams.child("absence", phase, self.epoch).numpy()
-        lots = draw.random(len(self.roster))
-        everyone = not self.memory.complete
-        return [party for party, lot in zip(self.roster, lots, strict=True) if everyone or lot >= self.config.absence]
+        absence = self.config.absence if self.memory.complete else 0.0
+        return present(self.roster.parties, absence, self.streams.child("absence", phase, self.epoch).numpy())
 
     # An epoch.
 
     def _alone(self, present: list[str]) -> Conversation[list[float]]:
-        """Design "local": each silo pre-trains by itself."""
-        replies = yield from self._reach({party: TrainAlone(self.epoch) for party in present}, Judged)
+        """Design "local": each silo pre-trains by itself, all batches at one go."""
+        asks = {party: TrainAlone(self.epoch) for party in present}
+        replies = yield from self._reach(asks, Judged, times=self.batches.count)
         return [reply.loss for reply in replies.values()]
 
     def _together(self, phase: Phase, present: list[str]) -> Conversation[list[float]]:
@@ -219,11 +227,11 @@ class _Training:
         slopes = [replies[party].gradient_BP if party in replies else None for party in self.roster]
         return self.host.descend(sent, out_BD, slopes), sum(reply.loss for reply in replies.values())
 
-    def _reach(self, asks: Mapping[str, Message], kind: type[M]) -> Conversation[dict[str, M]]:
-        """Ask, and go on without those that are lost where that is allowed: not before all have been there once."""
+    def _reach(self, asks: Mapping[str, Message], kind: type[M], times: float = 1.0) -> Conversation[dict[str, M]]:
+        """Ask, and go on without those that are lost where that is possible: not before all have been there once."""
         if not asks:
             return {}
-        replies = said((yield Exchange(asks, missing=self.config.goes_on and self.memory.complete)), kind)
+        replies = said((yield Exchange(asks, missing=self.memory.complete, times=times)), kind)
         if not replies:
             raise ProtocolError("At least one silo of those that were asked answers", "none", _RESUME)
         self.everyone = self.everyone and len(replies) == len(asks)
@@ -241,7 +249,7 @@ class _Training:
             loss += part * (stop - start) / rows
         self.best.waited += 1
         if loss < self.best.loss:
-            replies = yield from self._reach(_all(self.roster, Keep(self.epoch, self.best.number)), Done)
+            replies = yield from self._reach(dict.fromkeys(self.roster, Keep(self.epoch, self.best.number)), Done)
             if len(replies) == len(self.roster):
                 self.host.part.keep(self.epoch, self.best.number)
                 self.best = _Best(self.epoch, loss)
@@ -250,7 +258,7 @@ class _Training:
         """The loss of some rows that are held out; 0 if somebody is lost."""
         asks: Mapping[str, Message] = dict.fromkeys(self.roster, Compare(start, stop, None))
         if phase == FINETUNING or self.config.design != "local":
-            looks = yield from self._reach(_all(self.roster, Look(phase, HELD_OUT, start, stop)), Embedded)
+            looks = yield from self._reach(dict.fromkeys(self.roster, Look(phase, HELD_OUT, start, stop)), Embedded)
             z = [reply.z_BW for reply in looks.values()]
             if not self.everyone:
                 return 0.0
@@ -286,7 +294,3 @@ class _Training:
 
 def _embed(phase: Phase, step: int, of: int, gradient_BW: Tensor | None) -> Embed:
     return Embed(phase, step) if gradient_BW is None else Embed(phase, step, of, gradient_BW)
-
-
-def _all(roster: Roster, ask: Message) -> dict[str, Message]:
-    return dict.fromkeys(roster, ask)

@@ -277,7 +277,7 @@ def _critic_step(
             updates[party] = DescendCritic(fake, real)
         elif config.bottom_gradients == "all":
             updates[party] = DescendPicked(fake, real[by_row], batch.picks_B[by_row].int())
-    yield Exchange(updates)
+    yield Exchange(updates, rides=True)
 
 
 def _generator_step(

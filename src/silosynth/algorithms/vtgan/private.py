@@ -32,7 +32,7 @@ from torch.func import functional_call, grad
 
 from silosynth.algorithms.vtgan.messages import ORDER, Encode, Features, VTGANConfig
 from silosynth.algorithms.vtgan.tops import Tops
-from silosynth.core.conversation import Conversation
+from silosynth.core.conversation import Conversation, Exchange
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.roster import Roster
@@ -140,7 +140,8 @@ def critic_step(
     descend(tops.of_critic, critic, noised(sums, event.noise * config.dp.clip, rng), expected)
     fakes, reals = (tops.features(part) for part in slopes)
     ends = zip(roster, fakes, reals, strict=True)
-    yield roster.each({party: DescendPrivately(fake, real, pairs_R.cpu()) for party, fake, real in ends})
+    updates = {party: DescendPrivately(fake, real, pairs_R.cpu()) for party, fake, real in ends}
+    yield Exchange(updates, rides=True)
 
 
 def no_condition(size: int) -> Tensor:

@@ -1,0 +1,139 @@
+"""Exchanges that travel with the next one: the same answers, the same ledger, fewer round trips."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, State
+from silosynth.core.errors import DataError, ProtocolError
+from silosynth.core.messages import Done, Message, Release
+from silosynth.core.roster import Roster
+from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.driver import drive
+from silosynth.runtime.inprocess import InProcess
+from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.link import Received
+
+ROSTER = Roster(("bank", "clinic", "shop"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Message):
+    """Remember a number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall(Message):
+    """What do you remember?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered(Message):
+    release: ClassVar[Release] = Release.COUNTS
+    numbers: tuple[int, ...]
+
+
+class Memory(Party):
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def answer(self, ask: Message) -> Message:
+        if isinstance(ask, Tell):
+            if ask.number < 0:
+                raise DataError("Numbers are not negative", ask.number, "Count up.")
+            self.numbers.append(ask.number)
+            return Done()
+        return Remembered(tuple(self.numbers))
+
+    def state(self) -> State:
+        return {"numbers": list(self.numbers)}
+
+    def trained(self) -> State:
+        return self.state()
+
+    def restore(self, state: State) -> None:
+        self.numbers = list(state["numbers"])
+
+
+class Counting(InProcess):
+    """Counts round trips; ``far`` as said."""
+
+    def __init__(self, far: bool, folder: Path) -> None:
+        super().__init__({name: Memory() for name in ROSTER}, folder)
+        self.far, self.trips = far, 0
+
+    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
+        self.trips += 1
+        return super().exchange(step, asks)
+
+
+SOME = st.sets(st.sampled_from(ROSTER.parties), min_size=1).map(sorted)
+PLANS = st.lists(st.tuples(st.sampled_from(["tell", "ride", "recall", "alone", "checkpoint"]), SOME), max_size=12)
+
+
+def converse(plan: list[tuple[str, list[str]]]) -> Conversation[list[tuple[int, ...]]]:
+    """Tell and recall as planned; "alone" does not travel with others."""
+    heard: list[tuple[int, ...]] = []
+    for number, (what, whom) in enumerate(plan):
+        if what == "checkpoint":
+            yield Checkpoint({})
+        elif what in ("tell", "ride"):
+            replies = yield Exchange({name: Tell(number) for name in whom}, rides=what == "ride")
+            assert what == "ride" or list(replies) == whom
+        else:
+            replies = yield Exchange(dict.fromkeys(whom, Recall()), missing=what == "alone")
+            assert list(replies) == whom
+            heard += [reply.numbers for reply in replies.values() if isinstance(reply, Remembered)]
+    return heard
+
+
+def driven(plan: list[tuple[str, list[str]]], far: bool, seconds: float) -> tuple[list[tuple[int, ...]], bytes, int]:
+    with tempfile.TemporaryDirectory() as place:
+        store = CheckpointStore(Path(place), "plan")
+        with Counting(far, store.parties) as link:
+            ledger = Ledger(Path(place) / "ledger.jsonl")
+            heard = drive(lambda state: converse(plan), link, ledger, store, seconds=seconds)
+            final = [tuple(link._desks[name].party.numbers) for name in ROSTER]  # type: ignore[attr-defined]
+        return [*heard, *final], (Path(place) / "ledger.jsonl").read_bytes(), link.trips
+
+
+@settings(max_examples=60)
+@given(PLANS, st.sampled_from([0.0, 1e9]))
+def test_answers_and_ledger_are_the_same_with_fewer_trips(plan: list[tuple[str, list[str]]], seconds: float) -> None:
+    heard, ledger, trips = driven(plan, False, seconds)
+    assert driven(plan, True, seconds)[:2] == (heard, ledger)
+    saved = trips - driven(plan, True, 1e9)[2]
+    plain = [what for what, _ in plan if what != "checkpoint"]
+    assert saved == sum(a == "ride" and b in ("tell", "recall") for a, b in pairwise(plain))
+
+
+def far(plan: Mapping[str, Exchange], folder: Path) -> None:
+    def conversation() -> Conversation[None]:
+        for exchange in plan.values():  # noqa: UP028  # what is sent is not for the values
+            yield exchange
+
+    with Counting(True, folder) as link:
+        drive(lambda state: conversation(), link, Ledger())
+
+
+def test_who_rides_has_nothing_to_say(tmp_path: Path) -> None:
+    plan = {"rider": Exchange({"bank": Recall()}, rides=True), "other": Exchange({"bank": Recall()})}
+    with pytest.raises(ProtocolError, match=r"'bank' only says that step 1 is done.*Remembered"):
+        far(plan, tmp_path)
+
+
+def test_what_a_rider_raises_is_raised(tmp_path: Path) -> None:
+    plan = {"rider": Exchange({"bank": Tell(-1)}, rides=True), "other": Exchange({"clinic": Tell(1)})}
+    with pytest.raises(DataError, match=r"'bank'.*Numbers are not negative"):
+        far(plan, tmp_path)
