@@ -1,6 +1,6 @@
 """The central baselines beside each other: how faithful their tables are, and what they take.
 
-    python benchmarks/central.py                                            # all five, fast preset, Loan and Adult
+    python benchmarks/central.py                                            # all four, fast preset, Loan and Adult
     python benchmarks/central.py --tables loan --algorithms ctabgan --preset balanced
 
 Each result replaces its own row of what was kept before.

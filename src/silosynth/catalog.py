@@ -149,6 +149,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "VFLGAN's baseline: a GAN in each silo, whose generators share their first layers (VertiGAN, 2023)",
         presets.VERTIGAN, vertigan.VertiGANSilo, vertigan.coordinate, vflgan.synthesise,
     ),
+    "wgan-gp": Algorithm(
+        "VFLGAN's central baseline: the GAN of a VertiGAN silo, with all columns in one silo (WGAN-GP, 2017)",
+        presets.VERTIGAN, vertigan.VertiGANSilo, vertigan.coordinate, vflgan.synthesise, central=True,
+    ),
     "gdts": Algorithm(
         "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
         GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
@@ -162,7 +166,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),
     "tvae": _central("tvae", "a variational autoencoder of all columns in one silo (TVAE, 2019)"),
     "tabddpm": _central("tabddpm", "diffusion of whole rows, all columns in one silo (TabDDPM, 2022)"),
-    "wgan-gp": _central("wgan-gp", "an unconditional GAN over all columns in one silo (WGAN-GP, 2017)"),
 }  # fmt: skip
 
 

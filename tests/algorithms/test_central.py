@@ -35,7 +35,6 @@ TINY = {
     "ctabgan": {"channels": 4, "noise": 4, "batch": 30, "epochs": 3, "least_rounds": 0, "classifier": [16]},
     "tvae": {"encoder": [16], "decoder": [16], "embedding": 4, "batch": 30, "epochs": 3, "least_steps": 0},
     "tabddpm": {"layers": [16], "time": 8, "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
-    "wgan-gp": {**GAN, "least_rounds": 0, "critic_steps": 2},
 }
 every = pytest.mark.parametrize("name", sorted(TINY))
 
@@ -193,7 +192,6 @@ def test_a_target_without_a_choice_is_refused():
         ("ctabgan", {"channels": 0}),
         ("tvae", {"embedding": 0}),
         ("tabddpm", {"sample_steps": 0}),
-        ("wgan-gp", {"batch": 0}),
     ],
 )
 def test_options_out_of_range_are_refused(name, options):
@@ -215,7 +213,6 @@ def test_options_out_of_range_are_refused(name, options):
         ("tvae", {"betas": [-0.1, 0.9]}),
         ("tabddpm", {"dropout": 1.0}),
         ("tabddpm", {"average": -0.1}),
-        ("wgan-gp", {"penalty": -1.0}),
     ],
 )
 def test_options_that_training_cannot_bear_are_refused(name, options):
@@ -223,7 +220,7 @@ def test_options_that_training_cannot_bear_are_refused(name, options):
         ALGORITHMS[name].configure("fast", options)
 
 
-@pytest.mark.parametrize("name", ["ctgan", "ctabgan", "wgan-gp"])
+@pytest.mark.parametrize("name", ["ctgan", "ctabgan"])
 def test_no_memory_of_gradients_as_gulrajani_has_it(name):
     config = ALGORITHMS[name].configure("fast", {"betas": [0.0, 0.9]})
     assert config.betas == (0.0, 0.9)
@@ -258,8 +255,6 @@ def test_the_papers_figures_are_the_papers():
     tvae = PRESETS["tvae"]["paper"]
     assert (tvae.encoder, tvae.decoder, tvae.embedding) == ((128, 128), (128, 128), 128)
     assert (tvae.epochs, tvae.batch, tvae.factor, tvae.rate, tvae.decay) == (300, 500, 2.0, 1e-3, 1e-5)
-    wgan = PRESETS["wgan-gp"]["paper"]
-    assert (wgan.generator, wgan.critic, wgan.noise) == ((32, 64, 128), (256, 128), 10)
     assert PRESETS["tabddpm"]["paper"].diffusion_steps == 1000
 
 
@@ -268,7 +263,6 @@ LEARN = {
     "ctabgan": {"least_rounds": 350, "batch": 128, "channels": 8, "rate": 1e-3},
     "tvae": {"least_steps": 600, "batch": 200},
     "tabddpm": {"steps": 600, "batch": 256, "layers": [128, 128]},
-    "wgan-gp": {"epochs": 20, "least_rounds": 0, "batch": 128, "generator": [64, 64], "critic": [64, 64], "rate": 2e-3},
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from tests.algorithms.vflgan_play import CPU, SIZES, Oracle, Play, table
+from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play, table
 
 import silosynth as ss
 from silosynth.algorithms.vflgan import conversation
@@ -61,9 +61,9 @@ def test_a_round_is_that_of_the_network_in_one_piece(name, silos, options):
         check(weights, play.local(silo).parts[0].network)
 
 
-@pytest.mark.parametrize("silos", [2, 3])
-def test_a_round_of_vertigan_is_that_of_the_network_in_one_piece(silos):
-    play = Play("vertigan", silos)
+@pytest.mark.parametrize(("name", "silos"), [("vertigan", 2), ("vertigan", 3), ("wgan-gp", 1)])
+def test_a_round_of_vertigan_is_that_of_the_network_in_one_piece(name, silos):
+    play = Play(name, silos)
     play.begin()
     oracle = Oracle(play)
     replies = play.tell(Round(NOTHING, True))
@@ -286,8 +286,8 @@ def test_the_kept_weights_are_what_is_drawn_from_whether_or_not_the_model_was_st
 # Options and presets.
 
 
-@pytest.mark.parametrize("name", ["vflgan", "vflgan-base", "vertigan"])
-@pytest.mark.parametrize("preset", ["paper", "fast", "balanced", "best"])
+@pytest.mark.parametrize("name", ["vflgan", "vflgan-base", "vertigan", "wgan-gp"])
+@pytest.mark.parametrize("preset", ["paper", "fast", "balanced", "best", "private"])
 def test_presets_are_valid(name, preset):
     config = ALGORITHMS[name].configure(preset)
     assert getattr(config, "local", None) == {"vflgan": True, "vflgan-base": False}.get(name)
@@ -352,3 +352,28 @@ def test_averaged_weights_are_what_is_released(name):
             found = torch.cat([part["network"][key].flatten() for key in averaged if "num" not in key])
             last = torch.cat([value.flatten() for key, value in now.network.state_dict().items() if "num" not in key])
             assert 0 < (found - last).abs().max() < 0.5
+
+
+def test_the_central_gan_learns_how_columns_depend_on_each_other():
+    frame = table(1500)
+    federation = ss.simulate(frame, silos=SPLITS[2]).central()
+    options = {"epochs": 1, "least_rounds": 400, "rate": 1e-3, "batch": 64}
+    made = ss.fit("wgan-gp", federation, preset="fast", seed=0, options=options, progress=False).sample(1500)
+    assert made.city.value_counts(normalize=True)["Bern"] == pytest.approx(0.6, abs=0.12)
+    incomes = made.groupby("city").income.mean()
+    assert incomes["Oslo"] - incomes["Bern"] == pytest.approx(20, abs=7)
+
+
+@pytest.mark.parametrize("name", ["vflgan", "vertigan"])
+def test_generators_start_at_the_shares_of_levels_and_at_uncorrelated_scores(name):
+    frame = table(400)
+    federation = ss.simulate(frame, silos=SPLITS[2])
+    options = {"epochs": 1, "least_rounds": 1, "critic_steps": 1, "batch": 100, "rate": 1e-6, "average": 0.0}
+    options |= {"start": "shares", "generator": [64, 64], "noise": 32, "norm_epsilon": 0.0}
+    made = ss.fit(name, federation, preset="fast", seed=0, options=options, progress=False).sample(4000)
+    for column in ("city", "sex"):
+        made_at, real = (data[column].value_counts(normalize=True) for data in (made, frame))
+        assert (made_at - real).abs().max() < 0.06
+    assert made.income.mean() == pytest.approx(frame.income.mean(), abs=2)
+    assert made.income.std() == pytest.approx(frame.income.std(), rel=0.15)
+    assert abs(np.corrcoef(made.debt.rank(), made.visits.rank())[0, 1]) < 0.1  # of one silo

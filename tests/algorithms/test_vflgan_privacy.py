@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.algorithms.vflgan_play import CPU, SIZES, Oracle, Play, table
+from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play, table
 from tests.oracles import vflgan_one_piece as one
 from torch.func import functional_call
 
@@ -242,14 +242,14 @@ def test_a_whole_training_takes_exactly_the_steps_that_it_charged():
         assert play.local(silo).critic_steps == party.budget.steps
 
 
-@pytest.mark.parametrize("name", ["vflgan", "vertigan"])
-def test_the_release_costs_at_most_the_target(name):
-    federation = ss.simulate(table(), silos={"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
+@pytest.mark.parametrize(("name", "silos"), [("vflgan", 2), ("vertigan", 2), ("wgan-gp", 1)])
+def test_the_release_costs_at_most_the_target(name, silos):
+    federation = ss.simulate(table(), silos=SPLITS[silos])
     model = ss.fit(name, federation, preset="fast", options=SIZES | {"dp": TARGET}, progress=False)
     events = [(record["from"], event) for record in model.ledger for event in record.get("events", ())]
     steps = [(who, event) for who, event in events if event["mechanism"] == SAMPLED_GAUSSIAN and who != "coordinator"]
-    assert [who for who, _ in steps] == ["a", "b"]
-    assert steps[0][1] == steps[1][1] and steps[0][1]["joint"]
+    assert [who for who, _ in steps] == list(SPLITS[silos])
+    assert steps[0][1] == steps[-1][1] and steps[0][1]["joint"]
     assert steps[0][1]["scope"] == "release"
     release = statement(model.ledger)["release"]
     assert 0.9 * 8.0 < release["epsilon"] <= 8.0

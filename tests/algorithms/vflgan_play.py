@@ -19,8 +19,10 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode
 
 CPU = torch.device("cpu")
+UNSHARED = ("vertigan", "wgan-gp")  # without a critic at the coordinator
 SIZES = {"noise": 5, "generator": [7, 8, 9], "critic": [10, 6], "batch": 16, "epochs": 3, "least_rounds": 2}
 SPLITS = {
+    1: {"a": ["city", "income", "debt", "sex", "visits"]},
     2: {"a": ["city", "income"], "b": ["debt", "sex", "visits"]},
     3: {"a": ["city"], "b": ["income", "visits"], "c": ["debt", "sex"]},
 }
@@ -59,7 +61,7 @@ class Play:
         """Up to the first step."""
         state = self.drive(conversation.begin(self.roster, self.config))
         self.budget = None if state["budget"] is None else from_state(Budget, state["budget"])
-        if self.name != "vertigan":
+        if self.name not in UNSHARED:
             streams = Streams(0).child("coordinator")
             self.shared = Shared(len(self.roster), self.config, self.budget, streams, CPU)
         return state
@@ -100,10 +102,10 @@ class Oracle:
         self.play, self.config = play, play.config
         locals_ = {silo: party._trainer().local for silo, party in play.silos.items()}
         critics = {silo: one.weights_of(local.critic.network) for silo, local in locals_.items()}
-        shared = None if play.name == "vertigan" else one.weights_of(play.shared.critic.network)
+        shared = None if play.name in UNSHARED else one.weights_of(play.shared.critic.network)
         self.whole = one.Whole(critics, shared, play.config)
         self.parts = {silo: [one.weights_of(p.network) for p in local.parts] for silo, local in locals_.items()}
-        if play.name == "vertigan":  # one backbone
+        if play.name in UNSHARED:  # one backbone
             first = next(iter(self.parts.values()))[0]
             for parts in self.parts.values():
                 parts[0] = first

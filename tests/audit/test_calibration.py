@@ -44,6 +44,13 @@ def test_assd_finds_the_copier() -> None:
     assert max(f.score.value for f in found.findings) >= 0.95
 
 
+def test_nearness_finds_a_record_that_moments_do_not_show() -> None:
+    found = audit(Subject(TRAIN, Copier(400)), ["assd"], Trainings(20))
+    assert found.finding("assd_nearness_outlying_record").score.value >= 0.95
+    assert found.finding("assd_nearness_isolated_record").score.value >= 0.95
+    assert found.finding("assd_naive_isolated_record").score.value < 0.9
+
+
 def test_assd_finds_nothing_in_the_blind() -> None:
     for found in audit(Subject(TRAIN, Blind(300)), ["assd"], Trainings(30, seed=2)).findings:
         assert found.score.low is not None and found.score.high is not None and found.spread is not None

@@ -45,6 +45,19 @@ def test_features_of_numbers_are_as_those_of_tables() -> None:
     assert len(found["correlation"]) == 45
 
 
+def test_nearness_is_distance_to_a_record_and_reach_towards_it() -> None:
+    train = pd.DataFrame({"x": [0.0, 1.0, 2.0, 9.0], "y": [1.0, 1.0, 2.0, 2.0]})
+    made = pd.DataFrame({"x": [8.0, 0.0, 3.0], "y": [2.0, 1.0, 2.0]})
+    found = features.of_record(train, 3, made)
+    spread = train.std(ddof=0)
+    away = np.sort(np.linalg.norm((made - train.iloc[3]) / spread, axis=1))
+    towards = ((train.iloc[3] - train.mean()) / spread).to_numpy()
+    reach = np.sort(((made - train.mean()) / spread).to_numpy() @ towards / np.linalg.norm(towards))[::-1]
+    assert found[:3] == pytest.approx(np.log(away[[0, 1, 2]]))  # the 1st, the 2nd, and for the 4th the last
+    assert found[8:11] == pytest.approx(reach[[0, 1, 2]])
+    assert len(found) == 16 and np.isfinite(features.of_record(TRAIN, 0, TRAIN)).all()
+
+
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (10, 10), (421, 1000)])
 def test_rates_are_wilson_s(hits: int, n: int) -> None:
     rate = Rate.of(np.arange(n) < hits)

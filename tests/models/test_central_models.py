@@ -21,7 +21,6 @@ from silosynth.models.ctgan import ConditionalGAN, CTGANConfig, levels_of
 from silosynth.models.gan import Shape, gradient_penalty
 from silosynth.models.tabddpm import RowDiffusion, TabDDPMConfig
 from silosynth.models.tvae import TVAE, TVAEConfig
-from silosynth.models.wgan import WassersteinGAN, WGANConfig
 
 CPU = torch.device("cpu")
 SHAPE = Shape((3, 2, 4), 2)
@@ -32,8 +31,6 @@ MODELS = [
     (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, information=0, normalised=True)),
     (TVAE, TVAEConfig(epochs=2, batch=20, encoder=(8,), decoder=(8,), embedding=3)),
     (RowDiffusion, TabDDPMConfig(steps=4, batch=20, layers=(8,), time=4, diffusion_steps=6, sample_steps=6)),
-    (WassersteinGAN, WGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,))),
-    (WassersteinGAN, WGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), hard=False)),
 ]
 
 
@@ -152,8 +149,8 @@ def test_without_a_target_there_is_no_classifier():
 
 @pytest.mark.parametrize(("least", "steps"), [(0, 4), (9, 9)])
 def test_small_tables_get_a_least_number_of_rounds(least, steps):
-    config = WGANConfig(epochs=4, batch=60, generator=(8,), critic=(8,), critic_steps=1, least_rounds=least)
-    model = make(WassersteinGAN, config)
+    config = CTGANConfig(epochs=4, batch=60, generator=(8,), critic=(8,), critic_steps=1, least_rounds=least)
+    model = make(ConditionalGAN, config)
     for part in range(3):
         model.train(part, 3)
     assert model.generator.optimizer.state_dict()["state"][0]["step"] == steps
@@ -183,15 +180,6 @@ def test_the_class_loss_does_not_look_at_the_target():
     laws = judge(blind, masks).log_softmax(dim=1).detach()
     for loss, levels in zip(both, (rows.levels[:, 1], 1 - rows.levels[:, 1]), strict=True):
         assert float(loss) == pytest.approx(float(F.nll_loss(laws, levels)), rel=1e-5)
-
-
-def test_hard_levels_are_one_hot_with_the_gradient_of_soft_ones():
-    model = make(*MODELS[6])
-    soft = torch.tensor([[0.2, 0.5, 0.3, 0.9, 0.1, 0.1, 0.2, 0.3, 0.4]], requires_grad=True)
-    hard = model._sharpened(soft)
-    assert hard.detach().round(decimals=6).tolist() == [[0, 1, 0, 1, 0, 0, 0, 0, 1]]
-    weight = torch.arange(9.0)
-    assert torch.equal(torch.autograd.grad((hard * weight).sum(), soft)[0][0], weight)
 
 
 @pytest.mark.parametrize(("pac", "share"), [(1, 1.0), (5, 1.0), (1, 0.25)])

@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, State
-from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message, Release
+from silosynth.core.errors import DataError, MessageError, ProtocolError
+from silosynth.core.messages import Done, Message, Release, Several
 from silosynth.core.roster import Roster
 from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Received
+from silosynth.runtime.wire import encode
 
 ROSTER = Roster(("bank", "clinic", "shop"))
 
@@ -118,22 +120,70 @@ def test_answers_and_ledger_are_the_same_with_fewer_trips(plan: list[tuple[str, 
     assert saved == sum(a == "ride" and b in ("tell", "recall") for a, b in pairwise(plain))
 
 
-def far(plan: Mapping[str, Exchange], folder: Path) -> None:
+def asked(plan: Mapping[str, Exchange], folder: Path, far: bool = True) -> list[Mapping[str, Message]]:
+    heard: list[Mapping[str, Message]] = []
+
     def conversation() -> Conversation[None]:
-        for exchange in plan.values():  # noqa: UP028  # what is sent is not for the values
-            yield exchange
+        for exchange in plan.values():
+            heard.append((yield exchange))
 
-    with Counting(True, folder) as link:
+    with Counting(far, folder) as link:
         drive(lambda state: conversation(), link, Ledger())
+    return heard
 
 
-def test_who_rides_has_nothing_to_say(tmp_path: Path) -> None:
-    plan = {"rider": Exchange({"bank": Recall()}, rides=True), "other": Exchange({"bank": Recall()})}
+EITHER = pytest.mark.parametrize("far", [False, True])
+
+
+@EITHER
+@pytest.mark.parametrize("alone", [False, True])
+def test_who_rides_has_nothing_to_say(tmp_path: Path, far: bool, alone: bool) -> None:
+    plan = {"rider": Exchange({"bank": Recall()}, rides=True)}
+    if not alone:
+        plan["other"] = Exchange({"bank": Recall()})
     with pytest.raises(ProtocolError, match=r"'bank' only says that step 1 is done.*Remembered"):
-        far(plan, tmp_path)
+        asked(plan, tmp_path, far)
 
 
-def test_what_a_rider_raises_is_raised(tmp_path: Path) -> None:
+@EITHER
+def test_what_a_rider_raises_is_raised(tmp_path: Path, far: bool) -> None:
     plan = {"rider": Exchange({"bank": Tell(-1)}, rides=True), "other": Exchange({"clinic": Tell(1)})}
-    with pytest.raises(DataError, match=r"'bank'.*Numbers are not negative"):
-        far(plan, tmp_path)
+    with pytest.raises(DataError, match=r"'bank'.*step 1, on .*Tell: Numbers are not negative"):
+        asked(plan, tmp_path, far)
+
+
+@EITHER
+def test_nobody_is_told_what_a_rider_answers(tmp_path: Path, far: bool) -> None:
+    plan = {"rider": Exchange({"bank": Tell(1)}, rides=True), "other": Exchange({"bank": Recall()})}
+    assert asked(plan, tmp_path, far) == [{}, {"bank": Remembered((1,))}]
+
+
+def several(*parts: tuple[int, Message]) -> bytes:
+    steps, messages = zip(*parts, strict=True)
+    return encode(Several(steps, tuple(encode(message) for message in messages)))
+
+
+def test_what_failed_in_part_is_not_done_again() -> None:
+    memory = Memory()
+    desk = Desk("bank", memory, None)
+    for _ in range(2):
+        with pytest.raises(DataError, match="Numbers are not negative"):
+            desk.answer("job", 2, several((1, Tell(7)), (2, Tell(-1))))
+    assert memory.numbers == [7]
+    desk.answer("job", 3, encode(Tell(8)))
+    assert memory.numbers == [7, 8]
+
+
+@pytest.mark.parametrize("steps", [(2, 4), (5, 5), (5, 4), (4, 9)])
+def test_steps_of_several_go_forward(steps: tuple[int, int]) -> None:
+    memory = Memory()
+    desk = Desk("bank", memory, None)
+    desk.answer("job", 3, encode(Tell(0)))
+    with pytest.raises((ProtocolError, MessageError), match=r"one after the other|go forward"):
+        desk.answer("job", 6, several((steps[0], Tell(1)), (steps[1], Tell(2))))
+    assert memory.numbers == [0]
+
+
+def test_as_many_messages_as_steps() -> None:
+    with pytest.raises(MessageError, match="one after the other"):
+        Several((1, 2), (b"",))

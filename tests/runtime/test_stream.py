@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import stat
@@ -224,18 +225,44 @@ def test_old_tls_is_refused(hub: StreamHub) -> None:
 
 
 def test_who_says_nothing_keeps_nobody_out(hub: StreamHub, connect: Callable[..., Guest]) -> None:
-    silent = [plain(hub) for _ in range(30)]
-    for one in silent[20:]:
-        one.close()
-    time.sleep(0.3)
-    for one in silent[:10]:
-        one.close()
+    silent = [plain(hub) for _ in range(40)]
     echo = Echo()
     connect(echo, patience=10.0)
     linked(hub).exchange(1, {"bank": Done()})
     assert echo.answered == 1
-    for one in silent[10:]:
+    for one in silent:
         one.close()
+
+
+@pytest.mark.parametrize("word", [b"garbage!", b"", Frame(HELLO, "", 0, "bank", bytes(100_000)).whole()])
+def test_a_failed_greeting_ends_at_once(hub: StreamHub, word: bytes) -> None:
+    tls = context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
+    if word:
+        tls.sendall(word)
+    else:
+        tls.shutdown(socket.SHUT_WR)
+    tls.settimeout(3.0)
+    with contextlib.suppress(ConnectionError):
+        assert tls.recv(100) == b""
+    tls.close()
+
+
+def test_a_handshake_byte_by_byte_ends_in_time(hub: StreamHub) -> None:
+    stranger, begun = plain(hub), time.monotonic()
+    stranger.sendall(b"\x16\x03\x01\x02\x00")  # a record of 512 bytes is to follow
+    with contextlib.suppress(OSError):
+        while time.monotonic() - begun < 20:
+            stranger.sendall(b"\x01")
+            time.sleep(0.1)
+    stranger.close()
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("address", ["nowhere", "a..b:5000", f"{'x' * 70}:5000"])
+def test_an_address_that_is_none_is_told(address: str) -> None:
+    guest = Guest(Echo(), name="bank", address=address, certs=AUTHORITY.party("bank"), folder=None, patience=0.3)
+    guest.join(20)
+    assert isinstance(guest.error, ProtocolError) and address in str(guest.error)
 
 
 def test_a_second_party_of_the_same_name_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:

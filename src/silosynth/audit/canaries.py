@@ -25,10 +25,10 @@ from sklearn.ensemble import RandomForestClassifier
 
 from silosynth.audit import epsilon, features, shadows
 from silosynth.audit.epsilon import CONFIDENCE
+from silosynth.audit.features import embed
 from silosynth.audit.findings import GROUP, Finding
 from silosynth.audit.generators import Fit, Train, tables
 from silosynth.audit.membership import DEPTH, TREES, Trainings
-from silosynth.audit.rivals import embed
 from silosynth.audit.shadows import Game, Job, Kept
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams

@@ -1,17 +1,21 @@
 """What an attacker sees of a synthetic table, or of intermediate features, in a few numbers (Stadler et al. 2022).
 
-Legend: n rows, d columns, F features.
+Legend: n rows, d columns, D numbers of a row, F features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from silosynth.evaluation.coding import code_tables
+from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.scores import Floats
+
+MOST_LEVELS = 64
+RANKS = np.array([1, 2, 4, 8, 16, 32, 64, 128])  # of synthetic rows, by how near they are to a record
 
 
 def of_table(train: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Floats]:
@@ -37,6 +41,22 @@ def of_table(train: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Floats]:
             naive += _moments(made.values[j])
             columns.append(_filled(made.values[j]))
     return {"naive": np.array(naive), "correlation": correlations(np.stack(columns, axis=1))}
+
+
+def of_record(train: pd.DataFrame, row: int, synthetic: pd.DataFrame) -> Floats:
+    """How near synthetic rows come to record ``row`` of ``train``, and how far they reach from the middle towards it.
+
+    The logarithms of the distances of the nearest one, of the 2nd, 4th, … 128th (or the last); and as many of the
+    furthest points in the direction of the record. An attacker who knows the record can take them, and does better by
+    them than by figures of the whole table (Houssiau et al. 2022 and Meeus et al. 2023 count rows that are like it).
+    """
+    points = embed(code_tables({"records": train, "others": synthetic}))
+    middle_D = points["records"].mean(axis=0)
+    record_D, made_nD = points["records"][row] - middle_D, points["others"] - middle_D
+    distance_n = np.sort(np.linalg.norm(made_nD - record_D, axis=1))
+    reach_n = -np.sort(-made_nD @ record_D) / max(float(np.linalg.norm(record_D)), 1e-12)
+    taken = np.minimum(RANKS, len(made_nD)) - 1
+    return np.concatenate([np.log(np.maximum(distance_n[taken], 1e-9)), reach_n[taken]])
 
 
 def of_numbers(values_nd: Floats) -> dict[str, Floats]:
@@ -70,3 +90,33 @@ def _filled(values_n: Floats) -> Floats:
     """Missing numbers as the mean of the others."""
     present = values_n[~np.isnan(values_n)]
     return np.where(np.isnan(values_n), present.mean() if len(present) else 0.0, values_n)
+
+
+def embed(tables: Mapping[str, Coded]) -> dict[str, Floats]:
+    """Tables as points of one space: numbers in standard deviations of what attackers hold, levels as indicators.
+
+    They hold all tables but "members" and "others". Columns of more than `MOST_LEVELS` levels are left out. The
+    indicators of a level are √½ long, so that two levels are 1 apart; missing numbers are the mean, and 1 away.
+    """
+    held = [table for name, table in tables.items() if name not in ("members", "others")]
+    columns: dict[str, list[Floats]] = {name: [] for name in tables}
+    for j, field in enumerate(held[0].fields):
+        if field.categorical and len(field.levels) > MOST_LEVELS:
+            continue
+        known = np.concatenate([table.values[j] for table in held])
+        for name, table in tables.items():
+            columns[name] += (
+                _levels(table.values[j], len(field.levels)) if field.categorical else _number(table.values[j], known)
+            )
+    return {name: np.stack(own, axis=1) for name, own in columns.items()}
+
+
+def _levels(codes: Any, levels: int) -> list[Floats]:
+    return [np.sqrt(0.5) * (codes == level) for level in range(levels + 1)]
+
+
+def _number(values: Floats, known: Floats) -> list[Floats]:
+    present = known[~np.isnan(known)]
+    mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 1.0)
+    gap = np.isnan(values)
+    return [np.where(gap, 0.0, (np.nan_to_num(values) - mean) / (spread or 1.0)), gap.astype(np.float64)]

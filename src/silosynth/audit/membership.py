@@ -3,7 +3,8 @@
 ===================================  ==================================================================================
 Algorithms 3 and 5, lines 1-4        `play`: M trainings on all records and M without the target, each with its own seed
 line 5, Extr                         `Measure`: naive and correlation features, of the synthetic table (ASSD) and of the
-                                     intermediate features of all records (ASIF)
+                                     intermediate features of all records (ASIF); and, ours, how near synthetic rows
+                                     come to the target
 line 6, and Algorithms 2 and 4       `guess`: a random forest, learnt on 70 % of the trainings, guesses the others
 ===================================  ==================================================================================
 
@@ -39,27 +40,36 @@ REPEATS = 5
 SHARE = 0.7  # of trainings that the adversary learns from
 TREES = 200
 DEPTH = 3
+NEAR = "nearness-"  # what such features are called by, and then the target's position
 TEXT = "How well a random forest tells trainings with this record from trainings without it."
 METHOD = "95 % normal interval, DeLong's variance of one split"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Trains, and keeps the features of the synthetic table; with ``intermediate`` those of intermediate features."""
+    """Trains, and keeps the features of the synthetic table; with ``intermediate`` those of intermediate features.
+
+    ``targets`` are positions of the records that nearness is taken to.
+    """
 
     fit: Fit
+    targets: tuple[int, ...] = ()
     intermediate: bool = False
 
     def __call__(self, trains: Sequence[Train], whole: pd.DataFrame) -> list[Kept]:
-        """Features of each training by "assd naive", "assd correlation", and the same with "asif"."""
+        """Features of each training by "assd naive", "assd correlation", "assd nearness-<target>"; and of "asif"."""
         if not self.intermediate:
-            return [_named("assd", features.of_table(whole, made)) for made in tables(self.fit, trains)]
+            return [self._of(whole, made) for made in tables(self.fit, trains)]
         if not isinstance(self.fit, Catalogued):
             raise ConfigError("Only algorithms of the catalogue have intermediate features", remedy="Leave out asif.")
         return [
-            _named("assd", features.of_table(whole, made)) | _named("asif", features.of_numbers(inner))
+            self._of(whole, made) | _named("asif", features.of_numbers(inner))
             for made, inner in self.fit.with_features(trains, whole)
         ]
+
+    def _of(self, whole: pd.DataFrame, made: pd.DataFrame) -> Kept:
+        near = {f"{NEAR}{row}": features.of_record(whole, row, made) for row in self.targets}
+        return _named("assd", {**features.of_table(whole, made), **near})
 
 
 def _named(scheme: str, found: Mapping[str, Floats]) -> Kept:
@@ -109,12 +119,15 @@ def play(
         for i in range(how.count)
         for name, rows in ((f"{side}-{i:04d}", rows) for side, rows in sides.items())
     ]
-    game = Game(train.reset_index(drop=True), Measure(fit, intermediate), f"{fit!r} {intermediate} {how.seed}")
+    known = tuple(targets.values())
+    measure, about = Measure(fit, known, intermediate), f"{fit!r} {known} {intermediate} {how.seed}"
+    game = Game(train.reset_index(drop=True), measure, about)
     found = shadows.train(game, jobs, how.folder, how.processes, how.at_once(fit), how.tell, how.announce)
     return [
         judge(found, row, label, kind, how.count, streams.child("adversary", row, kind))
         for label, row in targets.items()
         for kind in found[jobs[0].name]
+        if NEAR not in kind or kind.endswith(f"{NEAR}{row}")
     ]
 
 
@@ -124,7 +137,7 @@ def judge(found: dict[str, Kept], row: int, label: str, kind: str, count: int, s
         shadows.matrix(found, [f"{side}-{i:04d}" for i in range(count)], kind) for side in ("all", f"without-{row}")
     )
     guessed = guess(with_, without, streams)
-    scheme, kind = kind.split(" ")
+    scheme, kind = kind.partition("-")[0].split(" ")
     name, shown = f"{scheme}_{kind}_{label}".replace(" ", "_"), f"{scheme.upper()}, {kind}, {label}"
     score = auc_score(name, shown, guessed.area, guessed.error, 2 * count, TEXT, METHOD)
     return Finding(score, guessed.spread, guessed.roc)

@@ -13,7 +13,7 @@ DOMIAS       the density of synthetic rows over that of reference rows      van 
 ===========  =============================================================  =========================================
 
 Readings: GAN-leaks is calibrated with reference rows where its paper trains a reference generator on these; DOMIAS's
-paper has flows beside kernels. Columns of more than `MOST_LEVELS` levels are left out.
+paper has flows beside kernels. Rows are points by `features.embed`, which leaves out columns of many levels.
 
 Legend: Q candidates, S synthetic and R reference rows, D numbers of a row.
 """
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,11 +32,12 @@ from scipy.stats import gaussian_kde
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
+from silosynth.audit.features import embed
 from silosynth.audit.findings import Finding, auc_score, curve
 from silosynth.core.errors import DataError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.auc import auc_with_influence
-from silosynth.evaluation.coding import Coded, code_tables
+from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.scores import Floats
 from silosynth.models.gan import CriticPart, make_critic
 
@@ -45,7 +45,6 @@ Attack = Callable[
     [Floats, Floats, Floats, Streams], Floats
 ]  # (candidates, synthetic, reference, streams) -> scores (Q)
 
-MOST_LEVELS = 64
 DENSE = 5000  # rows that a density is made from, at most
 NOISE = 16  # numbers that LOGAN-0's generator makes a row from
 STEPS, BATCH, WIDTHS, RATE = 2000, 64, (256, 256), 5e-4  # LOGAN-0's training
@@ -166,35 +165,6 @@ def attack(
         error = float(np.sqrt((influence**2).sum()))
         findings.append(Finding(auc_score(_slug(name), name, area, error, len(truth), text), roc=curve(truth, score)))
     return findings
-
-
-def embed(tables: Mapping[str, Coded]) -> dict[str, Floats]:
-    """Tables as points of one space: numbers in standard deviations of what attackers hold, levels as indicators.
-
-    The indicators of a level are √½ long, so that two levels are 1 apart; missing numbers are the mean, and 1 away.
-    """
-    held = [table for name, table in tables.items() if name not in ("members", "others")]
-    columns: dict[str, list[Floats]] = {name: [] for name in tables}
-    for j, field in enumerate(held[0].fields):
-        if field.categorical and len(field.levels) > MOST_LEVELS:
-            continue
-        known = np.concatenate([table.values[j] for table in held])
-        for name, table in tables.items():
-            columns[name] += (
-                _levels(table.values[j], len(field.levels)) if field.categorical else _number(table.values[j], known)
-            )
-    return {name: np.stack(own, axis=1) for name, own in columns.items()}
-
-
-def _levels(codes: Any, levels: int) -> list[Floats]:
-    return [np.sqrt(0.5) * (codes == level) for level in range(levels + 1)]
-
-
-def _number(values: Floats, known: Floats) -> list[Floats]:
-    present = known[~np.isnan(known)]
-    mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 1.0)
-    gap = np.isnan(values)
-    return [np.where(gap, 0.0, (np.nan_to_num(values) - mean) / (spread or 1.0)), gap.astype(np.float64)]
 
 
 def _thinned(frame: pd.DataFrame, most: int, streams: Streams) -> pd.DataFrame:

@@ -60,7 +60,7 @@ Out = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    from silosynth.commands import bench_vflgan  # which has options of this file
+    from silosynth.commands import bench_tabvfl, bench_vflgan  # which have options of this file
 
     group = typer.Typer(
         help="Rerun the experiments of papers, small by default.", epilog="Example: silosynth bench partitions"
@@ -71,6 +71,7 @@ def register(app: typer.Typer) -> None:
         group.command(name, help=about, epilog=EPILOG.format(name=name))(_by_rows(name))
     group.command("reconstruction", epilog=EPILOG.format(name="reconstruction"))(reconstruction)
     bench_vflgan.register(group)
+    bench_tabvfl.register(group)
     app.add_typer(group, name="bench", no_args_is_help=True)
 
 

@@ -62,7 +62,7 @@ def total_difference(
             repeats or 1, epsilon, seed=seed, target=one_of("target", target, comparison.Target), preset=preset,
             rows=rows, epochs=epochs, curve=curve,
         )  # fmt: skip
-        _perform(say, wanted, comparison, comparison.each, out)
+        perform(say, wanted, comparison, comparison.each, out)
 
 
 def digits(
@@ -82,7 +82,7 @@ def digits(
         from silosynth.bench import digits as images
 
         wanted = [images.Job(name, rows, epochs, seed) for name in algorithm or images.ALGORITHMS]
-        _perform(say, wanted, images, partial(images.rows, folder=out), None if out is None else out / "digits.md")
+        perform(say, wanted, images, partial(images.rows, folder=out), None if out is None else out / "digits.md")
 
 
 def one_of(name: str, value: str, kind: Any) -> Any:
@@ -98,8 +98,11 @@ def one_of(name: str, value: str, kind: Any) -> Any:
     return value
 
 
-def _perform(say: Session, wanted: Sequence[Any], module: Any, compute: Callable[..., Any], out: Path | None) -> None:
-    """Compute the rows that are not in the file yet, and show all that are asked for."""
+def perform(
+    say: Session, wanted: Sequence[Any], module: Any, compute: Callable[..., Any], out: Path | None,
+    lines: Callable[[list[Any]], list[list[str]]] | None = None,
+) -> None:  # fmt: skip
+    """Compute the rows that are not in the file yet, and show all that are asked for: as ``lines``, or one by one."""
     from silosynth.bench import kept
 
     known = [] if out is None else kept.read(out, module.FORM)
@@ -115,5 +118,5 @@ def _perform(say: Session, wanted: Sequence[Any], module: Any, compute: Callable
                 kept.save(out, module.FORM, known, module.markdown(known))
     shown = [row for job in wanted if (row := kept.find(known, job.identity)) is not None]
     say.facts |= {"experiment": module.FORM.removeprefix("silosynth bench "), "rows": shown}
-    say.table(module.TITLE, module.HEADS, [module.cells(row) for row in shown])
+    say.table(module.TITLE, module.HEADS, lines(shown) if lines else [module.cells(row) for row in shown])
     say.note(module.LEGEND if out is None else f"{module.LEGEND} Written to {out}")

@@ -78,6 +78,12 @@ class Several(Message):
     steps: tuple[int, ...]
     messages: tuple[bytes, ...]
 
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        rising = len(self.steps) > 0 and list(self.steps) == sorted(set(self.steps))
+        if not rising or len(self.steps) != len(self.messages):
+            raise MessageError("Messages that travel together are of steps one after the other", self.steps)
+
 
 def check_positive(struct: Struct, *names: str) -> None:
     """Check that fields of a config are above zero; of tuples, that they hold something and all of it is.

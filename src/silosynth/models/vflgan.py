@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from silosynth.models.gan import SLOPE, Activation, CriticPart, Shape
 
 Slopes = Literal["critic", "parts"]
+LEAST_SHARE = 1e-3  # of a level where a generator starts
 MOST_COVARIANCES = 2048  # numbers of a row, at most, that a Fréchet distance is taken of
 
 
@@ -41,10 +42,32 @@ class Generator(nn.Module):
 
     def forward(self, z_BI: Tensor) -> Tensor:
         """Outputs (B, O)."""
+        out: Tensor = self.last(self.hidden(z_BI))
+        return out
+
+    def hidden(self, z_BI: Tensor) -> Tensor:
+        """What the last layer gets."""
         for linear, norm in zip(self.linears, self.norms, strict=True):
             z_BI = F.leaky_relu(norm(linear(z_BI)), SLOPE)
-        out: Tensor = self.last(z_BI)
-        return out
+        return z_BI
+
+    @torch.no_grad()
+    def start_at(self, z_BI: Tensor, shares_K: Tensor) -> None:
+        """Change the last layer such that outputs for ``z_BI`` are logits around these shares, and then normal scores.
+
+        Scores get the mean 0 and the variance 1, and are uncorrelated, as far as there are hidden units enough.
+        """
+        last, levels = self.last, len(shares_K)
+        assert isinstance(last, nn.Linear)
+        last.bias[:levels] = shares_K.clamp(min=LEAST_SHARE).log()
+        if last.out_features == levels:
+            return
+        out_BS = last(self.hidden(z_BI))[:, levels:]
+        values, rows = torch.linalg.eigh(torch.cov(out_BS.T).reshape(out_BS.shape[1], -1).double())
+        values = values.clamp(min=LEAST_SHARE * float(values.max()))
+        whiten_SS = ((rows / values.sqrt()) @ rows.T).to(out_BS)
+        last.bias[levels:] = whiten_SS @ (last.bias[levels:] - out_BS.mean(0))
+        last.weight[levels:] = whiten_SS @ last.weight[levels:]
 
 
 class LocalCritic(nn.Module):

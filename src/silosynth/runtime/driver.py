@@ -17,7 +17,7 @@ from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_passed_over
 from silosynth.runtime.ledger import Ledger, Position
 from silosynth.runtime.link import Link, Reached
-from silosynth.runtime.riding import Numbered, apart, together
+from silosynth.runtime.riding import Numbered, apart, check_done, together
 
 R = TypeVar("R")
 Start = Callable[["State | None"], Conversation[R]]
@@ -168,8 +168,10 @@ class _Run:
         self._step += 1
         if exchange.rides or exchange.missing:
             self._send_rider()
-        if exchange.rides and self._link.far:
+        if exchange.rides:
             self._rider = self._step, exchange
+            if not self._link.far or exchange.missing:
+                self._send_rider()
             return {}
         if self._rider is None:
             return self._sent(self._step, exchange)
@@ -177,19 +179,22 @@ class _Run:
         joined = together(rider, other)
         reached = self._link.reach(self._step, joined, self._tell_slow)
         first, then = apart(rider, other, joined, reached)
+        check_done(rider[0], first)
         self._record(*rider, first)
-        self._record(*other, then)
-        self._tell(then)
-        return {party: got.reply for party, got in then.received.items()}
+        return self._taken(self._step, exchange, then)
 
     def _send_rider(self) -> None:
         """Nothing comes with which it could travel."""
         if self._rider is not None:
-            rider, self._rider = self._rider, None
-            self._sent(*rider)
+            (step, exchange), self._rider = self._rider, None
+            reached = self._link.reach(step, exchange, self._tell_slow)
+            check_done(step, reached)
+            self._taken(step, exchange, reached)
 
     def _sent(self, step: int, exchange: Exchange) -> Replies:
-        reached = self._link.reach(step, exchange, self._tell_slow)
+        return self._taken(step, exchange, self._link.reach(step, exchange, self._tell_slow))
+
+    def _taken(self, step: int, exchange: Exchange, reached: Reached) -> Replies:
         self._record(step, exchange, reached)
         self._tell(reached)
         return {party: got.reply for party, got in reached.received.items()}

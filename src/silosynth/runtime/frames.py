@@ -64,8 +64,8 @@ def described(error: SilosynthError) -> bytes:
     return json.dumps(told).encode()
 
 
-def read_frame(take: Take) -> Frame:
-    """The next frame of a stream.
+def read_frame(take: Take, largest: int = LARGEST) -> Frame:
+    """The next frame of a stream; its body has ``largest`` bytes at most.
 
     Raises:
         MessageError: what comes is no frame.
@@ -74,7 +74,7 @@ def read_frame(take: Take) -> Frame:
     length = int.from_bytes(prefix[1:], "little")
     if prefix[:1] != _MARK or length > _HEADER:
         raise MessageError(f"A frame begins with a mark and its header's length, {_HEADER} at most", prefix, _FOREIGN)
-    head = _header(bytes(take(length)))
+    head = _header(bytes(take(length)), largest)
     body = take(head.pop("size"))
     view = memoryview(body) if head["kind"] in (ASK, REPLY) else bytes(body)
     return Frame(**head, body=cast("bytes", view))
@@ -101,7 +101,7 @@ def from_whole(data: bytes) -> Frame:
     return frame
 
 
-def _header(text: bytes) -> dict[str, Any]:
+def _header(text: bytes, largest: int) -> dict[str, Any]:
     try:
         head = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -109,8 +109,8 @@ def _header(text: bytes) -> dict[str, Any]:
     if not isinstance(head, dict) or {k: type(v) for k, v in head.items()} != _FIELDS or head["kind"] not in _KINDS:
         fields = [str(key)[:20] for key in head][:8] if isinstance(head, dict) else type(head).__name__
         raise MessageError("A frame's header has its fields", fields, _FOREIGN)
-    if not 0 <= head["size"] <= LARGEST:
-        raise MessageError(f"A frame is no longer than {LARGEST} bytes", head["size"], _FOREIGN)
+    if not 0 <= head["size"] <= largest:
+        raise MessageError(f"A frame is no longer than {largest} bytes", head["size"], _FOREIGN)
     return head
 
 

@@ -148,7 +148,7 @@ class _Line:
         """Hang up."""
         self._closed.set()
         if (connection := self._connection) is not None:
-            connection.close()
+            connection.cut()
         self._thread.join(timeout=_LINGER)
 
     def _run(self) -> None:
@@ -164,6 +164,10 @@ class _Line:
                     rule = f"The coordinator at {self._address} is there"
                     self._give_up(ProtocolError(rule, str(error)[:200], "Start the run again."))
                     return
+            except Exception as error:  # a port that is no number, a name that is none
+                rule = f"The coordinator at {self._address} can be dialled"
+                self._give_up(ProtocolError(rule, type(error).__name__, "Check the address."))
+                return
             self._closed.wait(_PAUSE)
 
     def _hopeless(self) -> bool:
@@ -190,7 +194,7 @@ class _Line:
 
     def _dial(self) -> Connection:
         host, _, port = self._address.rpartition(":")
-        dialled = socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE)
+        dialled = socket.create_connection((host.strip("[]"), int(port)), min(HANDSHAKE, max(1.0, self._patience / 3)))
         try:
             connection = Connection(dialled, self._demands, server=False, patience=self._patience)
         except ssl.SSLCertVerificationError as error:
@@ -202,9 +206,11 @@ class _Line:
 
     def _admitted(self, connection: Connection) -> None:
         try:
-            first = connection.receive(HANDSHAKE)
+            first = connection.greeted()
             kind, why = first.kind, bytes(first.body).decode("utf-8", "replace")
         except ssl.SSLError as error:  # under TLS 1.3 a certificate is refused after the handshake
+            if "ALERT" not in str(error.reason):
+                raise
             kind, why = REFUSED, str(error.reason)
         if kind == BUSY:
             raise ConnectionError(why)

@@ -18,11 +18,11 @@ from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.frames import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame
 from silosynth.runtime.hub import Hub
 from silosynth.runtime.seats import Seat, Stream
-from silosynth.runtime.tls import HANDSHAKE, Connection, context
+from silosynth.runtime.tls import Connection, context
 
 _GRACE = 1.0  # seconds that parties have to take a goodbye
 _GLANCE = 0.2  # seconds between looks at whether to go on listening
-_STRANGERS = 16  # who may be at the door, not known yet; more are turned away
+_STRANGERS = 16  # who may be at the door, not known yet; for one more, the first is turned away
 
 
 class StreamHub(Hub):
@@ -51,7 +51,7 @@ class StreamHub(Hub):
         super().__init__(names, patience)
         self._attempt = attempt
         self._demands = context(certificates, server=True)
-        self._strangers = threading.Semaphore(_STRANGERS)
+        self._strangers: dict[socket.socket, None] = {}  # in the order in which they came
         self._open: dict[Connection, Stream] = {}
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
@@ -77,34 +77,49 @@ class StreamHub(Hub):
             while self._open and self._changed.wait(until - time.monotonic()):
                 pass
             left = list(self._open)
+            for came in self._strangers:
+                with contextlib.suppress(OSError):
+                    came.shutdown(socket.SHUT_RDWR)
         for connection in left:
-            connection.close()
+            connection.cut()
 
     def _listen(self) -> None:
         with self._door:
             while not self._stopped.is_set():
-                with contextlib.suppress(OSError):  # nobody came, or who came has left already
+                try:
                     came, _ = self._door.accept()
-                    if self._strangers.acquire(blocking=False):
-                        threading.Thread(target=self._admit, args=(came,), daemon=True, name="silosynth-hub").start()
-                    else:
-                        came.close()
+                except TimeoutError:
+                    continue
+                except OSError:  # such as too many open files
+                    self._stopped.wait(_GLANCE)
+                    continue
+                with self._changed:
+                    if len(self._strangers) >= _STRANGERS:
+                        with contextlib.suppress(OSError):
+                            next(iter(self._strangers)).shutdown(socket.SHUT_RDWR)
+                    self._strangers[came] = None
+                threading.Thread(target=self._admit, args=(came,), daemon=True, name="silosynth-hub").start()
+                del came  # an open socket would be kept from its end
 
     def _admit(self, came: socket.socket) -> None:
         """Find out who has come, and talk with a party until its connection ends."""
+        connection = stream = None
         try:
             connection = Connection(came, self._demands, server=True, patience=self._patience)
             stream = self._welcome(connection)
         except (OSError, MessageError):  # no party of ours: there is nobody to blame
-            return
+            pass
         finally:
-            self._strangers.release()
-        if stream is not None:
+            with self._changed:
+                self._strangers.pop(came)
+        if connection is not None and stream is not None:
             self._talk(connection, stream)
+        elif connection is not None:
+            connection.finish()
 
     def _welcome(self, connection: Connection) -> Stream | None:
         """Give the party its seat; or say why not, and return None."""
-        name, hello = connection.peer, connection.receive(HANDSHAKE)
+        name, hello = connection.peer, connection.greeted()
         no = REFUSED
         if name not in self._seats:
             why = f"{name!r} does not take part"
@@ -117,7 +132,6 @@ class StreamHub(Hub):
                 return stream
             no, why = BUSY, f"{name!r} is connected already"
         connection.send(Frame(no, "", 0, COORDINATOR, why.encode()))
-        connection.finish()
         return None
 
     def _seated(self, connection: Connection, seat: Seat, stream: Stream) -> bool:
@@ -134,8 +148,8 @@ class StreamHub(Hub):
         name = connection.peer
         seat = self._seats[name]
         speaking = threading.Thread(target=_speak, args=(connection, stream), daemon=True, name="silosynth-hub")
-        speaking.start()
         try:
+            speaking.start()
             while True:
                 self._heard(name, seat, connection.receive())
         except OSError:
@@ -147,7 +161,6 @@ class StreamHub(Hub):
         finally:
             stream.outbox.put(None)
             connection.close()
-            speaking.join()
             self._left(seat, stream)
             with self._changed:
                 del self._open[connection]

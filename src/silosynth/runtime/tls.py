@@ -13,7 +13,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.frames import Frame, read_frame
 
 HANDSHAKE = 10.0
-"""Seconds that the other side has to prove who it is."""
+"""Seconds that the other side has, at most, to prove who it is."""
+_GREETING = 1 << 16  # bytes of a first frame
 _LINGER = 1.0  # seconds that a last word has to be read
 _IN, _OUT = 1 << 18, 1 << 17  # bytes that are read, and sent, at once
 _RECORD = 1 << 14  # bytes of a TLS record: what one call reads or writes
@@ -53,7 +54,7 @@ class Connection:
         demands: see `context`.
         server: whether this side was dialled.
         patience: seconds after which a line on which nothing arrives any more counts as broken, where the system can
-            tell.
+            tell. The other side has a third of it to prove who it is, and no more for its first frame.
 
     Attributes:
         peer: the common name in the certificate that the other side has proved to own; empty if it has several.
@@ -68,13 +69,14 @@ class Connection:
         self._tls = demands.wrap_bio(self._came, self._leaves, server_side=server)
         self._turn, self._sending = threading.Lock(), threading.Lock()  # of the TLS object; of the socket's way out
         self._buffer = bytearray(_IN)
+        self._within, self._until = min(HANDSHAKE, max(1.0, patience / 3)), 0.0  # seconds; when they are over
         try:
             _watch(sock, patience)
             self._shake_hands()
+            self.peer = _common_name(self._tls.getpeercert())
         except BaseException:
             self.finish()
             raise
-        self.peer = _common_name(self._tls.getpeercert())
 
     def send(self, frame: Frame) -> None:
         """Send a frame; waits while the other side does not take it.
@@ -88,22 +90,24 @@ class Connection:
                 for start in range(0, len(view), _OUT):
                     self._socket.sendall(self._sealed(view[start : start + _OUT]))
 
-    def receive(self, within: float | None = None) -> Frame:
-        """The next frame.
+    def greeted(self) -> Frame:
+        """The first frame, which is small and comes soon; nobody may send meanwhile.
 
-        Args:
-            within: seconds in which something must come; only while nobody sends.
+        Raises:
+            OSError: it does not come.
+            MessageError: what comes is no frame, or a large one.
+        """
+        with self._hurry():
+            return read_frame(self._take, _GREETING)
+
+    def receive(self) -> Frame:
+        """The next frame.
 
         Raises:
             OSError: the connection has ended, or is broken.
             MessageError: what comes is no frame.
         """
-        if within is None:
-            return read_frame(self._take)
-        self._socket.settimeout(within)
-        frame = read_frame(self._take)
-        self._socket.settimeout(None)
-        return frame
+        return read_frame(self._take)
 
     def end(self) -> None:
         """Send nothing more. The other side, once it has read all, will do the same."""
@@ -120,28 +124,38 @@ class Connection:
                 pass
         self.close()
 
-    def close(self) -> None:
-        """Close at once; whoever is sending or receiving gets an error."""
+    def cut(self) -> None:
+        """End it at once; whoever is sending or receiving gets an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+
+    def close(self) -> None:
+        """Cut it, and let go of the socket once nobody sends any more."""
+        self.cut()
+        with self._sending:
+            self._socket.close()
+
+    @contextlib.contextmanager
+    def _hurry(self) -> Iterator[None]:
+        self._until = time.monotonic() + self._within
+        yield
+        self._until = 0.0
+        self._socket.settimeout(None)
 
     def _shake_hands(self) -> None:
-        until = time.monotonic() + HANDSHAKE
-        while True:
-            self._socket.settimeout(max(0.01, until - time.monotonic()))
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._flush()
-                self._more()
-            except ssl.SSLError:
-                self._flush()  # tells the other side why
-                raise
-            else:
-                self._flush()
-                self._socket.settimeout(None)
-                return
+        with self._hurry():
+            while True:
+                try:
+                    self._tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    self._flush()
+                    self._more()
+                except ssl.SSLError:
+                    with contextlib.suppress(OSError):
+                        self._flush()  # tells the other side why
+                    raise
+                else:
+                    return self._flush()
 
     def _sealed(self, view: memoryview) -> bytes:
         with self._turn:
@@ -181,6 +195,11 @@ class Connection:
                 self._more()
 
     def _more(self) -> None:
+        if self._until:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the other side takes too long")
+            self._socket.settimeout(left)
         got = self._socket.recv_into(self._buffer)
         if not got:
             raise ConnectionError("the stream ended")
@@ -195,7 +214,10 @@ def _watch(sock: socket.socket, patience: float) -> None:
         return  # nothing can be cut here; and a process that is stopped for a while is no broken line
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     every = max(1, round(patience / 4))
-    settings = {"TCP_KEEPIDLE": every, "TCP_KEEPINTVL": every, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000 * every}
+    settings = {
+        "TCP_KEEPIDLE": every, "TCP_KEEPALIVE": every,  # the same, on unlike systems
+        "TCP_KEEPINTVL": every, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000 * every,
+    }  # fmt: skip
     for name, value in settings.items():
         if hasattr(socket, name):
             with contextlib.suppress(OSError):  # a system may know the name and not the option

@@ -9,7 +9,6 @@ ctgan      CTGAN, Xu et al. 2019; GAN(linear) of VT-GAN, section 4.1       `mode
 ctabgan    CTAB-GAN, Zhao et al. 2021; GAN(conv) of SiloFuse, section V-A  `models.conv_gan`
 tvae       TVAE, Xu et al. 2019, section 4.5                               `models.tvae`
 tabddpm    TabDDPM, Kotelnikov et al. 2022                                 `models.tabddpm`
-wgan-gp    Gulrajani et al. 2017, as VFLGAN, section 6, uses it            `models.wgan`
 =========  ==============================================================  =======================
 
 One conversation serves them all; only the config differs. What leaves the silo: the number of its rows, and synthetic
@@ -33,7 +32,6 @@ from silosynth.algorithms.central.options import (
     Options,
     TabDDPMOptions,
     TVAEOptions,
-    WGANOptions,
 )
 from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, nearest
@@ -49,7 +47,6 @@ from silosynth.models.conv_gan import ConvolutionalGAN
 from silosynth.models.ctgan import ConditionalGAN
 from silosynth.models.tabddpm import RowDiffusion
 from silosynth.models.tvae import TVAE
-from silosynth.models.wgan import WassersteinGAN
 from silosynth.privacy.sealed import Seat
 
 PARTS = 20  # messages in which training is asked for, whatever the number of epochs
@@ -60,7 +57,6 @@ MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
     CTABGANOptions: ConvolutionalGAN,
     TVAEOptions: TVAE,
     TabDDPMOptions: RowDiffusion,
-    WGANOptions: WassersteinGAN,
 }
 
 

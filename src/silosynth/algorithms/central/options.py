@@ -13,7 +13,6 @@ from silosynth.models.conv_gan import CTABGANConfig
 from silosynth.models.ctgan import CTGANConfig
 from silosynth.models.tabddpm import TabDDPMConfig
 from silosynth.models.tvae import TVAEConfig
-from silosynth.models.wgan import WGANConfig
 
 Synthesis = Literal["shared", "partitioned"]  # whether synthetic columns leave their silo
 
@@ -50,15 +49,7 @@ class TabDDPMOptions(TabDDPMConfig):
     synthesis: Synthesis = "shared"
 
 
-@dataclass(frozen=True, slots=True)
-class WGANOptions(WGANConfig):
-    """Options of "wgan-gp"."""
-
-    encoders: EncoderConfig = EncoderConfig()  # columns as categories, normal scores and special values
-    synthesis: Synthesis = "shared"
-
-
-Options = CTGANOptions | CTABGANOptions | TVAEOptions | TabDDPMOptions | WGANOptions
+Options = CTGANOptions | CTABGANOptions | TVAEOptions | TabDDPMOptions
 _EVERY_LEVEL = ModeConfig(pool_rare=False)  # as published: a level of one row then names somebody
 
 PRESETS: Mapping[str, Mapping[str, Struct]] = {
@@ -89,17 +80,5 @@ PRESETS: Mapping[str, Mapping[str, Struct]] = {
         ),
         "balanced": TabDDPMOptions(steps=10_000, average=0.1, sample_steps=100),
         "best": TabDDPMOptions(steps=20_000, layers=(1024, 1024, 1024, 1024), average=0.1),
-    },
-    "wgan-gp": {
-        "paper": WGANOptions(encoders=EncoderConfig(pool_rare=False)),
-        "fast": WGANOptions(
-            epochs=10, least_rounds=500, batch=256, generator=(128, 128, 128), noise=32, tau=0.2, hard=False
-        ),
-        "balanced": WGANOptions(
-            epochs=100, least_rounds=4000, batch=256, generator=(256, 256), critic=(256, 256), noise=64
-        ),
-        "best": WGANOptions(
-            epochs=300, least_rounds=12_000, batch=256, generator=(256, 256), critic=(256, 256), noise=64
-        ),
     },
 }

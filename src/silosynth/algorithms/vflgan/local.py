@@ -29,6 +29,8 @@ from silosynth.models.layers import build
 from silosynth.models.vflgan import LocalCritic, RealLoss, Rows, fake_loss, frechet_distance
 from silosynth.privacy.dpsgd import block_clips, clipped_gradients, noised
 
+STARTING = 1024  # rows by which a generator's start is set
+
 
 @dataclass(frozen=True, slots=True)
 class Budget(Struct):
@@ -77,6 +79,20 @@ class Local:
         self.critic_steps = self.generator_steps = 0
         self.averaged: list[dict[str, Tensor]] = []  # the parts' weights, averaged over steps
         self.kept: list[dict[str, Tensor]] = []  # and at their best
+
+    def start(self, noised: Sequence[Tensor]) -> None:
+        """Have the generator start at the shares of levels and at normal scores, which depend on nothing.
+
+        Args:
+            noised: shares of each column's levels, with differential privacy.
+        """
+        columns = zip(self.coded.levels.T, self.coded.shape.widths, strict=True)
+        own = [levels_N.bincount(minlength=width) / len(levels_N) for levels_N, width in columns]
+        shares = [part.float().to(self.device) for part in (noised if self.budget is not None else own)]
+        out = self.draws.noise(STARTING, self.config.noise, "start").to(self.device)
+        for part in self.parts[:-1]:
+            out = part.network(out)
+        self.parts[-1].network.start_at(out, torch.cat(shares) if shares else out.new_zeros(0))
 
     # A step of the critic.
 

@@ -41,6 +41,7 @@ class GANConfig(Struct):
     rate: float = 5e-4  # η, Adam's
     betas: tuple[float, float] = (0.5, 0.999)
     decay: float = 0.0
+    start: Literal["random", "shares"] = "random"  # of generators: or at the columns' own distributions, independent
     average: float = 0.0  # of generators' weights, kept at each step of a moving average; 0: none (paper)
     tau: float = 1.0  # temperature of the Gumbel-softmax
     hard: bool = True  # critics see one level, gradients flow as if they had seen the softmax

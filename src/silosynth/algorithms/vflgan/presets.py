@@ -23,6 +23,11 @@ _BEST = replace(
     _BALANCED, epochs=300, least_rounds=15_000, generator=(64, 128, 256), critic=(256, 128), shared=(128,),
     average=0.999,
 )  # fmt: skip
+_PRIVATE = replace(  # for ``dp``: few steps, of batches so large and critics so small that noise does not drown them
+    _FAST, epochs=1, least_rounds=30, critic_steps=30, batch=256, noise=32, critic=(32, 16), shared=(16,),
+    norm_epsilon=0.0, slopes="critic", penalty=1.0, rate=2e-4, betas=(0.5, 0.9), start="shares", average=0.0,
+    tau=0.2, hard=False,
+)  # fmt: skip
 
 
 def _vertigan(like: GANConfig) -> VertiGANConfig:
@@ -31,6 +36,8 @@ def _vertigan(like: GANConfig) -> VertiGANConfig:
     return VertiGANConfig(**common | {"slopes": "critic"})
 
 
-VFLGAN: Mapping[str, VFLGANConfig] = {"paper": _PAPER, "fast": _FAST, "balanced": _BALANCED, "best": _BEST}
+VFLGAN: Mapping[str, VFLGANConfig] = {
+    "paper": _PAPER, "fast": _FAST, "balanced": _BALANCED, "best": _BEST, "private": _PRIVATE,
+}  # fmt: skip
 BASE: Mapping[str, VFLGANConfig] = {name: replace(config, local=False) for name, config in VFLGAN.items()}
 VERTIGAN: Mapping[str, VertiGANConfig] = {name: _vertigan(config) for name, config in VFLGAN.items()}

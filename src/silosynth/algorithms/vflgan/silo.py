@@ -40,7 +40,7 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, encode_table, fit_encoder
-from silosynth.encoders.private import fit_private
+from silosynth.encoders.private import learn
 from silosynth.encoders.standard import fit_standard_encoder
 from silosynth.models.coded import Coded, coded_by
 from silosynth.models.gan import Shape
@@ -85,6 +85,7 @@ class Silo(Party):
         self.config: GANConfig = VFLGANConfig()
         self.encoders: tuple[Encoder, ...] = ()
         self.events: tuple[Event, ...] = ()  # what encoders have cost
+        self.shares: tuple[Tensor, ...] = ()  # of each encoder's levels, from the same noised counts
         self.budget: Budget | None = None
         self.training: Training | None = None
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
@@ -142,8 +143,9 @@ class Silo(Party):
         if dp.private:
             share, rng = dp.encoders / self.silos, streams.noise()
             about = self.table, self.schema, self.config.encoders, share * dp.epsilon, share * dp.delta, rng
-            self.encoders, rows, self.events = fit_private(*about, target=dp.delta)
-            return rows
+            learnt = learn(*about, target=dp.delta)
+            self.encoders, self.events, self.shares = learnt.encoders, learnt.events, learnt.shares
+            return learnt.rows
         fit = fit_standard_encoder if self.config.numbers == "standard" else fit_encoder
         columns, rng = self.table.columns, streams.numpy()
         self.encoders = tuple(fit(column, self.schema[column.name], self.config.encoders, rng) for column in columns)
@@ -208,6 +210,8 @@ class Silo(Party):
         draws = Draws(self.secret, n, batch)
         self.coded = self._coded()
         self.training = self.make(self.coded, self.config, draws, self.budget, self.streams, self.device)
+        if self.config.start == "shares" and n and self.secret.ready:
+            self.training.local.start([part for part in self.shares if len(part) > 1])
 
     def _coded(self) -> Coded:
         shape, rng = self.shape, self.streams.child("ties").numpy()
@@ -272,6 +276,7 @@ class Silo(Party):
         self.config = from_state(GANConfig, state["config"])
         self.budget = None if state["budget"] is None else from_state(Budget, state["budget"])
         self.events = tuple(from_state(Event, event) for event in state["events"])
+        self.shares = tuple(state["shares"])
         if state["group"] is not None:
             self.secret.restore(state["group"])
         if state["training"] is not None:
@@ -287,6 +292,7 @@ class Silo(Party):
             "config": to_state(self.config),
             "budget": None if self.budget is None else to_state(self.budget),
             "events": [to_state(event) for event in self.events],
+            "shares": list(self.shares) if training else [],
             "group": self.secret.state() if training else None,
             "training": None if self.training is None else self.training.state(training),
         }

@@ -7,6 +7,8 @@ by the sum of all silos' gradients (5). Nothing else ties columns of different s
 One exchange per round: the message with the summed gradient of the last round begins the next. With differential
 privacy each silo's critic is a block of its own, and there is none at the coordinator.
 
+With a single silo it is the Wasserstein GAN with gradient penalty of Gulrajani et al. 2017: the catalogue's "wgan-gp".
+
 Who learns what: the coordinator the number of rows, and each silo's gradients of the backbone, which come from made
 rows and from critics that were trained on real ones; other silos the sums, and which rows are in a batch. The rest is
 as in VFLGAN: see `conversation`.
