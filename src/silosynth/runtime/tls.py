@@ -24,7 +24,7 @@ HANDSHAKE = 10.0
 """Seconds that the other side has, at most, to prove who it is."""
 _GREETING = 1 << 16  # bytes of a first frame
 _LINGER = 1.0  # seconds that a last word has to be read
-_IN, _OUT = 1 << 18, 1 << 17  # bytes that are read, and sent, at once
+_IN, _OUT = 1 << 18, 1 << 16  # bytes that are read, and sent, at once
 _RECORD = 1 << 14  # bytes of a TLS record: what one call reads or writes
 
 
