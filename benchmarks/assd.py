@@ -1,6 +1,6 @@
 """VFLGAN's table 3: ASSD on a few hundred wines, beside rival attacks and a private training of the same rows.
 
-    python benchmarks/assd.py --processes 2                        # 100 and 200 red wines: about an hour
+    python benchmarks/assd.py --processes 2                        # 100 and 200 red wines: hours
     python benchmarks/assd.py --rows 100 --parts assd --shadows 100 --processes 2 --folder assd
     python benchmarks/assd.py --show                               # write the table of what is there
 
@@ -20,11 +20,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything starts threads
 
 import argparse
-import json
 import resource
 from pathlib import Path
 from typing import Any
 
+import by_row
 import common
 import numpy as np
 import pandas as pd
@@ -109,10 +109,9 @@ def compute(table: str, rows: int, part: str, how: Trainings) -> None:
         "table": table, "rows": rows, "part": part, **found, **taken, "processes": how.processes,
         "processor seconds": _processor_seconds() - before, "load": os.getloadavg()[1],
         "epsilon": EPSILON if part == "private" else 0.0, "options": fit(table, rows, part == "private").options,
-        "made": MADE, **common.stamp(),
+        "made": MADE,
     }  # fmt: skip
-    with ROWS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, allow_nan=False) + "\n")
+    by_row.append(ROWS, row)
     print(f"{table}, {rows} rows, {part}: {row['auc']}, {row['seconds']:.0f} s", flush=True)
 
 
@@ -123,7 +122,7 @@ def _processor_seconds() -> float:
 
 def show() -> None:
     """Write and print the table of the last of equal rows."""
-    known = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    known = by_row.known(ROWS)
     last = {(row["table"], row["rows"], row["part"]): row for row in known}
     lines = []
     for (table, rows, part), row in sorted(last.items()):

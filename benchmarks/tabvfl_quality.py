@@ -18,15 +18,14 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything starts threads
 
 import argparse
-import fcntl
 import json
-import multiprocessing
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import by_row
 import common
 import numpy as np
 
@@ -40,64 +39,39 @@ def place(experiment: str) -> Path:
     return common.RESULTS / f"tabvfl_{experiment}.jsonl"
 
 
-def rows(experiment: str) -> list[dict[str, Any]]:
-    """What is known."""
-    path = place(experiment)
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
 def compute(experiment: str, job: latents.Job) -> None:
-    """Compute a row, and append it in one write: no two processes' rows are mixed."""
-    row = latents.measure(job) | common.stamp()
-    line = (json.dumps(row, allow_nan=False) + "\n").encode()
-    with place(experiment).open("ab", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(line)
+    """Compute a row, and keep it."""
+    row = latents.measure(job)
+    by_row.append(place(experiment), row)
     print(f"{job.title}: F1 {row['clean F1']:.3f} {row['paper F1']:.3f}, {row['seconds']:.0f} s", flush=True)
-
-
-def run(experiment: str, pending: Sequence[latents.Job], processes: int) -> int:
-    """Compute all, so many at a time; returns how many failed, each of which says why."""
-    fresh = multiprocessing.get_context("spawn")
-
-    def alone(job: latents.Job) -> bool:
-        process = fresh.Process(target=compute, args=(experiment, job))
-        process.start()
-        process.join()
-        if process.exitcode:
-            print(f"{job.title}: failed", flush=True)
-        return bool(process.exitcode)
-
-    with ThreadPoolExecutor(processes) as pool:
-        return sum(pool.map(alone, pending))
 
 
 # Tables.
 
 
-def show_latents() -> str:
+def show_latents(known: Sequence[dict[str, Any]]) -> str:
     """A part for each setting, a line for each table and method."""
     parts: dict[str, list[list[str]]] = {}
     order = {name: i for i, name in enumerate((*latents.TABLES, *latents.METHODS))}
-    groups = grouped(rows("latents"), (*SETTING, "table", "guests", "method"))
+    groups = grouped(known, (*SETTING, "table", "guests", "method"))
     for own in sorted(groups, key=lambda g: (order[g[0]["table"]], g[0]["guests"], order[g[0]["method"]])):
         cells = latents.cells({**own[0], "seed": len(own), **mean(own, (*FIGURES, "seconds")), "epochs run": span(own)})
         cells[5] += spread(own, "clean F1")
         cells[9] += spread(own, "paper F1")
         parts.setdefault(setting(own[0]), []).append(cells)
     heads = ["seeds" if head == "seed" else head for head in latents.HEADS]
-    return document(latents.TITLE, latents.LEGEND, heads, parts)
+    return by_row.document(latents.TITLE, latents.LEGEND, heads, parts, known)
 
 
-def show_failures() -> str:
+def show_failures(known: Sequence[dict[str, Any]]) -> str:
     """A part for each setting, a line for each table, probability and what stands in."""
     parts: dict[str, list[list[str]]] = {}
     order = {name: i for i, name in enumerate((*latents.TABLES, "", *failures.IN_PLACE))}
-    known = failures.losses(rows("failures"))
-    for row in known:
+    found = failures.losses(known)
+    for row in found:
         options = json.loads(row["options"])
         row["options"] = json.dumps({k: v for k, v in options.items() if k not in ("absence", "missing")})
-    groups = grouped(known, (*SETTING, "table", "p", "in place"))
+    groups = grouped(found, (*SETTING, "table", "p", "in place"))
     for own in sorted(groups, key=lambda g: (order[g[0]["table"]], g[0]["p"], order[g[0]["in place"]])):
         figures = [f"{how} {name}" for how in latents.EVALUATIONS for name in ("F1", "loss")]
         cells = failures.one({**own[0], "seed": len(own), **mean(own, (*figures, "seconds"))})
@@ -105,7 +79,7 @@ def show_failures() -> str:
             cells[column] += spread(own, name) if own[0]["p"] else ""
         parts.setdefault(setting(own[0]), []).append(cells)
     heads = ["seeds" if head == "seed" else head for head in failures.HEADS]
-    return document(failures.TITLE, failures.LEGEND, heads, parts)
+    return by_row.document(failures.TITLE, failures.LEGEND, heads, parts, known)
 
 
 def grouped(known: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[dict[str, Any]]]:
@@ -138,36 +112,16 @@ def setting(row: dict[str, Any]) -> str:
     return f"Preset {row['preset']}; {size}" + (f"; {options}" if options else "")
 
 
-def document(title: str, legend: str, heads: Sequence[str], parts: dict[str, list[list[str]]]) -> str:
-    lines = [f"# {title}", legend]
-    for how, own in parts.items():
-        table = [heads, ["---"] * len(heads), *own]
-        lines += [f"## {how}", "\n".join("| " + " | ".join(line) + " |" for line in table)]
-    return "\n\n".join(lines)
-
-
 def show() -> None:
     """Write and print the tables."""
     for experiment, made in (("latents", show_latents), ("failures", show_failures)):
-        known = rows(experiment)
-        if known:
-            stamps = sorted({f"commit {row['commit']}, {row['machine']}, torch {row['torch']}" for row in known})
-            text = "\n\n".join([made(), *stamps]) + "\n"
+        if known := by_row.known(place(experiment)):
+            text = made(known)
             place(experiment).with_suffix(".md").write_text(text, encoding="utf-8")
             print(text, flush=True)
 
 
 # Which rows.
-
-
-def option(text: str) -> tuple[str, Any]:
-    """``name=value``, the value as JSON or else as text."""
-    name, _, value = text.partition("=")
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = value
-    return name, tuple(found) if isinstance(found, list) else found
 
 
 def wanted(asked: argparse.Namespace) -> list[latents.Job]:
@@ -194,7 +148,7 @@ def main() -> None:
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--rows", type=int, help="of each table, instead of all")
     parser.add_argument("--epochs", type=int, help="of each phase at most, instead of the preset's")
-    parser.add_argument("--option", type=option, action="append", default=[], help="of represent")
+    parser.add_argument("--option", type=by_row.option, action="append", default=[], help="of represent")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--again", action="store_true", help="compute rows that are there once more")
     asked = parser.parse_args()
@@ -202,10 +156,10 @@ def main() -> None:
     failed = 0
     if asked.experiment != "show":
         jobs = wanted(asked)
-        known = [] if asked.again else rows(asked.experiment)
+        known = [] if asked.again else by_row.known(place(asked.experiment))
         pending = [job for job in jobs if kept.find(known, job.identity) is None]
         print(f"{len(jobs) - len(pending)} of {len(jobs)} rows are there", flush=True)
-        failed = run(asked.experiment, pending, asked.jobs)
+        failed = by_row.run(partial(compute, asked.experiment), pending, asked.jobs)
     show()
     sys.exit(failed > 0)
 

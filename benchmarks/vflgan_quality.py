@@ -18,14 +18,12 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything starts threads
 
 import argparse
-import fcntl
 import json
-import multiprocessing
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import by_row
 import common
 import numpy as np
 
@@ -39,37 +37,11 @@ AVERAGED = (*FIGURES, "total difference", "FD", "seconds", "bytes")
 APART = ("seed", "version", "privacy", "curve", "side by side", "commit", "machine", "python", "torch", *AVERAGED)
 
 
-def rows() -> list[dict[str, Any]]:
-    """What is known; the last of equal rows."""
-    if not ROWS.exists():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-
-
 def compute(job: comparison.Job) -> None:
-    """Compute a row, and append it in one write: no two processes' rows are mixed."""
-    row = comparison.measure(job) | common.stamp()
-    line = (json.dumps(row, allow_nan=False) + "\n").encode()
-    with ROWS.open("ab", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(line)
+    """Compute a row, and keep it."""
+    row = comparison.measure(job)
+    by_row.append(ROWS, row)
     print(f"{job.title}: total {row['total difference']:.3f}, FD {row['FD']:.3f}, {row['seconds']:.0f} s", flush=True)
-
-
-def run(pending: Sequence[comparison.Job], processes: int) -> int:
-    """Compute all, so many at a time; returns how many failed, each of which says why."""
-    fresh = multiprocessing.get_context("spawn")
-
-    def alone(job: comparison.Job) -> bool:
-        process = fresh.Process(target=compute, args=(job,))
-        process.start()
-        process.join()
-        if process.exitcode:
-            print(f"{job.title}: failed", flush=True)
-        return bool(process.exitcode)
-
-    with ThreadPoolExecutor(processes) as pool:
-        return sum(pool.map(alone, pending))
 
 
 def means(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,7 +67,8 @@ def _average(values: Sequence[float | None]) -> float | None:
 def show() -> None:
     """Write and print the table: one part for each way to train, a row for each table and algorithm."""
     places = {name: i for i, name in enumerate((*comparison.DELTAS, *comparison.ALGORITHMS))}
-    found = sorted(means(rows()), key=lambda r: (places[r["table"]], r["epsilon"], places[r["algorithm"]]))
+    known = by_row.known(ROWS)
+    found = sorted(means(known), key=lambda r: (places[r["table"]], r["epsilon"], places[r["algorithm"]]))
     parts: dict[str, list[list[str]]] = {}
     for row in found:
         more = "" if row["options"] == "{}" else f", {row['options']}"
@@ -106,24 +79,9 @@ def show() -> None:
         cells[8] += spread
         parts.setdefault(how, []).append(cells)
     heads = ["seeds" if head == "seed" else head for head in comparison.HEADS]
-    lines = [f"# {comparison.TITLE}", comparison.LEGEND]
-    for how, own in parts.items():
-        table = [heads, ["---"] * len(heads), *own]
-        lines += [f"## {how}", "\n".join("| " + " | ".join(line) + " |" for line in table)]
-    stamps = sorted({f"commit {row['commit']}, {row['machine']}, torch {row['torch']}" for row in rows()})
-    text = "\n\n".join([*lines, *stamps]) + "\n"
+    text = by_row.document(comparison.TITLE, comparison.LEGEND, heads, parts, known)
     TABLE.write_text(text, encoding="utf-8")
     print(text, flush=True)
-
-
-def option(text: str) -> tuple[str, Any]:
-    """``name=value``, the value as JSON or else as text."""
-    name, _, value = text.partition("=")
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = value
-    return name, tuple(found) if isinstance(found, list) else found
 
 
 def main() -> None:
@@ -142,7 +100,9 @@ def main() -> None:
     parser.add_argument("--protocol", default="splits", choices=["splits", "folds"])
     parser.add_argument("--rows", type=int, help="of each table, instead of all")
     parser.add_argument("--epochs", type=int, help="instead of the preset's")
-    parser.add_argument("--option", type=option, action="append", default=[], help="of the algorithms that have it")
+    parser.add_argument(
+        "--option", type=by_row.option, action="append", default=[], help="of the algorithms that have it"
+    )
     parser.add_argument("--curve", action="store_true", help="take the Fréchet distance along trainings, too")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--again", action="store_true", help="compute rows that are there once more")
@@ -160,10 +120,10 @@ def main() -> None:
                 epochs=asked.epochs, options=tuple(asked.option), curve=asked.curve,
             )
         ]  # fmt: skip
-        known = [] if asked.again else rows()
+        known = [] if asked.again else by_row.known(ROWS)
         pending = [job for job in wanted if kept.find(known, job.identity) is None]
         print(f"{len(wanted) - len(pending)} of {len(wanted)} rows are there", flush=True)
-        failed = run(pending, asked.jobs)
+        failed = by_row.run(compute, pending, asked.jobs)
     if ROWS.exists():
         show()
     sys.exit(failed > 0)

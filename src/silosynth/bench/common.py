@@ -240,6 +240,13 @@ def _more(report: Report) -> Row:
 def each(pending: list[Job], fit: Fit | None = None, tell: Tell = lambda stage, share: None) -> Iterator[Row]:
     """The rows, one after the other."""
     split_of = splits()
+    yield from in_turn(lambda job, inner: measure(job, split_of(job), fit, inner), pending, tell)
+
+
+def in_turn(
+    measure: Callable[[Any, Tell], Row], pending: Sequence[Any], tell: Tell = lambda stage, share: None
+) -> Iterator[Row]:
+    """The rows of jobs, one after the other; ``tell`` hears which one it is, and the share of all that is done."""
     for number, job in enumerate(pending):
         title = f"{number + 1}/{len(pending)} {job.title}"
         tell(title, number / len(pending))
@@ -247,4 +254,4 @@ def each(pending: list[Job], fit: Fit | None = None, tell: Tell = lambda stage, 
         def inner(stage: str, share: float, title: str = title, number: int = number) -> None:
             tell(f"{title}: {stage}", (number + share) / len(pending))
 
-        yield measure(job, split_of(job), fit, inner)
+        yield measure(job, inner)

@@ -20,8 +20,9 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ import pandas as pd
 
 from silosynth import __version__, api, datasets
 from silosynth.bench import learners
-from silosynth.bench.common import TRAINING, Row, Tell
+from silosynth.bench.common import TRAINING, Row, Tell, in_turn
 from silosynth.bench.results import shown, stamp
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, nearest
@@ -251,15 +252,8 @@ def published(job: Job) -> float | None:
     return dict(zip(METHODS, PUBLISHED[job.table], strict=True))[job.method] if job.guests == 5 else None
 
 
-def each(pending: Sequence[Job], tell: Tell = lambda stage, share: None) -> Iterator[Row]:
-    """The rows, one after the other."""
-    for number, job in enumerate(pending):
-        title = f"{number + 1}/{len(pending)} {job.title}"
-
-        def inner(stage: str, share: float, title: str = title, number: int = number) -> None:
-            tell(f"{title}: {stage}", (number + share) / len(pending))
-
-        yield measure(job, inner)
+each = partial(in_turn, measure)
+"""The rows of jobs, one after the other."""
 
 
 # Rows as people see them.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -27,7 +27,7 @@ import pandas as pd
 
 from silosynth import __version__, api, catalog, datasets
 from silosynth.bench import watching
-from silosynth.bench.common import TRAINING, Row, Tell
+from silosynth.bench.common import TRAINING, Row, Tell, in_turn
 from silosynth.bench.results import shown, stamp
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, nearest
@@ -259,15 +259,8 @@ def _distance(task: Task, real: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, 
     return {"FD": table_frechet(coded["training"], coded["synthetic"])}
 
 
-def each(pending: Sequence[Job], tell: Tell = lambda stage, share: None) -> Iterator[Row]:
-    """The rows, one after the other."""
-    for number, job in enumerate(pending):
-        title = f"{number + 1}/{len(pending)} {job.title}"
-
-        def inner(stage: str, share: float, title: str = title, number: int = number) -> None:
-            tell(f"{title}: {stage}", (number + share) / len(pending))
-
-        yield measure(job, inner)
+each = partial(in_turn, measure)
+"""The rows of jobs, one after the other."""
 
 
 # Rows as people see them.
