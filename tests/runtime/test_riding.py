@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Received
+from silosynth.runtime.link import Reached, Received, Slow
 from silosynth.runtime.wire import encode
 
 ROSTER = Roster(("bank", "clinic", "shop"))
@@ -156,6 +156,28 @@ def test_what_a_rider_raises_is_raised(tmp_path: Path, far: bool) -> None:
 def test_nobody_is_told_what_a_rider_answers(tmp_path: Path, far: bool) -> None:
     plan = {"rider": Exchange({"bank": Tell(1)}, rides=True), "other": Exchange({"bank": Recall()})}
     assert asked(plan, tmp_path, far) == [{}, {"bank": Remembered((1,))}]
+
+
+class Noting(Counting):
+    """Notes how it was asked."""
+
+    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+        self.asked = [*getattr(self, "asked", []), exchange]
+        return super().reach(step, exchange, tell)
+
+
+@pytest.mark.parametrize("first", [{"missing": True}, {"wait": True}, {"times": 3.0}, {}], ids=str)
+def test_a_riders_terms_are_kept(tmp_path: Path, first: dict[str, Any]) -> None:
+    def conversation() -> Conversation[None]:
+        yield Exchange({"bank": Tell(1)}, rides=True, **first)
+        yield Exchange({"bank": Recall()})
+
+    with Noting(True, tmp_path) as link:
+        drive(lambda state: conversation(), link, Ledger())
+        terms = [(one.missing, one.wait, one.times) for one in link.asked]
+    alone = [(True, False, 1.0), (False, False, 1.0)]
+    together = [(False, "wait" in first, first.get("times", 1.0) + 1.0)]
+    assert terms == (alone if "missing" in first else together)
 
 
 def several(*parts: tuple[int, Message]) -> bytes:

@@ -33,7 +33,7 @@ from silosynth.runtime.frames import (
     Frame,
     described,
 )
-from silosynth.runtime.tls import HANDSHAKE, Connection, context
+from silosynth.runtime.tls import Connection, context, moment
 
 EXIT_LOST = 75  # what a process that gave up waiting for its coordinator exits with ("temporary failure")
 _REMEDY = "Check this party's certificate, and which job it is for."
@@ -194,7 +194,7 @@ class _Line:
 
     def _dial(self) -> Connection:
         host, _, port = self._address.rpartition(":")
-        dialled = socket.create_connection((host.strip("[]"), int(port)), min(HANDSHAKE, max(1.0, self._patience / 3)))
+        dialled = socket.create_connection((host.strip("[]"), int(port)), moment(self._patience))
         try:
             connection = Connection(dialled, self._demands, server=False, patience=self._patience)
         except ssl.SSLCertVerificationError as error:

@@ -20,12 +20,15 @@ from typing import Any, cast
 from silosynth.runtime.certificates import Certificates
 from silosynth.runtime.frames import Frame, read_frame
 
-HANDSHAKE = 10.0
-"""Seconds that the other side has, at most, to prove who it is."""
 _GREETING = 1 << 16  # bytes of a first frame
 _LINGER = 1.0  # seconds that a last word has to be read
 _IN, _OUT = 1 << 18, 1 << 16  # bytes that are read, and sent, at once
 _RECORD = 1 << 14  # bytes of a TLS record: what one call reads or writes
+
+
+def moment(patience: float) -> float:
+    """Seconds for what takes none: being dialled, proving who one is, a first word. The three fit the patience."""
+    return min(10.0, max(1.0, patience / 3))
 
 
 def context(certificates: Certificates, server: bool) -> ssl.SSLContext:
@@ -69,7 +72,7 @@ class Connection:
         self._tls = demands.wrap_bio(self._came, self._leaves, server_side=server)
         self._turn, self._sending = threading.Lock(), threading.Lock()  # of the TLS object; of the socket's way out
         self._buffer = bytearray(_IN)
-        self._within, self._until = min(HANDSHAKE, max(1.0, patience / 3)), 0.0  # seconds; when they are over
+        self._within, self._until = moment(patience), 0.0  # seconds; when they are over
         try:
             _watch(sock, patience)
             self._shake_hands()
