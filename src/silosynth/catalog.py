@@ -17,7 +17,7 @@ from silosynth.algorithms.dplt.silo import Silo as DPLTSilo
 from silosynth.algorithms.gdts import conversation as gdts
 from silosynth.algorithms.gdts.messages import PRESETS as GDTS_PRESETS
 from silosynth.algorithms.gdts.silo import Silo as GDTSSilo
-from silosynth.algorithms.silofuse import end_to_end, stacked
+from silosynth.algorithms.silofuse import end_to_end, joint, stacked
 from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
 from silosynth.algorithms.vflgan import conversation as vflgan
 from silosynth.algorithms.vflgan import presets, vertigan
@@ -124,6 +124,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "latentdiff": Algorithm(
         "SiloFuse's central baseline: the same with all columns in one silo",
         stacked.PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise, central=True,
+    ),
+    "silofuse-joint": Algorithm(
+        "the same with latents learnt jointly, as TabVFL's are: every row's depend on all silos; thousands of rounds",
+        joint.PRESETS, joint.JointParty, joint.coordinate, joint.synthesise,
     ),
     "e2edistr": Algorithm(
         "SiloFuse's baseline: autoencoders and diffusion trained jointly across silos, iteration by iteration",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,15 @@ import torch
 
 import silosynth as ss
 from silosynth.algorithms.silofuse.coder import CoderConfig
-from silosynth.algorithms.silofuse.end_to_end import EndToEndParty
+from silosynth.algorithms.silofuse.end_to_end import (
+    BatchLatents,
+    Decode,
+    Descend,
+    Encode,
+    EndToEndParty,
+    LatentGradients,
+)
+from silosynth.algorithms.silofuse.joint import Join, Joint, JointParty, _iterate
 from silosynth.algorithms.silofuse.stacked import PRESETS
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
@@ -17,6 +27,7 @@ from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy.sealed import seats
 
+CPU = torch.device("cpu")
 SMALL = {"coder.steps": 20, "latent.width": 32, "latent.steps": 20, "latent.checks": 2, "latent.batch": 64}
 LEARN = {
     "coder.steps": 600,
@@ -173,28 +184,43 @@ def test_options_name_the_nearest_and_the_type():
         fit(preset="fats")
 
 
-def test_joint_gradients_equal_those_of_the_network_in_one_piece():
-    """E2EDistr split over two silos against autograd through the same modules without borders."""
-    from silosynth.algorithms.silofuse.end_to_end import BatchLatents, Decode, Encode, LatentGradients
-
-    federation = ss.simulate(people(64), silos=SILOS)
+def seated_silos(kind, rows=64, **options):
+    """Silos whose encoders are fitted; `form` is plain."""
+    federation = ss.simulate(people(rows), silos=SILOS)
     parties, seated = {}, seats(federation.roster, Streams(0).child("seats"))
     for silo, table in federation.tables.items():
         schema, streams = federation.schemas[silo], Streams(0).child(silo)
-        party = EndToEndParty(table, schema, seated[silo], streams, torch.device("cpu"))
-        party.coder.fit_encoders(CoderConfig(form="plain", hidden=(16, 8)))
-        parties[silo] = party
+        parties[silo] = kind(table, schema, seated[silo], streams, CPU)
+        parties[silo].coder.fit_encoders(CoderConfig(form="plain", hidden=(16, 8)))
+    return federation.roster, parties
+
+
+def encoded_at_once(parties, rows):
+    """All silos' encodings without borders between them."""
+    coders = [party.coder for party in parties.values()]
+    return torch.cat([coder.network.encode(coder.levels[rows], coder.scores[rows])[0] for coder in coders], 1)
+
+
+def loss_at_once(party, z, rows):
+    return party.coder.network.likelihood(z, party.coder.levels[rows], party.coder.scores[rows], 5.0)
+
+
+def weights_of(parties, network):
+    silos = [weight for party in parties.values() for weight in party.coder.network.parameters()]
+    return [*silos, *network.parameters()]
+
+
+def test_joint_gradients_equal_those_of_the_network_in_one_piece():
+    """E2EDistr split over two silos against autograd through the same modules without borders."""
+    _, parties = seated_silos(EndToEndParty)
     config = LatentConfig(path="gaussian", target="latent", width=16, precision="float32")
-    generator = LatentGenerator(64, 8, config, Streams(0), torch.device("cpu"))
+    generator = LatentGenerator(64, 8, config, Streams(0), CPU)
     rows = torch.arange(32)
 
-    whole = torch.cat(
-        [p.coder.network.encode(p.coder.levels[rows], p.coder.scores[rows])[0] for p in parties.values()], 1
-    )
-    clean, loss = generator.denoise(whole, Streams(0).child("draw").torch())
+    clean, loss = generator.denoise(encoded_at_once(parties, rows), Streams(0).child("draw").torch())
     for party, z in zip(parties.values(), clean.split(4, dim=1), strict=True):
-        loss = loss + party.coder.network.likelihood(z, party.coder.levels[rows], party.coder.scores[rows], 5.0)
-    weights = [w for p in parties.values() for w in p.coder.network.parameters()] + list(generator.network.parameters())
+        loss = loss + loss_at_once(party, z, rows)
+    weights = weights_of(parties, generator.network)
     wanted = torch.autograd.grad(loss, weights, allow_unused=True)
 
     asked = {silo: party.answer(Encode(rows)) for silo, party in parties.items()}
@@ -210,3 +236,60 @@ def test_joint_gradients_equal_those_of_the_network_in_one_piece():
         party.encoded.backward(part)
     for weight, gradient in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_joint_latents_have_the_gradients_of_one_network():
+    """Encoders, the coordinator's part and decoders over two silos, against the same modules without borders."""
+    roster, parties = seated_silos(JointParty)
+    for party in parties.values():
+        party.answer(Join(8))
+    joint, rows = Joint(64, 8, CoderConfig(form="plain", hidden=(16, 8)), Streams(0), CPU), torch.arange(32)
+    joint.network.train()
+
+    z = joint.network(encoded_at_once(parties, rows))
+    read = z + joint.config.sigma * torch.randn(z.shape, generator=Streams(0).child("draw").torch())
+    loss = sum(loss_at_once(party, read, rows) for party in parties.values())
+    weights = weights_of(parties, joint.network)
+    wanted = torch.autograd.grad(loss, weights)
+
+    joint.learner.update = lambda: None  # weights stay, so that their gradients can be looked at
+    for party in parties.values():
+        party.coder.learner.update = lambda: None
+    play(parties, _iterate(roster, joint, rows, [4, 4], Streams(0).child("draw").torch()))
+    for weight, gradient in zip(weights, wanted, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+def play(parties, conversation):
+    """Hold a conversation by hand; returns who was asked what."""
+    said, replies = [], None
+    with contextlib.suppress(StopIteration):
+        while True:
+            exchange = conversation.send(replies)
+            said.append({silo: type(ask) for silo, ask in exchange.asks.items()})
+            replies = {silo: parties[silo].answer(ask) for silo, ask in exchange.asks.items()}
+    assert said == [dict.fromkeys(parties, kind) for kind in (Encode, Decode, Descend)]
+
+
+def test_every_silo_reads_latents_that_depend_on_all():
+    """Few latents: a silo alone could not tell of the other's columns, so what is shared must come from both."""
+    options = LEARN | {"coder.latents_per_column": 1}
+    real, table = people(), fit("silofuse-joint", **options).sample(3000)
+    for job in ("nurse", "smith", "judge"):
+        wanted = real.loc[real.job == job, "pay"].mean()
+        assert table.loc[table.job == job, "pay"].mean() == pytest.approx(wanted, abs=5)
+    assert (table.rich == (table.pay > 60)).mean() > 0.9
+
+
+def test_joint_latents_refuse_what_they_cannot_keep():
+    with pytest.raises(ConfigError, match="at the coordinator"):
+        fit("silofuse-joint", data=people(50), **{"coder.form": "noisy"})
+    with pytest.raises(ConfigError, match="no differential privacy"):
+        fit("silofuse-joint", data=people(50), dp={"epsilon": 5.0, "delta": 1e-5})
+
+
+@pytest.mark.parametrize("steps", [1, 7, 15])
+def test_joint_training_ends_after_any_number_of_steps(steps):
+    model = fit("silofuse-joint", data=people(30), **{"coder.steps": steps, "coder.fit_to_rows": False})
+    asked = [record for record in model.ledger if record["type"].endswith("Descend")]
+    assert len(asked) == 2 * steps and len(model.sample(5)) == 5

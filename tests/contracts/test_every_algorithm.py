@@ -36,7 +36,7 @@ PRIVATE = {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}
 PRIVATE_TRAINING = {"dp_training.autoencoders": 0.8, "dp_training.coder_steps": 10, "dp_training.latent_steps": 4,
                     "dp_training.hidden": [8], "dp_training.width": 8}  # fmt: skip
 TINY = {
-    **dict.fromkeys(("silofuse", "latentdiff", "e2e", "e2edistr"), SILOFUSE),
+    **dict.fromkeys(("silofuse", "silofuse-joint", "latentdiff", "e2e", "e2edistr"), SILOFUSE),
     "silofuse private": SILOFUSE | PRIVATE | {"dp_mode": "release"} | PRIVATE_TRAINING,
     "silofuse upload": SILOFUSE | PRIVATE | PRIVATE_TRAINING,
     "vtgan": {
@@ -93,7 +93,7 @@ GRADIENTS = "un-noised gradients of training rows"
 STATISTICS = ("un-noised statistics of a column", "noised statistics, by the events listed")
 WEIGHTS = "un-noised weights of a network trained on the rows"
 RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic columns that it draws
-    **dict.fromkeys(("silofuse", "latentdiff", "e2e", "e2edistr", "silofuse private"), (ROWS,)),
+    **dict.fromkeys(("silofuse", "silofuse-joint", "latentdiff", "e2e", "e2edistr", "silofuse private"), (ROWS,)),
     "silofuse upload": STATISTICS[1:],
     "vtgan": (ROWS, LEVELS, GRADIENTS),
     "vtgan private": (ROWS, GRADIENTS),

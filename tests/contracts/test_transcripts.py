@@ -64,6 +64,7 @@ BOUNDS = {"balance": (4e7, 6e7), "turnover": (4e7, 6e7), "units": (1e14, 5e14), 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "silofuse": ("fast", COLUMNS),
+    "silofuse-joint": ("fast", COLUMNS),
     "e2edistr": ("fast", COLUMNS),
     "vtgan full": ("fast", SPLIT | {"index_privacy": "full"}),
     "vtgan decoys": ("fast", SPLIT | {"index_privacy": "decoys"}),

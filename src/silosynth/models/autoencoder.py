@@ -99,31 +99,66 @@ class Buckets(nn.Module):
         return levels
 
 
+class UnitVariance(nn.Module):
+    """Latents (B, L) with the mean and variance of their batch taken out; of many batches, once training has ended."""
+
+    def __init__(self, latents: int) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.var: Tensor
+        self.register_buffer("mean", torch.zeros(latents))
+        self.register_buffer("var", torch.ones(latents))
+
+    def forward(self, z_BL: Tensor) -> Tensor:
+        """Normalise."""
+        if not self.training:
+            return (z_BL - self.mean) / (self.var + 1e-5).sqrt()
+        var, mean = torch.var_mean(z_BL, dim=0, correction=0)
+        with torch.no_grad():
+            self.mean.lerp_(mean, 0.05)
+            self.var.lerp_(var, 0.05)
+        return (z_BL - mean) / (var + 1e-5).sqrt()
+
+
+class JointEncoder(nn.Module):
+    """What several encoders say of the same rows (B, L) → one vector of latents (B, L), of unit variance."""
+
+    def __init__(self, latents: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.mix, self.unit = _stack((latents, *hidden), latents), UnitVariance(latents)
+
+    def forward(self, e_BL: Tensor) -> Tensor:
+        """Encode."""
+        z_BL: Tensor = self.unit(e_BL + self.mix(e_BL))
+        return z_BL
+
+
 class TableAutoencoder(nn.Module):
     """Encoder and decoder, each of ``len(hidden) + 1`` linear layers with GELU between.
 
     ``form`` is what lies between them: "plain", "vae" (mean and log-variance), or "noisy" (normalised latents; the
     decoder learns to read them through Gaussian noise, which keeps levels apart by more than a generator's error).
     "clipped" is the same without statistics of a batch: each row's latents are cut to a norm of sqrt(L).
-    ``spread`` adds a log-variance per score to the heads, as in the paper.
+    ``spread`` adds a log-variance per score to the heads, as in the paper. ``read`` is how many latents the decoder
+    reads, where they are more than the encoder's own.
     """
 
-    def __init__(self, layout: Layout, latents: int, hidden: Sequence[int], form: str, spread: bool) -> None:
+    def __init__(
+        self, layout: Layout, latents: int, hidden: Sequence[int], form: str, spread: bool, read: int = 0
+    ) -> None:
         super().__init__()
         self.layout, self.latents, self.form, self.spread = layout, latents, form, spread
         scores = len(layout.level_of)
         self.of_levels = nn.Embedding(max(1, layout.levels), hidden[0])
         self.of_scores = nn.Linear(max(1, scores), hidden[0])
         self.encoder = _stack(hidden, latents * (2 if form == "vae" else 1))
-        self.decoder = _stack((latents, *reversed(hidden)), max(1, layout.levels + scores * (2 if spread else 1)))
+        self.decoder = _stack(
+            (read or latents, *reversed(hidden)), max(1, layout.levels + scores * (2 if spread else 1))
+        )
         self.buckets = Buckets(layout)
         self.starts: Tensor
-        self.mean: Tensor
-        self.var: Tensor
         self.register_buffer("starts", torch.tensor(layout.starts, dtype=torch.int64), persistent=False)
-        if form == "noisy":
-            self.register_buffer("mean", torch.zeros(latents))
-            self.register_buffer("var", torch.ones(latents))
+        self.unit = UnitVariance(latents) if form == "noisy" else nn.Identity()
 
     def encode(self, levels_BC: Tensor, scores_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         """Latents (B, L) (posterior means), and their log-variances for a "vae"."""
@@ -139,7 +174,7 @@ class TableAutoencoder(nn.Module):
             return mean, logvar.clamp(-12, 6)
         if self.form == "clipped":
             return z * (math.sqrt(self.latents) / z.norm(dim=1, keepdim=True).clamp_min(1e-6)).clamp(max=1), None
-        return (self._normalised(z) if self.form == "noisy" else z), None
+        return self.unit(z), None
 
     def forward(self, levels_BC: Tensor, scores_BS: Tensor, noise_BL: Tensor, sigma: float, weight: float) -> Tensor:
         """`loss`, without a divergence."""
@@ -173,15 +208,6 @@ class TableAutoencoder(nn.Module):
         errors = (means - scores_BS).square()
         errors = weight * errors if spread is None else 0.5 * (errors * (-spread).exp() + spread)
         return self.buckets.cross_entropy(logits, levels_BC) + (errors * on).sum() / len(z_BL)
-
-    def _normalised(self, z: Tensor) -> Tensor:
-        if not self.training:
-            return (z - self.mean) / (self.var + 1e-5).sqrt()
-        var, mean = torch.var_mean(z, dim=0, correction=0)
-        with torch.no_grad():
-            self.mean.lerp_(mean, 0.05)
-            self.var.lerp_(var, 0.05)
-        return (z - mean) / (var + 1e-5).sqrt()
 
 
 def _stack(widths: Sequence[int], last: int) -> nn.Sequential:

@@ -73,6 +73,7 @@ class Coder:
         self.encoders: tuple[Encoder, ...] = ()
         self.config = CoderConfig()
         self.calibration: Calibration | None = None
+        self.read = 0  # latents that the decoder reads, where they are more than the encoder's own
 
     @property
     def latents(self) -> int:
@@ -94,6 +95,11 @@ class Coder:
         self._encode_rows()
         self._make_learner()
         self.shares = level_shares(self.network.layout, self.levels)
+
+    def join(self, latents: int) -> None:
+        """Make a fresh autoencoder whose decoder reads so many latents, of all silos."""
+        self.read = latents
+        self._make_learner()
 
     def learn_encoders(self, config: CoderConfig, epsilon: float, delta: float, target: float) -> Learnt:
         """`fit_encoders` from noised counts, which also give the shares of levels; see `encoders.private.learn`."""
@@ -161,6 +167,7 @@ class Coder:
         return {
             "encoders": [to_state(encoder) for encoder in self.encoders],
             "config": to_state(self.config),
+            "read": self.read,
             "learner": self.learner.state() if training else None,
             "network": None if training else dict(self.network.state_dict()),
             "shares": self.shares,
@@ -172,6 +179,7 @@ class Coder:
             return
         self.config = from_state(CoderConfig, state["config"])
         self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.read = state["read"]
         if len(self.table):
             self._encode_rows()
         self._make_learner()
@@ -207,7 +215,7 @@ class Coder:
 
     def _make_learner(self) -> None:
         config = self.config
-        shape = (_layout(self.encoders), self.latents, config.hidden, config.form, config.spread)
+        shape = (_layout(self.encoders), self.latents, config.hidden, config.form, config.spread, self.read)
         network = build(TableAutoencoder, *shape, generator=self.streams.child("weights").torch())
         self.network = network.to(self.device)
         self.learner = Learner(

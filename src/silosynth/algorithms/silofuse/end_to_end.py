@@ -79,7 +79,7 @@ class BatchLatents(Message):
 
 @dataclass(frozen=True, slots=True)
 class Decode(Message):
-    """Decode these denoised latents (B, L_i) of the same rows and compare. They depend on other silos' latents."""
+    """Decode these latents (B, L_i) of the same rows, denoised, and compare. They depend on other silos' latents."""
 
     release: ClassVar[Release] = Release.ROWS
     z_BL: Tensor
@@ -87,7 +87,7 @@ class Decode(Message):
 
 @dataclass(frozen=True, slots=True)
 class LatentGradients(Message):
-    """Gradient (B, L_i) of the silo's reconstruction loss in the denoised latents."""
+    """Gradient (B, L_i) of the silo's reconstruction loss in the latents that it was given."""
 
     release: ClassVar[Release] = Release.GRADIENTS
     gradient_BL: Tensor
@@ -149,7 +149,7 @@ class EndToEndParty(Party):
 
     def _decode(self, ask: Decode) -> LatentGradients:
         coder = self.coder
-        z_BL = ask.z_BL.to(coder.device).requires_grad_()
+        z_BL = ask.z_BL.detach().to(coder.device).requires_grad_()
         levels, scores = coder.levels[self.rows], coder.scores[self.rows]
         coder.network.likelihood(z_BL, levels, scores, coder.config.weight).backward()
         return LatentGradients(torch.zeros_like(ask.z_BL) if z_BL.grad is None else z_BL.grad.cpu())

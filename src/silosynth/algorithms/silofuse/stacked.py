@@ -9,8 +9,8 @@ paper                                 here
 ====================================  ==========================================
 Algorithm 1, lines 1-8                `_train_autoencoders`, `SiloFuseParty._train`
 Algorithm 1, lines 9-12               `_gather_latents`, `SiloFuseParty._latents`
-Algorithm 1, lines 13-18              `_train_diffusion`
-Algorithm 2                           `synthesise`, `synthesised`
+Algorithm 1, lines 13-18              `train_diffusion`
+Algorithm 2                           `drawn`, `decoded`, `synthesised`
 eq. (1), (2), (5)                     `models.gaussian`; eq. (4): `models.autoencoder`
 ====================================  ==========================================
 
@@ -237,7 +237,7 @@ def coordinate(
     if state is None or "latents" not in state:
         state = yield from (private.gather if config.dp.private else _gather)(roster, config, state)
     noised = config.dp.private and config.dp_mode == "release"
-    train = private.train_diffusion if noised else _train_diffusion
+    train = private.train_diffusion if noised else train_diffusion
     generator = yield from train(config, streams, device, state)
     rows = state.get("rows", len(state["latents"]))
     return {"rows": rows, "widths": state["widths"], "generator": generator.state(training=False)}
@@ -261,12 +261,24 @@ def synthesise(
     roster: Roster, config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (paper, Algorithm 2)."""
+    z_GL = drawn(config, model, rows, streams, device)
+    return (yield from decoded(roster, config, split(z_GL, model["widths"]), rows, streams))
+
+
+def drawn(config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device) -> Tensor:
+    """Generated latents (G, L): for ``rows`` rows, or more of them to match marginals by (Algorithm 2, lines 1-4)."""
     generator = LatentGenerator(model["rows"], sum(model["widths"]), private.latent_config(config), streams, device)
     generator.restore(model["generator"])
-    drawn = max(rows, config.least_rows) if config.coder.calibrate else rows
-    z_GL = generator.sample(drawn, streams.child("latents"))
+    many = max(rows, config.least_rows) if config.coder.calibrate else rows
+    return generator.sample(many, streams.child("latents"))
+
+
+def decoded(
+    roster: Roster, config: SiloFuseConfig, parts: list[Tensor], rows: int, streams: Streams
+) -> Conversation[dict[str, Table]]:
+    """The columns that silos make of what each is given of the generated latents (Algorithm 2, lines 6-7)."""
     draw, share = "/".join(streams.path), config.synthesis == "shared"
-    asks = [Synthesise(z, rows, draw, share) for z in split(z_GL, model["widths"])]
+    asks = [Synthesise(z, rows, draw, share) for z in parts]
     replies = yield roster.each(dict(zip(roster, asks, strict=True)))
     return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
 
@@ -302,9 +314,10 @@ def _gather_latents(roster: Roster) -> Conversation[tuple[Tensor, list[int]]]:
     return torch.cat(parts, dim=1), [z.shape[1] for z in parts]
 
 
-def _train_diffusion(
+def train_diffusion(
     config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any]
 ) -> Conversation[LatentGenerator]:
+    """Train the generator of the latents in ``state``; every checkpoint holds the state as well (lines 13-18)."""
     z_NL = state["latents"].to(device)
     generator = LatentGenerator(len(z_NL), z_NL.shape[1], config.latent, streams.child("diffusion"), device)
     if state["generator"] is not None:
