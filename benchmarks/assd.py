@@ -49,7 +49,7 @@ SETTING: dict[str, Any] = {
     "select": "last", "encoders.pool_rare": False, "encoders.min_count": 1,
 }  # fmt: skip
 EPSILON, DELTA = 10.0, 5e-4  # section 5.3.2
-MADE = 2000  # rows of a synthetic table
+MADE = 20_000  # rows of a synthetic table: what one record adds to a mean is lost in the noise of a few
 RELEASED = 5  # synthetic tables that rivals attack
 
 
