@@ -70,7 +70,10 @@ def _risk(findings: list[Finding], name: str) -> Finding:
     return next(found for found in findings if found.score.name == name)
 
 
-@pytest.mark.parametrize("name", ["singling_out_multivariate", "linkability", "inference_age", "inference_region"])
+@pytest.mark.parametrize(
+    "name",
+    ["singling_out_univariate", "singling_out_multivariate", "linkability", "inference_age", "inference_region"],
+)
 def test_giomi_s_attackers_find_the_copier_and_not_the_blind(name: str) -> None:
     caught = _risk(questions.ask(TRAIN, OTHERS, TRAIN), name)
     nothing = _risk(questions.ask(MORE, MORE_OTHERS, Blind()(MORE, 1)), name)

@@ -80,9 +80,50 @@ def test_missing_numbers_are_right_when_both_are_missing_and_far_otherwise() -> 
     assert found.score.value == 0  # and the control knows as much: it is the same table
 
 
+def half_copied() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Training rows, others, and a synthetic table of which half are training rows."""
+    return table(300, 1), table(300, 2), pd.concat([table(300, 1)[:150], table(150, 3)], ignore_index=True)
+
+
+def test_numbers_that_one_synthetic_row_has_single_out_the_row_that_they_were_copied_from() -> None:
+    train, control, made = half_copied()
+    found = {f.score.name: f for f in questions.ask(train, control, made)}["singling_out_univariate"]
+    attack, others = found.rates["attack"], found.rates["control"]
+    assert attack[0] == pytest.approx(50, abs=5) and others[0] < 3
+    assert found.score.value == pytest.approx(50, abs=6)
+
+
+# The authors' own library, where it is installed: `pip install anonymeter "numpy<1.27"`, on Python below 3.12.
+
+
+def test_singling_out_is_that_of_the_authors_library() -> None:
+    evaluators = pytest.importorskip("anonymeter.evaluators")
+    train, control, made = half_copied()
+    ours = {f.score.name: f for f in questions.ask(train, control, made)}
+    for mode in ("univariate", "multivariate"):
+        theirs = evaluators.SinglingOutEvaluator(ori=train, syn=made, control=control, n_attacks=300, n_cols=4)
+        theirs.evaluate(mode=mode)
+        assert ours[f"singling_out_{mode}"].score.value / 100 == pytest.approx(theirs.risk().value, abs=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:Attack is as good or worse")  # than the most frequent level
+@pytest.mark.parametrize("secret", ["age", "region"])  # their tolerance is not of a size where numbers are below zero
+def test_inference_is_that_of_the_authors_library(secret: str) -> None:
+    evaluators = pytest.importorskip("anonymeter.evaluators")
+    train, control, made = half_copied()
+    theirs = evaluators.InferenceEvaluator(
+        ori=train, syn=made, control=control, aux_cols=[name for name in train.columns if name != secret],
+        secret=secret, regression=secret == "age", n_attacks=300,
+    )  # fmt: skip
+    theirs.evaluate(n_jobs=1)
+    ours = {f.score.name: f for f in questions.ask(train, control, made)}[f"inference_{secret}"]
+    assert ours.score.value / 100 == pytest.approx(theirs.risk().value, abs=0.03)
+    assert ours.rates["control"][0] / 100 == pytest.approx(theirs.results().control_rate.value, abs=0.03)
+
+
 def test_linkability_is_that_of_the_authors_library() -> None:
     evaluators = pytest.importorskip("anonymeter.evaluators")
-    train, control, made = table(300, 1), table(300, 2), pd.concat([table(300, 1)[:150], table(150, 3)])
+    train, control, made = half_copied()
     groups = (list(train.columns[:5]), list(train.columns[5:]))
     theirs = evaluators.LinkabilityEvaluator(
         ori=train, syn=made, control=control, n_attacks=300, aux_cols=groups, n_neighbors=1

@@ -147,15 +147,14 @@ def singling_out(train: Coded, control: Coded, synthetic: Coded, streams: Stream
 
 
 def _outermost(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
-    """Ends of numeric columns, and levels that a single synthetic row has."""
+    """Levels and numbers that a single synthetic row has, and the ends of numeric columns."""
     found: list[_Predicate] = []
     for j, field in enumerate(synthetic.fields):
-        values = synthetic.values[j]
-        if field.categorical:
-            levels, counts = np.unique(values, return_counts=True)
-            found += [(_Clause(j, 0, level),) for level in levels[counts == 1].tolist()]
-        elif not np.isnan(values).all():
-            found += [(_Clause(j, -1, float(np.nanmin(values))),), (_Clause(j, 1, float(np.nanmax(values))),)]
+        present = synthetic.values[j][~np.isnan(synthetic.values[j])]
+        levels, counts = np.unique(present, return_counts=True)
+        found += [(_Clause(j, 0, level),) for level in levels[counts == 1].tolist()]
+        if len(levels) and not field.categorical:
+            found += [(_Clause(j, -1, float(levels[0])),), (_Clause(j, 1, float(levels[-1])),)]
     return [found[i] for i in draw.permutation(len(found))[:QUESTIONS]]
 
 
