@@ -126,7 +126,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         stacked.PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise, central=True,
     ),
     "silofuse-joint": Algorithm(
-        "the same with latents learnt jointly, as TabVFL's are: every row's depend on all silos; thousands of rounds",
+        "SiloFuse with latents learnt jointly, as TabVFL's are: those of a row tell of all silos; thousands of rounds",
         joint.PRESETS, joint.JointParty, joint.coordinate, joint.synthesise,
     ),
     "e2edistr": Algorithm(

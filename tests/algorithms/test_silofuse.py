@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from tests.algorithms.silofuse_play import (
+    CPU,
+    LEARN,
+    SILOS,
+    encoded_at_once,
+    fit,
+    loss_at_once,
+    people,
+    seated_silos,
+    weights_of,
+)
 
 import silosynth as ss
-from silosynth.algorithms.silofuse.coder import CoderConfig
-from silosynth.algorithms.silofuse.end_to_end import (
-    BatchLatents,
-    Decode,
-    Descend,
-    Encode,
-    EndToEndParty,
-    LatentGradients,
-)
-from silosynth.algorithms.silofuse.joint import Join, Joint, JointParty, _iterate
+from silosynth.algorithms.silofuse.end_to_end import BatchLatents, Decode, Encode, EndToEndParty, LatentGradients
 from silosynth.algorithms.silofuse.stacked import PRESETS
-from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
-from silosynth.privacy.sealed import seats
-
-CPU = torch.device("cpu")
-SMALL = {"coder.steps": 20, "latent.width": 32, "latent.steps": 20, "latent.checks": 2, "latent.batch": 64}
-LEARN = {
-    "coder.steps": 600,
-    "coder.hidden": [64, 64],
-    "latent.width": 64,
-    "latent.steps": 1500,
-    "latent.checks": 5,
-    "latent.batch": 256,
-}
-
-
-def people(rows: int = 3000) -> pd.DataFrame:
-    """Two silos that share a cause: job and pay depend on each other across them."""
-    rng = np.random.default_rng(0)
-    job = rng.choice(["nurse", "smith", "judge"], rows, p=[0.5, 0.3, 0.2])
-    pay = np.select([job == "nurse", job == "smith"], [30, 50], 90) + rng.normal(0, 4, rows)
-    return pd.DataFrame({"job": job, "age": rng.integers(20, 65, rows), "pay": pay.round(1), "rich": pay > 60})
-
-
-SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
-
-
-def fit(name="silofuse", data=None, preset="fast", silos=None, **options):
-    data = people() if data is None else data
-    federation = ss.simulate(data, silos=silos or SILOS)
-    if ALGORITHMS[name].central:
-        federation = federation.central()
-    return ss.fit(name, federation, preset=preset, options={**SMALL, **options}, progress=False)
 
 
 def test_dependence_across_silos_is_learnt():
@@ -184,32 +151,6 @@ def test_options_name_the_nearest_and_the_type():
         fit(preset="fats")
 
 
-def seated_silos(kind, rows=64, **options):
-    """Silos whose encoders are fitted; `form` is plain."""
-    federation = ss.simulate(people(rows), silos=SILOS)
-    parties, seated = {}, seats(federation.roster, Streams(0).child("seats"))
-    for silo, table in federation.tables.items():
-        schema, streams = federation.schemas[silo], Streams(0).child(silo)
-        parties[silo] = kind(table, schema, seated[silo], streams, CPU)
-        parties[silo].coder.fit_encoders(CoderConfig(form="plain", hidden=(16, 8)))
-    return federation.roster, parties
-
-
-def encoded_at_once(parties, rows):
-    """All silos' encodings without borders between them."""
-    coders = [party.coder for party in parties.values()]
-    return torch.cat([coder.network.encode(coder.levels[rows], coder.scores[rows])[0] for coder in coders], 1)
-
-
-def loss_at_once(party, z, rows):
-    return party.coder.network.likelihood(z, party.coder.levels[rows], party.coder.scores[rows], 5.0)
-
-
-def weights_of(parties, network):
-    silos = [weight for party in parties.values() for weight in party.coder.network.parameters()]
-    return [*silos, *network.parameters()]
-
-
 def test_joint_gradients_equal_those_of_the_network_in_one_piece():
     """E2EDistr split over two silos against autograd through the same modules without borders."""
     _, parties = seated_silos(EndToEndParty)
@@ -236,60 +177,3 @@ def test_joint_gradients_equal_those_of_the_network_in_one_piece():
         party.encoded.backward(part)
     for weight, gradient in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)
-
-
-def test_joint_latents_have_the_gradients_of_one_network():
-    """Encoders, the coordinator's part and decoders over two silos, against the same modules without borders."""
-    roster, parties = seated_silos(JointParty)
-    for party in parties.values():
-        party.answer(Join(8))
-    joint, rows = Joint(64, 8, CoderConfig(form="plain", hidden=(16, 8)), Streams(0), CPU), torch.arange(32)
-    joint.network.train()
-
-    z = joint.network(encoded_at_once(parties, rows))
-    read = z + joint.config.sigma * torch.randn(z.shape, generator=Streams(0).child("draw").torch())
-    loss = sum(loss_at_once(party, read, rows) for party in parties.values())
-    weights = weights_of(parties, joint.network)
-    wanted = torch.autograd.grad(loss, weights)
-
-    joint.learner.update = lambda: None  # weights stay, so that their gradients can be looked at
-    for party in parties.values():
-        party.coder.learner.update = lambda: None
-    play(parties, _iterate(roster, joint, rows, [4, 4], Streams(0).child("draw").torch()))
-    for weight, gradient in zip(weights, wanted, strict=True):
-        torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)
-
-
-def play(parties, conversation):
-    """Hold a conversation by hand; returns who was asked what."""
-    said, replies = [], None
-    with contextlib.suppress(StopIteration):
-        while True:
-            exchange = conversation.send(replies)
-            said.append({silo: type(ask) for silo, ask in exchange.asks.items()})
-            replies = {silo: parties[silo].answer(ask) for silo, ask in exchange.asks.items()}
-    assert said == [dict.fromkeys(parties, kind) for kind in (Encode, Decode, Descend)]
-
-
-def test_every_silo_reads_latents_that_depend_on_all():
-    """Few latents: a silo alone could not tell of the other's columns, so what is shared must come from both."""
-    options = LEARN | {"coder.latents_per_column": 1}
-    real, table = people(), fit("silofuse-joint", **options).sample(3000)
-    for job in ("nurse", "smith", "judge"):
-        wanted = real.loc[real.job == job, "pay"].mean()
-        assert table.loc[table.job == job, "pay"].mean() == pytest.approx(wanted, abs=5)
-    assert (table.rich == (table.pay > 60)).mean() > 0.9
-
-
-def test_joint_latents_refuse_what_they_cannot_keep():
-    with pytest.raises(ConfigError, match="at the coordinator"):
-        fit("silofuse-joint", data=people(50), **{"coder.form": "noisy"})
-    with pytest.raises(ConfigError, match="no differential privacy"):
-        fit("silofuse-joint", data=people(50), dp={"epsilon": 5.0, "delta": 1e-5})
-
-
-@pytest.mark.parametrize("steps", [1, 7, 15])
-def test_joint_training_ends_after_any_number_of_steps(steps):
-    model = fit("silofuse-joint", data=people(30), **{"coder.steps": steps, "coder.fit_to_rows": False})
-    asked = [record for record in model.ledger if record["type"].endswith("Descend")]
-    assert len(asked) == 2 * steps and len(model.sample(5)) == 5

@@ -93,7 +93,9 @@ GRADIENTS = "un-noised gradients of training rows"
 STATISTICS = ("un-noised statistics of a column", "noised statistics, by the events listed")
 WEIGHTS = "un-noised weights of a network trained on the rows"
 RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic columns that it draws
-    **dict.fromkeys(("silofuse", "silofuse-joint", "latentdiff", "e2e", "e2edistr", "silofuse private"), (ROWS,)),
+    **dict.fromkeys(("silofuse", "latentdiff", "silofuse private"), (ROWS,)),
+    **dict.fromkeys(("e2e", "e2edistr"), (ROWS, GRADIENTS)),
+    "silofuse-joint": (ROWS, GRADIENTS, STATISTICS[0]),
     "silofuse upload": STATISTICS[1:],
     "vtgan": (ROWS, LEVELS, GRADIENTS),
     "vtgan private": (ROWS, GRADIENTS),

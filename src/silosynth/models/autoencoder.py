@@ -140,7 +140,7 @@ class TableAutoencoder(nn.Module):
     decoder learns to read them through Gaussian noise, which keeps levels apart by more than a generator's error).
     "clipped" is the same without statistics of a batch: each row's latents are cut to a norm of sqrt(L).
     ``spread`` adds a log-variance per score to the heads, as in the paper. ``read`` is how many latents the decoder
-    reads, where they are more than the encoder's own.
+    reads; 0 for the encoder's own.
     """
 
     def __init__(

@@ -64,10 +64,16 @@ class Learner:
         decay = min(self.remember, self.step / (self.step + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)
 
-    def judge(self, loss: float) -> None:
-        """Note a held-out loss of the averaged weights; the best ones are kept, with the buffers of their time."""
-        if loss < self.best:
-            self.best, self.best_weights, self.best_buffers = loss, _copies(self.smooth), _copies(self.buffers)
+    def judge(self, loss: float) -> bool:
+        """Note a held-out loss of the averaged weights: the best ones are kept. Whether these are."""
+        better = loss < self.best
+        if better:
+            self.keep(loss)
+        return better
+
+    def keep(self, loss: float = -math.inf) -> None:
+        """Keep the averaged weights, with the buffers of this time; judged by who knows the loss, if not told."""
+        self.best, self.best_weights, self.best_buffers = loss, _copies(self.smooth), _copies(self.buffers)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -73,7 +73,7 @@ class Coder:
         self.encoders: tuple[Encoder, ...] = ()
         self.config = CoderConfig()
         self.calibration: Calibration | None = None
-        self.read = 0  # latents that the decoder reads, where they are more than the encoder's own
+        self.read = 0  # latents that the decoder reads; 0 for the encoder's own
 
     @property
     def latents(self) -> int:
@@ -87,6 +87,7 @@ class Coder:
             DataError: the table has fewer than two rows, or no column to model.
         """
         self._check_table()
+        self.read = 0
         rng = self.streams.child("encoders").numpy()
         self.config = config = sized(config, len(self.table))
         self.encoders = tuple(

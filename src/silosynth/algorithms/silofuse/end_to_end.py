@@ -39,7 +39,7 @@ from silosynth.algorithms.silofuse.stacked import (
     split,
     synthesised,
 )
-from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.roster import Roster
@@ -113,6 +113,8 @@ class EndToEndParty(Party):
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
+        if not self.coder.encoders and not isinstance(ask, Prepare):
+            raise ProtocolError("A silo is asked to prepare first", type(ask).__name__)
         match ask:
             case Prepare():
                 return prepared(self.coder, ask)
@@ -140,8 +142,10 @@ class EndToEndParty(Party):
         self.coder.restore(state)
 
     def _encode(self, ask: Encode) -> BatchLatents:
-        coder = self.coder
-        self.rows = ask.rows.to(coder.device)
+        coder, rows = self.coder, ask.rows
+        if rows.dtype != torch.int64 or rows.dim() != 1 or not ((rows >= 0) & (rows < len(coder.table))).all():
+            raise ProtocolError(f"Rows are numbers below {len(coder.table)}", f"{tuple(rows.shape)}, {rows.dtype}")
+        self.rows = rows.to(coder.device)
         coder.network.train()
         coder.learner.optimizer.zero_grad()
         self.encoded, _ = coder.network.encode(coder.levels[self.rows], coder.scores[self.rows])
@@ -149,15 +153,28 @@ class EndToEndParty(Party):
 
     def _decode(self, ask: Decode) -> LatentGradients:
         coder = self.coder
+        self.check(ask.z_BL, coder.read or coder.latents)
         z_BL = ask.z_BL.detach().to(coder.device).requires_grad_()
         levels, scores = coder.levels[self.rows], coder.scores[self.rows]
         coder.network.likelihood(z_BL, levels, scores, coder.config.weight).backward()
         return LatentGradients(torch.zeros_like(ask.z_BL) if z_BL.grad is None else z_BL.grad.cpu())
 
     def _descend(self, ask: Descend) -> Done:
+        self.check(ask.gradient_BL, self.coder.latents)
         self.encoded.backward(ask.gradient_BL.to(self.coder.device))
         self.coder.learner.update()
+        self.rows = self.rows[:0]
         return Done()
+
+    def check(self, sent: Tensor, width: int) -> None:
+        """Refuse what is not of the rows that were encoded last, so wide; and whatever comes when there are none.
+
+        Raises:
+            ProtocolError: names the shape.
+        """
+        if not len(self.rows) or tuple(sent.shape) != (len(self.rows), width):
+            rule = f"A silo encodes rows, and is sent one vector of {width} for each"
+            raise ProtocolError(rule, f"{tuple(sent.shape)} for {len(self.rows)} rows")
 
 
 def coordinate(
@@ -195,9 +212,7 @@ def _train_part(roster: Roster, generator: LatentGenerator, rows: int, widths: l
 def _iterate(
     roster: Roster, generator: LatentGenerator, rows: Tensor, widths: list[int], draw: torch.Generator
 ) -> Conversation[None]:
-    replies = yield roster.everyone(Encode(rows))
-    latents = [reply.z_BL for party in roster if isinstance(reply := replies[party], BatchLatents)]
-    z_BL = torch.cat(latents, dim=1).to(generator.device).requires_grad_()
+    z_BL = (yield from encoded(roster, rows)).to(generator.device).requires_grad_()
     denoised_BL, loss = generator.denoise(z_BL, draw)
     replies = yield roster.each(dict(zip(roster, map(Decode, split(denoised_BL.detach().cpu(), widths)), strict=True)))
     found = [reply.gradient_BL for party in roster if isinstance(reply := replies[party], LatentGradients)]
@@ -205,4 +220,16 @@ def _iterate(
     torch.autograd.backward([loss, denoised_BL], [None, torch.cat(found, dim=1).to(generator.device)])
     generator.learner.update()
     assert z_BL.grad is not None
-    yield roster.each(dict(zip(roster, map(Descend, split(z_BL.grad.cpu(), widths)), strict=True)))
+    yield descend(roster, z_BL.grad.cpu(), widths)
+
+
+def encoded(roster: Roster, rows: Tensor) -> Conversation[Tensor]:
+    """What all silos make of these rows (B, L)."""
+    replies = yield roster.everyone(Encode(rows))
+    return torch.cat([reply.z_BL for party in roster if isinstance(reply := replies[party], BatchLatents)], dim=1)
+
+
+def descend(roster: Roster, gradient_BL: Tensor, widths: list[int]) -> Exchange:
+    """Each silo's part of the gradient (B, L); nobody waits for the answers."""
+    updates = dict(zip(roster, map(Descend, split(gradient_BL, widths)), strict=True))
+    return Exchange(updates, rides=True)

@@ -13,9 +13,11 @@ What TabVFL has and synthesis has no use for is left out: masks, TabNet, fine-tu
 latents of unit variance, which decoders learn to read through noise. Then E, J and D are frozen, and the coordinator
 trains SiloFuse's generator on z. To sample, every silo gets the same generated latents, and decodes its columns.
 
-What leaves a silo, in every iteration: encodings and gradients of a batch of training rows, un-noised. **Silos get
-latents of training rows to which all silos have contributed**, through noise that averages out over epochs. Nothing
-protects silos from each other here, or from the coordinator.
+What leaves a silo: the number of its rows and latents; un-noised encodings and gradients of a batch of training rows
+in every iteration, and encodings of all rows at the end; losses of held-out rows; synthetic columns. **Silos get
+latents of training rows to which all silos have contributed**, through noise that averages out over epochs, and
+gradients that depend on them. Nothing protects silos from each other here, or from the coordinator, which has all it
+needs to have a silo decode a training row.
 
 Shapes: N training rows, B rows of a batch, L latents, as many as all silos' encoders have outputs; L_i of silo i.
 """
@@ -31,12 +33,11 @@ from torch import Tensor
 
 from silosynth.algorithms.silofuse.coder import PARTS, CoderConfig, sized
 from silosynth.algorithms.silofuse.end_to_end import (
-    BatchLatents,
     Decode,
-    Descend,
-    Encode,
     EndToEndParty,
     LatentGradients,
+    descend,
+    encoded,
 )
 from silosynth.algorithms.silofuse.stacked import (
     PRESETS as STACKED,
@@ -47,12 +48,11 @@ from silosynth.algorithms.silofuse.stacked import (
     decoded,
     drawn,
     prepare,
-    split,
     train_diffusion,
 )
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Done, Message, Release
+from silosynth.core.messages import Done, Message, Release, check_positive
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -70,9 +70,13 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
 
 @dataclass(frozen=True, slots=True)
 class Join(Message):
-    """Your decoder reads so many latents: make a fresh autoencoder."""
+    """Your decoder reads so many latents, of all silos: make a fresh autoencoder."""
 
     latents: int
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        check_positive(self, "latents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,8 @@ class Compared(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Judge(Message):
-    """All silos' loss of held-out rows: keep the weights if it is the lowest so far."""
-
-    loss: float
+class Keep(Message):
+    """All silos' losses of held-out rows together have never been so low: keep the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +111,22 @@ class JointParty(EndToEndParty):
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
         coder = self.coder
+        if not coder.encoders or not isinstance(ask, Join | Compare | Keep | Settle):
+            return super().answer(ask)
         match ask:
             case Join():
                 coder.join(ask.latents)
             case Compare():
                 return self._compared(ask)
-            case Judge():
-                coder.learner.judge(ask.loss)
+            case Keep():
+                coder.learner.keep()
             case Settle():
                 coder.learner.settle()
-            case _:
-                return super().answer(ask)
         return Done()
 
     @torch.no_grad()
     def _compared(self, ask: Compare) -> Compared:
+        self.check(ask.z_BL, self.coder.read)
         coder, z_BL = self.coder, ask.z_BL.to(self.coder.device)
         levels, scores = coder.levels[self.rows], coder.scores[self.rows]
         return Compared(float(coder.network.likelihood(z_BL, levels, scores, coder.config.weight)))
@@ -155,7 +158,11 @@ def coordinate(
 ) -> Conversation[dict[str, Any]]:
     """Train; returns the coordinator's part of the model."""
     if config.coder.form != "plain":
-        raise ConfigError("Joint latents are normalised at the coordinator, not in silos", config.coder.form, "plain")
+        raise ConfigError(
+            "Joint latents are normalised at the coordinator, not in silos",
+            config.coder.form,
+            "Leave coder.form plain.",
+        )
     if config.dp.private:
         raise ConfigError("Joint training has no differential privacy", config.dp.epsilon, "Use silofuse, or no dp.")
     if state is None or "latents" not in state:
@@ -184,7 +191,7 @@ def _gather(
     if state is None:
         replies = yield roster.everyone(opening)
         rows, widths = check_rows(replies, roster)
-        yield roster.everyone(Join(sum(widths)))
+        yield Exchange(dict.fromkeys(roster, Join(sum(widths))), rides=True)
         state = {"rows": rows, "widths": widths, "joint": None}
     joint = Joint(state["rows"], sum(state["widths"]), config, streams, device)
     if state["joint"] is not None:
@@ -194,9 +201,9 @@ def _gather(
         yield from _train_part(roster, joint, state["widths"])
         yield Progress("joint autoencoder", learner.step, learner.steps)
         yield Checkpoint({**state, "joint": learner.state()})
-    yield roster.everyone(Settle())
+    yield Exchange(dict.fromkeys(roster, Settle()), rides=True)
     learner.settle()
-    z_NL = yield from _latents(roster, joint, torch.arange(joint.rows))
+    z_NL = yield from _latents(roster, joint)
     state = {"rows": state["rows"], "widths": state["widths"], "latents": z_NL.cpu(), "generator": None}
     yield Checkpoint(state)
     return state
@@ -219,37 +226,36 @@ def _train_part(roster: Roster, joint: Joint, widths: list[int]) -> Conversation
 def _iterate(
     roster: Roster, joint: Joint, rows: Tensor, widths: list[int], draw: torch.Generator
 ) -> Conversation[None]:
-    e_BL = (yield from _encoded(roster, rows)).to(joint.device).requires_grad_()
+    e_BL = (yield from encoded(roster, rows)).to(joint.device).requires_grad_()
     z_BL = joint.network(e_BL)
     noise = torch.randn(z_BL.shape, generator=draw, device=joint.device)
     replies = yield roster.everyone(Decode((z_BL.detach() + joint.config.sigma * noise).cpu()))
     found = [reply.gradient_BL for party in roster if isinstance(reply := replies[party], LatentGradients)]
     joint.descend(z_BL, torch.stack(found).sum(dim=0))
     assert e_BL.grad is not None
-    updates = dict(zip(roster, map(Descend, split(e_BL.grad.cpu(), widths)), strict=True))
-    yield Exchange(updates, rides=True)
+    yield descend(roster, e_BL.grad.cpu(), widths)
 
 
 def _judge(roster: Roster, joint: Joint) -> Conversation[None]:
-    z_JL = yield from _latents(roster, joint, joint.judge_rows)
+    joint.network.eval()
+    z_JL = _frozen(joint, (yield from encoded(roster, joint.judge_rows)))  # in one piece: silos remember the last
     noise = torch.randn(z_JL.shape, generator=joint.streams.child("judge").torch(joint.device), device=joint.device)
     replies = yield roster.everyone(Compare((z_JL + joint.config.sigma * noise).cpu()))
     loss = sum(reply.loss for party in roster if isinstance(reply := replies[party], Compared))
-    yield roster.everyone(Judge(loss))
-    joint.learner.judge(loss)
+    if joint.learner.judge(loss):
+        yield Exchange(dict.fromkeys(roster, Keep()), rides=True)
 
 
-def _latents(roster: Roster, joint: Joint, rows: Tensor) -> Conversation[Tensor]:
-    """Latents of these rows, with statistics of many batches."""
+def _latents(roster: Roster, joint: Joint) -> Conversation[Tensor]:
+    """Latents (N, L) of all rows, with statistics of many batches."""
     joint.network.eval()
     found = []
-    for chunk in rows.split(_CHUNK):
-        e_BL = yield from _encoded(roster, chunk)
-        with torch.no_grad():
-            found.append(joint.network(e_BL.to(joint.device)))
+    for chunk in torch.arange(joint.rows).split(_CHUNK):
+        found.append(_frozen(joint, (yield from encoded(roster, chunk))))
     return torch.cat(found)
 
 
-def _encoded(roster: Roster, rows: Tensor) -> Conversation[Tensor]:
-    replies = yield roster.everyone(Encode(rows))
-    return torch.cat([reply.z_BL for party in roster if isinstance(reply := replies[party], BatchLatents)], dim=1)
+@torch.no_grad()
+def _frozen(joint: Joint, e_BL: Tensor) -> Tensor:
+    z_BL: Tensor = joint.network(e_BL.to(joint.device))
+    return z_BL

@@ -278,8 +278,8 @@ def decoded(
 ) -> Conversation[dict[str, Table]]:
     """The columns that silos make of what each is given of the generated latents (Algorithm 2, lines 6-7)."""
     draw, share = "/".join(streams.path), config.synthesis == "shared"
-    asks = [Synthesise(z, rows, draw, share) for z in parts]
-    replies = yield roster.each(dict(zip(roster, asks, strict=True)))
+    asks = {id(z): Synthesise(z, rows, draw, share) for z in parts}  # one where all are given the same
+    replies = yield roster.each({party: asks[id(z)] for party, z in zip(roster, parts, strict=True)})
     return {party: reply.table for party, reply in replies.items() if isinstance(reply, SyntheticColumns)}
 
 
