@@ -18,6 +18,7 @@ from silosynth.algorithms.gdts import conversation as gdts
 from silosynth.algorithms.gdts.messages import PRESETS as GDTS_PRESETS
 from silosynth.algorithms.gdts.silo import Silo as GDTSSilo
 from silosynth.algorithms.silofuse import end_to_end, joint, stacked
+from silosynth.algorithms.silofuse.messages import PRESETS as SILOFUSE_PRESETS
 from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
 from silosynth.algorithms.vflgan import conversation as vflgan
 from silosynth.algorithms.vflgan import presets, vertigan
@@ -119,11 +120,11 @@ def _central(name: str, summary: str) -> Algorithm:
 ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
-        stacked.PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise,
+        SILOFUSE_PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise,
     ),
     "latentdiff": Algorithm(
         "SiloFuse's central baseline: the same with all columns in one silo",
-        stacked.PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise, central=True,
+        SILOFUSE_PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise, central=True,
     ),
     "silofuse-joint": Algorithm(
         "SiloFuse with latents learnt jointly, as TabVFL's are: those of a row tell of all silos; thousands of rounds",

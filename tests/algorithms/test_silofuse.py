@@ -19,7 +19,7 @@ from tests.algorithms.silofuse_play import (
 
 import silosynth as ss
 from silosynth.algorithms.silofuse.end_to_end import BatchLatents, Decode, Encode, EndToEndParty, LatentGradients
-from silosynth.algorithms.silofuse.stacked import PRESETS
+from silosynth.algorithms.silofuse.messages import PRESETS
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator

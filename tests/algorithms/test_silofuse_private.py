@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 import silosynth as ss
 from silosynth.algorithms.silofuse import private, private_silo, private_steps
 from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
+from silosynth.algorithms.silofuse.messages import PRESETS, SiloFuseConfig
 from silosynth.algorithms.silofuse.private_silo import PrivateSide, in_slots
 from silosynth.algorithms.silofuse.private_steps import train_coder, train_latent, without_noise
-from silosynth.algorithms.silofuse.stacked import PRESETS, SiloFuseConfig, SiloFuseParty, coordinate
+from silosynth.algorithms.silofuse.stacked import SiloFuseParty, coordinate
 from silosynth.cli import app
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError

@@ -34,7 +34,7 @@ from tests.contracts.transcripts import (
     transcript,
 )
 
-from silosynth.algorithms.silofuse.stacked import Latents
+from silosynth.algorithms.silofuse.messages import Latents
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.core.roster import COORDINATOR
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 # None may hold an identifier, a number that few rows have, or a date.
 MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
-    "algorithms.silofuse.stacked.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.silofuse.messages.SyntheticColumns": {NAMES, COMMON},
     "algorithms.vtgan.messages.SyntheticColumns": {NAMES, COMMON},
     "algorithms.dplt.messages.SyntheticColumns": {NAMES, COMMON},
     "algorithms.vflgan.messages.SyntheticColumns": {NAMES, COMMON},
@@ -138,7 +138,7 @@ def test_what_may_hold_values_says_so() -> None:
 @pytest.mark.parametrize(
     ("case", "kind", "group"),
     [
-        ("silofuse", "algorithms.silofuse.stacked.SyntheticColumns", NAMES),
+        ("silofuse", "algorithms.silofuse.messages.SyntheticColumns", NAMES),
         ("gdts noised", "algorithms.gdts.messages.NoisedSummaries", NAMES),
         ("gdts", "algorithms.gdts.messages.ExactSummaries", COMMON),
         ("gdts as in the paper", "algorithms.gdts.messages.NoisedSummaries", RARE),

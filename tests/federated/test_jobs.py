@@ -14,7 +14,7 @@ from tests.federated.common import OPEN, SMALL, Rows, customers, job, parties, r
 
 import silosynth as ss
 from silosynth.algorithms.gdts.messages import NoisedSummaries
-from silosynth.algorithms.silofuse.stacked import Synthesise
+from silosynth.algorithms.silofuse.messages import Synthesise
 from silosynth.core.errors import PolicyError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.federated.coordinator import read_status

@@ -26,19 +26,9 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.coder import Coder
-from silosynth.algorithms.silofuse.stacked import (
-    PRESETS as STACKED,
-)
-from silosynth.algorithms.silofuse.stacked import (
-    Prepare,
-    SiloFuseConfig,
-    Synthesise,
-    check_rows,
-    prepare,
-    prepared,
-    split,
-    synthesised,
-)
+from silosynth.algorithms.silofuse.messages import PRESETS as STACKED
+from silosynth.algorithms.silofuse.messages import Prepare, SiloFuseConfig, Synthesise
+from silosynth.algorithms.silofuse.stacked import check_rows, prepare, prepared, split, synthesised
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release

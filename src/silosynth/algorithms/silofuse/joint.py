@@ -39,17 +39,9 @@ from silosynth.algorithms.silofuse.end_to_end import (
     descend,
     encoded,
 )
-from silosynth.algorithms.silofuse.stacked import (
-    PRESETS as STACKED,
-)
-from silosynth.algorithms.silofuse.stacked import (
-    SiloFuseConfig,
-    check_rows,
-    decoded,
-    drawn,
-    prepare,
-    train_diffusion,
-)
+from silosynth.algorithms.silofuse.messages import PRESETS as STACKED
+from silosynth.algorithms.silofuse.messages import SiloFuseConfig
+from silosynth.algorithms.silofuse.stacked import check_rows, decoded, drawn, prepare, train_diffusion
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Done, Message, Release, check_positive

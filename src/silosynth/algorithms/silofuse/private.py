@@ -56,7 +56,7 @@ from silosynth.privacy.events import Event, Scope, gaussian_steps
 from silosynth.privacy.target import Target
 
 if TYPE_CHECKING:
-    from silosynth.algorithms.silofuse.stacked import SiloFuseConfig
+    from silosynth.algorithms.silofuse.messages import SiloFuseConfig
 
 M = TypeVar("M", bound=Message)
 Mode = Literal["upload", "release"]
