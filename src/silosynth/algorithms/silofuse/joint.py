@@ -32,13 +32,7 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.coder import PARTS, CoderConfig, sized
-from silosynth.algorithms.silofuse.end_to_end import (
-    Decode,
-    EndToEndParty,
-    LatentGradients,
-    descend,
-    encoded,
-)
+from silosynth.algorithms.silofuse.end_to_end import Decode, EndToEndParty, LatentGradients, descend, encoded
 from silosynth.algorithms.silofuse.messages import PRESETS as STACKED
 from silosynth.algorithms.silofuse.messages import SiloFuseConfig
 from silosynth.algorithms.silofuse.stacked import check_rows, decoded, drawn, prepare, train_diffusion
