@@ -108,6 +108,24 @@ def test_either_phase_can_be_left_out(design, kept):
     assert phases == (set() if alone else {PRETRAINING if kept == "pretrain" else FINETUNING})
 
 
+@pytest.mark.parametrize("design", DESIGNS)
+def test_without_label_gradients_only_the_coordinator_learns_the_label(design):
+    """Silos hear nothing that the label has touched, and end with the weights that they were pre-trained to."""
+    play = Play(missing="fail", design=design, label_gradients=False)
+    whole = unpack(play.train())["model"]["host"]["network"]
+    pretrained = Play(missing="fail", design=design, finetune=False)
+    start = unpack(pretrained.train())["model"]["host"]["network"]
+    for name, silo in play.silos.items():
+        weights = dict(silo.guest.part.networks.named_parameters())
+        for key, weight in pretrained.silos[name].guest.part.networks.named_parameters():
+            assert torch.equal(weights[key], weight), key
+    asks = [ask for _, ask, _ in play.said]
+    tuning = asks[[getattr(ask, "phase", "") for ask in asks].index(FINETUNING) :]
+    assert {type(ask) for ask in tuning} == {tabvfl.Embed, tabvfl.Settle, tabvfl.Look}
+    assert all(ask.gradient_BW is None for ask in tuning if isinstance(ask, tabvfl.Embed))
+    assert not torch.equal(whole["mapping.weight"], start["mapping.weight"])
+
+
 def test_a_step_takes_two_exchanges_and_one():
     """And one for the last gradients of each epoch; besides preparing, both settlements, and looking at all rows."""
     play = Play(pretraining_epochs=2, finetuning_epochs=3)

@@ -1,4 +1,4 @@
-"""How much latent vectors tell of a label (TabVFL's figures 5 and 6.4, table 6.1): four designs and two ablations.
+"""How much latent vectors tell of a label (TabVFL's figures 5 and 6.4, table 6.1): five designs and two ablations.
 
 Rows are drawn from the table so that classes keep their shares; columns are dealt out evenly, in order. 15 % of the
 rows are for tests; the rest trains the representation, and of it preset "paper" holds out as many again to stop early
@@ -13,6 +13,10 @@ Six learners judge the latents, in two ways:
 The figures beside ours are those of the authors' public code, which go with figure 5 (it shows no numbers); where table
 6.1 of the thesis has TabVFL as well, it is up to 0.03 below them. Rice MSC, their fifth table, is not among the data
 sets here.
+
+"lt-fixed" is LT as the public code trains it. The paper has guests' encoders fine-tuned; there, each guest puts its
+pre-trained weights into a new network after the optimiser was given the parameters of an old one. So only the
+coordinator's layer learns the label, and the published figures of LT are of that.
 """
 
 from __future__ import annotations
@@ -45,16 +49,17 @@ TABLES = ("airline_satisfaction", "bank_marketing", "covertype_50k", "intrusion_
 METHODS: Mapping[str, Mapping[str, Any]] = {  # what a method is called -> options; "ct" has all columns in one place
     "ct": {"design": "local"},
     "lt": {"design": "local"},
+    "lt-fixed": {"design": "local", "label_gradients": False},
     "tabvfl-le": {"design": "local_encoders"},
     "tabvfl": {"design": "tabvfl"},
     "without-pretraining": {"design": "tabvfl", "pretrain": False},
     "without-finetuning": {"design": "tabvfl", "finetune": False},
 }
-PUBLISHED = {  # F1 with five guests: of the first four methods the public code's results, of ablations table 6.1
-    "airline_satisfaction": (0.952, 0.903, 0.940, 0.953, 0.924, 0.583),
-    "bank_marketing": (0.892, 0.880, 0.883, 0.885, 0.869, 0.826),
-    "covertype_50k": (0.735, 0.555, 0.736, 0.740, 0.702, 0.441),
-    "intrusion_nsl_kdd_20pct": (0.993, 0.986, 0.920, 0.993, 0.982, 0.848),
+PUBLISHED = {  # F1 with five guests: of the first five methods the public code's results, of ablations table 6.1
+    "airline_satisfaction": (0.952, 0.903, 0.903, 0.940, 0.953, 0.924, 0.583),
+    "bank_marketing": (0.892, 0.880, 0.880, 0.883, 0.885, 0.869, 0.826),
+    "covertype_50k": (0.735, 0.555, 0.555, 0.736, 0.740, 0.702, 0.441),
+    "intrusion_nsl_kdd_20pct": (0.993, 0.986, 0.986, 0.920, 0.993, 0.982, 0.848),
 }
 PAPER_ROWS, PAPER_REPEATS = 50_000, 3  # section V-A
 TEST = 0.15

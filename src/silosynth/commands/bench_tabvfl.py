@@ -24,7 +24,8 @@ Methods = Annotated[
     list[str] | None,
     typer.Option(
         "--method", "-m",
-        help="ct, lt, tabvfl-le, tabvfl, without-pretraining or without-finetuning; may be repeated. Default: all.",
+        help="ct, lt, lt-fixed, tabvfl-le, tabvfl, without-pretraining or without-finetuning; may be repeated. "
+        "Default: all.",
     ),
 ]  # fmt: skip
 Rows = Annotated[

@@ -14,7 +14,8 @@ Algorithm 1, guests, lines 1 to 6        `Silo._prepare`, `Guest.embed`
   host, lines 25 to 32                   `_Training._pretrain`, `Host.descend`, `Guest.descend`
 Algorithm 2                              `Guest.embed`, `Memory.gather`, `Host.classify`, `Guest.descend`
 IV-E, clients that fail                  `core.absence`, `_Training._reach`, `_Training._present`, `Memory`
-LT, TabVFL-LE (V-A, figures A.3, A.4)    designs "local" and "local_encoders" of `Guest` and `Host`
+LT, TabVFL-LE (V-A, figures A.3, A.4)    designs "local" and "local_encoders" of `Guest` and `Host`; the public code's
+                                         LT: also ``label_gradients = false``
 CT                                       design "local" on a federation of one silo
 TabNet                                   `models.tabnet`
 =======================================  ====================================================================
@@ -209,6 +210,7 @@ class _Training:
             else:
                 assert self.labels is not None
                 slopes, loss = self.host.classify(sent, self.labels.values[rows_B])
+                slopes = slopes if self.config.label_gradients else [None] * len(self.roster)
             back = {party: slope for party, slope in zip(self.roster, slopes, strict=True) if slope is not None}
             of = step
             losses += [] if loss is None else [loss]

@@ -31,6 +31,7 @@ class TabVFLConfig(Struct):
     design: Literal["tabvfl", "local", "local_encoders"] = "tabvfl"  # the paper's TabVFL, LT, and TabVFL-LE
     pretrain: bool = True  # Algorithm 1
     finetune: bool = True  # Algorithm 2
+    label_gradients: bool = True  # silos get gradients of the label's loss; else only the coordinator's part learns it
     pretraining_epochs: int = 300
     finetuning_epochs: int = 300
     batch: int = 64  # B
