@@ -24,6 +24,7 @@ SETTINGS = [
     {"slopes": "critic"},
     {"slopes": "parts", "lambda1": 0.5, "lambda2": 2.0},
     {"slopes": "critic", "second": [4], "hard": False, "tau": 0.3},
+    {"slopes": "orthonormal", "second": [4]},
 ]
 
 
@@ -36,7 +37,7 @@ def check(expected: dict[str, torch.Tensor], module: torch.nn.Module) -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")  # noqa: B023
 
 
-@pytest.mark.parametrize("options", SETTINGS, ids=["critic", "parts", "soft"])
+@pytest.mark.parametrize("options", SETTINGS, ids=["critic", "parts", "soft", "orthonormal"])
 @pytest.mark.parametrize("silos", [2, 3])
 @pytest.mark.parametrize("name", ["vflgan", "vflgan-base"])
 def test_a_round_is_that_of_the_network_in_one_piece(name, silos, options):
@@ -78,6 +79,27 @@ def test_a_round_of_vertigan_is_that_of_the_network_in_one_piece(name, silos):
     torch.testing.assert_close(total.double(), torch.cat([g.flatten() for g in expected]), rtol=1e-3, atol=1e-5)
     for silo, (_, head) in oracle.parts.items():
         check(head, play.local(silo).parts[1].network)
+
+
+@pytest.mark.parametrize("slopes", ["orthonormal", "parts"])
+def test_first_parts_keep_distances_or_are_free(slopes):
+    play = Play("vflgan", 2, slopes=slopes, rate=0.01)
+    play.begin()
+    replies = play.tell(vflgan.Criticise())
+    for number in range(3):
+        replies = play.drive(conversation._train_round(play.roster, play.config, play.shared, number, replies, True))
+    critics = [play.local(silo).critic.network for silo in play.silos]
+    matrices = [layer.weight.detach() for critic in critics for layer in critic.first.linears]
+    off = [float((torch.linalg.svdvals(matrix) - 1).abs().max()) for matrix in matrices]
+    assert max(off) < 0.05 if slopes == "orthonormal" else min(off) > 0.05
+    longest = []
+    for silo, critic in zip(play.silos, critics, strict=True):
+        x = play.local(silo).real.clone().requires_grad_()
+        f = critic.features(x)
+        pull = torch.randn(f.shape, generator=torch.Generator().manual_seed(1))
+        (in_rows,) = torch.autograd.grad((f * pull).sum(), x)
+        longest.append(float((in_rows.norm(dim=1) / pull.norm(dim=1)).max()))
+    assert slopes == "parts" or max(longest) < 1.05
 
 
 @pytest.mark.parametrize("name", ["vflgan", "vflgan-base", "vertigan"])

@@ -43,7 +43,8 @@ def networks(run: Any) -> dict[str, torch.Tensor]:
     "options",
     [
         {}, {"slopes": "critic", "second": [5]}, {"local": False}, {"hard": False, "tau": 0.5, "decay": 0.01},
-        {"average": 0.9}, {"norm_epsilon": 0.0, "lambda1": 0.5, "lambda2": 2.0, "numbers": "quantile"},
+        {"average": 0.9}, {"slopes": "orthonormal"}, {"slopes": "orthonormal", "local": False},
+        {"norm_epsilon": 0.0, "lambda1": 0.5, "lambda2": 2.0, "numbers": "quantile"},
     ],
 )  # fmt: skip
 def test_weights_are_those_of_the_conversation(options: dict[str, Any]) -> None:

@@ -89,6 +89,8 @@ class Whole:
         if second and self.config.slopes == "critic":
             return steepness(self.judge(silo, between), between)
         f = self.features(silo, between)
+        if self.config.slopes == "orthonormal":
+            return steepness(part(self.critics[silo], "second.", f, last=True), f) if second else 0 * f.sum()
         found = steepness(f.sum(1), between)
         return found + steepness(part(self.critics[silo], "second.", f, last=True), f) if second else found
 

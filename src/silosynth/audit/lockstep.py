@@ -24,7 +24,7 @@ from silosynth.algorithms.vflgan.local import Local
 from silosynth.algorithms.vflgan.messages import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.shared import Shared
 from silosynth.core.streams import Streams
-from silosynth.models.gan import SLOPE, gumbel
+from silosynth.models.gan import SLOPE, gumbel, nearer_orthonormal
 
 
 def fits(config: Any) -> bool:
@@ -103,6 +103,13 @@ class Critics(Stack):
             slope_MBW = (slope_MBW * gates[i]) @ self.values[f"{path}linears.{i}.weight"]
         return slope_MBW
 
+    @torch.no_grad()
+    def keep_distances(self, path: str, depth: int) -> None:
+        """`LocalCritic.keep_distances`, after a step."""
+        for i in range(depth):
+            weight = self.values[f"{path}linears.{i}.weight"]
+            weight.copy_(nearer_orthonormal(weight))
+
     def slope(self, path: str, hidden: int, x_MBI: Tensor) -> Tensor:
         """Slopes of the only output."""
         last = self.values[f"{path}linears.{hidden}.weight"]
@@ -173,6 +180,8 @@ class Silo:
         real = -self._judge(of_real) + self.config.penalty * self._penalty() + (real_MRW * of_real).sum(2)
         fake = self._judge(of_fake) + (fake_MBW * of_fake).sum(2)
         self.critics.descend(real.mean(1).sum() + fake.mean(1).sum())
+        if self.config.slopes == "orthonormal":
+            self.critics.keep_distances("first.", self.depth)
 
     def generate(self, step: int, z_MBZ: Tensor) -> Tensor:
         """Features (M, B, W) of made rows, on the way to updating the generators."""
@@ -231,6 +240,8 @@ class Silo:
             f_MBW = self._features(self.between)
         through = torch.ones_like(f_MBW)
         slope = self.critics.slope("second.", self.judging, f_MBW) if self.config.local else None
+        if self.config.slopes == "orthonormal":
+            return f_MBW.new_zeros(f_MBW.shape[:2]) if slope is None else _steepness(slope)
         if slope is not None and self.config.slopes == "critic":
             through, slope = slope, None
         first = _steepness(self.critics.downwards("first.", self.depth, self.between, through))

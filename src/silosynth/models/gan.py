@@ -274,17 +274,22 @@ def make_critic(
 def orthonormalise(critic: CriticPart, exactly: bool = False) -> None:
     """Bring each layer's matrix to the nearest one with orthonormal rows (or columns, if these are fewer), in place.
 
-    After a step of training a Newton-Schulz step is enough: it takes singular values s to (3 - s²) s / 2, closer to 1.
+    After a step of training `nearer_orthonormal` is enough: it takes singular values s to (3 - s²) s / 2, closer to 1.
     """
     for linear in critic.linears:
         weight: Tensor = linear.weight  # type: ignore[assignment]
         if exactly:
             u, _, v = torch.linalg.svd(weight, full_matrices=False)
             weight.copy_(u @ v)
-        elif weight.shape[0] <= weight.shape[1]:
-            weight.copy_(1.5 * weight - 0.5 * (weight @ weight.T) @ weight)
         else:
-            weight.copy_(1.5 * weight - 0.5 * weight @ (weight.T @ weight))
+            weight.copy_(nearer_orthonormal(weight))
+
+
+def nearer_orthonormal(weight: Tensor) -> Tensor:
+    """Newton-Schulz: a step from matrices (..., O, I) to the nearest ones with orthonormal rows or columns."""
+    if weight.shape[-2] <= weight.shape[-1]:
+        return 1.5 * weight - 0.5 * (weight @ weight.mT) @ weight
+    return 1.5 * weight - 0.5 * weight @ (weight.mT @ weight)
 
 
 def critic_loss(of_fake_B: Tensor, of_real_B: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.models.gan import SLOPE, Activation, CriticPart, Shape
+from silosynth.models.gan import SLOPE, Activation, CriticPart, Shape, orthonormalise
 
-Slopes = Literal["critic", "parts"]
+Slopes = Literal["critic", "parts", "orthonormal"]
 LEAST_SHARE = 1e-3  # of a level where a generator starts
 MOST_COVARIANCES = 2048  # numbers of a row, at most, that a Fréchet distance is taken of
 
@@ -91,16 +91,25 @@ class LocalCritic(nn.Module):
         """(|slope| - 1)² (B,) at rows, as a function of the weights.
 
         Of D_i in the row ("critic", equation (8)); or of the sum of features in the row, plus of the second part in the
-        features ("parts", the public code). Without a second part there is only the first of the latter two.
+        features ("parts", the public code). Without a second part there is only the first of the latter two. With
+        "orthonormal" the first part cannot be steep (`keep_distances`): only the second one's slope is left.
         """
         with torch.no_grad():
             f_BW = self.features(x_BI)
-        if self.second is None:
-            return steepness(self._through_first(x_BI, torch.ones_like(f_BW)))
-        slope_BW = self.second.slope(f_BW, ())
-        if slopes == "critic":
+        slope_BW = torch.ones_like(f_BW) if self.second is None else self.second.slope(f_BW, ())
+        if slopes == "orthonormal":
+            return f_BW.new_zeros(len(f_BW)) if self.second is None else steepness(slope_BW)
+        if slopes == "critic" or self.second is None:
             return steepness(self._through_first(x_BI, slope_BW))
         return steepness(self._through_first(x_BI, torch.ones_like(f_BW))) + steepness(slope_BW)
+
+    def keep_distances(self, exactly: bool = False) -> None:
+        """Bring the first part's matrices to orthonormal ones (``exactly``), or back to them after a step of training.
+
+        Then no slope in rows is longer than that in features which it comes from: a penalty on slopes in features, the
+        coordinator's among them, bounds those in rows, which nobody has side by side.
+        """
+        orthonormalise(self.first, exactly)
 
     def _through_first(self, x_BI: Tensor, slope_BW: Tensor) -> Tensor:
         """Slopes in features (B, W) as slopes in rows (B, I): `CriticPart.slope` from the features down."""

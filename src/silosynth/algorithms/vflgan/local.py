@@ -73,6 +73,8 @@ class Local:
             LocalCritic, coded.shape.size, config.critic, second,
             generator=streams.child("weights", "critic").torch(),
         )  # fmt: skip
+        if config.slopes == "orthonormal":
+            critic.keep_distances(exactly=True)
         self.critic = trainee(critic.to(device), config)
         self.real_loss = RealLoss(self.critic.network, config.penalty, config.slopes)
         self.made = max(2, draws.batch)
@@ -137,6 +139,8 @@ class Local:
         if self.config.unsound:
             self._noise_first_layer()
         self.critic.step()
+        if self.config.slopes == "orthonormal":
+            self.critic.network.keep_distances()
 
     def clipped_gradient(self, real_RW: Tensor) -> dict[str, Tensor]:
         """Sums over the batch's rows of their clipped gradients, before noise."""
