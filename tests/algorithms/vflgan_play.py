@@ -20,7 +20,8 @@ from silosynth.runtime.wire import decode, encode
 
 CPU = torch.device("cpu")
 UNSHARED = ("vertigan", "wgan-gp")  # without a critic at the coordinator
-SIZES = {"noise": 5, "generator": [7, 8, 9], "critic": [10, 6], "batch": 16, "epochs": 3, "least_rounds": 2}
+SIZES = {"noise": 5, "generator": [7, 8, 9], "critic": [10, 6], "batch": 16, "epochs": 3, "least_rounds": 2,
+         "norm_epsilon": 1e-5, "betas": (0.5, 0.999), "hard": True, "tau": 1.0}  # fmt: skip
 SPLITS = {
     1: {"a": ["city", "income", "debt", "sex", "visits"]},
     2: {"a": ["city", "income"], "b": ["debt", "sex", "visits"]},

@@ -32,7 +32,7 @@ def generator(w: Weights, z: Tensor, epsilon: float, plain: bool) -> Tensor:
     layers = sum(name.startswith("linears") and name.endswith("weight") for name in w)
     for i in range(layers):
         z = linear(w, f"linears.{i}", z)
-        if i > 0 or not plain:
+        if (i > 0 or not plain) and f"norms.{i}.weight" in w:
             z = (z - z.mean(0)) / (z.var(0, correction=0) + epsilon).sqrt()
             z = z * w[f"norms.{i}.weight"] + w[f"norms.{i}.bias"]
         z = leaky(z)

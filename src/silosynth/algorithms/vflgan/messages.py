@@ -37,7 +37,7 @@ class GANConfig(Struct):
     critic: tuple[int, ...] = (256, 128)  # hidden widths of the first part of D_i; the last is that of features
     second: tuple[int, ...] = ()  # hidden widths of its second part
     penalty: float = 10.0  # λ, weight of the gradient penalty
-    slopes: Slopes = "critic"  # that it bounds: of D_i in rows (paper), of either part (public code), or see below
+    slopes: Slopes = "critic"  # what it bounds in silos: see `LocalCritic.penalty`
     rate: float = 5e-4  # η, Adam's
     betas: tuple[float, float] = (0.5, 0.999)
     decay: float = 0.0
