@@ -1,12 +1,12 @@
 """VFLGAN's table 3: ASSD on a few hundred wines, beside rival attacks and a private training of the same rows.
 
     python benchmarks/assd.py --processes 2                        # 100 and 200 red wines: hours
-    python benchmarks/assd.py --rows 100 --parts assd --shadows 100 --processes 2 --folder assd
+    python benchmarks/assd.py --rows 200 --parts assd --record isolated --processes 2 --folder assd
     python benchmarks/assd.py --show                               # write the table of what is there
 
-``assd``: trainings with and without the most outlying record, told apart by their synthetic tables. ``rivals``: attacks
-on all training records by one synthetic table, means over several. ``private``: ASSD where trainings keep epsilon, in
-fewer steps.
+``assd``: trainings with and without one record, told apart by their synthetic tables: the record that is outlying in
+most attributes, or the one farthest from its nearest neighbour (appendix A.7). ``rivals``: attacks on all training
+records by one synthetic table, means over several. ``private``: ASSD where trainings keep epsilon, in fewer steps.
 Each row is appended to ``results/assd.jsonl`` when it is known. With ``--folder`` trainings are kept, and taken up.
 
 The setting is for a GAN that has learnt its few rows well: the less two trainings on the same rows differ, the more one
@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything starts threads
 
 import argparse
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from silosynth.audit.generators import Catalogued
 from silosynth.audit.membership import Trainings
 from silosynth.bench import total_difference as comparison
 from silosynth.core.streams import Streams
-from silosynth.evaluation.coding import code_tables
+from silosynth.evaluation.coding import Coded, code_tables
 
 ROWS, TABLE = (common.RESULTS / f"assd.{suffix}" for suffix in ("jsonl", "md"))
 TABLES = ("wine_quality_red", "wine_quality_white")
@@ -42,6 +43,10 @@ REFERENCE = {"wine_quality_red": 1000, "wine_quality_white": 2000}
 PAPER = {("wine_quality_red", 100): 0.98, ("wine_quality_red", 200): 0.95,
          ("wine_quality_white", 100): 0.87, ("wine_quality_white", 200): 0.92}  # fmt: skip
 PARTS = ("assd", "rivals", "private")
+RECORDS: dict[str, Callable[[Coded], int]] = {
+    "outlying": targets.most_outlying,
+    "isolated": lambda table: int(targets.nearest_distances(table).argmax()),
+}
 STEPS, PRIVATE_STEPS = 3000, 150  # of critics
 SETTING: dict[str, Any] = {
     "batch": 33, "noise": 10, "generator": [64, 64], "critic": [64, 64], "shared": [64], "norm_epsilon": 0.0,
@@ -72,11 +77,11 @@ def records(table: str, rows: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataF
     return tuple(frame.iloc[a:b].reset_index(drop=True) for a, b in zip([0, *cuts[:-1]], cuts, strict=True))
 
 
-def shadows(table: str, rows: int, private: bool, how: Trainings) -> dict[str, Any]:
+def shadows(table: str, rows: int, private: bool, record: str, how: Trainings) -> dict[str, Any]:
     """ASSD's figures by kind of features."""
     train, _, _ = records(table, rows)
-    record = targets.most_outlying(code_tables({"training": train})["training"])
-    found = membership.play(train, fit(table, rows, private), {"outlying record": record}, how)
+    chosen = RECORDS[record](code_tables({"training": train})["training"])
+    found = membership.play(train, fit(table, rows, private), {f"{record} record": chosen}, how)
     names = [one.score.name.split("_")[1] for one in found]
     return {
         "auc": {name: one.score.value for name, one in zip(names, found, strict=True)},
@@ -84,6 +89,7 @@ def shadows(table: str, rows: int, private: bool, how: Trainings) -> dict[str, A
         "high": {name: one.score.high for name, one in zip(names, found, strict=True)},
         "spread": {name: one.spread for name, one in zip(names, found, strict=True)},
         "a side": how.count,
+        "record": record,
     }
 
 
@@ -100,11 +106,11 @@ def rivalled(table: str, rows: int) -> dict[str, Any]:
             "spread": {name: float(np.std(own)) for name, own in areas.items()}, "tables": RELEASED}  # fmt: skip
 
 
-def compute(table: str, rows: int, part: str, how: Trainings) -> None:
+def compute(table: str, rows: int, part: str, record: str, how: Trainings) -> None:
     """Compute a row, and append it."""
     before = _processor_seconds()
     with common.clock() as taken:
-        found = rivalled(table, rows) if part == "rivals" else shadows(table, rows, part == "private", how)
+        found = rivalled(table, rows) if part == "rivals" else shadows(table, rows, part == "private", record, how)
     row = {
         "table": table, "rows": rows, "part": part, **found, **taken, "processes": how.processes,
         "processor seconds": _processor_seconds() - before, "load": os.getloadavg()[1],
@@ -123,14 +129,15 @@ def _processor_seconds() -> float:
 def show() -> None:
     """Write and print the table of the last of equal rows."""
     known = by_row.known(ROWS)
-    last = {(row["table"], row["rows"], row["part"]): row for row in known}
+    last = {(row["table"], row["rows"], row["part"], row.get("record", "")): row for row in known}
     lines = []
-    for (table, rows, part), row in sorted(last.items()):
+    for (table, rows, part, record), row in sorted(last.items()):
         for name, area in row["auc"].items():
             interval = f"{row['low'][name]:.2f} to {row['high'][name]:.2f}" if "low" in row else ""
             paper = PAPER.get((table, rows)) if part == "assd" else None
             lines.append({
                 "table": table, "rows": rows, "attack": f"{'ASSD, ' if part != 'rivals' else ''}{name}",
+                "record": record,
                 "epsilon": row["epsilon"] or "", "AUC": f"{area:.2f}", "95 %": interval,
                 "spread": f"{row['spread'][name]:.2f}", "paper": paper or "",
                 "trainings": 2 * row["a side"] if "a side" in row else row["tables"], "s": round(row["seconds"]),
@@ -148,6 +155,7 @@ def main() -> None:
     parser.add_argument("--table", default=TABLES[0], choices=TABLES)
     parser.add_argument("--rows", nargs="+", type=int, default=[100, 200])
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--record", default="outlying", choices=RECORDS)
     parser.add_argument("--shadows", type=int, default=100, help="trainings with the record, and as many without")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--together", type=int, default=25, help="trainings that go in lockstep")
@@ -157,9 +165,9 @@ def main() -> None:
     common.RESULTS.mkdir(exist_ok=True)
     for rows in () if asked.show else asked.rows:
         for part in asked.parts:
-            folder = None if asked.folder is None else asked.folder / f"{asked.table}-{rows}-{part}"
+            folder = None if asked.folder is None else asked.folder / f"{asked.table}-{rows}-{part}-{asked.record}"
             how = Trainings(asked.shadows, 0, folder, asked.processes, asked.together)
-            compute(asked.table, rows, part, how)
+            compute(asked.table, rows, part, asked.record, how)
     show()
 
 
