@@ -50,7 +50,7 @@ RECORDS: dict[str, Callable[[Coded], int]] = {
 STEPS, PRIVATE_STEPS = 3000, 150  # of critics
 SETTING: dict[str, Any] = {
     "batch": 33, "noise": 10, "generator": [64, 64], "critic": [64, 64], "shared": [64], "norm_epsilon": 0.0,
-    "slopes": "critic", "penalty": 1.0, "rate": 1e-3, "betas": [0.5, 0.9], "tau": 0.2, "average": 0.999,
+    "slopes": "orthonormal", "penalty": 10.0, "rate": 1e-3, "betas": [0.0, 0.99], "tau": 0.2, "average": 0.999,
     "select": "last", "encoders.pool_rare": False, "encoders.min_count": 1,
 }  # fmt: skip
 EPSILON, DELTA = 10.0, 5e-4  # section 5.3.2
