@@ -94,7 +94,7 @@ def check(expected: dict[str, torch.Tensor], module: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"slopes": "critic"}, {"slopes": "parts"}, {"slopes": "orthonormal"}, {"local": False}],
+    [{"slopes": "critic"}, {"slopes": "parts"}, {"slopes": "orthonormal"}, {"slopes": "parts", "local": False}],
     ids=["critic", "parts", "orthonormal", "base"],
 )
 def test_gradients_per_row_are_those_of_a_loop_over_rows(options):

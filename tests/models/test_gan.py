@@ -16,6 +16,7 @@ from silosynth.models.gan import (
     gradient_penalty,
     make_critic,
     make_generator,
+    nearer_orthonormal,
     one_hot,
     orthonormalise,
     proportions,
@@ -202,6 +203,19 @@ def test_orthonormal_layers_have_singular_values_of_one_and_return_to_them_after
     before = (torch.linalg.svdvals(linear.weight) - 1).abs().max()
     orthonormalise(part)
     assert (torch.linalg.svdvals(linear.weight) - 1).abs().max() <= 2 * before**2 + 1e-6
+
+
+@pytest.mark.parametrize("far", [1.0, 1.75, 2.1, 3.0, 1e3])
+@pytest.mark.parametrize("shape", [(3, 7), (7, 3), (4, 5, 9)])
+def test_matrices_come_back_to_orthonormal_ones_however_far_a_step_took_them(shape, far):
+    weight = torch.randn(shape, generator=generator("far", *shape)).double()
+    u, s, v = torch.linalg.svd(weight, full_matrices=False)
+    s = torch.ones_like(s)
+    s[..., 0] = far
+    weight = ((u * s[..., None, :]) @ v).float()
+    for _ in range(60):
+        weight = nearer_orthonormal(weight)
+    assert torch.allclose(torch.linalg.svdvals(weight), torch.ones(1), atol=1e-4)
 
 
 def test_below_an_orthonormal_layer_slopes_in_rows_are_as_long_as_slopes_in_features():

@@ -16,7 +16,7 @@ sets here.
 
 "lt-fixed" is LT as the public code trains it. The paper has guests' encoders fine-tuned; there, each guest puts its
 pre-trained weights into a new network after the optimiser was given the parameters of an old one. So only the
-coordinator's layer learns the label, and the published figures of LT are of that.
+coordinator's layer learns the label. What is published of LT lies between the two.
 """
 
 from __future__ import annotations

@@ -286,10 +286,17 @@ def orthonormalise(critic: CriticPart, exactly: bool = False) -> None:
 
 
 def nearer_orthonormal(weight: Tensor) -> Tensor:
-    """Newton-Schulz: a step from matrices (..., O, I) to the nearest ones with orthonormal rows or columns."""
-    if weight.shape[-2] <= weight.shape[-1]:
-        return 1.5 * weight - 0.5 * (weight @ weight.mT) @ weight
-    return 1.5 * weight - 0.5 * weight @ (weight.mT @ weight)
+    """Newton-Schulz: a step from matrices (..., O, I) to the nearest ones with orthonormal rows or columns.
+
+    It converges below singular values of √3 (and blows up beyond √5): matrices that might have such are scaled first,
+    so that none is above √2.
+    """
+    wide = weight.shape[-2] <= weight.shape[-1]
+    gram = weight @ weight.mT if wide else weight.mT @ weight
+    off = (gram - torch.eye(gram.shape[-1], device=gram.device)).norm(dim=(-2, -1), keepdim=True)
+    shrink = torch.where(off > 1, 2 / (1 + off), 1.0)  # squares of singular values are at most 1 + off
+    weight, gram = weight * shrink.sqrt(), gram * shrink
+    return 1.5 * weight - 0.5 * (gram @ weight if wide else weight @ gram)
 
 
 def critic_loss(of_fake_B: Tensor, of_real_B: Tensor) -> Tensor:

@@ -65,6 +65,11 @@ class TabVFLConfig(Struct):
             )
         if not (self.pretrain or self.finetune):
             raise ConfigError("At least one of 'pretrain' and 'finetune' takes place", "neither")
+        if self.design != "tabvfl" and not (self.pretrain or self.label_gradients):
+            raise ConfigError(
+                "Encoders in silos learn from pre-training or from gradients of the label's loss", "neither",
+                "Set pretrain or label_gradients.",
+            )  # fmt: skip
         if self.absence and not self.goes_on:
             raise ConfigError(
                 "Option 'absence' is for training that goes on without silos", self.missing,

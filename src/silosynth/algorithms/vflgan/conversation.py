@@ -25,10 +25,10 @@ Readings, and deviations, each an option:
 * An epoch is rows // batch critic steps, as in the public code; each T_d of them are followed by a generators' step.
   ``least_rounds`` (ours) is for small tables.
 * ``local`` = False is VFLGAN-base: no second part. What bounds its first part, the paper doesn't say, and without a
-  bound it would grow for ever; here it is the penalty on the sum of its features.
+  bound it would grow for ever; here it is the penalty on the sum of its features, or ``slopes`` = "orthonormal".
 * ``slopes``: the penalty bounds D_i in rows, as in (8), or either part of it by itself, as in the public code. That of
   D_s is between features, as in Algorithm 1; the public code takes features of rows between. With "orthonormal" (ours)
-  first parts keep distances, and a penalty in features bounds slopes in rows.
+  first parts lengthen no distance, a penalty in features bounds slopes in rows, and VFLGAN-base has none in silos.
 * Points between real and made rows are drawn by each critic for itself.
 * λ1 weighs D_s' loss in the local critics' (8), not in its own (13).
 * ``norm_epsilon`` = 0.8 is the public code's, by mistake: it is what batch normalisation adds to variances.
