@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -52,6 +52,8 @@ def test_kept_rows_have_the_wanted_shares_and_rows_stay_whole() -> None:
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1000), counts=st.lists(st.integers(10, 40), min_size=9, max_size=9))
+@example(seed=0, counts=[10, 10, 25, 24, 10, 10, 10, 10, 10])
+@example(seed=0, counts=[10, 10, 24, 24, 10, 10, 10, 10, 10])
 def test_weights_are_those_of_least_relative_entropy(seed: int, counts: list[int]) -> None:
     """Against a general optimiser of the dual: log-mean-exp of weights, less the wanted shares times the factors."""
     made, wanted = rows_of(300, seed), torch.tensor(counts)
@@ -65,7 +67,8 @@ def test_weights_are_those_of_least_relative_entropy(seed: int, counts: list[int
         weights = np.exp(tilt - tilt.max())
         return np.log(weights.mean()) + tilt.max() - target @ factors, design.T @ weights / weights.sum() - target
 
-    best = minimize(dual, np.zeros(SHAPE.levels), jac=True, method="BFGS", options={"gtol": 1e-7, "maxiter": 5000})
+    with np.errstate(over="ignore"):  # where no weights give these shares, factors run away
+        best = minimize(dual, np.zeros(SHAPE.levels), jac=True, method="BFGS", options={"gtol": 1e-7, "maxiter": 5000})
     tilt = design @ best.x
     slow = np.exp(tilt - tilt.max()) / np.exp(tilt - tilt.max()).mean()
     if np.abs(shares(made, torch.from_numpy(slow)).numpy() - target).max() > 1e-4:
