@@ -74,7 +74,8 @@ def test_an_experiment_file_s_algorithm_is_audited(plan: Path, tmp_path: Path) -
     assert {"linkability", "inference_region", "canaries_one_run"} <= names
     assert value["about"]["records"] == 40 and value["skipped"] == []
     page = (tmp_path / "audit.html").read_text()
-    assert page.count("<polyline") == 8 and "Linkability" in page and "<script" not in page
+    curves = (3 + 2) * 2  # by kinds of features of assd and of asif, for two records
+    assert page.count("<polyline") == curves and "Linkability" in page and "<script" not in page
     assert said(call(*common, *asked))["findings"] == value["findings"]  # all of it taken up
 
 
