@@ -57,6 +57,19 @@ def test_bad_tables_are_refused_before_anything_starts(data, silos, match):
         fit(data, silos)
 
 
+def test_a_table_is_no_federation_and_is_told_how_to_become_one():
+    with pytest.raises(ConfigError, match=r"takes a federation.*DataFrame.*simulate\(frame"):
+        ss.fit("silofuse", frame())
+    with pytest.raises(ConfigError, match=r"takes a federation"):
+        ss.represent("tabvfl", frame(), label="b")
+
+
+def test_what_prints_itself_tells_no_values():
+    federation = ss.simulate(frame(), {"one": ["a"], "two": ["b", "c"]})
+    assert repr(federation) == "Federation of one (60 rows, 1 columns), two (60 rows, 2 columns)"
+    assert repr(fit()) == "Model of 'silofuse' (fast): 3 columns, 60 training rows"
+
+
 def test_unknown_names_name_the_nearest():
     federation = ss.simulate(frame())
     with pytest.raises(ConfigError, match="Did you mean 'silofuse'"):

@@ -14,7 +14,7 @@ from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.files import make_folder
 from silosynth.core.streams import Streams
 from silosynth.evaluation import evaluate
-from silosynth.federation import Federation, simulate
+from silosynth.federation import Federation, check_federation, simulate
 from silosynth.model import Model, as_dict, load, resolve_device, whole_number
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.target import Target
@@ -107,6 +107,7 @@ def _checked(
     limit: float | None,
 ) -> Any:  # fmt: skip
     """The config, if all that can be refused before anything starts is right."""
+    check_federation(federation)
     config = entry.configure(preset, options)
     entry.check(federation)
     if runtime not in RUNTIMES:

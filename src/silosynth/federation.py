@@ -20,7 +20,7 @@ from silosynth.data.infer import infer
 from silosynth.data.levels import common_levels, own_levels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation:
     """Who holds what. Each silo's table and schema are handed to its own party and to nobody else.
 
@@ -37,6 +37,11 @@ class Federation:
     columns: tuple[str, ...]
     flavour: str = "pandas"
     horizontal: bool = False
+
+    def __repr__(self) -> str:
+        """Who holds how much; no values."""
+        held = ", ".join(f"{name} ({len(t)} rows, {len(t.names)} columns)" for name, t in self.tables.items())
+        return f"Federation of {held}"
 
     @property
     def roster(self) -> Roster:
@@ -80,6 +85,16 @@ def digest(tables: Mapping[str, Table]) -> str:
             seen.update(column.values.contiguous().numpy().tobytes())
             seen.update(column.missing.contiguous().numpy().tobytes())
     return seen.hexdigest()
+
+
+def check_federation(value: Any, make: str = "simulate(frame, silos={…})") -> None:
+    """Frames come easily to the hand where a federation is wanted: ``make`` says how to have one.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(value, Federation):
+        raise ConfigError("This takes a federation: a table, and who holds what of it", type(value), f"Pass {make}.")
 
 
 def simulate(

@@ -35,7 +35,7 @@ FORM = "silosynth model"
 BATCH = 16_384
 
 
-@dataclass
+@dataclass(repr=False)
 class Model:
     """What `silosynth.fit` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
@@ -74,6 +74,10 @@ class Model:
             self.rows = int(self.coordinator.get("rows", 0))  # noised
             self.schemas = {silo: _untold(schema) for silo, schema in self.schemas.items()}
             self.ledger = [record | {"bytes": 0} for record in self.ledger]  # they tell how many rows were sampled
+
+    def __repr__(self) -> str:
+        """What it is; no weights, and nothing of encoders."""
+        return f"Model of {self.algorithm!r} ({self.preset}): {len(self.columns)} columns, {self.rows} training rows"
 
     def sample(self, n: int, seed: int | None = None) -> Any:
         """A synthetic table of ``n`` rows, with the columns, order, dtypes and flavour of the training frame.

@@ -52,6 +52,9 @@ def test_new_rows_are_embedded_and_predicted():
         options={"pretraining_epochs": 3, "finetuning_epochs": 15, "batch": 30, "rate": 0.01},
     )
     new = made.federation(data.tail(100))
+    assert repr(made) == "Representation of 'tabvfl' (fast): 2 silos, label 'good', 300 rows"
+    with pytest.raises(ConfigError, match=r"takes a federation.*Pass representation\.federation\(frame\)"):
+        made.transform(data.tail(100))
     latents, sure = made.transform(new), made.predict_proba(new)
     assert latents.shape == (100, 6) and list(latents.columns) == [f"latent_{i}" for i in range(6)]
     assert list(sure.columns) == ["no", "yes"]

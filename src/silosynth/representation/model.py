@@ -26,7 +26,7 @@ from silosynth.core.streams import Streams
 from silosynth.data.frames import to_pandas
 from silosynth.evaluation.auc import macro_auc
 from silosynth.evaluation.downstream import confusion, f1_macro, r_squared
-from silosynth.federation import Federation, read_table, simulate
+from silosynth.federation import Federation, check_federation, read_table, simulate
 from silosynth.model import as_dict, resolve_device
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
@@ -37,7 +37,7 @@ from silosynth.runtime.wire import pack, unpack
 FORM = "silosynth representation"
 
 
-@dataclass
+@dataclass(repr=False)
 class Representation:
     """What `represent` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
@@ -65,6 +65,11 @@ class Representation:
     rows: int
     ledger: list[dict[str, Any]] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __repr__(self) -> str:
+        """What it is; no weights, and nothing of encoders."""
+        learnt = "no label" if self.label is None else f"label {self.label.name!r}"
+        return f"Representation of {self.name!r} ({self.preset}): {len(self.roster)} silos, {learnt}, {self.rows} rows"
 
     def federation(self, frame: Any) -> Federation:
         """A federation of other rows, with the silos and kinds of training; with the label where the frame has it."""
@@ -174,6 +179,7 @@ class Representation:
 
     def _look(self, federation: Federation) -> tuple[Tensor, Tensor]:
         """Latents (N, D), and what is predicted from them (N, K)."""
+        check_federation(federation, "representation.federation(frame)")
         streams, ledger, parties = Streams(self.seed).child("look"), Ledger(), {}
         for silo, seat in seats(self.roster, Streams(self.seed).child("seats")).items():
             table = _fitting(federation, silo, self.schemas[silo])

@@ -17,7 +17,7 @@ from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
-from silosynth.federation import Federation, digest
+from silosynth.federation import Federation, check_federation, digest
 from silosynth.model import as_dict, resolve_device, whole_number
 from silosynth.privacy.sealed import seats
 from silosynth.representation.model import Representation, read_labels
@@ -100,6 +100,7 @@ def _configured(name: str, preset: str, options: Mapping[str, Any] | None) -> Ta
 
 
 def _check(federation: Federation, runtime: str, limit: float | None) -> None:
+    check_federation(federation)
     if federation.horizontal:
         raise ConfigError(
             "A representation is for silos that hold different columns of the same rows",
