@@ -4,8 +4,9 @@
     python benchmarks/vtgan_quality.py --tables loan --seeds 0 1 2 --rate 2e-4 --betas 0.5 0.9    # as published
 
 "all" updates every bottom critic, as in the paper; "contributor" only that of the silo that knows the rows anyway
-(ours). Rate and betas of Adam are those of the central GAN too. Rows are pushed as in the peer-to-peer variant: what is learnt does not depend on how rows are pushed (a test
-holds it to that), only time and bytes do, which `vtgan_speed.py` measures.
+(ours). Rate and betas of Adam are those of the central GAN too. Rows are pushed as in the peer-to-peer variant: what is
+learnt does not depend on how rows are pushed (a test holds it to that), only time and bytes do, which `vtgan_speed.py`
+measures.
 """
 
 from __future__ import annotations
