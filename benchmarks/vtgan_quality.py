@@ -24,7 +24,6 @@ RATE, BETAS = 1e-3, (0.0, 0.99)  # published: 2e-4, (0.5, 0.9)
 SETTINGS: dict[str, dict[str, Any]] = {
     "central": {},
     "all": {"index_privacy": "none", "bottom_gradients": "all", "least_rounds": 0},
-    "signs": {"index_privacy": "none", "bottom_gradients": "all", "least_rounds": 0, "signs": 64},
     "contributor": {"index_privacy": "none", "bottom_gradients": "contributor", "least_rounds": 0},
 }
 

@@ -28,7 +28,6 @@ SIZES = {
     "width": 12,
     "generator_width": 14,
     "noise": 5,
-    "signs": 2,
     "batch": 16,
     "epochs": 1,
     "least_rounds": 1,
@@ -119,7 +118,6 @@ class Whole:
         cv = torch.zeros(len(batch.position_B), tops.config.conditions, dtype=torch.float64)
         cv[torch.arange(len(cv)), batch.position_B] = 1.0
         z = torch.randn(len(cv), config.noise, generator=draw).double()
-        z[:, :2] = z[:, :2].sign()
         slices = whole.generator(self.top_g, config.generator_blocks[0], torch.cat([z, cv], dim=1))
         outs, made = {}, {}
         for (name, silo), part in zip(self.play.silos.items(), slices.split(tops.config.slices, dim=1), strict=True):
@@ -480,7 +478,6 @@ def test_synthetic_rows_are_published_in_an_order_that_the_silos_agree_on(monkey
         ({"dropout": 1.0}, "dropout"),
         ({"betas": [0.5, 2.0]}, "betas"),
         ({"penalty": -1.0}, "penalty"),
-        ({"signs": 129}, "signs"),
         ({"index_privacy": "some"}, "index_privacy"),
         ({"epocs": 3}, "'epochs'"),
     ],
@@ -494,7 +491,7 @@ def test_the_papers_preset_is_the_papers():
     paper = vtgan.PRESETS["paper"]
     assert (paper.critic_blocks, paper.generator_blocks) == ((2, 0), (0, 2))
     assert (paper.width, paper.generator_width, paper.epochs, paper.critic_steps) == (256, 256, 300, 5)
-    assert (paper.least_rounds, paper.signs, paper.betas) == (0, 0, (0.5, 0.9))
+    assert (paper.least_rounds, paper.betas) == (0, (0.5, 0.9))
     assert (paper.index_privacy, paper.bottom_gradients, paper.shuffle) == ("full", "all", "round")
     assert (paper.penalty, paper.tau, paper.noise, paper.batch, paper.rate) == (10.0, 0.2, 128, 500, 2e-4)
 

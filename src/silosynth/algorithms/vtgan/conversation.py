@@ -181,7 +181,7 @@ def _build(roster: Roster, config: VTGANConfig, columns: list[int]) -> Conversat
 
 def _tops_config(config: VTGANConfig, sizes: Sizes) -> TopsConfig:
     return TopsConfig(
-        noise=config.noise, signs=config.signs, conditions=sum(sizes.conditions),
+        noise=config.noise, conditions=sum(sizes.conditions),
         kinds=1 + config.kind(len(sizes.columns) - 1), orthonormal=config.bottom_critics == "orthonormal",
         features=proportions(config.width, sizes.columns), slices=proportions(config.generator_width, sizes.columns),
         critic=(config.width,) * config.critic_blocks[0],

@@ -32,7 +32,6 @@ class VTGANConfig(Struct):
     width: int = 256  # of a block of the critic, all silos together
     generator_width: int = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
     noise: int = 128  # length of Z
-    signs: int = 0  # of Z's numbers so many are -1 or 1, as likely, the others normal
     epochs: int = 300  # of max(1, rows // batch) rounds
     least_rounds: int = 0  # rounds at least, however few the rows
     critic_steps: int = 5  # e, critic steps per round
@@ -65,8 +64,6 @@ class VTGANConfig(Struct):
         Struct.__post_init__(self)
         positive = ("width", "generator_width", "noise", "epochs", "critic_steps", "rate", "tau", "decoys")
         check_positive(self, *positive)
-        if not 0 <= self.signs <= self.noise:
-            raise ConfigError("Option 'signs' is a part of Z: from 0 to 'noise'", (self.signs, self.noise))
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2: batch normalisation needs as many", self.batch)
         for name in ("critic_blocks", "generator_blocks"):

@@ -32,7 +32,6 @@ class TopsConfig:
     """Sizes and settings of the top parts."""
 
     noise: int
-    signs: int  # of these
     conditions: int  # P
     features: list[int]  # W_i of each silo
     slices: list[int]  # F_i of each silo
@@ -74,7 +73,6 @@ class Tops:
     def generate(self, cv_BP: Tensor, draw: torch.Generator, kind: int) -> Tensor:
         """G^t(Z, CV_p): (B, F), for a batch of this kind."""
         z_BZ = torch.randn(len(cv_BP), self.config.noise, generator=draw, device=self.device)
-        z_BZ[:, : self.config.signs] = torch.where(z_BZ[:, : self.config.signs] < 0, -1.0, 1.0)
         out: Tensor = self.of_generator.network(torch.cat([z_BZ, cv_BP], dim=1), kind)
         return out
 
