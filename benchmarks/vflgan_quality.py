@@ -4,6 +4,7 @@
     python benchmarks/vflgan_quality.py --tables adult --algorithms vflgan vertigan --seeds 0 1 2 --dp both --jobs 8
     python benchmarks/vflgan_quality.py --preset paper --target number     # appendix A.6: classes as numbers
     python benchmarks/vflgan_quality.py --option batch=16 --option generator=[16,32,64]   # values are JSON
+    python benchmarks/vflgan_quality.py --halves 4                         # what halves of the real tables score
     python benchmarks/vflgan_quality.py --show                             # write the table of what is there
 
 The rows are those of `silosynth bench total-difference`. Each is trained in a process of its own, on one thread, and
@@ -29,6 +30,7 @@ import numpy as np
 
 from silosynth.bench import kept
 from silosynth.bench import total_difference as comparison
+from silosynth.evaluation.paper_vflgan import figures
 
 ROWS = common.RESULTS / "vflgan_quality.jsonl"
 TABLE = common.RESULTS / "vflgan_quality.md"
@@ -84,6 +86,16 @@ def show() -> None:
     print(text, flush=True)
 
 
+def halves(table: str, count: int) -> None:
+    """Print total differences between ``count`` random halves of a table and the rest: real samples' own."""
+    task, totals = comparison.load(table), []
+    for seed in range(count):
+        order = np.random.default_rng(seed).permutation(len(task.frame))
+        one, other = (task.frame.iloc[part].reset_index(drop=True) for part in np.array_split(order, 2))
+        totals.append(figures(one, other, task.target, task.categories, "splits")["total difference"])
+    print(f"{table}: {', '.join(f'{total:.3f}' for total in totals)}", flush=True)
+
+
 def main() -> None:
     """Compute what was asked for, and show all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -107,7 +119,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--again", action="store_true", help="compute rows that are there once more")
     parser.add_argument("--show", action="store_true", help="compute nothing")
+    parser.add_argument("--halves", type=int, default=0, metavar="N", help="only print totals of N real halves")
     asked = parser.parse_args()
+    if asked.halves:
+        for table in asked.tables:
+            halves(table, asked.halves)
+        return
     common.RESULTS.mkdir(exist_ok=True)
     failed = 0
     if not asked.show:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -90,12 +90,13 @@ _PAPER = VTGANConfig(
     index_privacy="full", bottom_gradients="all", bottom_critics="free", statistics="all", shuffle="round",
     encoders=ModeConfig(pool_rare=False),
 )  # fmt: skip
+_BALANCED = VTGANConfig(epochs=100, least_rounds=2000, rate=1e-3, betas=(0.0, 0.99))
 
 PRESETS: Mapping[str, VTGANConfig] = {
     "paper": _PAPER,
-    "fast": VTGANConfig(epochs=15, least_rounds=600, index_privacy="decoys"),
-    "balanced": VTGANConfig(epochs=100, least_rounds=2000, rate=5e-4),
-    "best": VTGANConfig(epochs=300, least_rounds=6000, rate=5e-4, generator_width=768),
+    "fast": replace(_BALANCED, epochs=15, least_rounds=600, index_privacy="decoys"),
+    "balanced": _BALANCED,
+    "best": replace(_BALANCED, epochs=300, least_rounds=6000, generator_width=768),
 }
 
 
