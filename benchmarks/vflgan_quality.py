@@ -9,7 +9,8 @@
 
 The rows are those of `silosynth bench total-difference`. Each is trained in a process of its own, on one thread, and
 appended to ``results/vflgan_quality.jsonl`` when it is known, with commit and machine: a run that is interrupted goes
-on where it was, and a row that is there is not computed again. ``results/vflgan_quality.md`` has means over seeds.
+on where it was, and a row that is there is not computed again. ``results/vflgan_quality.md`` has means over seeds; of
+rows that were computed again, the latest.
 """
 
 from __future__ import annotations
@@ -46,13 +47,21 @@ def compute(job: comparison.Job) -> None:
     print(f"{job.title}: total {row['total difference']:.3f}, FD {row['FD']:.3f}, {row['seconds']:.0f} s", flush=True)
 
 
+def latest(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of rows, oldest first, that are alike up to their figures the last: one that was computed again replaces it."""
+    return list({(_key(row), row["seed"]): row for row in known}.values())
+
+
 def means(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that differ in the seed alone as one; with the standard deviation of the total where there are several."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in known:
-        key = {name: value for name, value in row.items() if name not in APART}
-        groups.setdefault(json.dumps(key, sort_keys=True), []).append(row)
+        groups.setdefault(_key(row), []).append(row)
     return [_mean(json.loads(key), own) for key, own in groups.items()]
+
+
+def _key(row: dict[str, Any]) -> str:
+    return json.dumps({name: value for name, value in row.items() if name not in APART}, sort_keys=True)
 
 
 def _mean(key: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -69,7 +78,7 @@ def _average(values: Sequence[float | None]) -> float | None:
 def show() -> None:
     """Write and print the table: one part for each way to train, a row for each table and algorithm."""
     places = {name: i for i, name in enumerate((*comparison.DELTAS, *comparison.ALGORITHMS))}
-    known = by_row.known(ROWS)
+    known = latest(by_row.known(ROWS))
     found = sorted(means(known), key=lambda r: (places[r["table"]], r["epsilon"], places[r["algorithm"]]))
     parts: dict[str, list[list[str]]] = {}
     for row in found:

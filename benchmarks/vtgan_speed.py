@@ -104,7 +104,7 @@ class OnePiece:
         return chosen, position_B, rows, self.tops.conditional(sizes.among_all(chosen, position_B))
 
     def _made(self, cv_BP: Tensor) -> list[Tensor]:
-        parts = self.tops.generate(cv_BP, self.draw).split(self.tops.config.slices, dim=1)
+        parts = self.tops.generate(cv_BP, self.draw, 0).split(self.tops.config.slices, dim=1)
         self.outs = [silo.bottoms.generator.network(part) for silo, part in zip(self.silos, parts, strict=True)]
         pairs = zip(self.silos, self.outs, strict=True)
         return [silo.bottoms.activation(out, self.config.tau, self.draw) for silo, out in pairs]

@@ -24,7 +24,7 @@ from silosynth.core.messages import Message, Release
 from silosynth.core.streams import Streams
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.sealed import seats
-from silosynth.runtime.wire import decode, encode
+from silosynth.runtime.wire import decode, encode, pack, unpack
 
 CPU = torch.device("cpu")
 COLUMNS = {"bank": ["income", "city", "ill"], "clinic": ["visits", "sick"], "shop": ["spent", "note"]}
@@ -74,6 +74,13 @@ class Play:
             for name, ask in step.asks.items() if isinstance(step, Exchange) else ():
                 got[name] = decode(encode(self.silos[name].answer(decode(encode(ask)))))
                 self.said.append((name, ask, got[name]))
+
+    def again(self, name: str) -> Silo:
+        """A silo that goes on from what another process has stored."""
+        old = self.silos[name]
+        silo = Silo(old.table, old.schema, old.seat, old.streams, CPU)
+        silo.restore(unpack(pack(old.state())))
+        return silo
 
     def replies(self, kind: type[Message]) -> dict[str, Any]:
         return {name: reply for name, _, reply in self.said if isinstance(reply, kind)}
@@ -264,3 +271,30 @@ def test_a_silo_tells_no_table_that_costs_more_than_its_target(epsilon):
     silo.answer(messages.Prepare(play.config, 2))
     with pytest.raises(ProtocolError, match="target"):
         silo.answer(messages.Group(epsilon, epsilon))
+    assert not silo.latents  # nothing that rows could be drawn from
+
+
+def test_what_a_silo_told_before_counts_towards_its_target():
+    """Encoders have cost 0.4 of epsilon 8: tables of 7.8 would be within it by themselves."""
+    play = Play(2, dp={"epsilon": 8.0, "delta": 1e-4, "encoders": 0.1})
+    silo = play.silos["clinic"]  # two columns: one table of two attributes, one of a group
+    silo.answer(messages.Prepare(play.config, 2))
+    ask = messages.Group(0.001, 7.8)
+    with pytest.raises(ProtocolError, match="all that it has told"):
+        silo.answer(ask)
+    again = play.again("clinic")
+    with pytest.raises(ProtocolError, match="all that it has told"):
+        again.answer(ask)
+    again.answer(messages.Group(0.001, 7.0))
+
+
+@pytest.mark.parametrize("options", [{}, PRIVATE])
+def test_no_noise_is_drawn_twice(options: dict[str, Any]):
+    play = Play(2, **options)
+    play.drive()
+    asks = [ask for name, ask, _ in play.said if name == "bank" and not isinstance(ask, messages.Hide)]
+    assert [type(ask) for ask in asks] == [messages.Prepare, messages.Group, messages.Relate]
+    for silo in (play.silos["bank"], play.again("bank")):
+        for ask in [*asks, messages.Group(1e-3, 1e-3), replace(asks[2], epsilon=1e-3, others=())]:
+            with pytest.raises(ProtocolError, match="once"):
+                silo.answer(ask)

@@ -25,11 +25,12 @@ from silosynth.cli import app
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.schema import Table
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.encoders import noised
 from silosynth.models.flow import flow_loss, times
 from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy.agreement import Group
+from silosynth.privacy.dpsgd import poisson_mask
 from silosynth.privacy.events import Event, gaussian_steps
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.target import Target
@@ -134,8 +135,9 @@ def coder(table: Table | None = None) -> Coder:
 def test_a_step_of_an_autoencoder_without_noise_is_an_ordinary_one() -> None:
     fast, slow = coder(), coder()
     train_coder(fast, 0, 1, quiet(), 300.0, 1e6, Streams(5))
-    draw = Streams(5).torch()
-    noise = torch.randn(300, slow.latents, generator=draw)
+    draw = Streams(5).noise()
+    poisson_mask(300, 1.0, draw)
+    noise = normals(draw, 300, slow.latents)
     config = slow.config
     slow.learner.descend(
         slow.network.loss(slow.levels, slow.scores, noise, sigma=config.sigma, kl=0.0, weight=config.weight)
@@ -152,13 +154,14 @@ def test_a_step_of_the_model_of_latents_without_noise_is_an_ordinary_one(path: A
     fast, slow = (LatentGenerator(50, 3, config, Streams(1), CPU) for _ in range(2))
     x_NL = torch.randn(50, 3, generator=Streams(2).torch())
     train_latent(fast, x_NL, 1, quiet(), 50.0, 1e6, Streams(7))
-    draw = Streams(7).torch()
-    noise = torch.randn(50, 3, generator=draw)
+    draw = Streams(7).noise()
+    poisson_mask(50, 1.0, draw)
+    noise = normals(draw, 50, 3)
     if path == "flow":
-        at = times(torch.rand(50, generator=draw), config.time_mean, config.time_sd, config.left)
+        at = times(uniforms(draw, 50), config.time_mean, config.time_sd, config.left)
         loss = flow_loss(slow.network, x_NL, at, noise, None)
     else:
-        steps = torch.randint(slow.gaussian.steps, (50,), generator=draw)
+        steps = integers(draw, slow.gaussian.steps, 50)
         loss = slow.gaussian.loss(slow.network, x_NL, steps, noise, None)
     slow.learner.descend(loss)
     for a, b in zip(fast.network.parameters(), slow.network.parameters(), strict=True):

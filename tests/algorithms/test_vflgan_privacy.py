@@ -19,7 +19,7 @@ from silosynth.algorithms.vflgan.shared import Shared
 from silosynth.algorithms.vflgan.split import Split
 from silosynth.algorithms.vflgan.vertigan import NOTHING, Round
 from silosynth.core.errors import ProtocolError
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.coded import Coded
 from silosynth.models.gan import Shape
 from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND
@@ -68,10 +68,10 @@ def test_without_noise_and_clipping_a_step_is_that_of_the_network_in_one_piece(n
         else:
             own = own + play.config.penalty * steepness_of_rows(lambda x: whole.features(silo, x).sum(1), between)  # noqa: B023
         loss = loss + whole.judge(silo, fake[silo]).mean() + own.sum() / play.budget.expected
-    draw = play.shared.streams.child("critic", 0).torch()
+    draw = play.shared.streams.child("critic", 0).noise()
     f, r = whole.all_features(fake), whole.all_features(real)
-    beside = f[torch.randint(len(f), (len(r),), generator=draw)]
-    mix = torch.rand(len(r), 1, generator=draw).double()
+    beside = f[integers(draw, len(f), len(r))]
+    mix = uniforms(draw, len(r), 1).double()
 
     def judge(x):
         return one.part(whole.shared, "", x, last=True).squeeze(1)
@@ -273,6 +273,11 @@ def test_unequal_rows_are_refused_without_being_told():
     with pytest.raises(ProtocolError, match="same rows") as caught:
         play.whole()
     assert "69" not in str(caught.value).split("got")[0]
+
+
+def test_no_silo_tells_an_exact_distance_that_nothing_was_charged_for():
+    with pytest.raises(ProtocolError, match="tells no distance"):
+        private("vflgan").tell(vflgan.Judge())
 
 
 def test_charges_are_checked():

@@ -270,6 +270,19 @@ def test_the_coordinator_finds_the_contributors_people_among_what_the_others_pus
         torch.testing.assert_close(seen[0], expected)
 
 
+@pytest.mark.parametrize("privacy", ["full", "decoys"])
+def test_whoever_finds_the_stream_of_conditions_has_not_found_that_of_rows(privacy):
+    """Conditions are seen, and come from 32 bits that can be searched for; rows would give row numbers away."""
+    play = Play(**PRIVACY[privacy], batch=60)
+    (batch,) = play.batches(0, ["a"])[:1]
+    silo = play.silos["a"]
+    draw = silo.streams.child("conditions", 0).torch()
+    position_B, row_B = silo.batches[0]
+    assert silo.conditions.draw(60, draw).equal(position_B)
+    assert (silo.conditions.matching(position_B, draw) != row_B).float().mean() > 0.5
+    assert play.real_rows(batch).equal(row_B)
+
+
 def test_rows_fulfil_their_conditions():
     play = Play()
     for batch in play.batches(0, ["a", "b"] * 3)[:5]:

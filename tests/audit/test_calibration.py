@@ -9,10 +9,13 @@ from tests.audit.makers import Blind, Copier, table
 
 from silosynth.audit import membership, questions, rivals, study
 from silosynth.audit.findings import Finding
+from silosynth.audit.generators import Catalogued
 from silosynth.audit.membership import Trainings
 from silosynth.audit.study import Subject, audit
+from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
+from silosynth.evaluation.auc import EXACT
 from silosynth.evaluation.coding import code_tables
 
 TRAIN, OTHERS, REFERENCE = (table(rows, seed) for rows, seed in ((50, 1), (50, 2), (1000, 3)))
@@ -90,6 +93,29 @@ def test_what_an_attack_lacks_is_said_before_anything_is_trained() -> None:
             audit(subject, [name])
     with pytest.raises(ConfigError, match="intermediate features"):
         audit(Subject(TRAIN, Copier()), ["asif"], Trainings(10))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("vflgan", "vflgan-base")])
+def test_asif_is_refused_before_training_where_silos_send_no_features(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Catalogued, "_trained", lambda *_: pytest.fail("trained"))
+    fit = Catalogued(name, silos={"a": ["age", "region"], "b": [f"x{i}" for i in range(1, 10)]})
+    for act in (
+        lambda: audit(Subject(TRAIN, fit), ["asif"], Trainings(10)),
+        lambda: membership.play(TRAIN, fit, {"record": 3}, Trainings(10), intermediate=True),
+        lambda: fit.with_features([(TRAIN, 1)], TRAIN),
+    ):
+        with pytest.raises(ConfigError, match=f"intermediate features.*{name}.*asif"):
+            act()
+
+
+def test_a_perfect_attack_on_few_trainings_has_a_wide_interval() -> None:
+    (found,) = (f for f in audit(Subject(TRAIN, Copier(4000)), ["assd"], Trainings(20)).findings
+                if f.score.name == "assd_nearness_isolated_record")  # fmt: skip
+    assert (found.score.value, found.score.high) == (1, 1)
+    assert found.score.low == pytest.approx(0.025 ** (1 / 6))  # 6 of 20 on either side are guessed
+    assert found.score.method == EXACT
 
 
 def test_study_chooses_the_record_that_sticks_out() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ import psutil
 import pytest
 from tests.audit.makers import Copier, lengths, table
 
-from silosynth.audit import membership, shadows
-from silosynth.audit.generators import Command
+from silosynth.audit import canaries, membership, shadows
+from silosynth.audit.generators import Command, described
 from silosynth.audit.membership import Trainings
 from silosynth.audit.shadows import Game, Job
 from silosynth.core.errors import ConfigError, StorageError, UnavailableError
@@ -70,6 +71,67 @@ def test_an_audit_goes_on_with_more_trainings_to_the_same_figures(tmp_path: Path
     taken_up = membership.play(TABLE, Copier(50), {"record": 3}, many)
     anew = membership.play(TABLE, Copier(50), {"record": 3}, Trainings(14))
     assert [found.score for found in taken_up] == [found.score for found in anew]
+
+
+def test_canaries_go_on_with_more_trainings_to_the_same_bound(tmp_path: Path) -> None:
+    few, more = (Trainings(count, folder=tmp_path) for count in (20, 26))
+    canaries.many(TABLE, Copier(50), few)
+    taken_up = canaries.many(TABLE, Copier(50), more)
+    assert len(list(tmp_path.glob("canaries-1/canary-*.json"))) == 2 * 26
+    assert taken_up == canaries.many(TABLE, Copier(50), Trainings(26))
+
+
+def test_the_canary_is_in_the_trainings_whose_names_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, int] = {}
+    train = shadows.train
+    monkeypatch.setattr(
+        shadows,
+        "train",
+        lambda game, jobs, *rest: asked.update((j.name, len(j.rows)) for j in jobs) or train(game, jobs),
+    )
+    canaries.many(TABLE, Copier(50), Trainings(20))
+    assert asked == {f"canary-{side}-{i:04d}": 20 + (side == "in") for i in range(20) for side in ("in", "out")}
+
+
+FUNCTION = """
+import sys
+from pathlib import Path
+from silosynth.audit import canaries, membership
+from silosynth.audit.membership import Trainings
+from silosynth.audit.study import Subject, audit
+from tests.audit.makers import Copier, table
+
+padding = [object() for _ in range(int(sys.argv[2]))]
+
+
+def fit(train, seed):
+    return Copier(50)(train, seed)
+
+
+how, train = Trainings(20, folder=Path(sys.argv[1])), table(20, 1)
+audit(Subject(train, fit, others=table(20, 2)), ["questions"], how)
+membership.play(train, fit, {"record": 3}, Trainings(10, folder=how.folder / "shadows"))
+canaries.many(train, fit, how)
+"""
+
+
+def test_a_script_s_function_is_the_same_generator_when_the_script_runs_again(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(FUNCTION)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    for padding in ("0", "100000"):  # which moves addresses
+        command = [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "kept"), padding]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def copied(train: pd.DataFrame, seed: int, rows: int = 50) -> pd.DataFrame:
+    return Copier(rows)(train, seed)
+
+
+def test_generators_are_called_the_same_in_every_process() -> None:
+    assert described(copied) == "tests.audit.test_shadows.copied"
+    assert described(partial(copied, rows=9)) == "tests.audit.test_shadows.copied () {'rows': 9}"
+    assert described(Copier(50)) == repr(Copier(50)) != described(Copier(60))
 
 
 def test_seeds_differ_from_training_to_training_and_fit_31_bits() -> None:

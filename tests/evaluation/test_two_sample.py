@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from silosynth.evaluation.auc import auc_with_influence, macro_auc
+from silosynth.evaluation.auc import auc_interval, auc_with_influence, macro_auc, normal_interval
 from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.scores import Score, Skipped
 from silosynth.evaluation.two_sample import Separation, codes_matrix, dummies_matrix, separate, two_sample_auc
@@ -40,6 +42,29 @@ def test_macro_area_is_scikit_learns() -> None:
     area, error = macro_auc(truth, p, np.arange(4))
     assert area == pytest.approx(roc_auc_score(truth, p, multi_class="ovr"))
     assert 0 < error < 0.1
+
+
+def test_an_interval_is_exact_where_separation_is_perfect_and_normal_elsewhere() -> None:
+    assert auc_interval(1.0, 0.0, 10) == (pytest.approx(0.025**0.1), 1.0)
+    assert auc_interval(0.0, 0.0, 10) == (0.0, pytest.approx(1 - 0.025**0.1))
+    assert auc_interval(1.0, 0.0, [5, 20])[0] == pytest.approx((0.025**0.2 + 0.025**0.05) / 2)
+    assert auc_interval(0.9, 0.04, 10) == normal_interval(0.9, 0.04, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("apart", [2.0, 3.0])
+def test_intervals_of_perfect_separation_hold(apart: float) -> None:
+    """Few rows of two normal distributions: an interval that misses for being perfect does so in 2.5 % at most."""
+    rng, true = np.random.default_rng(2), stats.norm.cdf(apart / math.sqrt(2))
+    y, missed = np.repeat([True, False], [5, 8]), 0
+    for _ in range(2000):
+        area, influence = auc_with_influence(y, rng.standard_normal(13) + apart * y)
+        missed += area == 1 and auc_interval(area, math.sqrt((influence**2).sum()), 5)[0] > true
+    assert missed <= stats.binom.ppf(0.999, 2000, 0.025)
+
+
+def test_two_tables_that_are_told_apart_without_fail_have_a_lower_bound() -> None:
+    score = two_sample_auc("xgboost", Separation(1.0, 0.0, np.ones(0), 30), "none", "")
+    assert isinstance(score, Score) and (score.low, score.high) == (pytest.approx(0.025 ** (1 / 30)), 1.0)
 
 
 @pytest.mark.parametrize("kind", ["xgboost", "logistic"])

@@ -27,7 +27,7 @@ from silosynth.audit import epsilon, features, shadows
 from silosynth.audit.epsilon import CONFIDENCE
 from silosynth.audit.features import embed
 from silosynth.audit.findings import GROUP, Finding
-from silosynth.audit.generators import Fit, Train, tables
+from silosynth.audit.generators import Fit, Train, described, tables
 from silosynth.audit.membership import DEPTH, TREES, Trainings
 from silosynth.audit.shadows import Game, Job, Kept
 from silosynth.core.errors import ConfigError
@@ -118,6 +118,8 @@ def _values(column: pd.Series, draw: np.random.Generator) -> pd.Series:
 def many(records: pd.DataFrame, fit: Fit, how: Trainings, claim: Claim | None = None) -> Finding:
     """A lower bound on epsilon from ``how.count`` trainings with one canary, and as many without.
 
+    A training's side is part of its name, so that what is kept of fewer trainings goes with more of them.
+
     Raises:
         ConfigError: fewer than `LEAST` trainings of a side.
         StorageError: see `shadows.train`.
@@ -125,11 +127,15 @@ def many(records: pd.DataFrame, fit: Fit, how: Trainings, claim: Claim | None = 
     if how.count < LEAST:
         raise ConfigError(f"A bound needs {LEAST} trainings or more on either side", how.count)
     streams, size = Streams(how.seed).child("canaries"), len(records)
-    coins = streams.child("coins").numpy().permutation(np.repeat([True, False], how.count))
-    jobs = [_job(f"canary-{i:04d}", size, np.flatnonzero([coin]), how.seed) for i, coin in enumerate(coins)]
+    sides = {"in": np.array([0]), "out": np.array([], np.int64)}
+    jobs = [
+        _job(f"canary-{side}-{i:04d}", size, present, how.seed)
+        for i in range(how.count)
+        for side, present in sides.items()
+    ]
     found = _trained(records, craft(records, 1, streams.child("craft")), fit, jobs, how)
     seen_MF = np.concatenate([shadows.matrix(found, [job.name for job in jobs], kind) for kind in FEATURES], axis=1)
-    with_MF, without_MF = seen_MF[coins], seen_MF[~coins]
+    with_MF, without_MF = seen_MF[::2], seen_MF[1::2]
     half, delta = how.count // 2, _delta(claim)
     forest = RandomForestClassifier(
         TREES, max_depth=DEPTH, oob_score=True, random_state=streams.child("forest").integer() % 2**31
@@ -173,7 +179,7 @@ def _trained(
     records: pd.DataFrame, canaries: pd.DataFrame, fit: Fit, jobs: list[Job], how: Trainings
 ) -> dict[str, Kept]:
     whole = pd.concat([records, canaries.astype(records.dtypes.to_dict())], ignore_index=True)
-    game = Game(whole, Measure(fit, len(canaries)), f"{fit!r} {how.seed}")
+    game = Game(whole, Measure(fit, len(canaries)), f"{described(fit)} {how.seed}")
     folder: Path | None = None if how.folder is None else how.folder / f"canaries-{len(canaries)}"
     return shadows.train(game, jobs, folder, how.processes, how.at_once(fit), how.tell, how.announce)
 

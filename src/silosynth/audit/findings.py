@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
-from silosynth.evaluation.auc import DELONG, normal_interval
+from silosynth.evaluation.auc import DELONG, EXACT, auc_interval
 from silosynth.evaluation.scores import Floats, Score
 
 GROUP = "audit"
@@ -43,12 +43,14 @@ class Finding:
         return self.claimed is not None and self.score.value > self.claimed
 
 
-def auc_score(name: str, label: str, area: float, error: float, n: int, text: str, method: str = DELONG) -> Score:
-    """An area under the ROC curve, beside the guesser's 0.5."""
-    low, high = normal_interval(area, error, 0.0, 1.0)
+def auc_score(
+    name: str, label: str, area: float, error: float, n: int, pairs: int, text: str, method: str = DELONG
+) -> Score:
+    """An area under the ROC curve, beside the guesser's 0.5; for ``pairs`` see `auc_interval`."""
+    low, high = auc_interval(area, error, pairs)
     return Score(
         name=name, label=label, group=GROUP, value=area, floor=0.5, floor_note="guessing", low=low, high=high,
-        unit="AUC", better="near", ideal=0.5, n=n, explanation=text, method=method,
+        unit="AUC", better="near", ideal=0.5, n=n, explanation=text, method=EXACT if area in (0, 1) else method,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ Fit = Callable[[pd.DataFrame, int], pd.DataFrame]
 Train = tuple[pd.DataFrame, int]  # records and a seed
 
 CPU = torch.device("cpu")
+SENDING = ("vflgan", "vflgan-base")  # algorithms whose silos send features of a critic
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Catalogued:
         Raises:
             ConfigError: the algorithm has no intermediate features.
         """
+        sending(self)
         return [(self._drawn(run), self._features(run, whole)) for run in self._runs(trains)]
 
     def _runs(self, trains: Sequence[Train]) -> list[_Run]:
@@ -143,8 +146,7 @@ class Catalogued:
     def _features(self, run: _Run, whole: pd.DataFrame) -> Floats:
         parts = []
         for silo, party in self._parties(self._federation(whole), run.seed).items():
-            if not isinstance(party, Silo):
-                raise ConfigError("Only VFLGAN sends features of a critic", self.name, "Audit without asif.")
+            assert isinstance(party, Silo)  # checked
             party.restore(run.parties[silo].state())
             parts.append(party.features().numpy().astype(np.float64))
         return np.concatenate(parts, axis=1)
@@ -222,6 +224,26 @@ def _run(command: Sequence[str], shown: str) -> None:
 def tables(fit: Fit, trains: Sequence[Train]) -> list[pd.DataFrame]:
     """A synthetic table of each training."""
     return fit.together(trains) if isinstance(fit, Catalogued) else [fit(train, seed) for train, seed in trains]
+
+
+def sending(fit: Fit) -> Catalogued:
+    """The same generator, if its silos send features in training.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if isinstance(fit, Catalogued) and fit.name in SENDING:
+        return fit
+    name = fit.name if isinstance(fit, Catalogued) else described(fit)
+    remedy = f"Audit {' or '.join(SENDING)}, or leave out asif."
+    raise ConfigError("Only VFLGAN's silos send intermediate features", name, remedy)
+
+
+def described(fit: Fit) -> str:
+    """What a generator is called where trainings are kept; not by its address, which another process does not share."""
+    if isinstance(fit, partial):
+        return f"{described(fit.func)} {fit.args!r} {fit.keywords!r}"
+    return f"{fit.__module__}.{fit.__qualname__}" if isinstance(fit, FunctionType) else repr(fit)
 
 
 def in_lockstep(fit: Fit) -> bool:

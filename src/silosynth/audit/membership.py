@@ -28,7 +28,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from silosynth.audit import features, shadows
 from silosynth.audit.findings import Finding, auc_score, curve
-from silosynth.audit.generators import Catalogued, Fit, Train, in_lockstep, tables
+from silosynth.audit.generators import Fit, Train, described, in_lockstep, sending, tables
 from silosynth.audit.shadows import Game, Job, Kept
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
@@ -60,11 +60,9 @@ class Measure:
         """Features of each training by "assd naive", "assd correlation", "assd nearness-<target>"; and of "asif"."""
         if not self.intermediate:
             return [self._of(whole, made) for made in tables(self.fit, trains)]
-        if not isinstance(self.fit, Catalogued):
-            raise ConfigError("Only algorithms of the catalogue have intermediate features", remedy="Leave out asif.")
         return [
             self._of(whole, made) | _named("asif", features.of_numbers(inner))
-            for made, inner in self.fit.with_features(trains, whole)
+            for made, inner in sending(self.fit).with_features(trains, whole)
         ]
 
     def _of(self, whole: pd.DataFrame, made: pd.DataFrame) -> Kept:
@@ -106,9 +104,11 @@ def play(
         intermediate: whether ASIF too.
 
     Raises:
-        ConfigError: fewer than `LEAST` trainings of a side.
+        ConfigError: fewer than `LEAST` trainings of a side, or there are no intermediate features.
         StorageError: see `shadows.train`.
     """
+    if intermediate:
+        sending(fit)  # refused before hours of training
     if how.count < LEAST:
         raise ConfigError(f"An adversary learns from {LEAST} trainings or more on either side", how.count)
     streams = Streams(how.seed)
@@ -120,7 +120,7 @@ def play(
         for name, rows in ((f"{side}-{i:04d}", rows) for side, rows in sides.items())
     ]
     known = tuple(targets.values())
-    measure, about = Measure(fit, known, intermediate), f"{fit!r} {known} {intermediate} {how.seed}"
+    measure, about = Measure(fit, known, intermediate), f"{described(fit)} {known} {intermediate} {how.seed}"
     game = Game(train.reset_index(drop=True), measure, about)
     found = shadows.train(game, jobs, how.folder, how.processes, how.at_once(fit), how.tell, how.announce)
     return [
@@ -139,18 +139,21 @@ def judge(found: dict[str, Kept], row: int, label: str, kind: str, count: int, s
     guessed = guess(with_, without, streams)
     scheme, kind = kind.partition("-")[0].split(" ")
     name, shown = f"{scheme}_{kind}_{label}".replace(" ", "_"), f"{scheme.upper()}, {kind}, {label}"
-    score = auc_score(name, shown, guessed.area, guessed.error, 2 * count, TEXT, METHOD)
+    score = auc_score(name, shown, guessed.area, guessed.error, 2 * count, guessed.pairs, TEXT, METHOD)
     return Finding(score, guessed.spread, guessed.roc)
 
 
 @dataclass(frozen=True)
 class Guessed:
-    """An adversary's success: mean area over repeats, its standard error, its spread over repeats, and an ROC curve."""
+    """An adversary's success: mean area over repeats, its standard error, its spread over repeats, an ROC
+    curve; and how many trainings of a side one repeat guesses.
+    """
 
     area: float
     error: float
     spread: float
     roc: tuple[tuple[float, float], ...]
+    pairs: int
 
 
 def guess(with_MF: Floats, without_MF: Floats, streams: Streams, repeats: int = REPEATS) -> Guessed:
@@ -169,9 +172,9 @@ def guess(with_MF: Floats, without_MF: Floats, streams: Streams, repeats: int = 
         chances.append(chance)
         truths.append(truth)
     error = math.sqrt(float(np.mean(errors)))
-    return Guessed(
-        float(np.mean(areas)), error, float(np.std(areas)), curve(np.concatenate(truths), np.concatenate(chances))
-    )
+    roc = curve(np.concatenate(truths), np.concatenate(chances))
+    pairs = min(int(truths[0].sum()), int((~truths[0]).sum()))
+    return Guessed(float(np.mean(areas)), error, float(np.std(areas)), roc, pairs)
 
 
 def _split(side_MF: Floats, draw: np.random.Generator) -> tuple[Floats, Floats]:

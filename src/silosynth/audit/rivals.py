@@ -163,7 +163,8 @@ def attack(
         score = act(candidates, points["synthetic"], known, streams.child(name))
         area, influence = auc_with_influence(truth, score)
         error = float(np.sqrt((influence**2).sum()))
-        findings.append(Finding(auc_score(_slug(name), name, area, error, len(truth), text), roc=curve(truth, score)))
+        found = auc_score(_slug(name), name, area, error, len(truth), size, text)
+        findings.append(Finding(found, roc=curve(truth, score)))
     return findings
 
 

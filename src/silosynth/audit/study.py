@@ -14,7 +14,7 @@ import pandas as pd
 from silosynth.audit import canaries, membership, questions, rivals, shadows, targets
 from silosynth.audit.canaries import Claim
 from silosynth.audit.findings import Finding
-from silosynth.audit.generators import Fit
+from silosynth.audit.generators import Fit, described
 from silosynth.audit.membership import Trainings
 from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.files import make_folder, write_atomic
@@ -182,7 +182,7 @@ def _synthetic(subject: Subject, how: Trainings) -> pd.DataFrame:
     if how.folder is None:
         return subject.fit(subject.train, seed)
     folder = make_folder(how.folder) / "released"
-    shadows.claim(folder, shadows.mark(subject.train, f"{subject.fit!r} {seed}"))
+    shadows.claim(folder, shadows.mark(subject.train, f"{described(subject.fit)} {seed}"))
     made = folder / "synthetic.parquet"
     if not made.exists():
         sources.write(subject.fit(subject.train, seed), made)

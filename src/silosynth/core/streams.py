@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+
+Draw = torch.Generator | np.random.Generator  # PyTorch's for speed; NumPy's where draws must stay secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +66,24 @@ def keyed(key: bytes) -> np.random.Generator:
     A seed sequence maps 128 bits to Philox's key one to one; Philox(key=...) would use them too, but could not spawn.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(key[:16], "big"))))
+
+
+def normals(draw: Draw, *shape: int, device: torch.device | str = "cpu") -> Tensor:
+    """Standard normal numbers of this shape."""
+    if isinstance(draw, torch.Generator):
+        return torch.randn(shape, generator=draw, device=device)
+    return torch.from_numpy(draw.standard_normal(shape, dtype=np.float32)).to(device)
+
+
+def uniforms(draw: Draw, *shape: int, device: torch.device | str = "cpu") -> Tensor:
+    """Numbers of this shape, uniform from 0 to below 1."""
+    if isinstance(draw, torch.Generator):
+        return torch.rand(shape, generator=draw, device=device)
+    return torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device)
+
+
+def integers(draw: Draw, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:
+    """So many whole numbers (count,), uniform from 0 to ``below``, which is none of them."""
+    if isinstance(draw, torch.Generator):
+        return torch.randint(below, (count,), generator=draw, device=device)
+    return torch.from_numpy(draw.integers(below, size=count)).to(device)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from silosynth.evaluation.scores import Floats
 
 DELONG = "95 % normal interval, DeLong's variance"
+EXACT = "95 % interval, from the chance that as many disjoint pairs are all in order"
 
 
 def auc_with_influence(positive_n: NDArray[np.bool_], score_n: Floats) -> tuple[float, Floats]:
@@ -39,6 +40,19 @@ def macro_auc(truth_n: NDArray[np.int64], scores_nk: Floats, classes: NDArray[np
     parts = [auc_with_influence(truth_n == c, scores_nk[:, k]) for k, c in enumerate(classes)]
     influence = np.mean([influence for _, influence in parts], axis=0)
     return float(np.mean([area for area, _ in parts])), float(np.sqrt((influence**2).sum()))
+
+
+def auc_interval(area: float, error: float, pairs: ArrayLike) -> tuple[float, float]:
+    """The normal interval of an area with this standard error; another one where separation is perfect.
+
+    There DeLong's variance is 0: n = min(positives, negatives) = ``pairs`` disjoint pairs are then in order, which has
+    probability area^n, so that 0.025^(1/n) is a lower end (mirrored for an area of 0; of a macro average, whose classes
+    have ``pairs`` each, the mean of their ends).
+    """
+    if 0 < area < 1:
+        return normal_interval(area, error, 0.0, 1.0)
+    end = float(np.mean(0.025 ** (1 / np.asarray(pairs, np.float64))))
+    return (end, 1.0) if area >= 1 else (0.0, 1 - end)
 
 
 def normal_interval(value: float, error: float, least: float, most: float) -> tuple[float, float]:

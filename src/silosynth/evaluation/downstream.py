@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from silosynth.evaluation.auc import DELONG, macro_auc, normal_interval
+from silosynth.evaluation.auc import DELONG, EXACT, auc_interval, macro_auc
 from silosynth.evaluation.coding import Coded, Ints
 from silosynth.evaluation.scores import Floats, Score, Skipped
 from silosynth.evaluation.two_sample import codes_matrix, side_by_side
@@ -157,12 +157,14 @@ def _auc(truth: Ints, probability: Floats) -> tuple[float, float]:
 
 def _auc_score(truth: Ints, p: Floats, q: Floats) -> Score:
     area, error = _auc(truth, p)
-    low, high = normal_interval(area, error, 0.0, 1.0)
+    count_k = np.unique(truth, return_counts=True)[1]
+    low, high = auc_interval(area, error, np.minimum(count_k, len(truth) - count_k))
+    method = EXACT if area in (0, 1) else DELONG
     text = (
         "How well a model trained on synthetic rows ranks real ones it has never seen; 0.5 is guessing, 1 is perfect."
     )
     return _score(
-        "downstream_auc", "Downstream AUC", area, _auc(truth, q)[0], (low, high), "AUC", len(truth), text, DELONG
+        "downstream_auc", "Downstream AUC", area, _auc(truth, q)[0], (low, high), "AUC", len(truth), text, method
     )
 
 

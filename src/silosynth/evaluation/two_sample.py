@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from silosynth.evaluation.auc import DELONG, auc_with_influence, normal_interval
+from silosynth.evaluation.auc import DELONG, EXACT, auc_interval, auc_with_influence
 from silosynth.evaluation.coding import Coded, standardised
 from silosynth.evaluation.scores import Floats, Score, Skipped
 
@@ -70,7 +70,7 @@ def two_sample_auc(kind: str, found: Separation | str, floor: Separation | str, 
     name = f"two_sample_auc_{kind}"
     if isinstance(found, str):
         return Skipped(name, found)
-    low, high = normal_interval(found.area, found.error, 0.0, 1.0)
+    low, high = auc_interval(found.area, found.error, found.k)
     known = not isinstance(floor, str)
     return Score(
         name=name,
@@ -87,7 +87,7 @@ def two_sample_auc(kind: str, found: Separation | str, floor: Separation | str, 
         n=found.k,
         explanation="How well a classifier tells synthetic rows from real ones: 0.5 is guessing, 1 is always right."
         + ("" if known else " No real sample was left to compare with."),
-        method=f"{DELONG}, summed over {FOLDS} folds",
+        method=EXACT if found.area in (0, 1) else f"{DELONG}, summed over {FOLDS} folds",
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Draw, Streams, normals
 from silosynth.models.gan import Shape, Trainee
 
 N = TypeVar("N", bound=nn.Module)
@@ -53,13 +53,13 @@ class Coded:
         always = F.pad(levels_BC, (0, 1))  # a column that is at level 0 throughout, for those that -1 points to
         return always[:, list(self.level_of)] < torch.tensor(self.lines, device=levels_BC.device)
 
-    def batch(self, rows_B: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    def batch(self, rows_B: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         """Levels and normal scores of some rows; where a score says nothing, it is fresh noise.
 
         A spike of zeros amid normal scores would have to be learnt, for nothing.
         """
         levels, scores = self.levels[rows_B], self.scores[rows_B]
-        noise = torch.randn(scores.shape, generator=draw, device=scores.device)
+        noise = normals(draw, *scores.shape, device=scores.device)
         return levels, torch.where(self.on(levels), scores, noise)
 
 

@@ -66,12 +66,15 @@ class Conditions:
 
     def matching(self, position_B: Tensor, generator: torch.Generator) -> Tensor:
         """A row (B,) for each position, uniformly among those that have the level; where none has, or for -1, any."""
-        share = torch.rand(len(position_B), generator=generator, dtype=torch.float64)
-        any_B = (share * self.rows).long()
+        return self.rows_at(position_B, torch.rand(len(position_B), generator=generator, dtype=torch.float64))
+
+    def rows_at(self, position_B: Tensor, share_B: Tensor) -> Tensor:
+        """`matching`, given how far down (from 0 to below 1) among the rows that have the level each one is."""
+        any_B = (share_B * self.rows).long()
         if not self.columns:
             return any_B
         held_B = self.law.counts[position_B]
-        at_B = self._first[position_B] + (share * held_B).long()
+        at_B = self._first[position_B] + (share_B * held_B).long()
         return torch.where(held_B > 0, self._row_of[at_B.clamp(max=len(self._row_of) - 1)], any_B)
 
 

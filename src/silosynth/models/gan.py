@@ -108,7 +108,7 @@ class CriticPart(nn.Module):
 
     def __init__(self, inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float) -> None:
         super().__init__()
-        self.inputs, self.blocks, self.dropout = inputs, tuple(blocks), dropout
+        self.blocks, self.dropout = tuple(blocks), dropout
         widths = [inputs, *blocks] + ([] if outputs is None else [outputs])
         self.linears = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
         self.outputs = widths[-1]

@@ -48,6 +48,7 @@ from silosynth.privacy.mechanisms import noised_counts
 from silosynth.privacy.sealed import Seat
 
 LEAST_ROWS = 2
+ROUNDING = 1e-9  # of epsilons, relative
 HEAD = 40  # bytes before a hidden matrix: the number of rows, and the seed of the mask
 
 
@@ -64,6 +65,8 @@ class Silo(Party):
         self.levels, self.scores = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
         self.attributes_NA = torch.zeros(0, 0, dtype=torch.int64)
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
+        self.told: list[str] = []  # kinds of messages that were answered and take noise: each has one stream of it
+        self.events: list[Event] = []  # of all answers
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -85,6 +88,7 @@ class Silo(Party):
 
     def _prepare(self, ask: Prepare) -> Message:
         """Fit encoders, with noise if ``dp`` asks for it, and make attributes."""
+        self._once(ask)
         if not self.table.columns:
             raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
         if len(self.table) < LEAST_ROWS:
@@ -96,6 +100,7 @@ class Silo(Party):
                 fit_encoder(column, self.schema[column.name], config.encoders, rng) for column in self.table.columns
             )
             self._encode()
+            self._tell(ask, [])
             return Prepared(len(self.table), len(self.encoders))
         part = config.dp.encoders / ask.silos
         self.encoders, rows, events = fit_private(
@@ -103,6 +108,7 @@ class Silo(Party):
             streams.noise(), target=config.dp.delta,
         )  # fmt: skip
         self._encode()
+        self._tell(ask, events)
         return NoisedPrepared(max(1, rows), len(self.encoders), tuple(events))
 
     def _encode(self) -> None:
@@ -115,6 +121,7 @@ class Silo(Party):
 
     def _group(self, ask: Group) -> Message:
         """Group attributes by noised mutual information; make a latent attribute from each group's noised table."""
+        self._once(ask)
         config, events = self.config, list[Event]()
         sizes = latents.sizes_of(self.encoders, config.bins)
         rng, draw = self.streams.child("groups").noise(), self.streams.child("classes").torch()
@@ -123,11 +130,13 @@ class Silo(Party):
             counted = self._table([a, b], sizes)
             noised = self._noised(counted, ask.epsilon_pairs, "tables of two attributes", rng, events)
             information[a][b] = information[b][a] = latents.mutual_information(latents.proper(noised))
-        self.latents, what = [], "tables of groups of attributes"
+        found, what = list[latents.Latent](), "tables of groups of attributes"
         for group in latents.grouped(information, sizes, config.most, config.cells):
             noised = self._noised(self._table(group, sizes), ask.epsilon_groups, what, rng, events)
-            self.latents.append(latents.latent(group, noised, config.states, config.fits, draw))
+            found.append(latents.latent(group, noised, config.states, config.fits, draw))
         self._check([ask.epsilon_pairs if len(sizes) > 1 else 0.0, ask.epsilon_groups], events)
+        self.latents = found
+        self._tell(ask, events)
         states, one = tuple(one.states for one in self.latents), self.latents[0]
         first_S = torch.zeros(one.states, dtype=torch.float64).index_add_(0, one.state_C, one.share_C)
         return NoisedGrouped(states, first_S, tuple(events)) if config.dp.private else Grouped(states, first_S)
@@ -149,6 +158,7 @@ class Silo(Party):
 
     def _relate(self, ask: Relate) -> Message:
         """Tables of own pairs; and this silo's shares of those with others."""
+        self._once(ask)
         events, rng = list[Event](), self.streams.child("tree").noise()
         states_NL, states = self._states(), [one.states for one in self.latents]
         what, own = f"tables of two latent attributes of {self.seat.name}", []
@@ -157,6 +167,7 @@ class Silo(Party):
             own.append(self._noised(counted, ask.epsilon, what, rng, events))
         shares = tuple(self._share(other, ask.epsilon, rng, events) for other in ask.others)
         self._check([ask.epsilon if own or shares else 0.0], events)
+        self._tell(ask, events)
         if self.config.dp.private:
             return NoisedRelated(tuple(own), shares, tuple(events))
         return Related(tuple(own), shares)
@@ -193,11 +204,25 @@ class Silo(Party):
         return noised
 
     def _check(self, epsilons: Sequence[float], events: Sequence[Event]) -> None:
-        """Refuse a message that costs more than the target by itself: the coordinator says how much noise there is."""
+        """Refuse what costs more than the target with all before: the coordinator says how much noise there is."""
         dp = self.config.dp
-        if dp.private and not (max(epsilons) < math.inf and spent(events, dp.delta).epsilon <= dp.epsilon):
-            rule = "A silo tells no tables that cost more than its target"
+        if dp.private and not (max(epsilons) < math.inf and self._cost(events) <= dp.epsilon * (1 + ROUNDING)):
+            rule = "A silo tells no tables that cost more than its target, with all that it has told"
             raise ProtocolError(rule, tuple(epsilons), f"It is epsilon {dp.epsilon:g} at delta {dp.delta:g}.")
+
+    def _cost(self, events: Sequence[Event]) -> float:
+        """Epsilon of all that was told, and of ``events``."""
+        told = [*self.events, *events]
+        return spent(told, max(0.0, self.config.dp.delta - spent(told, 0.0).own_delta)).epsilon
+
+    def _once(self, ask: Message) -> None:
+        """Refuse to answer twice: the same noise on other tables, or of another size, could be taken away."""
+        if (name := type(ask).__name__) in self.told:
+            raise ProtocolError("A silo answers each message that takes noise once", name, "Start a new run.")
+
+    def _tell(self, ask: Message, events: Sequence[Event]) -> None:
+        self.told.append(type(ask).__name__)
+        self.events.extend(events)
 
     def _states(self) -> Tensor:
         """States (N, L) of the rows."""
@@ -257,7 +282,7 @@ class Silo(Party):
         return {**self.trained(), "hidden": None if self.hidden is None else to_state(self.hidden)}
 
     def trained(self) -> dict[str, Any]:
-        """What drawing needs."""
+        """What drawing needs, and what was told, which is not told again."""
         return {
             "prepared": None if self.prepared is None else to_state(self.prepared),
             "encoders": [to_state(encoder) for encoder in self.encoders],
@@ -265,10 +290,14 @@ class Silo(Party):
                 {"members": list(one.members), "sizes": list(one.sizes), "shares": one.share_C, "states": one.state_C}
                 for one in self.latents
             ],
+            "told": list(self.told),
+            "events": [to_state(event) for event in self.events],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` or `trained` returned."""
+        self.told = list(state.get("told", []))
+        self.events = [from_state(Event, event) for event in state.get("events", [])]
         if state["prepared"] is None:
             return
         self.prepared = from_state(Prepare, state["prepared"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from silosynth.algorithms.silofuse.coder import Coder
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.flow import flow_loss, times
 from silosynth.models.latent import LatentGenerator
 from silosynth.models.training import Learner
@@ -36,7 +36,7 @@ def train_coder(
     """One of ``parts`` equal parts of an autoencoder's steps; ``streams`` draw what is sampled, and the noise."""
     if coder.network.layout.empty:
         return
-    rng, draw, config, network = streams.noise(), streams.torch(coder.device), coder.config, coder.network
+    rng, config, network = streams.noise(), coder.config, coder.network
 
     def loss(parameters: dict[str, Tensor], levels: Tensor, scores: Tensor, noise: Tensor) -> Tensor:
         rows = levels[None], scores[None], noise[None], config.sigma, config.weight
@@ -45,7 +45,7 @@ def train_coder(
     network.train()
     while coder.learner.step < config.steps * (part + 1) // parts:
         rows = poisson_mask(len(coder.levels), steps.rate, rng)
-        noise = torch.randn(int(rows.sum()), coder.latents, generator=draw, device=coder.device)
+        noise = normals(rng, int(rows.sum()), coder.latents, device=coder.device)
         batch = coder.levels[rows], coder.scores[rows], noise
         descend(coder.learner, loss, batch, steps.noise, expected, clip, rng)
     if part == parts - 1:
@@ -57,7 +57,7 @@ def train_latent(
     generator: LatentGenerator, x_NL: Tensor, goal: int, steps: Event, expected: float, clip: float, streams: Streams
 ) -> None:
     """Steps of the model of latents up to ``goal``. Every row draws its own time: others' must not depend on it."""
-    rng, draw, config = streams.noise(), streams.torch(generator.device), generator.config
+    rng, config = streams.noise(), generator.config
     path = generator.gaussian
 
     def loss(parameters: dict[str, Tensor], x: Tensor, noise: Tensor, at: Tensor) -> Tensor:
@@ -70,12 +70,12 @@ def train_latent(
 
     while generator.learner.step < goal:
         x = x_NL[poisson_mask(len(x_NL), steps.rate, rng)]
-        noise = torch.randn(x.shape, generator=draw, device=x.device)
+        noise = normals(rng, *x.shape, device=x.device)
         if config.path == "flow":
-            rank = torch.rand(len(x), generator=draw, device=x.device)
+            rank = uniforms(rng, len(x), device=x.device)
             at = times(rank, config.time_mean, config.time_sd, config.left)
         else:
-            at = torch.randint(path.steps, (len(x),), generator=draw, device=x.device)
+            at = integers(rng, path.steps, len(x), x.device)
         descend(generator.learner, loss, (x, noise, at), steps.noise, expected, clip, rng)
 
 

@@ -22,7 +22,7 @@ from silosynth.algorithms.vflgan.draws import Draws
 from silosynth.algorithms.vflgan.messages import GANConfig
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.coded import Coded, chunks, joined, trainee
 from silosynth.models.gan import Trainee, frozen
 from silosynth.models.layers import build
@@ -100,7 +100,8 @@ class Local:
 
     def criticise(self) -> tuple[Tensor, Tensor]:
         """Features of made rows (B, W) and of real ones (R, W) (Algorithm 1, lines 3 to 5)."""
-        step, draw = self.critic_steps, self.streams.child("critic", self.critic_steps).torch(self.device)
+        step, stream = self.critic_steps, self.streams.child("critic", self.critic_steps)
+        draw = stream.torch(self.device) if self.budget is None else stream.noise()  # what real rows draw is secret
         if self.budget is not None and step >= self.budget.steps:
             raise ProtocolError(
                 "A silo takes no more critic steps than it has charged for", step + 1, "Train no longer."
@@ -113,8 +114,8 @@ class Local:
             self.fake = self._make(self.draws.noise(self.made, self.config.noise, f"critic {step}"), made)
         beside = self.fake
         if self.budget is not None:  # which made row is drawn for a real one must not depend on others
-            beside = self.fake[torch.randint(self.made, (len(self.real),), generator=draw, device=self.device)]
-        mix = torch.rand(len(self.real), 1, generator=draw, device=self.device)
+            beside = self.fake[integers(draw, self.made, len(self.real), self.device)]
+        mix = uniforms(draw, len(self.real), 1, device=self.device)
         self.between = beside[: len(self.real)] + mix * (self.real - beside[: len(self.real)])
         critic = self.critic.network
         if self.budget is None:

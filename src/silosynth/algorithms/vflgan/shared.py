@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from silosynth.algorithms.vflgan.local import Budget
 from silosynth.algorithms.vflgan.messages import VFLGANConfig
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Draw, Streams, integers, uniforms
 from silosynth.models.coded import trainee
 from silosynth.models.gan import make_critic
 from silosynth.models.vflgan import SharedLoss
@@ -40,7 +40,8 @@ class Shared:
     def descend(self, step: int, fake_BW: Tensor, real_RW: Tensor) -> tuple[Tensor, Tensor]:
         """Update D_s (equations (13) and (16)); λ1 times its slopes before that, down on made and up on real rows."""
         fake_BW, real_RW = fake_BW.to(self.device), real_RW.to(self.device)
-        critic, draw = self.critic.network, self.streams.child("critic", step).torch(self.device)
+        critic, stream = self.critic.network, self.streams.child("critic", step)
+        draw = stream.torch(self.device) if self.budget is None else stream.noise()  # what real rows draw is secret
         with torch.no_grad():
             slopes = critic.slope(fake_BW, ()), -critic.slope(real_RW, ())
         between = self._between(fake_BW, real_RW, draw)
@@ -74,12 +75,12 @@ class Shared:
         clip = block_clips(self.config.dp.clip, self.budget.blocks)[-1]
         return clipped_gradients(loss, dict(self.real_loss.named_parameters()), clip, real_RW, between_RW)
 
-    def _between(self, fake_BW: Tensor, real_RW: Tensor, draw: torch.Generator) -> Tensor:
+    def _between(self, fake_BW: Tensor, real_RW: Tensor, draw: Draw) -> Tensor:
         """Points between real rows and made ones: each with its own, or, with privacy, with one drawn for it."""
         beside = fake_BW[: len(real_RW)]
         if self.budget is not None:
-            beside = fake_BW[torch.randint(len(fake_BW), (len(real_RW),), generator=draw, device=self.device)]
-        mix = torch.rand(len(real_RW), 1, generator=draw, device=self.device)
+            beside = fake_BW[integers(draw, len(fake_BW), len(real_RW), self.device)]
+        mix = uniforms(draw, len(real_RW), 1, device=self.device)
         return beside + mix * (real_RW - beside)
 
     def _add_private(self, real_RW: Tensor, between_RW: Tensor, budget: Budget, rng: np.random.Generator) -> None:

@@ -102,7 +102,7 @@ class Silo(Party):
             case Charge():
                 return self._charge(ask)
             case Judge():
-                return Judged(self._trainer().local.distance())
+                return self._judge()
             case Keep():
                 self._trainer().local.keep()
                 return Done()
@@ -257,6 +257,12 @@ class Silo(Party):
             return SyntheticColumns(table)
         self.kept.append(table)
         return Done()
+
+    def _judge(self) -> Judged:
+        """How far made rows are from real ones: exact, and charged to nothing."""
+        if self.config.dp.private:
+            raise ProtocolError("Under differential privacy a silo tells no distance of its rows", "Judge")
+        return Judged(self._trainer().local.distance())
 
     # State.
 

@@ -23,8 +23,9 @@ Readings, and deviations, each an option:
 * P_r, the ratio of features, decides who contributes conditions and how widths are split. What a silo without a
   categorical column contributes are rows drawn uniformly, under no condition: a conditional vector of zeros.
 * Contributors of a round are drawn by P_r, and spread evenly: systematic sampling.
-* ``bottom_critics`` = "orthonormal" (ours): silos keep the matrices of their bottom critics at orthonormal rows. With
-  one layer (b = 0), slopes in rows are then as long as slopes in features, and the penalty is one on rows.
+* ``bottom_critics`` = "orthonormal" (ours): silos keep the matrices of their bottom critics at orthonormal rows or
+  columns. Slopes in rows are then no longer than slopes in features, and with one layer (b = 0) that is no wider than
+  encoded rows as long as these: the penalty is one on rows.
 * ``statistics`` = "contributor" (ours): batches of one contributor have conditions alike, and running statistics of
   batch normalisation of their own. docs/decisions/0013.
 * An epoch is rows // batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.

@@ -5,6 +5,7 @@ Shapes: N rows, B rows of a batch, R rows that are pushed.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,7 @@ class Numbers:
         self.secret, self.config, self.rows = secret, config, rows
         self._order_of, self._order = "", torch.arange(0)
 
-    def hide(self, step: int, row_B: Tensor, draw: torch.Generator) -> tuple[Tensor, bytes | None]:
+    def hide(self, step: int, row_B: Tensor, rng: np.random.Generator) -> tuple[Tensor, bytes | None]:
         """Where the coordinator finds these rows among what the others push, and the list for the others, if any."""
         if self.config.index_privacy == "full":
             number_of = torch.empty(self.rows, dtype=torch.int64)
@@ -35,7 +36,7 @@ class Numbers:
         if self.config.index_privacy == "none":
             place, listed = torch.arange(len(row_B)), row_B
         else:
-            place, listed = _among_decoys(row_B, self.config.decoys * len(row_B), self.rows, draw)
+            place, listed = _among_decoys(row_B, self.config.decoys * len(row_B), self.rows, rng)
         return place, self.secret.seal(_list_of(step), listed.int().numpy().tobytes())
 
     def order(self, step: int) -> Tensor:
@@ -61,7 +62,7 @@ class Numbers:
         return rows
 
 
-def _among_decoys(row_B: Tensor, many: int, rows: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def _among_decoys(row_B: Tensor, many: int, rows: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Where each row (B,) stands in a list, and the list: no row twice, and ``many`` in all, or all that there are.
 
     A list in which the batch's rows were repeated as conditions repeat them would tell them from decoys.
@@ -70,8 +71,8 @@ def _among_decoys(row_B: Tensor, many: int, rows: int, draw: torch.Generator) ->
     spare = torch.ones(rows, dtype=torch.bool)
     spare[distinct] = False
     others = spare.nonzero().squeeze(1)
-    decoys = others[torch.randperm(len(others), generator=draw)[: max(0, many - len(distinct))]]
-    place = torch.randperm(len(distinct) + len(decoys), generator=draw)
+    decoys = others[torch.from_numpy(rng.permutation(len(others)))[: max(0, many - len(distinct))]]
+    place = torch.from_numpy(rng.permutation(len(distinct) + len(decoys)))
     listed = torch.empty_like(place)
     listed[place] = torch.cat([distinct, decoys])
     return place[which_B], listed

@@ -36,7 +36,7 @@ from silosynth.core.conversation import Conversation, Exchange
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.roster import Roster
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.gan import CriticPart, Trainee, orthonormalise
 from silosynth.privacy.accounting import noise_multiplier
 from silosynth.privacy.agreement import agree
@@ -128,8 +128,8 @@ def critic_step(
     replies = yield roster.each(asks)
     told = [reply for reply in replies.values() if isinstance(reply, Features)]
     fake_BW, real_RW = torch.cat([one.fake_BW for one in told], dim=1), torch.cat([one.real_RW for one in told], dim=1)
-    pairs_R = torch.randint(config.batch, (len(real_RW),), generator=draw, device=tops.device)
-    mix_R = torch.rand(len(real_RW), generator=draw, device=tops.device)
+    pairs_R = integers(streams.child("pairs", step).noise(), config.batch, len(real_RW), tops.device)
+    mix_R = uniforms(streams.child("between", step).noise(), len(real_RW), device=tops.device)
     fake_RW, real_RW = fake_BW.to(tops.device)[pairs_R], real_RW.to(tops.device)
     critic = tops.critic
     slopes = [sign * _slopes(critic, x) for sign, x in ((1.0, fake_RW), (-1.0, real_RW))]

@@ -180,17 +180,20 @@ class Silo(Party):
     # Conditions, and the rows that fulfil them.
 
     def _draw_conditions(self, ask: DrawConditions) -> Drawn:
-        """Lines 4 and 18."""
+        """Lines 4 and 18. Rows are drawn from 128 bits: the coordinator sees the conditions, and must not find them.
+
+        PyTorch starts from 32 bits of a seed, and whoever sees what it drew can search for them.
+        """
         self.batches = {}
         positions, picks, sealed = [], [], []
         for step in (*ask.critic, *ask.generator):
-            draw = self.streams.child("conditions", step).torch()
-            position_B = self.conditions.draw(self.config.batch, draw)
-            row_B = self.conditions.matching(position_B, draw)
+            position_B = self.conditions.draw(self.config.batch, self.streams.child("conditions", step).torch())
+            rng = self.streams.child("rows", step).noise()
+            row_B = self.conditions.rows_at(position_B, torch.from_numpy(rng.random(len(position_B))))
             self.batches[step] = position_B, row_B
             positions.append(position_B)
             if step in ask.critic:
-                pick_B, listed = self.numbers.hide(step, row_B, draw)
+                pick_B, listed = self.numbers.hide(step, row_B, rng)
                 picks.append(pick_B)
                 sealed += [] if listed is None else [listed]
         picks_TB = torch.stack(picks) if picks else torch.zeros(0, self.config.batch)
