@@ -13,6 +13,7 @@ from scipy import stats
 
 from silosynth.audit import canaries, epsilon
 from silosynth.audit.canaries import Claim
+from silosynth.audit.generators import Catalogued
 from silosynth.audit.membership import Trainings
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
@@ -109,6 +110,34 @@ def test_canaries_never_show_more_than_is_accounted_and_with_little_noise_much(b
     assert found.claimed == pytest.approx(budget, rel=1e-4)
     assert least <= found.score.value <= fit.claim.epsilon and not found.refuted
     assert found.score.low == found.score.value and found.score.high is None
+
+
+NUMBERS = {name: {"kind": "continuous", "low": 0.0, "high": 1.0} for name in "xy"}
+GAN = {"batch": 16, "noise": 4, "epochs": 1, "least_rounds": 5}
+TINY = {
+    "dplt": ("balanced", {}),
+    "vflgan": ("private", GAN | {"critic_steps": 10, "generator": [16], "critic": [16], "shared": [8]}),
+    "vtgan": ("fast", GAN | {"width": 16, "generator_width": 16}),
+    "silofuse": ("fast", {"coder.steps": 20, "coder.hidden": [8], "latent.width": 8, "latent.steps": 20,
+                          "latent.checks": 4, "latent.sample_steps": 3, "least_rows": 20}),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "target", "trainings", "least"),
+    [("dplt", 300.0, 60, 1.0), ("dplt", 1.0, 60, 0.0), ("vflgan", 1.0, 20, 0.0), ("vtgan", 1.0, 20, 0.0),
+     ("silofuse", 1.0, 20, 0.0)],
+)  # fmt: skip
+def test_canaries_in_generators_of_the_catalogue_show_no_more_than_is_accounted(
+    name: str, target: float, trainings: int, least: float
+) -> None:
+    """With few trainings a bound says little: the first case shows that there are enough to see something."""
+    preset, options = TINY[name]
+    private = {"dp": {"epsilon": target, "delta": 1e-3}}
+    fit = Catalogued(name, preset, options | private, {"one": ["x"], "two": ["y"]}, NUMBERS, 1000)
+    found = canaries.many(records(60), fit, Trainings(trainings, seed=3), Claim(target, 1e-3))
+    assert least <= found.score.value <= target and not found.refuted
 
 
 def test_one_run_shows_copies_and_more_than_is_accounted_no_oftener_than_its_level() -> None:
