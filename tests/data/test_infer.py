@@ -133,6 +133,7 @@ def test_dates_written_as_text(texts: list[str], kind: str) -> None:
 @pytest.mark.parametrize(
     ("values", "decimals"),
     [
+        ([0.0, 5e-324], None),
         ([0.1, 0.25, 3.0], 2),
         ([1.0, 2.0, 0.1 + 0.2], 1),
         ([100, 200, 300, 1100, 1200], -2),

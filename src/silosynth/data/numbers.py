@@ -64,7 +64,8 @@ def _on_grid(values: np.ndarray, d: int, single: bool) -> bool:
     rounded = np.round(values, d)
     if single:
         return bool((rounded.astype(np.float32) == values.astype(np.float32)).all())
-    return bool((np.abs(rounded - values) <= 4 * np.spacing(np.abs(values))).all())
+    near = np.abs(rounded - values) <= 4 * np.spacing(np.abs(values))
+    return bool((near & ((rounded != 0) | (values == 0))).all())  # the least numbers there are lie beside 0, not on it
 
 
 def _listed(values: np.ndarray) -> str:
