@@ -2,7 +2,8 @@
 
     python benchmarks/vtgan_speed.py                  # Adult, two silos, D^2_0 G^0_2, batch 500
 
-"in one piece" trains the same parts (tops, bottoms, filter) in one graph over pooled rows, without messages. "split" is
+"in one piece" trains the same parts (tops, bottoms, filter) in one graph over pooled rows, without messages, and
+keeps the same matrices orthonormal. "split" is
 the real conversation over the in-process runtime, with ledger. All take turns round by round, in one run; read ratios.
 The last rows compare an epoch of `ctgan` with a plain loop as one would write it by hand: one softmax per column, and
 the gradient penalty by a second backward pass.
@@ -32,7 +33,7 @@ from silosynth.data.partition import in_order
 from silosynth.models.coded import Coded
 from silosynth.models.conditions import Conditions
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
-from silosynth.models.gan import Trainee, frozen
+from silosynth.models.gan import Trainee, frozen, orthonormalise
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.inprocess import InProcess
@@ -125,6 +126,9 @@ class OnePiece:
         self.critic.clear()
         self.tops.critic_loss(self._features(made), torch.cat(reals, dim=1), cv_BP, self.draw).backward()
         self.critic.step()
+        if self.config.bottom_critics == "orthonormal":
+            for first in (*(part.critic.network for part in self.bottoms), self.tops.filter):
+                orthonormalise(first)
 
     def _generator_step(self) -> None:
         chosen, position_B, _, cv_BP = self._conditions()
