@@ -3,10 +3,9 @@
     python benchmarks/vtgan_speed.py                  # Adult, two silos, D^2_0 G^0_2, batch 500
 
 "in one piece" trains the same parts (tops, bottoms, filter) in one graph over pooled rows, without messages, and
-keeps the same matrices orthonormal. "split" is
-the real conversation over the in-process runtime, with ledger. All take turns round by round, in one run; read ratios.
-The last rows compare an epoch of `ctgan` with a plain loop as one would write it by hand: one softmax per column, and
-the gradient penalty by a second backward pass.
+keeps the same matrices orthonormal. "split" is the real conversation over the in-process runtime, with ledger. All take
+turns round by round, in one run; read ratios. The last rows compare an epoch of `ctgan` with a plain loop as one would
+write it by hand: one softmax per column, and the gradient penalty by a second backward pass.
 """
 
 from __future__ import annotations
