@@ -94,7 +94,9 @@ def check_federation(value: Any, make: str = "simulate(frame, silos={…})") -> 
         ConfigError: it is something else.
     """
     if not isinstance(value, Federation):
-        raise ConfigError("This takes a federation: a table, and who holds what of it", type(value), f"Pass {make}.")
+        raise ConfigError(
+            "This takes a federation: a table, and who holds what of it", type(value).__name__, f"Pass {make}."
+        )
 
 
 def simulate(
