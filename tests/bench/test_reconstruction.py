@@ -27,7 +27,8 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Message
 
 ROWS, BATCH, ROUNDS = 200, 40, 40
-TINY = {"width": 24, "generator_width": 12, "noise": 4, "batch": BATCH, "epochs": ROUNDS * BATCH // ROWS}
+ADAM = {"rate": 2e-4, "betas": (0.5, 0.9)}  # the paper's, so that settings differ in privacy alone
+TINY = {"width": 24, "generator_width": 12, "noise": 4, "batch": BATCH, "epochs": ROUNDS * BATCH // ROWS} | ADAM
 SILOS = {"bank": ["job", "home", "income"], "clinic": ["sex", "health", "visits"]}
 SHUFFLED = ["paper", "full, step"]
 LISTS = {"decoys 4": 4, "decoys 16": 16}
@@ -109,7 +110,7 @@ def test_features_give_levels_and_rows_away(setting):
     """Keeps the warning in the algorithm's documentation honest."""
     cells, rows = (found(setting)[name] for name in ("features, cells", "features, rows"))
     assert cells.value > cells.chance + 0.2 and cells.low > cells.chance and not cells.at_chance
-    assert rows.low > 0.4 and rows.chance < 0.1
+    assert rows.low > 0.5 and rows.chance < 0.1
 
 
 @pytest.mark.parametrize("setting", ["none", "paper"])

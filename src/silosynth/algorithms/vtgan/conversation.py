@@ -24,8 +24,8 @@ Readings, and deviations, each an option:
   categorical column contributes are rows drawn uniformly, under no condition: a conditional vector of zeros.
 * Contributors of a round are drawn by P_r, and spread evenly: systematic sampling.
 * ``bottom_critics`` = "orthonormal" (ours): silos keep the matrices of their bottom critics at orthonormal rows or
-  columns. Slopes in rows are then no longer than slopes in features, and with one layer (b = 0) that is no wider than
-  encoded rows as long as these: the penalty is one on rows.
+  columns, so that no slope in rows is longer than the one in features that it comes from. Where b = 0 and features are
+  no wider than encoded rows, they are equally long, and the penalty is one on rows.
 * ``statistics`` = "contributor" (ours): batches of one contributor have conditions alike, and running statistics of
   batch normalisation of their own. docs/decisions/0013.
 * An epoch is rows // batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.

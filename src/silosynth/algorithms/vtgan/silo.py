@@ -180,9 +180,9 @@ class Silo(Party):
     # Conditions, and the rows that fulfil them.
 
     def _draw_conditions(self, ask: DrawConditions) -> Drawn:
-        """Lines 4 and 18. Rows are drawn from 128 bits: the coordinator sees the conditions, and must not find them.
+        """Lines 4 and 18. Conditions are PyTorch's: who sees them can search for the 32 bits that it starts from.
 
-        PyTorch starts from 32 bits of a seed, and whoever sees what it drew can search for them.
+        The coordinator does see them. Rows, which it must not find so, come from a stream of their own, of 128 bits.
         """
         self.batches = {}
         positions, picks, sealed = [], [], []
