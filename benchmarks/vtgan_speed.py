@@ -98,7 +98,7 @@ class OnePiece:
 
     def _conditions(self) -> tuple[int, Tensor, Tensor, Tensor]:
         sizes = self.split.sizes
-        chosen = int(sizes.contributors(1, self.draw))
+        chosen = int(sizes.contributors(1, True, self.draw))
         position_B = self.conditions[chosen].draw(self.config.batch, self.draw)
         rows = self.conditions[chosen].matching(position_B, self.draw)
         return chosen, position_B, rows, self.tops.conditional(sizes.among_all(chosen, position_B))

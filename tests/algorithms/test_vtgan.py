@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from tests.oracles import vtgan_one_piece as whole
 
@@ -206,11 +207,9 @@ def check(weights: dict[str, torch.Tensor], module: torch.nn.Module) -> None:
         torch.testing.assert_close(weight.grad.double(), expected, rtol=2e-4, atol=2e-6, msg=lambda m: f"{name}: {m}")  # noqa: B023
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
-@pytest.mark.parametrize(("critic", "generator"), PARTITIONS)
-def test_a_critic_step_is_that_of_the_network_in_one_piece(critic, generator, privacy):
-    play = Play(critic_blocks=list(critic), generator_blocks=list(generator), **PRIVACY[privacy])
-    batch, _ = play.batches(0, ["b", "a"])
+def compare_critic_step(play: Play, step: int, chosen: list[str]) -> list[str]:
+    """A critic step against the one piece; which silos' bottom critics it updates."""
+    batch, *_ = play.batches(step, chosen)
     one = Whole(play)
     loss = one.critic_loss(batch, stream())
     loss.backward()
@@ -220,32 +219,60 @@ def test_a_critic_step_is_that_of_the_network_in_one_piece(critic, generator, pr
     play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close(seen[0].double(), loss, rtol=1e-5, atol=1e-6)
     check(one.top_d, play.tops.of_critic.network)
-    for name, silo in play.silos.items():
-        if name == "b" or play.config.bottom_gradients == "all":
-            check(one.d[name], silo.bottoms.critic.network)
-        else:
-            assert all(weight.grad is None for weight in silo.bottoms.critic.network.parameters())
-        assert all(weight.grad is None for weight in silo.bottoms.generator.network.parameters())
-    assert all(weight.grad is None for weight in play.tops.of_generator.network.parameters())
+    updated = [n for n in play.silos if n == batch.contributor or play.config.bottom_gradients == "all"]
+    for name in updated:
+        check(one.d[name], play.silos[name].bottoms.critic.network)
+    return updated
 
 
-@pytest.mark.parametrize(("critic", "generator"), PARTITIONS)
-def test_a_generator_step_is_that_of_the_network_in_one_piece(critic, generator):
-    play = Play(critic_blocks=list(critic), generator_blocks=list(generator))
-    (batch,) = play.batches(0, ["a"])
+def compare_generator_step(play: Play, step: int, contributor: str) -> None:
+    """A generator step against the one piece."""
+    (batch,) = play.batches(step, [contributor])
     one = Whole(play)
     loss = one.generator_loss(batch, stream())
     loss.backward()
     judged, named = [], []
-    judge, name_levels = play.tops.generator_loss, play.silos["a"].bottoms.condition_loss
+    bottoms = play.silos[contributor].bottoms
+    judge, name_levels = play.tops.generator_loss, bottoms.condition_loss
     play.tops.generator_loss = lambda *x: judged.append(judge(*x)) or judged[-1]
-    play.silos["a"].bottoms.condition_loss = lambda *x: named.append(name_levels(*x)) or named[-1]
+    bottoms.condition_loss = lambda *x: named.append(name_levels(*x)) or named[-1]
     play.drive(conversation._generator_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close((judged[0] + named[0]).double(), loss, rtol=1e-5, atol=1e-6)
     check(one.top_g, play.tops.of_generator.network)
     for name, silo in play.silos.items():
         check(one.g[name], silo.bottoms.generator.network)
-        assert all(weight.grad is None for weight in silo.bottoms.critic.network.parameters())
+
+
+def untouched(*networks: torch.nn.Module) -> bool:
+    return all(weight.grad is None for network in networks for weight in network.parameters())
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize(("critic", "generator"), PARTITIONS)
+def test_a_critic_step_is_that_of_the_network_in_one_piece(critic, generator, privacy):
+    play = Play(critic_blocks=list(critic), generator_blocks=list(generator), **PRIVACY[privacy])
+    updated = compare_critic_step(play, 0, ["b", "a"])
+    bottoms = {name: silo.bottoms for name, silo in play.silos.items()}
+    assert untouched(*(part.critic.network for name, part in bottoms.items() if name not in updated))
+    assert untouched(play.tops.of_generator.network, *(part.generator.network for part in bottoms.values()))
+
+
+@pytest.mark.parametrize(("critic", "generator"), PARTITIONS)
+def test_a_generator_step_is_that_of_the_network_in_one_piece(critic, generator):
+    play = Play(critic_blocks=list(critic), generator_blocks=list(generator))
+    compare_generator_step(play, 0, "a")
+    assert untouched(*(silo.bottoms.critic.network for silo in play.silos.values()))
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("partition", [((2, 0), (0, 2)), ((1, 1), (1, 1))])
+def test_steps_later_in_the_training_of_three_silos_are_those_of_one_piece(partition, privacy):
+    silos = {"a": ["city", "income"], "b": ["debt", "sex"], "c": ["visits"]}
+    critic, generator = map(list, partition)
+    play = Play(silos, critic_blocks=critic, generator_blocks=generator, **PRIVACY[privacy])
+    a_round(play)
+    compare_critic_step(play, 6, ["b", "c"])
+    compare_generator_step(play, 11, "a")
 
 
 def reals_of(play: Play, rows: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -506,6 +533,7 @@ def test_the_papers_preset_is_the_papers():
     assert (paper.width, paper.generator_width, paper.epochs, paper.critic_steps) == (256, 256, 300, 5)
     assert (paper.least_rounds, paper.betas) == (0, (0.5, 0.9))
     assert (paper.index_privacy, paper.bottom_gradients, paper.shuffle) == ("full", "all", "round")
+    assert paper.contributors == "independent"
     assert (paper.penalty, paper.tau, paper.noise, paper.batch, paper.rate) == (10.0, 0.2, 128, 500, 2e-4)
 
 
@@ -516,12 +544,18 @@ def test_how_rows_are_pushed_does_not_change_what_is_learnt(bottoms):
     assert all(made.equals(tables[0]) for made in tables)
 
 
-def test_contributors_are_drawn_by_the_ratio_of_columns_and_spread_evenly():
+@pytest.mark.parametrize("spread", [True, False])
+def test_contributors_are_drawn_by_the_ratio_of_columns_and_spread_evenly_or_not(spread):
     sizes = conversation.Sizes(70, [2, 3, 7], [3, 2, 1])
-    drawn = torch.stack([sizes.contributors(6, stream(i)) for i in range(3000)])
+    drawn = torch.stack([sizes.contributors(6, spread, stream(i)) for i in range(3000)])
     for i, share in enumerate((2 / 12, 3 / 12, 7 / 12)):
         counts = (drawn == i).sum(dim=1)
-        assert counts.min() >= int(6 * share) and counts.max() <= int(6 * share) + 1
+        if spread:
+            assert counts.min() >= int(6 * share) and counts.max() <= int(6 * share) + 1
+        else:  # binomial
+            expected = scipy.stats.binom(6, share).pmf(np.arange(7)) * len(counts)
+            observed = np.bincount(counts.numpy(), minlength=7)
+            assert scipy.stats.chisquare(observed, expected).pvalue > 1e-4
         at_each = (drawn == i).double().mean(dim=0)
         assert (at_each - share).abs().max() < 5 * (share * (1 - share) / len(drawn)) ** 0.5
 

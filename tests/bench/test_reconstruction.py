@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import binom
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from silosynth.algorithms.vtgan.messages import Criticise, CriticiseListed, Desc
 from silosynth.bench import findings, reconstruction
 from silosynth.bench.common import Sizes
 from silosynth.bench.findings import Finding
+from silosynth.bench.gradients import levels_by_gradients
 from silosynth.bench.inference import attack
 from silosynth.bench.listening import Overheard, overhear
 from silosynth.bench.reconstruction import SETTINGS
@@ -119,6 +122,29 @@ def test_exact_lists_and_gradients_name_the_batch(setting):
     assert found(setting)["lists, rare level"].low > 0.5
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_gradients_give_others_levels_away(setting):
+    """Also where a silo is told nothing of the others' rows: columns of this table do not depend on each other."""
+    levels = found(setting)["gradients, levels"]
+    assert levels.low > levels.chance and not levels.at_chance
+
+
+def test_gradients_that_say_nothing_give_nothing_away():
+    overheard, _ = heard("full, step")
+    rng, noise = np.random.default_rng(1), torch.Generator().manual_seed(1)
+    ears = {name: copy.copy(ear) for name, ear in overheard.ears.items()}
+    for ear in ears.values():
+        ear.gradients = {
+            s: (rows, torch.randn(told.shape, generator=noise)) for s, (rows, told) in ear.gradients.items()
+        }
+    levels = levels_by_gradients(replace(overheard, ears=ears), rng)
+    assert levels.trials > 100 and levels.at_chance
+    empty = {name: copy.copy(ear) for name, ear in ears.items()}
+    for ear in empty.values():
+        ear.gradients = {}
+    assert levels_by_gradients(replace(overheard, ears=empty), rng).value is None
+
+
 def test_nothing_is_said_of_the_contributors_rows_when_all_are_pushed_and_only_it_descends():
     overheard, asked = heard("full, step")
     told = [ask for silo, ask in asked if isinstance(ask, Criticise) and ask.contributor != silo]
@@ -174,7 +200,7 @@ def test_three_silos_are_attacked_too():
     silos = {"a": ["job"], "b": ["home", "income", "sex"], "c": ["health", "visits"]}
     options = TINY | {"epochs": 2}
     rows = list(reconstruction.run(ss.simulate(table(), silos), options, 0, {"none": SETTINGS["none"]}))
-    assert {row["setting"] for row in rows} == {"none"} and len(rows) == 10
+    assert {row["setting"] for row in rows} == {"none"} and len(rows) == 11
     assert next(row["value"] for row in rows if row["attack"] == "lists, batch") == 1.0
 
 
@@ -207,10 +233,10 @@ def test_the_command_shows_and_writes_a_table(one_setting: None, tmp_path: Path)
     result = call(*sizes, "--out", tmp_path / "found.md", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
-    assert [row["attack"] for row in rows[:2]] == ["numbers, cells", "numbers, coverage"] and len(rows) == 10
-    assert (tmp_path / "found.md").read_text().count("| demo | paper |") == 10
+    assert [row["attack"] for row in rows[:2]] == ["numbers, cells", "numbers, coverage"] and len(rows) == 11
+    assert (tmp_path / "found.md").read_text().count("| demo | paper |") == 11
     assert call(*sizes, "--out", tmp_path / "found.json").exit_code == 0
-    assert len(json.loads((tmp_path / "found.json").read_text())["rows"]) == 10
+    assert len(json.loads((tmp_path / "found.json").read_text())["rows"]) == 11
 
 
 def test_wrong_sizes_and_files_are_clean_errors(one_setting: None, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ silo
 lists, rare level   how often a row is asked for tells whether it holds a rare level of the contributor's columns
 lists, batch        that the rows asked for are the batch
 lists, surest       the same of those among them that were asked for most often before
+gradients, levels   a classifier from a silo's own columns and gradients to others' levels (`gradients`; ours)
 ==================  =================================================================================================
 
 Granted to the coordinator: which levels belong to a column, and how often they occur. Sampling tells it the second; the
@@ -33,6 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from silosynth.bench.findings import Bools, Finding, Ints, against_permuted, balanced, nothing, share
+from silosynth.bench.gradients import levels_by_gradients
 from silosynth.bench.linking import columns_together, rows_by_features, rows_by_levels, rows_by_numbers, units_of
 from silosynth.bench.listening import Overheard, levels_of
 from silosynth.evaluation.auc import auc_with_influence, normal_interval
@@ -54,6 +56,7 @@ def attack(heard: Overheard, rng: np.random.Generator) -> list[Finding]:
         rows_by_features(heard, rng),
         rare_levels_by_lists(heard),
         *batches_by_lists(heard),
+        levels_by_gradients(heard, rng),
     ]
 
 

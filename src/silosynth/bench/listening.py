@@ -22,6 +22,7 @@ from silosynth.algorithms.vtgan import conversation as vtgan
 from silosynth.algorithms.vtgan.messages import (
     Criticise,
     CriticiseListed,
+    DescendCritic,
     DescendPicked,
     DrawConditions,
     Drawn,
@@ -139,6 +140,8 @@ class SiloEar:
         count_N: how often it was told of each of its rows.
         lists: the rows that it was told of in critic steps of the last rounds.
         surest: of these, as many as a batch has: those that it had been told of most often before.
+        gradients: in critic steps of the last rounds, of so many rows (B,) of a batch as it was told: these, and the
+            gradients (B, W) in their features.
     """
 
     def __init__(self, silo: Silo, config: VTGANConfig) -> None:
@@ -146,6 +149,7 @@ class SiloEar:
         self.count_N = torch.zeros(len(silo.table), dtype=torch.int64)
         self.lists: dict[int, Tensor] = {}
         self.surest: dict[int, Tensor] = {}
+        self.gradients: dict[int, tuple[Tensor, Tensor]] = {}
 
     def hear(self, ask: Message) -> None:
         """Hear one ask, after it was answered: what was pushed for it is still at hand."""
@@ -155,6 +159,13 @@ class SiloEar:
             self._learn(self.silo.pushed)
         elif isinstance(ask, DescendPicked):
             self._learn(self.silo.pushed[ask.picks_B.long()])
+            self._feel(self.silo.pushed[ask.picks_B.long()], ask.real_BW)
+        elif isinstance(ask, DescendCritic):
+            self._feel(self.silo.pushed, ask.real_BW)
+
+    def _feel(self, row_B: Tensor, gradient_BW: Tensor) -> None:
+        self.gradients[self._step] = row_B.clone(), gradient_BW
+        forget(self.gradients, self._kept)
 
     def _learn(self, row_R: Tensor) -> None:
         """Of a step's rows; what was learnt before of the same step is replaced."""
@@ -163,9 +174,13 @@ class SiloEar:
         most = torch.argsort(self.count_N[row_R], descending=True, stable=True)
         self.lists[self._step], self.surest[self._step] = row_R.clone(), row_R[most[: self._config.batch]]
         self.count_N += torch.bincount(row_R, minlength=len(self.count_N))
-        kept = self._step - KEPT * (self._config.critic_steps + 1)
-        forget(self.lists, kept)
-        forget(self.surest, kept)
+        forget(self.lists, self._kept)
+        forget(self.surest, self._kept)
+
+    @property
+    def _kept(self) -> int:
+        """The first step that is not forgotten yet."""
+        return self._step - KEPT * (self._config.critic_steps + 1)
 
 
 class Truth:

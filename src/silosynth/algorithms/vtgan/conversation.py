@@ -22,7 +22,7 @@ Readings, and deviations, each an option:
   linear layer; G^t ends in a linear layer whose outputs are split among the silos, so that it learns where c = 0 too.
 * P_r, the ratio of features, decides who contributes conditions and how widths are split. What a silo without a
   categorical column contributes are rows drawn uniformly, under no condition: a conditional vector of zeros.
-* Contributors of a round are drawn by P_r, and spread evenly: systematic sampling.
+* ``contributors``: of a round they are drawn by P_r, "independent" of each other, or "spread" evenly (ours).
 * ``bottom_critics`` = "orthonormal" (ours): silos keep the matrices of their bottom critics at orthonormal rows or
   columns, so that no slope in rows is longer than the one in features that it comes from. Where b = 0 and features are
   no wider than encoded rows, they are equally long, and the penalty is one on rows.
@@ -114,14 +114,15 @@ class Sizes:
     columns: list[int]
     conditions: list[int]
 
-    def contributors(self, draws: int, generator: torch.Generator) -> Tensor:
+    def contributors(self, draws: int, spread: bool, generator: torch.Generator) -> Tensor:
         """Numbers of the silos (draws,) that contribute conditions, each drawn by P_r, the ratio of columns.
 
-        They are spread evenly (systematic sampling, in random order): no round hears one silo only by chance.
+        ``spread`` evenly (systematic sampling, in random order) no round hears one silo only by chance.
         """
         line = torch.tensor(self.columns).double().cumsum(0)
-        at = (torch.arange(draws) + torch.rand(1, generator=generator, dtype=torch.float64)) / draws * line[-1]
-        chosen = torch.searchsorted(line, at, right=True).clamp(max=len(line) - 1)
+        share = torch.rand(1 if spread else draws, generator=generator, dtype=torch.float64)
+        at = (torch.arange(draws) + share) / draws if spread else share
+        chosen = torch.searchsorted(line, at * line[-1], right=True).clamp(max=len(line) - 1)
         return chosen[torch.randperm(draws, generator=generator)]
 
     def among_all(self, silo: int, position_B: Tensor) -> Tensor:
@@ -207,8 +208,9 @@ def _train_round(
 ) -> Conversation[None]:
     """Lines 3 to 22: ``critic_steps`` critic steps, then one of the generator."""
     draw = streams.child("round", number).torch(tops.device)
-    first = number * (config.critic_steps + 1)
-    chosen = sizes.contributors(config.critic_steps + 1, streams.child("contributors", number).torch())
+    draws, spread = config.critic_steps + 1, config.contributors == "spread"
+    chosen = sizes.contributors(draws, spread, streams.child("contributors", number).torch())
+    first = number * draws
     *critic, last = yield from _draw_conditions(roster, sizes, first, [roster.parties[i] for i in chosen.tolist()])
     for batch in critic:
         yield from _critic_step(roster, config, tops, batch, draw)
@@ -313,7 +315,7 @@ def synthesise(
     if config.dp.private:
         position_G, counts = private.no_condition(rows), [rows, *[0] * (len(roster) - 1)]
     else:
-        position_G, counts = yield from _sample_conditions(roster, sizes, rows, draw, streams)
+        position_G, counts = yield from _sample_conditions(roster, config, sizes, rows, draw, streams)
     noise = streams.child("noise").torch(device)
     made = [tops.sample(part, noise, config.kind(i)) for i, part in enumerate(position_G.split(counts))]
     slices = tops.split(torch.cat(made))
@@ -324,10 +326,10 @@ def synthesise(
 
 
 def _sample_conditions(
-    roster: Roster, sizes: Sizes, rows: int, draw: str, streams: Streams
+    roster: Roster, config: VTGANConfig, sizes: Sizes, rows: int, draw: str, streams: Streams
 ) -> Conversation[tuple[Tensor, list[int]]]:
     """Positions (G,) drawn as often as levels occur, from contributors by P_r, and how many each contributes."""
-    chosen = sizes.contributors(rows, streams.child("contributors").torch())
+    chosen = sizes.contributors(rows, config.contributors == "spread", streams.child("contributors").torch())
     counts = torch.bincount(chosen, minlength=len(roster)).tolist()
     replies = yield Exchange(
         {party: SampleConditions(count, draw) for party, count in zip(roster, counts, strict=True) if count}

@@ -47,6 +47,7 @@ class VTGANConfig(Struct):
     bottom_gradients: Literal["all", "contributor"] = "contributor"
     bottom_critics: Literal["orthonormal", "free"] = "orthonormal"  # how far apart they may set rows
     statistics: Literal["contributor", "all"] = "contributor"  # running ones of batch normalisation: for each, or one
+    contributors: Literal["spread", "independent"] = "spread"  # how those of a round are drawn: see `conversation`
     shuffle: Literal["step", "round", "off"] = "step"  # when row numbers change; for index_privacy = "full"
     encoders: ModeConfig = ModeConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
@@ -87,8 +88,8 @@ class VTGANConfig(Struct):
 
 
 _PAPER = VTGANConfig(
-    index_privacy="full", bottom_gradients="all", bottom_critics="free", statistics="all", shuffle="round",
-    encoders=ModeConfig(pool_rare=False),
+    index_privacy="full", bottom_gradients="all", bottom_critics="free", statistics="all",
+    contributors="independent", shuffle="round", encoders=ModeConfig(pool_rare=False),
 )  # fmt: skip
 _BALANCED = VTGANConfig(epochs=100, least_rounds=2000, rate=1e-3, betas=(0.0, 0.99))
 
