@@ -329,6 +329,22 @@ def a_round(play: Play, number: int = 0) -> None:
     play.drive(conversation._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))
 
 
+@pytest.mark.parametrize("statistics", ["all", "contributor"])
+def test_a_silo_is_told_who_contributes_only_where_its_statistics_depend_on_it(statistics):
+    play = Play({"a": ["city", "income"], "b": ["debt", "sex"], "c": ["visits"]}, statistics=statistics)
+    a_round(play)
+    told = {
+        name: {ask.contributor for ask in sent_to(play, name) if hasattr(ask, "contributor")} for name in play.silos
+    }
+    named = set(play.silos)
+    assert set.union(*told.values()) <= named | {""}
+    for name, heard in told.items():
+        assert ("" in heard) == (statistics == "all") and (heard <= {"", name}) == (statistics == "all")
+    if statistics == "contributor":
+        with pytest.raises(ProtocolError, match="one of the silos"):
+            play.silos["a"].answer(vtgan.Generate(5, torch.zeros(16, play.tops.config.slices[0]), ""))
+
+
 def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
     play = Play(**PRIVACY["full"])
     a_round(play)

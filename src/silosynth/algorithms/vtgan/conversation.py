@@ -48,8 +48,10 @@ Who learns what, besides synthetic columns:
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
   features, which change slowly, and whoever knows their levels learns to read levels off them.
-* other silos: who contributes to a step, and what the top generator makes of the drawn levels; of which rows were
-  picked nothing with "full" and "contributor", a list that holds them with "decoys", and all with "none", or "all".
+* other silos: who contributes to a step (where statistics are "all", only whether they do so themselves), and what the
+  top generator makes of the drawn levels; gradients in features of the rows that they contribute, or with "all" of all
+  rows, and others' levels can be read off these to a part; of which rows were picked nothing with "full" and
+  "contributor", a list that holds them with "decoys", and all with "none", or "all".
 
 Without ``dp`` (`private`), no formal guarantee protects anybody here.
 
@@ -260,11 +262,8 @@ def _critic_step(
     asks: dict[str, Message] = {}
     for party, slice_BF in zip(roster, slices, strict=True):
         listed = None if party == batch.contributor else batch.sealed
-        asks[party] = (
-            Criticise(batch.step, slice_BF, batch.contributor)
-            if listed is None
-            else CriticiseListed(batch.step, slice_BF, batch.contributor, listed)
-        )
+        step = batch.step, slice_BF, config.told(batch.contributor, party)
+        asks[party] = Criticise(*step) if listed is None else CriticiseListed(*step, listed)
     replies = yield roster.each(asks)
     features = dict(zip(roster, _said(replies, Features), strict=True))
     fakes = [features[party].fake_BW for party in roster]
@@ -289,8 +288,9 @@ def _generator_step(
     """Lines 19 to 22. The contributor adds the cross-entropy of the conditions, which it alone can compute."""
     cv_BP = tops.conditional(batch.position_B)
     slice_BF = tops.generate(cv_BP, draw, config.kind(roster.parties.index(batch.contributor)))
-    asks = zip(roster, tops.split(slice_BF.detach()), strict=True)
-    replies = yield roster.each({party: Generate(batch.step, part, batch.contributor) for party, part in asks})
+    slices = zip(roster, tops.split(slice_BF.detach()), strict=True)
+    asks = {party: Generate(batch.step, part, config.told(batch.contributor, party)) for party, part in slices}
+    replies = yield roster.each(asks)
     fakes = [reply.fake_BW for reply in _said(replies, FakeFeatures)]
     fake_BW = tops.gradient_of_generator_loss(torch.cat(fakes, dim=1), cv_BP, draw)
     parts = zip(roster, tops.features(fake_BW), strict=True)

@@ -61,6 +61,10 @@ class VTGANConfig(Struct):
         """Whose running statistics of batch normalisation are used: a contributor's batches have conditions alike."""
         return contributor if self.statistics == "contributor" else 0
 
+    def told(self, contributor: str, party: str) -> str:
+        """Who contributes, as a silo is told: by name where its statistics depend on it; "" is another one."""
+        return contributor if party == contributor or self.statistics == "contributor" else ""
+
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
         positive = ("width", "generator_width", "noise", "epochs", "critic_steps", "rate", "tau", "decoys")
@@ -154,7 +158,7 @@ class Drawn(Message):
 class Criticise(Message):
     """Make rows from this slice (B, F_i), and send features of these and of real rows: the batch's, or all.
 
-    The contributor knows the batch; the others push all their rows.
+    The contributor knows the batch; the others push all their rows. Who it is: see `VTGANConfig.told`.
     """
 
     step: int

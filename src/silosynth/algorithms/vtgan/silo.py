@@ -219,6 +219,8 @@ class Silo(Party):
         return self.config.index_privacy == "none" and self.config.bottom_gradients == "all"
 
     def _kind(self, contributor: str) -> int:
+        if not contributor and self.config.statistics == "all":
+            return 0
         if contributor not in self.silos:
             raise ProtocolError("The contributor is one of the silos", contributor, nearest(contributor, self.silos))
         return self.config.kind(self.silos.index(contributor))
