@@ -34,8 +34,7 @@ class Numbers:
             number_of[self.order(step)] = torch.arange(self.rows)
             return number_of[row_B], None
         if self.config.index_privacy == "none":
-            listed, order = row_B.sort(stable=True)
-            place = order.argsort()
+            place, listed = torch.arange(len(row_B)), row_B
         else:
             place, listed = _among_decoys(row_B, self.config.decoys * len(row_B), self.rows, rng)
         return place, self.secret.seal(_list_of(step), listed.int().numpy().tobytes())

@@ -210,13 +210,7 @@ class Silo(Party):
         order = rows if isinstance(ask, Criticise) and not own else None
         codes = self.levels[rows], self.scores[rows]
         kind = self._kind(ask.contributor)
-        learning = own or self._lists_are_batches
-        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, kind, *codes, order, learning))
-
-    @property
-    def _lists_are_batches(self) -> bool:
-        """Whether all rows that this silo pushes for another will have a gradient, in the order of its list."""
-        return self.config.index_privacy == "none" and self.config.bottom_gradients == "all"
+        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, kind, *codes, order, learning=own))
 
     def _kind(self, contributor: str) -> int:
         if not contributor and self.config.statistics == "all":
@@ -251,7 +245,7 @@ class Silo(Party):
         if not isinstance(self.open, Criticise | CriticiseListed):
             raise ProtocolError("Gradients of the critic follow a step of the critic", type(self.open).__name__)
         real_BW, picks_B = ask.real_BW, None
-        if isinstance(ask, DescendPicked) and not self._lists_are_batches:
+        if isinstance(ask, DescendPicked):
             by_row = self.pushed[ask.picks_B.long()].argsort(stable=True)  # sums must not depend on the secret order
             real_BW, picks_B = real_BW[by_row], ask.picks_B[by_row]
         self.bottoms.descend_critic(ask.fake_BW, real_BW, picks_B)
