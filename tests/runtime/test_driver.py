@@ -385,18 +385,19 @@ def test_silos_of_one_exchange_answer_side_by_side_on_one_thread_each() -> None:
     class Meeting(Mute):
         def answer(self, ask: Message) -> Message:
             together.wait(20)
-            assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1 and torch.is_grad_enabled()
             return Done()
 
     torch.set_num_threads(2)
-    link = InProcess({"bank": Meeting(None), "clinic": Meeting(None)})
-    ask_once(one(Exchange({"bank": Done(), "clinic": Done()})), link=link)
-    assert torch.get_num_threads() == 2
+    with InProcess({"bank": Meeting(None), "clinic": Meeting(None)}) as link, torch.no_grad():
+        link.begin()
+        assert list(link.exchange(1, {"bank": Done(), "clinic": Done()})) == ["bank", "clinic"]
+        assert torch.get_num_threads() == 2 and not torch.is_grad_enabled()
 
 
 def test_threads_are_gone_when_the_link_is() -> None:
-    link = InProcess({"bank": Mute(Done())})
-    ask_once(one(Exchange({"bank": Done()})), link=link)
+    link = InProcess({"bank": Mute(Done()), "clinic": Mute(Done())})
+    ask_once(one(Exchange({"bank": Done(), "clinic": Done()})), link=link)
     assert any(thread.name == "silosynth-bank" for thread in threading.enumerate())
     del link
     gc.collect()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
-
-import torch
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
 from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, StorageError
@@ -18,6 +16,7 @@ from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_passed_ove
 from silosynth.runtime.ledger import Ledger, Position
 from silosynth.runtime.link import Link, Reached
 from silosynth.runtime.riding import Numbered, apart, check_done, together
+from silosynth.runtime.workers import torch_threads
 
 R = TypeVar("R")
 Start = Callable[["State | None"], Conversation[R]]
@@ -63,7 +62,7 @@ def drive(
         link.begin()
         saved = _prepare(link, ledger, store, resume)
         run = _Run(link, ledger, store, watch, seconds, clock, saved)
-        with _torch_threads(threads):
+        with torch_threads(threads):
             result = run.through(start(saved.state if saved else None))
         ledger.close()
         return result
@@ -72,16 +71,6 @@ def drive(
         with contextlib.suppress(StorageError):  # the disk is full, and that is what is being raised
             ledger.close()
         raise
-
-
-@contextlib.contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _prepare(link: Link, ledger: Ledger, store: CheckpointStore | None, resume: bool) -> Saved | None:

@@ -15,11 +15,15 @@ from silosynth.core.messages import Message, wire_name
 from silosynth.runtime.desk import Desk, PartyFailure
 from silosynth.runtime.link import Link, Received, at, encoded, failed, named
 from silosynth.runtime.wire import decode
-from silosynth.runtime.workers import Pending, Worker, dismiss
+from silosynth.runtime.workers import Pending, Worker, dismiss, done_here
 
 
 class InProcess(Link):
-    """Parties as objects in this process; those of one exchange answer side by side, each in a thread of its own.
+    """Parties as objects in this process; those of one exchange answer side by side.
+
+    Each does so in a thread of its own; the last one in the caller's, which would only wait: short answers would spend
+    as long on changing threads, and some systems run threads that wake each other one after the other
+    (docs/decisions/0006).
 
     Args:
         parties: who takes part, by name.
@@ -48,8 +52,10 @@ class InProcess(Link):
             if party not in desks:
                 raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, desks))
         job, blobs = self._job, encoded(step, asks)
+        own = next(reversed(blobs), None)
         pending = {
-            party: self._workers[party].do(desks[party].answer, job, step, blob) for party, blob in blobs.items()
+            party: (done_here if party == own else self._workers[party].do)(desks[party].answer, job, step, blob)
+            for party, blob in blobs.items()
         }
         return {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
 

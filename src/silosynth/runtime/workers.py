@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -18,6 +19,17 @@ from silosynth.runtime.link import PARTY_THREADS
 T = TypeVar("T")
 _BLINK = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
 _PATIENCE = 5.0  # seconds for a computation to notice that it has been stopped
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """So many torch threads in this thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Stopped(BaseException):
@@ -35,14 +47,14 @@ class Pending(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do it."""
+        """Do it. An error is raised where the result is asked for; who interrupts the work does not wait for that."""
         work, self._work = self._work, None
         assert work is not None
         try:
             self._value = work()
-        except BaseException as error:  # raised again where the result is asked for
+        except BaseException as error:
             self._error = error
-            if isinstance(error, Stopped):
+            if not isinstance(error, Exception):
                 raise
         finally:
             self._done.release()
@@ -54,6 +66,14 @@ class Pending(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
+
+
+def done_here(work: Callable[..., T], *args: Any) -> Pending[T]:
+    """Have ``work`` done in this thread, as a worker would."""
+    pending = Pending(lambda: work(*args))
+    with torch_threads(PARTY_THREADS), torch.enable_grad():  # what a fresh thread has, whatever this one is at
+        pending.run()
+    return pending
 
 
 class Worker(threading.Thread):
