@@ -41,8 +41,8 @@ from silosynth.runtime.ledger import Ledger
 CPU = torch.device("cpu")
 SETTINGS = {
     "none": {"index_privacy": "none", "bottom_gradients": "all"},
-    "decoys": {"index_privacy": "decoys", "bottom_gradients": "contributor"},
-    "full": {"index_privacy": "full", "bottom_gradients": "contributor"},
+    "decoys": {"index_privacy": "decoys", "bottom_gradients": "none"},
+    "full": {"index_privacy": "full", "bottom_gradients": "none"},
     "full, as in the paper": {"index_privacy": "full", "bottom_gradients": "all", "shuffle": "round"},
 }
 

@@ -371,7 +371,8 @@ def test_averaged_weights_are_what_is_released(name):
     play.whole()
     for silo, party in play.silos.items():
         parts = party.trained()["training"]["parts"]
-        for part, averaged, now in zip(parts, play.local(silo).averaged, play.local(silo).parts, strict=True):
+        for part, average, now in zip(parts, play.local(silo).averages, play.local(silo).parts, strict=True):
+            averaged = average.weights
             assert all(torch.equal(part["network"][key], averaged[key]) for key in averaged)
             found = torch.cat([part["network"][key].flatten() for key in averaged if "num" not in key])
             last = torch.cat([value.flatten() for key, value in now.network.state_dict().items() if "num" not in key])

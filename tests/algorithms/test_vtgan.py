@@ -40,6 +40,7 @@ PRIVACY = {
     "paper": {"index_privacy": "full", "bottom_gradients": "all", "shuffle": "round"},
     "decoys": {"index_privacy": "decoys", "bottom_gradients": "contributor", "decoys": 3},
     "none": {"index_privacy": "none", "bottom_gradients": "all"},
+    "no gradients": {"index_privacy": "full", "bottom_gradients": "none"},
 }
 
 
@@ -219,7 +220,8 @@ def compare_critic_step(play: Play, step: int, chosen: list[str]) -> list[str]:
     play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close(seen[0].double(), loss, rtol=1e-5, atol=1e-6)
     check(one.top_d, play.tops.of_critic.network)
-    updated = [n for n in play.silos if n == batch.contributor or play.config.bottom_gradients == "all"]
+    told = {"all": set(play.silos), "contributor": {batch.contributor}, "none": set()}
+    updated = [name for name in play.silos if name in told[play.config.bottom_gradients]]
     for name in updated:
         check(one.d[name], play.silos[name].bottoms.critic.network)
     return updated
@@ -402,14 +404,28 @@ def test_a_silo_insists_on_a_fresh_secret_for_row_numbers():
 
 
 def test_a_silo_without_categories_contributes_rows_under_no_condition():
-    play = Play(silos={"a": ["city", "sex"], "b": ["debt", "income", "visits"]})
+    play, before = (
+        Play({"a": ["city", "sex"], "b": ["debt", "income", "visits"]}, bottom_gradients="contributor") for _ in "ab"
+    )
     for number in range(3):
         a_round(play, number)
     drawn = [reply for name, _, reply in play.said if name == "b" and isinstance(reply, vtgan.Drawn)]
     assert drawn and all((reply.positions_TB == -1).all() for reply in drawn)
-    before = Play(silos={"a": ["city", "sex"], "b": ["debt", "income", "visits"]}).silos["b"].bottoms.critic.network
-    after = play.silos["b"].bottoms.critic.network
-    assert not torch.equal(before.linears[0].weight, after.linears[0].weight)
+    before, after = (one.silos["b"].bottoms.critic.network.linears[0].weight for one in (before, play))
+    assert not torch.equal(before, after)
+
+
+def test_bottom_critics_without_gradients_stay_as_they_were_and_ask_for_none():
+    play = Play(bottom_gradients="none")
+    first = {name: silo.bottoms.critic.network.linears[0].weight.clone() for name, silo in play.silos.items()}
+    a_round(play)
+    assert not any(isinstance(ask, vtgan.DescendCritic | vtgan.DescendPicked) for _, ask, _ in play.said)
+    for name, silo in play.silos.items():
+        assert torch.equal(first[name], silo.bottoms.critic.network.linears[0].weight)
+    play.batches(6, ["a", "b"])
+    play.silos["a"].answer(vtgan.Criticise(6, torch.zeros(16, play.tops.config.slices[0]), "a"))
+    with pytest.raises(ProtocolError, match="bottom_gradients = 'none'"):
+        play.silos["a"].answer(vtgan.DescendCritic(torch.zeros(16, 4), torch.zeros(16, 4)))
 
 
 def test_without_any_category_nothing_is_conditioned():

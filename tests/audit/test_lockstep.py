@@ -34,8 +34,8 @@ def networks(run: Any) -> dict[str, torch.Tensor]:
         local = party.training.local
         for part, network in (("critic", local.critic.network), ("generator", local.parts[0].network)):
             found |= {f"{name} {part} {key}": value for key, value in network.state_dict().items()}
-        for averaged in local.averaged:
-            found |= {f"{name} averaged {key}": value for key, value in averaged.items()}
+        for average in local.averages:
+            found |= {f"{name} averaged {key}": value for key, value in average.weights.items()}
     return found
 
 

@@ -201,7 +201,8 @@ class Silo:
         self.critics.unstack()
         self.generators.unstack()
         for m, local in enumerate(self.locals if self.generators.averaged else ()):
-            local.averaged = [{name: value[m].clone() for name, value in (self.generators.averaged or {}).items()}]
+            averaged = {name: value[m] for name, value in (self.generators.averaged or {}).items()}
+            local.averages[0].restore({"averaged": averaged, "steps": local.generator_steps})
 
     def _draw(self, local: Local, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """What `Local.criticise` draws."""

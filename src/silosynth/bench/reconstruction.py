@@ -1,7 +1,7 @@
 """What each party can infer from the messages of a VT-GAN training: its paper's figures 4 and 5, and what these omit.
 
-Six settings of row numbers, lists and renumbering are trained on the same two silos (columns in file order, half
-each), and attacked (`silosynth.bench.inference`) with what each party was sent.
+Seven settings of row numbers, lists, gradients and renumbering are trained on the same two silos (columns in file
+order, half each), and attacked (`silosynth.bench.inference`) with what each party was sent.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SETTINGS: Mapping[str, VTGANConfig] = {
     "paper, shuffling off": replace(_PAPER, shuffle="off"),
     "paper": _PAPER,
     "full, step": _OURS,
+    "full, contributor's gradients": replace(_OURS, bottom_gradients="contributor"),
     "decoys 4": replace(_OURS, index_privacy="decoys", decoys=4),
     "decoys 16": replace(_OURS, index_privacy="decoys", decoys=16),
     "none": replace(_OURS, index_privacy="none"),

@@ -87,7 +87,7 @@ def reconstruction(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Attacks on what VT-GAN's parties are told, in six settings (its paper's figures 4 and 5, and more)."""
+    """Attacks on what VT-GAN's parties are told, in seven settings (its paper's figures 4 and 5, and more)."""
     with session(as_json, quiet, debug) as say:
         from silosynth.bench import reconstruction as attacks
 

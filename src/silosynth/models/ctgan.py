@@ -38,6 +38,7 @@ from silosynth.models.gan import (
     one_hot,
     slope_penalty,
 )
+from silosynth.models.moving_average import MovingAverage
 from silosynth.models.raking import PILOT, Raking, rake
 
 
@@ -54,6 +55,7 @@ class CTGANConfig(Struct):
     noise: int = 128
     rate: float = 2e-4  # Adam's
     betas: tuple[float, float] = (0.5, 0.9)
+    average: float = 0.0  # of the generator's weights, kept at each step of a moving average; 0: none
     decay: float = 1e-6  # weight decay
     penalty: float = 10.0  # weight of the gradient penalty
     tau: float = 0.2  # temperature of the Gumbel-softmax
@@ -65,7 +67,7 @@ class CTGANConfig(Struct):
         Struct.__post_init__(self)
         check_positive(self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "tau", "pac")
         check_range(self, "least_rounds", "decay", "penalty")
-        check_range(self, "betas", "dropout", below=1.0)
+        check_range(self, "betas", "dropout", "average", below=1.0)
         if self.batch < 2 or self.batch % self.pac:
             raise ConfigError("Option 'batch' must be at least 2 and a multiple of 'pac'", (self.batch, self.pac))
 
@@ -117,11 +119,12 @@ class ConditionalGAN:
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows (n, C) and (n, S), under conditions drawn by how frequent they are."""
         self.generator.network.eval()
-        if not self.config.rake or not self.shape.levels:
-            return self._rows(n, streams)
-        if self.raking is None:
-            self.raking = rake(self._rows(PILOT, streams.child("pilot"))[0], self.counts, self.shape)
-        return self.raking.sample(n, self._rows, self.shape, streams.child("raking"))
+        with self.average.applied():
+            if not self.config.rake or not self.shape.levels:
+                return self._rows(n, streams)
+            if self.raking is None:
+                self.raking = rake(self._rows(PILOT, streams.child("pilot"))[0], self.counts, self.shape)
+            return self.raking.sample(n, self._rows, self.shape, streams.child("raking"))
 
     def _rows(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows as the generator makes them."""
@@ -134,9 +137,13 @@ class ConditionalGAN:
 
     def state(self, training: bool) -> dict[str, Any]:
         """Networks, and the counts of levels, which sampling draws by."""
+        if not training:
+            generator = {"network": self.average.weights, "moments": None}
+            return {"generator": generator, "average": None, "critic": None, "counts": self.counts}
         return {
             "generator": self.generator.state(training),
-            "critic": self.critic.state(training) if training else None,
+            "average": self.average.state(),
+            "critic": self.critic.state(training),
             "counts": self.counts,
         }
 
@@ -158,6 +165,7 @@ class ConditionalGAN:
         """Continue from what `state` returned."""
         self.generator.restore(state["generator"])
         if state["critic"] is not None:
+            self.average.restore(state["average"])
             self.critic.restore(state["critic"])
         self.counted(state["counts"])
 
@@ -167,6 +175,7 @@ class ConditionalGAN:
         generator = make_generator(inputs, config.generator, self.shape.size, weights)
         critic = make_critic(judged, config.critic, 1, config.dropout, weights)
         self.generator = trainee(generator.to(self.device), config)
+        self.average = MovingAverage(generator, config.average)
         self.critic = trainee(critic.to(self.device), config)
 
     def made(self, given_B: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -221,6 +230,7 @@ class ConditionalGAN:
         self.generator.clear()
         self.gather(out_BO, made_BW, self.slope(made_BW, given_B, draw), given_B)
         self.generator.step()
+        self.average.take()
 
     def _outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:
         """The generator's outputs (B, K + S) for fresh noise beside the conditional vectors."""

@@ -68,6 +68,8 @@ class GDTSConfig(Struct):
             )
         if not 0 <= self.delta < 0.5:
             raise ConfigError("Option 'delta' is at least 0 and below 1/2", self.delta)
+        if self.ctgan.average:
+            raise ConfigError("Silos average their models, not steps", self.ctgan.average, "Set ctgan.average = 0.")
         if self.numbers == "noised" and math.isinf(self.epsilon):
             raise ConfigError("Noised histograms need a finite epsilon", self.epsilon, "Set epsilon = 1.0.")
         if self.generator == "diffusion" and self.rounds < STAGES:

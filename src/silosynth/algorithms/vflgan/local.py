@@ -26,6 +26,7 @@ from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.coded import Coded, chunks, joined, trainee
 from silosynth.models.gan import Trainee, frozen
 from silosynth.models.layers import build
+from silosynth.models.moving_average import MovingAverage
 from silosynth.models.vflgan import LocalCritic, RealLoss, Rows, fake_loss, frechet_distance
 from silosynth.privacy.dpsgd import block_clips, clipped_gradients, noised
 
@@ -79,8 +80,8 @@ class Local:
         self.real_loss = RealLoss(self.critic.network, config.penalty, config.slopes)
         self.made = max(2, draws.batch)
         self.critic_steps = self.generator_steps = 0
-        self.averaged: list[dict[str, Tensor]] = []  # the parts' weights, averaged over steps
-        self.kept: list[dict[str, Tensor]] = []  # and at their best
+        self.averages = [MovingAverage(part.network, config.average) for part in parts]
+        self.kept: list[dict[str, Tensor]] = []  # the parts' weights at their best
 
     def start(self, noised: Sequence[Tensor]) -> None:
         """Have the generator start at the shares of levels and at normal scores, which depend on nothing.
@@ -216,15 +217,9 @@ class Local:
         return frechet_distance(real, self.coded.shape.vectors(*drawn))
 
     def average(self) -> None:
-        """Take the parts' weights as they are now into their moving average, if one is wanted."""
-        if not self.config.average:
-            return
-        if not self.averaged:
-            self.averaged = _copies(self.weights())
-        share = max(1 - self.config.average, 10 / (10 + self.generator_steps))  # the first weights are soon forgotten
-        for part, averaged in zip(self.parts, self.averaged, strict=True):
-            for name, value in part.network.state_dict().items():
-                averaged[name].lerp_(value, share) if value.is_floating_point() else averaged[name].copy_(value)
+        """Take the parts' weights as they are now into their moving averages, if these are wanted."""
+        for average in self.averages:
+            average.take()
 
     def keep(self) -> None:
         """Keep the weights as they are."""
@@ -232,7 +227,7 @@ class Local:
 
     def weights(self) -> list[dict[str, Tensor]]:
         """Of each part, as training has made them: averaged, where that is wanted."""
-        return self.averaged or [dict(part.network.state_dict()) for part in self.parts]
+        return [average.weights for average in self.averages]
 
     @torch.no_grad()
     def draw(self, z_GZ: Tensor, draw: torch.Generator, weights: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -256,7 +251,7 @@ class Local:
         released = [{"network": weights, "moments": None} for weights in self.kept or self.weights()]
         return {
             "parts": [part.state(training) for part in self.parts] if training else released,
-            "averaged": self.averaged if training else [],
+            "averages": [average.state() for average in self.averages] if training else [],
             "kept": self.kept if training else [],
             "critic": self.critic.state(training) if training else None,
             "steps": [self.critic_steps, self.generator_steps],
@@ -266,7 +261,9 @@ class Local:
         """Continue from what `state` returned."""
         for part, stored in zip(self.parts, state["parts"], strict=True):
             part.restore(stored)
-        self.averaged, self.kept = (_copies(state[name], self.device) for name in ("averaged", "kept"))
+        self.kept = _copies(state["kept"], self.device)
+        for average, stored in zip(self.averages, state["averages"], strict=False):  # none where training is over
+            average.restore(stored)
         self.critic_steps, self.generator_steps = state["steps"]
         if state["critic"] is not None:
             self.critic.restore(state["critic"])

@@ -15,6 +15,7 @@ from torch import Tensor
 from silosynth.algorithms.vtgan.messages import Build, VTGANConfig
 from silosynth.core.streams import Streams
 from silosynth.models.gan import Activation, Shape, Trainee, frozen, make_critic, make_generator, orthonormalise
+from silosynth.models.moving_average import MovingAverage
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 
@@ -40,6 +41,7 @@ class Bottoms:
             orthonormalise(critic, exactly=True)
         rate, betas, decay = config.rate, config.betas, config.decay
         self.generator = Trainee(generator.to(device), rate=rate, betas=betas, decay=decay)
+        self.average = MovingAverage(generator, config.average)
         self.critic = Trainee(critic.to(device), rate=rate, betas=betas, decay=decay)
 
     def criticise(
@@ -50,20 +52,23 @@ class Bottoms:
         levels_RC: Tensor,
         scores_RS: Tensor,
         order_R: Tensor | None,
-        learning: bool,
+        updated: bool,
+        own: bool,
     ) -> tuple[Tensor, Tensor]:
         """Features of made rows (B, W) and of real ones (R, W) (Algorithm 1, lines 6, 10 and 12).
 
         Where all rows are pushed, ``order_R`` is their order: what dropout does to a row must not depend on it, or the
-        silos' secret would leave its mark on the model. ``learning`` says whether all of them will have a gradient.
+        silos' secret would leave its mark on the model. ``updated`` says whether gradients will come, and ``own`` that
+        they will be of all these rows.
         """
         with torch.no_grad():
             made = self.made(step, slice_BF, kind)
         critic, draw = self.critic.network, self._dropout(step)
-        self._fake = critic(made, critic.masks(len(made), draw))
+        with torch.set_grad_enabled(updated):
+            self._fake = critic(made, critic.masks(len(made), draw))
         masks = critic.masks(len(levels_RC), draw)
         self._pushed = levels_RC, scores_RS, masks if order_R is None else [mask[order_R] for mask in masks]
-        with torch.set_grad_enabled(learning):
+        with torch.set_grad_enabled(updated and own):
             self._real = critic.of_codes(self.shape, *self._pushed)
         return self._fake.detach().cpu(), self._real.detach().cpu()
 
@@ -102,6 +107,7 @@ class Bottoms:
         self.generator.clear()
         torch.autograd.backward(losses, gradients)
         self.generator.step()
+        self.average.take()
         assert self._slice.grad is not None
         return self._slice.grad.cpu()
 
@@ -114,25 +120,30 @@ class Bottoms:
         """Levels (G, C) and scores (G, S), by the generator's running statistics; ``counts`` rows for each silo."""
         self.generator.network.eval()
         drawn = []
-        for i, rows in enumerate(slice_GF.split(list(counts))):
-            for part in rows.split(max(64, _MOST // self.shape.size)):
-                out_BO = self.generator.network(part.to(self.device), self.config.kind(i))
-                drawn.append(self.activation.draw(out_BO, generator))
+        with self.average.applied():
+            for i, rows in enumerate(slice_GF.split(list(counts))):
+                for part in rows.split(max(64, _MOST // self.shape.size)):
+                    out_BO = self.generator.network(part.to(self.device), self.config.kind(i))
+                    drawn.append(self.activation.draw(out_BO, generator))
         self.generator.network.train()
         levels, scores = zip(*drawn, strict=True)
         return torch.cat(levels).cpu(), torch.cat(scores).cpu()
 
     def state(self, training: bool) -> dict[str, Any]:
-        """All that is needed to continue; to sample, the generator alone."""
+        """All that is needed to continue; to sample, the generator alone, averaged where that is wanted."""
+        if not training:
+            return {"generator": {"network": self.average.weights, "moments": None}, "average": None, "critic": None}
         return {
             "generator": self.generator.state(training),
-            "critic": self.critic.state(training) if training else None,
+            "average": self.average.state(),
+            "critic": self.critic.state(training),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.generator.restore(state["generator"])
         if state["critic"] is not None:
+            self.average.restore(state["average"])
             self.critic.restore(state["critic"])
 
     def made(self, step: int, slice_BF: Tensor, kind: int) -> Tensor:

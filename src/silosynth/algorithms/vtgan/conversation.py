@@ -190,7 +190,8 @@ def _tops_config(config: VTGANConfig, sizes: Sizes) -> TopsConfig:
         features=proportions(config.width, sizes.columns), slices=proportions(config.generator_width, sizes.columns),
         critic=(config.width,) * config.critic_blocks[0],
         generator=(config.generator_width,) * config.generator_blocks[0],
-        rate=config.rate, betas=config.betas, decay=config.decay, penalty=config.penalty, dropout=config.dropout,
+        rate=config.rate, betas=config.betas, average=config.average, decay=config.decay, penalty=config.penalty,
+        dropout=config.dropout,
     )  # fmt: skip
 
 
@@ -275,11 +276,14 @@ def _critic_step(
     by_row = batch.picks_B.argsort(stable=True)
     updates: dict[str, Message] = {}
     for party, fake, real in zip(roster, tops.features(fake_BW), tops.features(real_BW), strict=True):
-        if party == batch.contributor:
-            updates[party] = DescendCritic(fake, real)
-        elif config.bottom_gradients == "all":
-            updates[party] = DescendPicked(fake, real[by_row], batch.picks_B[by_row].int())
-    yield Exchange(updates, rides=True)
+        if config.updates(batch.contributor, party):
+            updates[party] = (
+                DescendCritic(fake, real)
+                if party == batch.contributor
+                else DescendPicked(fake, real[by_row], batch.picks_B[by_row].int())
+            )
+    if updates:
+        yield Exchange(updates, rides=True)
 
 
 def _generator_step(

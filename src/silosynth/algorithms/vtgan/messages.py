@@ -38,13 +38,14 @@ class VTGANConfig(Struct):
     batch: int = 500
     rate: float = 2e-4  # Adam's
     betas: tuple[float, float] = (0.5, 0.9)
+    average: float = 0.0  # of generators' weights, kept at each step of a moving average; 0: none (paper)
     decay: float = 1e-6
     penalty: float = 10.0  # weight of the gradient penalty
     tau: float = 0.2  # temperature of the Gumbel-softmax
     dropout: float = 0.5  # of the critic's blocks
     index_privacy: Literal["full", "decoys", "none"] = "full"
     decoys: int = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
-    bottom_gradients: Literal["all", "contributor"] = "contributor"
+    bottom_gradients: Literal["all", "contributor", "none"] = "none"  # whose bottom critic a step updates
     bottom_critics: Literal["orthonormal", "free"] = "orthonormal"  # how far apart they may set rows
     statistics: Literal["contributor", "all"] = "contributor"  # running ones of batch normalisation: for each, or one
     contributors: Literal["spread", "independent"] = "spread"  # how those of a round are drawn: see `conversation`
@@ -60,6 +61,10 @@ class VTGANConfig(Struct):
     def kind(self, contributor: int) -> int:
         """Whose running statistics of batch normalisation are used: a contributor's batches have conditions alike."""
         return contributor if self.statistics == "contributor" else 0
+
+    def updates(self, contributor: str, party: str) -> bool:
+        """Whether a critic step updates this silo's bottom critic."""
+        return self.bottom_gradients == "all" or (self.bottom_gradients == "contributor" and party == contributor)
 
     def told(self, contributor: str, party: str) -> str:
         """Who contributes, as a silo is told: by name where its statistics depend on it; "" is another one."""
@@ -79,15 +84,16 @@ class VTGANConfig(Struct):
         for name in ("penalty", "decay", "least_rounds"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"Option {name!r} must be at least zero, and finite", getattr(self, name))
-        if not 0 <= self.dropout < 1 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError("Options 'dropout' and 'betas' are from 0 to below 1", (self.dropout, self.betas))
+        if not all(0 <= value < 1 for value in (self.dropout, self.average, *self.betas)):
+            told = (self.dropout, self.average, self.betas)
+            raise ConfigError("Options 'dropout', 'average' and 'betas' are from 0 to below 1", told)
         if self.dp.mechanism != "dpsgd":
             raise ConfigError("VT-GAN's own mechanism is not offered", self.dp.mechanism, "Give dp.epsilon.")
         if self.index_privacy == "decoys" and self.bottom_gradients == "all":
             raise ConfigError(
                 "Decoys have no gradient: a silo that is handed gradients tells them from the batch",
                 self.bottom_gradients,
-                "Set bottom_gradients = 'contributor', or index_privacy = 'none'.",
+                "Set bottom_gradients = 'contributor' or 'none', or index_privacy = 'none'.",
             )
 
 
@@ -95,11 +101,11 @@ _PAPER = VTGANConfig(
     index_privacy="full", bottom_gradients="all", bottom_critics="free", statistics="all",
     contributors="independent", shuffle="round", encoders=ModeConfig(pool_rare=False),
 )  # fmt: skip
-_BALANCED = VTGANConfig(epochs=100, least_rounds=2000, rate=1e-3, betas=(0.0, 0.99))
+_BALANCED = VTGANConfig(epochs=100, least_rounds=2000, rate=1e-3, betas=(0.0, 0.99), average=0.999)
 
 PRESETS: Mapping[str, VTGANConfig] = {
     "paper": _PAPER,
-    "fast": replace(_BALANCED, epochs=15, least_rounds=600, index_privacy="decoys"),
+    "fast": replace(_BALANCED, epochs=15, least_rounds=600, average=0.99, index_privacy="decoys"),
     "balanced": _BALANCED,
     "best": replace(_BALANCED, epochs=300, least_rounds=6000, generator_width=768),
 }

@@ -93,8 +93,10 @@ class DescendPrivately(Message):
 
 
 def settled(config: VTGANConfig) -> VTGANConfig:
-    """The options that differential privacy leaves: no dropout, and one kind of batches."""
-    return replace(config, dropout=0.0, statistics="all") if config.dp.private else config
+    """The options that differential privacy leaves: no dropout or lists, one kind of batches; every part learns."""
+    if not config.dp.private:
+        return config
+    return replace(config, dropout=0.0, statistics="all", index_privacy="full", bottom_gradients="all")
 
 
 def charge(roster: Roster, config: VTGANConfig) -> Conversation[tuple[int, list[int], Event]]:

@@ -209,8 +209,8 @@ class Silo(Party):
         rows = self.pushed.to(self.device)
         order = rows if isinstance(ask, Criticise) and not own else None
         codes = self.levels[rows], self.scores[rows]
-        kind = self._kind(ask.contributor)
-        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, kind, *codes, order, learning=own))
+        kind, updated = self._kind(ask.contributor), self.config.updates(ask.contributor, self.name)
+        return Features(*self.bottoms.criticise(ask.step, ask.slice_BF, kind, *codes, order, updated, own))
 
     def _kind(self, contributor: str) -> int:
         if not contributor and self.config.statistics == "all":
@@ -244,6 +244,12 @@ class Silo(Party):
         """Line 16, this silo's part."""
         if not isinstance(self.open, Criticise | CriticiseListed):
             raise ProtocolError("Gradients of the critic follow a step of the critic", type(self.open).__name__)
+        if not self.config.updates(self.open.contributor, self.name):
+            raise ProtocolError(
+                "Bottom critics are updated as the setting says that all agreed to",
+                type(ask).__name__,
+                f"It is bottom_gradients = {self.config.bottom_gradients!r}.",
+            )
         real_BW, picks_B = ask.real_BW, None
         if isinstance(ask, DescendPicked):
             by_row = self.pushed[ask.picks_B.long()].argsort(stable=True)  # sums must not depend on the secret order

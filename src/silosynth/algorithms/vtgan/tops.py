@@ -22,6 +22,7 @@ from silosynth.models.gan import (
     orthonormalise,
     slope_penalty,
 )
+from silosynth.models.moving_average import MovingAverage
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 WIDEST_FILTER = 256  # outputs of D^s, at most; it has as many as there are levels where these are fewer
@@ -41,6 +42,7 @@ class TopsConfig:
     orthonormal: bool  # whether D^s keeps distances, as bottom critics then do
     rate: float
     betas: tuple[float, float]
+    average: float
     decay: float
     penalty: float
     dropout: float
@@ -65,6 +67,7 @@ class Tops:
         rate, betas, decay = config.rate, config.betas, config.decay
         self.of_critic = Trainee(parts, rate=rate, betas=betas, decay=decay)
         self.of_generator = Trainee(generator.to(device), rate=rate, betas=betas, decay=decay)
+        self.average = MovingAverage(generator, config.average)
 
     def conditional(self, position_B: Tensor) -> Tensor:
         """CV_p: conditional vectors (B, P)."""
@@ -132,6 +135,7 @@ class Tops:
         self.of_generator.clear()
         slice_BF.backward(gradient_BF.to(self.device))
         self.of_generator.step()
+        self.average.take()
 
     @torch.no_grad()
     def sample(self, position_G: Tensor, draw: torch.Generator, kind: int) -> Tensor:
@@ -139,17 +143,24 @@ class Tops:
         self.of_generator.network.eval()
         most = max(64, _MOST // (self.config.noise + self.config.conditions))
         parts = position_G.split(most)  # one, of no rows, where there are none
-        return torch.cat([self.generate(self.conditional(part), draw, kind) for part in parts])
+        with self.average.applied():
+            return torch.cat([self.generate(self.conditional(part), draw, kind) for part in parts])
 
     def state(self, training: bool) -> dict[str, Any]:
-        """All that is needed to continue; to sample, G^t alone."""
-        critic = self.of_critic.state(training) if training else None
-        return {"generator": self.of_generator.state(training), "critic": critic}
+        """All that is needed to continue; to sample, G^t alone, averaged where that is wanted."""
+        if not training:
+            return {"generator": {"network": self.average.weights, "moments": None}, "average": None, "critic": None}
+        return {
+            "generator": self.of_generator.state(training),
+            "average": self.average.state(),
+            "critic": self.of_critic.state(training),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.of_generator.restore(state["generator"])
         if state["critic"] is not None:
+            self.average.restore(state["average"])
             self.of_critic.restore(state["critic"])
 
     def _inputs(self, h_BW: Tensor, cv_BP: Tensor) -> Tensor:
