@@ -46,6 +46,7 @@ TINY = {
         "batch": 30,
         "epochs": 2,
         "least_rounds": 1,
+        "bottom_gradients": "contributor",
         "encoders.modes": 3,
     },
     "vtgan private": PRIVATE

@@ -26,6 +26,7 @@ Readings, and deviations, each an option:
 * ``bottom_critics`` = "orthonormal" (ours): silos keep the matrices of their bottom critics at orthonormal rows or
   columns, so that no slope in rows is longer than the one in features that it comes from. Where b = 0 and features are
   no wider than encoded rows, they are equally long, and the penalty is one on rows.
+* ``average`` (ours): rows are made with a moving average of the generators' weights. docs/decisions/0013.
 * ``statistics`` = "contributor" (ours): batches of one contributor have conditions alike, and running statistics of
   batch normalisation of their own. docs/decisions/0013.
 * An epoch is rows // batch rounds; a round is ``critic_steps`` critic steps and one generator step, as in CTGAN.
@@ -37,7 +38,8 @@ Readings, and deviations, each an option:
 * ``shuffle`` = "round" renumbers rows after every round (paper), "step" after every step (ours).
 * **The paper's index privacy does not survive its own backward pass**: only picked rows have a gradient that is not
   zero, so a silo that is handed gradients learns which rows were picked. ``bottom_gradients`` = "all" is the paper's
-  update of every bottom critic; "contributor" (ours) updates the contributor's alone, which knows the rows anyway.
+  update of every bottom critic; "contributor" (ours) updates the contributor's alone, which knows the rows anyway; with
+  "none" (ours) they stay at their first matrices: gradients also tell of others' columns.
 * The paper's shuffle seed becomes a secret that the silos agree on for each training (`privacy.agreement`), from which
   the order of each round or step is derived.
 
@@ -47,11 +49,11 @@ Who learns what, besides synthetic columns:
   their names) and, with "full", numbers of their rows in a secret order; **features of real rows**, un-noised, of
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
-  features, which change slowly, and whoever knows their levels learns to read levels off them.
+  features, which change slowly or not at all, and whoever knows their levels learns to read levels off them.
 * other silos: who contributes to a step (where statistics are "all", only whether they do so themselves), and what the
-  top generator makes of the drawn levels; gradients in features of the rows that they contribute, or with "all" of all
-  rows, and others' levels can be read off these to a part; of which rows were picked nothing with "full" and
-  "contributor", a list that holds them with "decoys", and all with "none", or "all".
+  top generator makes of the drawn levels; unless ``bottom_gradients`` are "none", gradients in features of the rows
+  that they contribute, or of all picked ones, off which others' levels can be read to a part; of which rows were picked
+  nothing with "full" (unless gradients go to "all"), a list that holds them with "decoys", and all with "none".
 
 Without ``dp`` (`private`), no formal guarantee protects anybody here.
 

@@ -89,6 +89,12 @@ class VTGANConfig(Struct):
             raise ConfigError("Options 'dropout', 'average' and 'betas' are from 0 to below 1", told)
         if self.dp.mechanism != "dpsgd":
             raise ConfigError("VT-GAN's own mechanism is not offered", self.dp.mechanism, "Give dp.epsilon.")
+        if self.bottom_gradients == "none" and self.critic_blocks[1] and not self.dp.private:
+            raise ConfigError(
+                "Blocks of the critic in silos are to learn: bottom_gradients = 'none' is for critic_blocks [a, 0]",
+                self.critic_blocks,
+                "Set bottom_gradients = 'contributor', or 'all' as in the paper.",
+            )
         if self.index_privacy == "decoys" and self.bottom_gradients == "all":
             raise ConfigError(
                 "Decoys have no gradient: a silo that is handed gradients tells them from the batch",
