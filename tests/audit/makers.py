@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from silosynth.audit.generators import Catalogued
 from silosynth.audit.shadows import Kept
+from silosynth.evaluation.scores import Floats
 
 ROWS = 1000
 
@@ -40,6 +43,26 @@ class Blind:
 
     def __call__(self, train: pd.DataFrame, seed: int) -> pd.DataFrame:
         return table(self.rows, 10_000 + seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Remembering(Catalogued):
+    """Silos whose features say which rows they have trained on; or which, blind, say nothing of it."""
+
+    blind: bool = False
+
+    def with_features(
+        self, trains: Sequence[tuple[pd.DataFrame, int]], whole: pd.DataFrame
+    ) -> list[tuple[pd.DataFrame, Floats]]:
+        """Each row's numbers, or noise where it was not among the training rows."""
+        numbers = whole.select_dtypes("number")
+        found = []
+        for train, seed in trains:
+            noise = np.random.default_rng(seed).standard_normal(numbers.shape)
+            known = numbers.apply(tuple, axis=1).isin(set(train[numbers.columns].apply(tuple, axis=1)))
+            kept = np.zeros(len(whole), bool) if self.blind else known.to_numpy()
+            found.append((table(len(whole), 10_000 + seed), np.where(kept[:, None], numbers.to_numpy(), noise)))
+        return found
 
 
 def lengths(trains: list[tuple[pd.DataFrame, int]], whole: pd.DataFrame) -> list[Kept]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from tests.audit.makers import Blind, Copier, table
+from tests.audit.makers import Blind, Copier, Remembering, table
 
 from silosynth.audit import membership, questions, rivals, study
 from silosynth.audit.findings import Finding
@@ -42,9 +42,21 @@ def test_without_reference_rows_those_that_need_them_are_said_to_be_left_out() -
 
 
 def test_assd_finds_the_copier() -> None:
-    found = audit(Subject(TRAIN, Copier(4000)), ["assd"], Trainings(20))
-    assert found.finding("assd_naive_outlying_record").score.value >= 0.95
-    assert max(f.score.value for f in found.findings) >= 0.95
+    found = audit(Subject(TRAIN, Copier(4000)), ["assd"], Trainings(20)).findings
+    assert {f.score.name.split("_")[1] for f in found} == {"naive", "correlation", "nearness"}
+    assert all(f.score.value >= 0.95 for f in found)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_asif_finds_silos_whose_features_remember_rows_and_not_others(blind: bool) -> None:
+    fit = Remembering("vflgan", silos={"a": ["age", "region"], "b": [f"x{i}" for i in range(1, 10)]}, blind=blind)
+    scores = [f.score for f in audit(Subject(TRAIN, fit), ["asif"], Trainings(30)).findings]
+    found = [score for score in scores if score.name.startswith("asif")]
+    assert {score.name.split("_")[1] for score in found} == {"naive", "correlation"} and len(found) == 4
+    if blind:
+        assert all(score.low <= 0.5 <= score.high for score in found)
+    else:
+        assert all(score.value >= 0.95 for score in found)
 
 
 def test_nearness_finds_a_record_that_moments_do_not_show() -> None:
