@@ -341,6 +341,33 @@ def a_round(play: Play, number: int = 0) -> None:
     play.drive(conversation._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))
 
 
+def test_every_part_of_the_generator_is_released_as_it_was_on_average():
+    play = Play(average=0.5)
+    for number in range(3):
+        a_round(play, number)
+    bottoms = {name: silo.bottoms for name, silo in play.silos.items()}
+    released = [(play.tops.state(training=False), play.tops.average, play.tops.of_generator)]
+    released += [
+        (silo.trained()["bottoms"], bottoms[name].average, bottoms[name].generator) for name, silo in play.silos.items()
+    ]
+    for state, average, trainee in released:
+        found, now = state["generator"]["network"], trainee.network.state_dict()
+        assert average.steps == 3 and all(torch.equal(found[name], average.weights[name]) for name in now)
+        assert not torch.equal(found["last.weight"], now["last.weight"])
+
+
+def test_silos_draw_with_the_average():
+    play = Play(average=0.5)
+    for number in range(3):
+        a_round(play, number)
+    part = play.silos["a"].bottoms
+    slice_GF = torch.randn(200, part.generator.network.last.in_features)[:, : play.tops.config.slices[0]]
+    drawn = part.draw(slice_GF, [100, 100], stream())
+    part.generator.network.load_state_dict(part.average.weights)
+    part.average.restore(None)
+    assert all(torch.equal(a, b) for a, b in zip(drawn, part.draw(slice_GF, [100, 100], stream()), strict=True))
+
+
 @pytest.mark.parametrize("statistics", ["all", "contributor"])
 def test_a_silo_is_told_who_contributes_only_where_its_statistics_depend_on_it(statistics):
     play = Play({"a": ["city", "income"], "b": ["debt", "sex"], "c": ["visits"]}, statistics=statistics)

@@ -13,6 +13,7 @@ import silosynth as ss
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
 from silosynth.models.moving_average import MovingAverage
+from silosynth.runtime.wire import pack
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -93,6 +94,23 @@ def test_gans_release_the_average(name: str, tmp_path):
     assert ss.load(tmp_path / "model").sample(50).equals(made[0.9])
     with pytest.raises(ConfigError, match="average"):
         ss.fit(name, federation, "fast", options=sizes | {"average": 1.0})
+
+
+def test_a_training_that_goes_on_has_the_same_average(tmp_path):
+    frame = pd.DataFrame({"a": ["x", "y", "y"] * 20, "b": range(60)})
+    federation = ss.simulate(frame, silos={"one": ["a", "b"]})
+    options = {"epochs": 2, "least_rounds": 40, "batch": 20, "generator": [8], "critic": [8], "average": 0.9}
+
+    def stop(progress):
+        if progress.done >= 3:
+            raise ZeroDivisionError
+
+    more = {"preset": "fast", "options": options, "folder": tmp_path, "checkpoint_every": 0}
+    whole = ss.fit("ctgan", federation, preset="fast", options=options, progress=False)
+    with pytest.raises(ZeroDivisionError):
+        ss.fit("ctgan", federation, progress=stop, **more)
+    again = ss.fit("ctgan", federation, progress=False, resume=True, **more)
+    assert pack(dict(again.parts)) == pack(dict(whole.parts))
 
 
 def test_silos_that_average_models_refuse_to_average_steps():

@@ -395,6 +395,39 @@ def test_silos_of_one_exchange_answer_side_by_side_on_one_thread_each() -> None:
         assert torch.get_num_threads() == 2 and not torch.is_grad_enabled()
 
 
+def test_a_slow_silo_has_one_thread_whatever_the_coordinator_sets_meanwhile() -> None:
+    seen: list[int] = []
+
+    class Slow(Mute):
+        def answer(self, ask: Message) -> Message:
+            time.sleep(0.1)  # the other one, in the coordinator's thread, is done by now
+            seen.append(torch.get_num_threads())
+            return Done()
+
+    torch.set_num_threads(2)
+    with InProcess({"bank": Slow(None), "clinic": Mute(Done())}) as link:
+        link.begin()
+        for step in (1, 2):
+            link.exchange(step, {"bank": Done(), "clinic": Done()})
+    assert seen == [1, 1]
+
+
+@pytest.mark.parametrize("exits", ["bank", "clinic"])
+def test_a_silo_that_exits_is_heard_and_can_be_asked_again(exits: str) -> None:
+    class Exiting(Mute):
+        def answer(self, ask: Message) -> Message:
+            if not torch.is_inference_mode_enabled():
+                raise SystemExit(3)
+            return Done()
+
+    parties = {name: Exiting(None) if name == exits else Mute(Done()) for name in ("bank", "clinic")}
+    with InProcess(parties) as link, torch.inference_mode():
+        link.begin()
+        for step in (1, 2):
+            with pytest.raises(SystemExit):
+                link.exchange(step, {"bank": Done(), "clinic": Done()})
+
+
 def test_threads_are_gone_when_the_link_is() -> None:
     link = InProcess({"bank": Mute(Done()), "clinic": Mute(Done())})
     ask_once(one(Exchange({"bank": Done(), "clinic": Done()})), link=link)

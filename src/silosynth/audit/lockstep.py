@@ -121,11 +121,12 @@ class Generators(Stack):
 
     momentum = 0.1
     averaged: dict[str, Tensor] | None = None
+    steps = 0  # that the average has taken
 
     @torch.no_grad()
     def average(self, step: int, kept: float) -> None:
         """`Local.average`, after generator step ``step``, counted from 1."""
-        share = max(1 - kept, 10 / (10 + step))
+        share, self.steps = max(1 - kept, 10 / (10 + step)), step
         if self.averaged is None:
             self.averaged = {name: value.detach().clone() for name, value in self.values.items()}
         for name, value in self.values.items():
@@ -202,7 +203,7 @@ class Silo:
         self.generators.unstack()
         for m, local in enumerate(self.locals if self.generators.averaged else ()):
             averaged = {name: value[m] for name, value in (self.generators.averaged or {}).items()}
-            local.averages[0].restore({"averaged": averaged, "steps": local.generator_steps})
+            local.averages[0].restore({"averaged": averaged, "steps": self.generators.steps})
 
     def _draw(self, local: Local, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """What `Local.criticise` draws."""

@@ -164,8 +164,8 @@ class ConditionalGAN:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.generator.restore(state["generator"])
+        self.average.restore(state["average"])
         if state["critic"] is not None:
-            self.average.restore(state["average"])
             self.critic.restore(state["critic"])
         self.counted(state["counts"])
 

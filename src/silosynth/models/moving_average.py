@@ -58,7 +58,8 @@ class MovingAverage:
         """All that is needed to continue."""
         return {"averaged": self._averaged, "steps": self.steps}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        own, self.steps = self.network.state_dict(), state["steps"]
-        self._averaged = {name: value.clone().to(own[name].device) for name, value in state["averaged"].items()}
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continue from what `state` returned; None: without an average, where training is over."""
+        stored: Mapping[str, Any] = {"averaged": {}, "steps": 0} if state is None else state
+        own, self.steps = self.network.state_dict(), stored["steps"]
+        self._averaged = {name: value.clone().to(own[name].device) for name, value in stored["averaged"].items()}

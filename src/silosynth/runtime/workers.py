@@ -44,17 +44,17 @@ class Pending(Generic[T]):
         self._done = threading.Lock()  # held until there is an outcome; an Event costs several times as much
         self._done.acquire()
         self._value: T | None = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Do it. An error is raised where the result is asked for; who interrupts the work does not wait for that."""
+        """Do it."""
         work, self._work = self._work, None
         assert work is not None
         try:
             self._value = work()
-        except BaseException as error:
-            self._error = error
-            if not isinstance(error, Exception):
+        except BaseException as error:  # raised again where the result is asked for
+            self.error = error
+            if isinstance(error, Stopped):
                 raise
         finally:
             self._done.release()
@@ -63,16 +63,18 @@ class Pending(Generic[T]):
         """Wait for the outcome; raises what the work raised. To be asked once."""
         while not self._done.acquire(timeout=_BLINK):
             pass
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._value  # type: ignore[return-value]
 
 
 def done_here(work: Callable[..., T], *args: Any) -> Pending[T]:
-    """Have ``work`` done in this thread, as a worker would."""
+    """Have ``work`` done in this thread, with gradients and threads as a worker has them. Ctrl-C is raised at once."""
     pending = Pending(lambda: work(*args))
-    with torch_threads(PARTY_THREADS), torch.enable_grad():  # what a fresh thread has, whatever this one is at
+    with torch_threads(PARTY_THREADS), torch.inference_mode(False), torch.enable_grad():
         pending.run()
+    if pending.error is not None and not isinstance(pending.error, Exception):
+        raise pending.error
     return pending
 
 
@@ -98,6 +100,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """What the thread does."""
         try:
+            torch.get_num_threads()  # settles this thread's number, which it would else take from whoever set one last
             torch.set_num_threads(PARTY_THREADS)
             while (pending := self._inbox.get()) is not None and not self._stopping:
                 self._busy = True

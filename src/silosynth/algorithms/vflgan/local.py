@@ -251,7 +251,7 @@ class Local:
         released = [{"network": weights, "moments": None} for weights in self.kept or self.weights()]
         return {
             "parts": [part.state(training) for part in self.parts] if training else released,
-            "averages": [average.state() for average in self.averages] if training else [],
+            "averages": [average.state() if training else None for average in self.averages],
             "kept": self.kept if training else [],
             "critic": self.critic.state(training) if training else None,
             "steps": [self.critic_steps, self.generator_steps],
@@ -262,7 +262,7 @@ class Local:
         for part, stored in zip(self.parts, state["parts"], strict=True):
             part.restore(stored)
         self.kept = _copies(state["kept"], self.device)
-        for average, stored in zip(self.averages, state["averages"], strict=False):  # none where training is over
+        for average, stored in zip(self.averages, state["averages"], strict=True):
             average.restore(stored)
         self.critic_steps, self.generator_steps = state["steps"]
         if state["critic"] is not None:

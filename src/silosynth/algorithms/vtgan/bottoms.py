@@ -142,8 +142,8 @@ class Bottoms:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.generator.restore(state["generator"])
+        self.average.restore(state["average"])
         if state["critic"] is not None:
-            self.average.restore(state["average"])
             self.critic.restore(state["critic"])
 
     def made(self, step: int, slice_BF: Tensor, kind: int) -> Tensor:

@@ -39,7 +39,8 @@ Readings, and deviations, each an option:
 * **The paper's index privacy does not survive its own backward pass**: only picked rows have a gradient that is not
   zero, so a silo that is handed gradients learns which rows were picked. ``bottom_gradients`` = "all" is the paper's
   update of every bottom critic; "contributor" (ours) updates the contributor's alone, which knows the rows anyway; with
-  "none" (ours) they stay at their first matrices: gradients also tell of others' columns.
+  "none" (ours, not with ``dp``) they stay at their first matrices: gradients also tell of others' columns. Features are
+  then one fixed linear map of encoded rows, which keeps distances where it is no narrower than these.
 * The paper's shuffle seed becomes a secret that the silos agree on for each training (`privacy.agreement`), from which
   the order of each round or step is derived.
 
@@ -49,7 +50,8 @@ Who learns what, besides synthetic columns:
   their names) and, with "full", numbers of their rows in a secret order; **features of real rows**, un-noised, of
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
-  features, which change slowly or not at all, and whoever knows their levels learns to read levels off them.
+  features, which change slowly or not at all, and whoever knows their levels learns to read levels off them; whoever
+  knows the matrices, or enough rows to solve for them, computes rows from features.
 * other silos: who contributes to a step (where statistics are "all", only whether they do so themselves), and what the
   top generator makes of the drawn levels; unless ``bottom_gradients`` are "none", gradients in features of the rows
   that they contribute, or of all picked ones, off which others' levels can be read to a part; of which rows were picked

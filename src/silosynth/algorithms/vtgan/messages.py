@@ -95,7 +95,7 @@ class VTGANConfig(Struct):
                 self.critic_blocks,
                 "Set bottom_gradients = 'contributor', or 'all' as in the paper.",
             )
-        if self.index_privacy == "decoys" and self.bottom_gradients == "all":
+        if self.index_privacy == "decoys" and self.bottom_gradients == "all" and not self.dp.private:
             raise ConfigError(
                 "Decoys have no gradient: a silo that is handed gradients tells them from the batch",
                 self.bottom_gradients,

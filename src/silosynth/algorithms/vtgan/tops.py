@@ -159,8 +159,8 @@ class Tops:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.of_generator.restore(state["generator"])
+        self.average.restore(state["average"])
         if state["critic"] is not None:
-            self.average.restore(state["average"])
             self.of_critic.restore(state["critic"])
 
     def _inputs(self, h_BW: Tensor, cv_BP: Tensor) -> Tensor:
