@@ -51,7 +51,7 @@ Who learns what, besides synthetic columns:
   every silo; at sampling the frequencies of levels. Row numbers say nothing across rounds, but two draws of a level
   that few rows hold are likely the same rows. And features can be followed: rows with equal values have equal
   features, which change slowly or not at all, and whoever knows their levels learns to read levels off them; whoever
-  knows the matrices, or enough rows to solve for them, computes rows from features.
+  knows the matrices, or enough rows to solve for them, computes rows from features that are no narrower.
 * other silos: who contributes to a step (where statistics are "all", only whether they do so themselves), and what the
   top generator makes of the drawn levels; unless ``bottom_gradients`` are "none", gradients in features of the rows
   that they contribute, or of all picked ones, off which others' levels can be read to a part; of which rows were picked
@@ -123,7 +123,7 @@ class Sizes:
     def contributors(self, draws: int, spread: bool, generator: torch.Generator) -> Tensor:
         """Numbers of the silos (draws,) that contribute conditions, each drawn by P_r, the ratio of columns.
 
-        ``spread`` evenly (systematic sampling, in random order) no round hears one silo only by chance.
+        Where they are ``spread`` evenly (systematic sampling, in random order), no round hears one only by chance.
         """
         line = torch.tensor(self.columns).double().cumsum(0)
         share = torch.rand(1 if spread else draws, generator=generator, dtype=torch.float64)
