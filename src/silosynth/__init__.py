@@ -5,12 +5,14 @@
 >>> model = ss.fit("silofuse", federation, preset="fast", seed=7)  # doctest: +SKIP
 >>> table = model.sample(1000)  # doctest: +SKIP
 
-Importing the package loads nothing else: a public name is resolved when it is first used.
+Importing the package loads nothing else: a public name is resolved when it is first used. It asks Intel's MKL, by the
+environment variable MKL_CBWR unless that is set, for products that do not depend on where matrices lie in memory.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from silosynth.representation.training import represent
 
 __version__ = "0.1.0"
+
+os.environ.setdefault("MKL_CBWR", "AUTO")  # same seed, same bytes; read when MKL is first used (docs/decisions/0006)
 
 __all__ = [
     "Federation",
