@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play, table
+from tests.algorithms.customers import table
+from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play
 
 import silosynth as ss
 from silosynth.algorithms.vflgan import conversation

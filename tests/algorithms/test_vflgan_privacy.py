@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play, table
+from tests.algorithms.customers import table
+from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play
 from tests.oracles import vflgan_one_piece as one
 from torch.func import functional_call
 
@@ -170,7 +171,7 @@ def test_made_rows_do_not_know_how_many_real_ones_there_are():
         play = private(frame=table(rows))
         budget = replace(play.budget, rate=0.2, expected=16.0)
         for party in play.silos.values():
-            party.encoders, party.budget = (), budget
+            party.columns.encoders, party.budget = (), budget
         shape = Shape((2,), 1)
         for silo, party in play.silos.items():
             coded = Coded(shape, torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows, 1), (), (-1,), (1,))
@@ -283,7 +284,7 @@ def test_no_silo_tells_an_exact_distance_that_nothing_was_charged_for():
 def test_charges_are_checked():
     play = private()
     silo = play.silos["a"]
-    budget, own = play.budget, silo.events
+    budget, own = play.budget, silo.columns.events
     with pytest.raises(ProtocolError, match="charged already"):
         silo.answer(vflgan.Charge(budget.steps, budget.rate, budget.expected, own[1:]))
     silo.answer(vflgan.Criticise())

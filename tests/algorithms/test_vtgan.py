@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
+from tests.algorithms.customers import table
 from tests.algorithms.vtgan_play import (
     CPU,
     SIZES,
@@ -17,7 +18,6 @@ from tests.algorithms.vtgan_play import (
     compare_critic_step,
     compare_generator_step,
     stream,
-    table,
     untouched,
 )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import torch
+from tests.algorithms.customers import table
 from tests.oracles import vflgan_one_piece as one
 
 import silosynth as ss
@@ -27,20 +27,6 @@ SPLITS = {
     2: {"a": ["city", "income"], "b": ["debt", "sex", "visits"]},
     3: {"a": ["city"], "b": ["income", "visits"], "c": ["debt", "sex"]},
 }
-
-
-def table(rows: int = 70) -> pd.DataFrame:
-    rng = np.random.default_rng(3)
-    city = rng.choice(["Bern", "Oslo", "Rome"], rows, p=[0.6, 0.3, 0.1])
-    return pd.DataFrame(
-        {
-            "city": city,
-            "income": rng.normal(50, 9, rows) + 20 * (city == "Oslo"),
-            "debt": rng.gamma(2.0, 3.0, rows).round(1),
-            "sex": rng.choice(["f", "m"], rows),
-            "visits": rng.poisson(4, rows),
-        }
-    )
 
 
 class Play:

@@ -35,6 +35,7 @@ Readings, and deviations, each an option:
 * ``select`` = "frechet": the paper keeps the weights that are nearest to the pooled real rows, which nobody has here.
   Each silo takes the distance of its own columns, and their sum decides. That leaves out how columns of different
   silos depend on each other.
+* ``calibrate`` (ours): when rows are drawn, each silo shifts levels and scores to their marginals in training.
 * ``dp``: the paper's mechanism protects nobody (docs/algorithms/vflgan.md); ``dp.epsilon`` is for one that does.
 
 An exchange per step: the message with the slopes of a step also asks for the features of the next.

@@ -11,7 +11,7 @@ Shapes: B made rows, R real rows of a batch, I numbers of a row, W features, Z n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from silosynth.algorithms.vflgan.messages import GANConfig
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
 from silosynth.core.streams import Streams, integers, uniforms
+from silosynth.models.autoencoder import Buckets, Layout
+from silosynth.models.calibration import Calibration, calibrate
 from silosynth.models.coded import Coded, chunks, joined, trainee
 from silosynth.models.gan import Trainee, frozen
 from silosynth.models.layers import build
@@ -31,6 +33,8 @@ from silosynth.models.vflgan import LocalCritic, RealLoss, Rows, fake_loss, frec
 from silosynth.privacy.dpsgd import block_clips, clipped_gradients, noised
 
 STARTING = 1024  # rows by which a generator's start is set
+MATCHING = 16_384  # rows, at most, by which drawn marginals are matched
+MOST_NUMBERS = 2**22  # of them at once: fewer rows where levels are many
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +87,12 @@ class Local:
         self.averages = [MovingAverage(part.network, config.average) for part in parts]
         self.kept: list[dict[str, Tensor]] = []  # the parts' weights at their best
 
-    def start(self, noised: Sequence[Tensor]) -> None:
-        """Have the generator start at the shares of levels and at normal scores, which depend on nothing.
-
-        Args:
-            noised: shares of each column's levels, with differential privacy.
-        """
-        columns = zip(self.coded.levels.T, self.coded.shape.widths, strict=True)
-        own = [levels_N.bincount(minlength=width) / len(levels_N) for levels_N, width in columns]
-        shares = [part.float().to(self.device) for part in (noised if self.budget is not None else own)]
+    def start(self, shares_K: Tensor) -> None:
+        """Have the generator start at these shares of levels and at normal scores, which depend on nothing."""
         out = self.draws.noise(STARTING, self.config.noise, "start").to(self.device)
         for part in self.parts[:-1]:
             out = part.network(out)
-        self.parts[-1].network.start_at(out, torch.cat(shares) if shares else out.new_zeros(0))
+        self.parts[-1].network.start_at(out, shares_K.to(self.device))
 
     # A step of the critic.
 
@@ -230,19 +227,41 @@ class Local:
         return [average.weights for average in self.averages]
 
     @torch.no_grad()
-    def draw(self, z_GZ: Tensor, draw: torch.Generator, weights: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Levels (G, C) and scores (G, S), by running statistics."""
-        for part in self.parts:
-            part.network.eval()
+    def draw(
+        self, z_GZ: Tensor, draw: torch.Generator, weights: list[dict[str, Tensor]], match: Calibration | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Levels (G, C) and scores (G, S), by running statistics; corrected by `matching`, where that is given."""
         drawn = []
         for z_BZ in z_GZ.split(list(chunks(len(z_GZ), self.coded.shape.size)) or [0]):
-            out = z_BZ.to(self.device)
-            for part, these in zip(self.parts, weights, strict=True):
-                out = functional_call(part.network, these, (out,))
-            drawn.append(self.rows.draw(out, draw))
-        for part in self.parts:
-            part.network.train()
+            out = self._outputs(z_BZ, weights)
+            drawn.append(self.rows.draw(out if match is None else torch.cat(match.apply(*self._heads(out)), 1), draw))
         return joined(drawn)
+
+    @torch.no_grad()
+    def matching(self, shares_K: Tensor, weights: list[dict[str, Tensor]]) -> Calibration:
+        """Corrections by which drawn rows have these shares of levels, and normal scores where those of training are.
+
+        They cost no message, and nothing of a privacy budget: shares are counted with noise then (docs/decisions/0004).
+        """
+        draw, shape = self.streams.child("matching").torch(self.device), self.coded.shape
+        buckets = Buckets(Layout(shape.widths, self.coded.level_of)).to(self.device)
+        rows = max(64, min(MATCHING, MOST_NUMBERS // max(1, shape.size)))
+        z_GZ = torch.randn(rows, self.config.noise, generator=draw, device=self.device)
+        found = calibrate(buckets, *self._heads(self._outputs(z_GZ, weights)), shares_K.to(self.device), draw)
+        return found if self.config.numbers == "quantile" else replace(found, seen=found.meant.expand_as(found.seen))
+
+    def _outputs(self, z_BZ: Tensor, weights: list[dict[str, Tensor]]) -> Tensor:
+        """What the parts make of z with these weights (B, K + S), by running statistics."""
+        out = z_BZ.to(self.device)
+        for part, these in zip(self.parts, weights, strict=True):
+            part.network.eval()
+            out = functional_call(part.network, these, (out,))
+            part.network.train()
+        return out
+
+    def _heads(self, out_BI: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, K) and scores (B, S)."""
+        return out_BI[:, : self.coded.shape.levels], out_BI[:, self.coded.shape.levels :]
 
     # State.
 

@@ -47,6 +47,7 @@ class GANConfig(Struct):
     hard: bool = True  # critics see one level, gradients flow as if they had seen the softmax
     select: Literal["last", "frechet"] = "last"  # which weights of generators are kept
     numbers: Literal["quantile", "standard"] = "quantile"  # how numbers are encoded: normal scores, or standardised
+    calibrate: bool = False  # match drawn columns to training's: levels, and numbers = "quantile" (ours)
     encoders: EncoderConfig = EncoderConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
     dp: Target = Target()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from silosynth.algorithms.vflgan.messages import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.encoders.column import EncoderConfig
+from silosynth.privacy.target import Target
 
 _PAPER = VFLGANConfig(  # the public code's, for Adult
     epochs=75, noise=20, penalty=30.0, slopes="parts", select="frechet", numbers="standard",
@@ -15,6 +16,7 @@ _PAPER = VFLGANConfig(  # the public code's, for Adult
 _FAST = VFLGANConfig(
     epochs=10, least_rounds=1000, batch=32, noise=16, generator=(32, 64), critic=(64, 32), shared=(32,),
     norm_epsilon=0.0, slopes="orthonormal", betas=(0.0, 0.99), average=0.99, tau=0.2, hard=False,
+    calibrate=True,
 )  # fmt: skip
 _BALANCED = replace(
     _FAST, epochs=100, least_rounds=5000, batch=64, noise=32, generator=(32, 64, 128), critic=(128, 64), shared=(64,),
@@ -23,7 +25,7 @@ _BALANCED = replace(
 _BEST = replace(_BALANCED, epochs=300, least_rounds=15_000, generator=(64, 128, 256), critic=(256, 128), shared=(128,))
 _PRIVATE = replace(  # for ``dp``: few steps, of batches so large and critics so small that noise does not drown them
     _FAST, epochs=1, least_rounds=30, critic_steps=30, batch=256, noise=32, critic=(32, 16), shared=(16,),
-    slopes="critic", penalty=1.0, rate=2e-4, betas=(0.5, 0.9), start="shares", average=0.0,
+    slopes="critic", penalty=1.0, rate=2e-4, betas=(0.5, 0.9), start="shares", average=0.0, dp=Target(encoders=0.25),
 )  # fmt: skip
 
 

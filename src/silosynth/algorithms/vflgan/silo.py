@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from silosynth.algorithms.vflgan.columns import Columns
 from silosynth.algorithms.vflgan.draws import Draws
 from silosynth.algorithms.vflgan.local import Budget, Local
 from silosynth.algorithms.vflgan.messages import (
@@ -35,19 +35,16 @@ from silosynth.algorithms.vflgan.messages import (
 from silosynth.algorithms.vflgan.split import Split
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
-from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, decode_table, encode_table, fit_encoder
-from silosynth.encoders.private import learn
-from silosynth.encoders.standard import fit_standard_encoder
-from silosynth.models.coded import Coded, coded_by
-from silosynth.models.gan import Shape
+from silosynth.encoders.column import decode_table
+from silosynth.models.calibration import Calibration
 from silosynth.models.vflgan import MOST_COVARIANCES
 from silosynth.privacy.accounting import noise_multiplier
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
-from silosynth.privacy.events import Event, gaussian_steps, unsound
+from silosynth.privacy.events import gaussian_steps, unsound
 from silosynth.privacy.sealed import Seat
 
 LEAST_ROWS = 2
@@ -83,16 +80,17 @@ class Silo(Party):
         self.secret, self.publication = Group(seat), Group(seat)
         self.agreeing, self.purpose = self.secret, ""
         self.config: GANConfig = VFLGANConfig()
-        self.encoders: tuple[Encoder, ...] = ()
-        self.events: tuple[Event, ...] = ()  # what encoders have cost
-        self.shares: tuple[Tensor, ...] = ()  # of each encoder's levels, from the same noised counts
+        self.columns = Columns()
         self.budget: Budget | None = None
         self.training: Training | None = None
+        self.match: Calibration | None = None  # of what is drawn, found when it is first needed
         self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
-        if not self.encoders and not isinstance(ask, Prepare | OfferShares | RelayedShares | Confirmations | Done):
+        if not self.columns.encoders and not isinstance(
+            ask, Prepare | OfferShares | RelayedShares | Confirmations | Done
+        ):
             raise ProtocolError("A silo is prepared first", f"{type(ask).__name__} comes too early")
         match ask:
             case Prepare():
@@ -104,11 +102,13 @@ class Silo(Party):
             case Judge():
                 return self._judge()
             case Keep():
+                self.match = None
                 self._trainer().local.keep()
                 return Done()
             case Synthesise():
                 return self._synthesise(ask)
             case _:
+                self.match = None  # weights change
                 reply = None if isinstance(ask, Done) else self._trainer().answer(ask)
         if reply is None:
             raise ProtocolError("A VFLGAN silo does not understand this message", type(ask).__name__)
@@ -122,41 +122,20 @@ class Silo(Party):
             raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
         if len(self.table) < LEAST_ROWS:
             raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
-        self.config, self.training = ask.config, None
-        rows = self._fit_encoders()
-        if ask.config.select == "frechet" and self.shape.size > MOST_COVARIANCES:
+        self.config, self.training, self.match = ask.config, None, None
+        rows = self.columns.fit(self.table, self.schema, self.config, self.silos, self.streams)
+        if ask.config.select == "frechet" and self.columns.shape.size > MOST_COVARIANCES:
             raise ConfigError(
-                f"Option select = 'frechet' is for rows of at most {MOST_COVARIANCES} numbers", self.shape.size,
+                f"Option select = 'frechet' is for rows of at most {MOST_COVARIANCES} numbers", self.columns.shape.size,
                 "Set select = 'last'.",
             )  # fmt: skip
         if ask.config.dp.private:
-            return PreparedPrivately(rows, self._nonce(), self.events)
+            return PreparedPrivately(rows, self._nonce(), self.columns.events)
         return Prepared(rows, self._nonce())
 
     def _nonce(self) -> str:
         """A word that no other training has."""
         return f"{self.streams.child('nonce', repr(self.config)).integer():016x}"
-
-    def _fit_encoders(self) -> int:
-        """The number of rows; with differential privacy a noised one."""
-        streams, dp = self.streams.child("encoders"), self.config.dp
-        if dp.private:
-            share, rng = dp.encoders / self.silos, streams.noise()
-            about = self.table, self.schema, self.config.encoders, share * dp.epsilon, share * dp.delta, rng
-            learnt = learn(*about, target=dp.delta)
-            self.encoders, self.events, self.shares = learnt.encoders, learnt.events, learnt.shares
-            return learnt.rows
-        fit = fit_standard_encoder if self.config.numbers == "standard" else fit_encoder
-        columns, rng = self.table.columns, streams.numpy()
-        self.encoders = tuple(fit(column, self.schema[column.name], self.config.encoders, rng) for column in columns)
-        return len(self.table)
-
-    @property
-    def shape(self) -> Shape:
-        """Of encoded rows; a table of constants has one score, always 0."""
-        widths = tuple(encoder.width for encoder in self.encoders if encoder.width > 1)
-        scores = sum(encoder.continuous for encoder in self.encoders)
-        return Shape(widths, scores if widths else max(1, scores))
 
     def _agree(self, ask: Message) -> Message:
         """Agree on a secret: of this training, in whose purpose this silo's own nonce is; or of a publication."""
@@ -183,7 +162,7 @@ class Silo(Party):
             return Charged(b"", (unsound("gradients of the first layers of local critics, as in the paper"),))
         if not dp.private or self.training is not None:
             raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
-        if Counter(self.events) - Counter(ask.events):
+        if Counter(self.columns.events) - Counter(ask.events):
             raise ProtocolError("What this silo has charged already is among what all have", len(ask.events))
         noise = solved(dp, ask.events, ask.rate, ask.steps)
         blocks = self.silos + isinstance(config, VFLGANConfig)
@@ -208,22 +187,12 @@ class Silo(Party):
         if self.budget is not None:
             batch = round(self.budget.expected)
         draws = Draws(self.secret, n, batch)
-        self.coded = self._coded()
+        self.coded = self.columns.coded(self.table, self.streams, self.device)
         self.training = self.make(self.coded, self.config, draws, self.budget, self.streams, self.device)
+        if n and not self.config.dp.private:
+            self.columns.count(self.coded.levels)
         if self.config.start == "shares" and n and self.secret.ready:
-            self.training.local.start([part for part in self.shares if len(part) > 1])
-
-    def _coded(self) -> Coded:
-        shape, rng = self.shape, self.streams.child("ties").numpy()
-        levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
-        if len(self.table):
-            levels, scores = encode_table(self.table, self.encoders, rng)
-            scores = torch.nn.functional.pad(scores, (0, shape.scores - scores.shape[1]))
-        coded = coded_by(self.encoders, levels.to(self.device), scores.to(self.device))
-        padding = shape.scores - coded.shape.scores
-        return replace(
-            coded, shape=shape, level_of=coded.level_of + (-1,) * padding, lines=coded.lines + (1,) * padding
-        )
+            self.training.local.start(self.columns.shares)
 
     @property
     def levels(self) -> Tensor:
@@ -251,8 +220,10 @@ class Silo(Party):
         local, streams = self.training.local, self.streams.child("synthesise", ask.draw)
         z_GZ = Draws(self.publication, 0, 1).noise(ask.rows, self.config.noise, "publication")
         weights = local.kept or local.weights()
-        levels, scores = local.draw(z_GZ, streams.child("levels").torch(self.device), weights)
-        table = decode_table(levels, scores, self.encoders, streams.child("columns").numpy())
+        if self.config.calibrate and self.match is None:
+            self.match = local.matching(self.columns.shares, weights)
+        levels, scores = local.draw(z_GZ, streams.child("levels").torch(self.device), weights, self.match)
+        table = decode_table(levels, scores, self.columns.encoders, streams.child("columns").numpy())
         if ask.share:
             return SyntheticColumns(table)
         self.kept.append(table)
@@ -271,18 +242,17 @@ class Silo(Party):
         return self._state(training=True)
 
     def trained(self) -> dict[str, Any]:
-        """What sampling needs: encoders and the generator."""
+        """What sampling needs: encoders, the generator, and shares of levels where ``calibrate`` matches them."""
         return self._state(training=False)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
-        if not self.encoders:
+        self.match = None
+        if not state["encoders"]:
             return
+        self.columns.restore(state)
         self.config = from_state(GANConfig, state["config"])
         self.budget = None if state["budget"] is None else from_state(Budget, state["budget"])
-        self.events = tuple(from_state(Event, event) for event in state["events"])
-        self.shares = tuple(state["shares"])
         if state["group"] is not None:
             self.secret.restore(state["group"])
         if state["training"] is not None:
@@ -291,14 +261,12 @@ class Silo(Party):
             self.training.restore(state["training"])
 
     def _state(self, training: bool) -> dict[str, Any]:
-        if not self.encoders:
+        if not self.columns.encoders:
             return {"encoders": []}
         return {
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            **self.columns.state(counts=training or self.config.calibrate),
             "config": to_state(self.config),
             "budget": None if self.budget is None else to_state(self.budget),
-            "events": [to_state(event) for event in self.events],
-            "shares": list(self.shares) if training else [],
             "group": self.secret.state() if training else None,
             "training": None if self.training is None else self.training.state(training),
         }
