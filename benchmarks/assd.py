@@ -33,7 +33,7 @@ import pandas as pd
 from silosynth.audit import membership, rivals, targets
 from silosynth.audit.generators import Catalogued
 from silosynth.audit.membership import Trainings
-from silosynth.bench import total_difference as comparison
+from silosynth.bench import five_tables
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded, code_tables
 
@@ -60,7 +60,7 @@ RELEASED = 5  # synthetic tables that rivals attack
 
 def fit(table: str, rows: int, private: bool) -> Catalogued:
     """The generator under audit."""
-    task = comparison.load(table, bounds=private)  # which count as public
+    task = five_tables.load(table, bounds=private)  # which count as public
     steps = PRIVATE_STEPS if private else STEPS
     options = SETTING | {"epochs": -(-steps // (rows // SETTING["batch"]))}
     if private:
@@ -70,7 +70,7 @@ def fit(table: str, rows: int, private: bool) -> Catalogued:
 
 def records(table: str, rows: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Training records, as many others, and reference rows."""
-    frame = comparison.load(table).frame
+    frame = five_tables.load(table).frame
     frame = frame.iloc[np.random.default_rng(0).permutation(len(frame))].reset_index(drop=True)
     cuts = np.cumsum([rows, rows, REFERENCE[table]])
     cuts = np.minimum(cuts, len(frame))

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,9 +20,9 @@ import pytest
 from tests.audit.makers import Copier, lengths, table
 
 from silosynth.audit import canaries, membership, shadows
-from silosynth.audit.generators import Command, described
+from silosynth.audit.generators import Catalogued, Command, described
 from silosynth.audit.membership import Trainings
-from silosynth.audit.shadows import Game, Job
+from silosynth.audit.shadows import Game, Job, Kept, Train
 from silosynth.core.errors import ConfigError, StorageError, UnavailableError
 from silosynth.core.streams import Streams
 
@@ -48,6 +50,34 @@ def test_processes_give_the_same(tmp_path: Path) -> None:
     )
     assert found == shadows.train(game(), JOBS)
     assert [left for left, _ in said] == [5] and said[0][1] > 0
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_what_can_be_foreseen_is_told_before_anything_is_trained_and_told_anew_if_it_was_wrong(together: int) -> None:
+    told: list[Any] = []
+
+    def measure(trains: Sequence[Train], whole: pd.DataFrame) -> list[Kept]:
+        told.append("trained")
+        return lengths(trains, whole)
+
+    shadows.train(
+        Game(TABLE, measure, "lengths"), JOBS, processes=1, together=together,
+        announce=lambda left, seconds: told.append((left, seconds)), foresee=lambda trains: 1.5 * len(trains),
+    )  # fmt: skip
+    assert told[:2] == [(6, 9.0), "trained"]
+    left, seconds = told[2]
+    assert left == 6 - together and 0 < seconds < 1
+    assert set(told[3:]) == {"trained"}
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_trial_tells_how_long_a_training_takes_and_ends_early(lockstep: bool) -> None:
+    options = {"epochs": 100_000, "select": "last" if lockstep else "frechet", "numbers": "standard"}
+    fit = Catalogued("vflgan", "fast", options, {"a": ["age", "x1"], "b": ["x2", "x3", "region"]})
+    table = TABLE[["age", "x1", "x2", "x3", "region"]]
+    trains = [(table, 1), (table, 2), (table[:15], 3)][: 3 if lockstep else 1]
+    assert fit.in_lockstep == lockstep
+    assert fit.seconds(trains, limit=0.2) > 20  # no step takes less than 0.2 milliseconds
 
 
 def test_what_was_kept_is_not_done_again(tmp_path: Path) -> None:

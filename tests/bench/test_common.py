@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,17 @@ def test_a_file_of_something_else_is_refused(experiment: Experiment, tmp_path: P
 
 
 # Forecasts
+
+
+def test_a_slow_start_is_no_pace() -> None:
+    def work(watch: Callable[[str, float], None]) -> None:
+        watch("training", 0.0)
+        time.sleep(0.2)  # a hundredth of the work, as slow as nothing after it
+        for done in range(1, 100):
+            watch("training", done / 100)
+            time.sleep(0.005)
+
+    assert pace.seconds_of(work, 0.4) < 0.2 * 100 / 2
 
 
 def test_the_pace_of_a_stopped_training_tells_how_long_all_take(experiment: Experiment, fits: Any) -> None:

@@ -27,9 +27,9 @@ from silosynth.audit import epsilon, features, shadows
 from silosynth.audit.epsilon import CONFIDENCE
 from silosynth.audit.features import embed
 from silosynth.audit.findings import GROUP, Finding
-from silosynth.audit.generators import Fit, Train, described, tables
+from silosynth.audit.generators import Fit, described, tables
 from silosynth.audit.membership import DEPTH, TREES, Trainings
-from silosynth.audit.shadows import Game, Job, Kept
+from silosynth.audit.shadows import Game, Job, Kept, Train
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import MAX_INTEGER_LEVELS, Ints, code_tables
@@ -181,7 +181,7 @@ def _trained(
     whole = pd.concat([records, canaries.astype(records.dtypes.to_dict())], ignore_index=True)
     game = Game(whole, Measure(fit, len(canaries)), f"{described(fit)} {how.seed}")
     folder: Path | None = None if how.folder is None else how.folder / f"canaries-{len(canaries)}"
-    return shadows.train(game, jobs, folder, how.processes, how.at_once(fit), how.tell, how.announce)
+    return how.carry_out(game, jobs, fit, folder)
 
 
 def _delta(claim: Claim | None) -> float:

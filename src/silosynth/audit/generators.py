@@ -24,8 +24,10 @@ from silosynth.algorithms.vflgan.local import Local
 from silosynth.algorithms.vflgan.shared import Shared
 from silosynth.algorithms.vflgan.silo import Silo
 from silosynth.audit import lockstep
+from silosynth.audit.shadows import Train
+from silosynth.bench.pace import Watch, seconds_of
 from silosynth.catalog import algorithm
-from silosynth.core.conversation import Party
+from silosynth.core.conversation import Party, Progress
 from silosynth.core.errors import ConfigError, UnavailableError
 from silosynth.core.streams import Streams
 from silosynth.data import sources
@@ -38,10 +40,19 @@ from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 
 Fit = Callable[[pd.DataFrame, int], pd.DataFrame]
-Train = tuple[pd.DataFrame, int]  # records and a seed
 
 CPU = torch.device("cpu")
 SENDING = ("vflgan", "vflgan-base")  # algorithms whose silos send features of a critic
+TRIAL = 5.0  # seconds of trainings that only tell how long they would take
+
+
+def _unwatched(stage: str, share: float) -> None:
+    """Nobody wants to know how far a training is."""
+
+
+def _part(watch: Watch, before: float, size: float) -> Watch:
+    """Tells ``watch`` of a part of a stage what is done of the whole: ``before``, and of ``size`` a share."""
+    return lambda stage, share: watch(stage, before + size * share)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ class Catalogued:
     @property
     def in_lockstep(self) -> bool:
         """Whether trainings can go in lockstep."""
-        return lockstep.fits(self._config())
+        return lockstep.fits(self.config)
 
     def together(self, trains: Sequence[Train]) -> list[pd.DataFrame]:
         """As many calls as there are tables and seeds; trainings that can go in lockstep do."""
@@ -85,28 +96,39 @@ class Catalogued:
         sending(self)
         return [(self._drawn(run), self._features(run, whole)) for run in self._runs(trains)]
 
-    def _runs(self, trains: Sequence[Train]) -> list[_Run]:
+    def seconds(self, trains: Sequence[Train], limit: float = TRIAL) -> float:
+        """About how long training takes for as many calls, from its first seconds; without drawing tables."""
+        apart = 1 if self.in_lockstep else len(trains)
+        return apart * seconds_of(partial(self._runs, trains[: len(trains) // apart]), limit)
+
+    def _runs(self, trains: Sequence[Train], watch: Watch = _unwatched) -> list[_Run]:
         if len(trains) == 1 or not self.in_lockstep:
-            return [self._trained(train, seed) for train, seed in trains]
+            return [self._trained(train, seed, watch) for train, seed in trains]
         begun = [self._begun(train, seed) for train, seed in trains]
         alike: dict[Any, list[lockstep.Training]] = {}
         for _, training in begun:
             alike.setdefault(training.likeness, []).append(training)
+        done = 0
         for trainings in alike.values():
-            lockstep.train(trainings)
+            lockstep.train(trainings, _part(watch, done / len(begun), len(trainings) / len(begun)))
+            done += len(trainings)
         return [run for run, _ in begun]
 
-    def _trained(self, train: pd.DataFrame, seed: int) -> _Run:
+    def _trained(self, train: pd.DataFrame, seed: int, watch: Watch = _unwatched) -> _Run:
         """A training as `silosynth.fit` has it, but that nothing is written to disk."""
+
+        def told(progress: Progress) -> None:
+            watch(progress.stage, progress.done / max(1, progress.total))
+
         entry, federation, streams = algorithm(self.name), self._federation(train), Streams(seed)
         parties, coordinator = self._parties(federation, seed), streams.child("coordinator")
-        start = partial(entry.coordinate, federation.roster, self._config(), coordinator, CPU)
+        start = partial(entry.coordinate, federation.roster, self.config, coordinator, CPU)
         with InProcess(parties) as link:
-            return _Run(federation, seed, parties, drive(start, link, Ledger()))
+            return _Run(federation, seed, parties, drive(start, link, Ledger(), watch=told))
 
     def _begun(self, train: pd.DataFrame, seed: int) -> tuple[_Run, lockstep.Training]:
         """A training of VFLGAN until its first step."""
-        federation, config = self._federation(train), self._config()
+        federation, config = self._federation(train), self.config
         parties = self._parties(federation, seed)
         with InProcess(parties) as link:
             state = drive(lambda _: begin(federation.roster, config), link, Ledger())
@@ -115,7 +137,9 @@ class Catalogued:
         run = _Run(federation, seed, parties, {name: state[name] for name in ("rows", "run")})
         return run, lockstep.Training(silos, shared)
 
-    def _config(self) -> Any:
+    @property
+    def config(self) -> Any:
+        """All options."""
         return algorithm(self.name).configure(self.preset, self.options)
 
     def _federation(self, frame: pd.DataFrame) -> Federation:
@@ -137,7 +161,7 @@ class Catalogued:
         held = run.federation
         parts = {name: party.trained() if algorithm(self.name).parts else {} for name, party in run.parties.items()}
         model = Model(
-            self.name, self.preset, run.seed, self._config(), held.roster, held.columns, held.schemas, held.flavour,
+            self.name, self.preset, run.seed, self.config, held.roster, held.columns, held.schemas, held.flavour,
             run.coordinator, parts, held.rows, device=CPU,
         )  # fmt: skip
         drawn: pd.DataFrame = model.sample(self.rows, seed=run.seed)
@@ -239,10 +263,17 @@ def sending(fit: Fit) -> Catalogued:
     raise ConfigError("Only VFLGAN's silos send intermediate features", name, remedy)
 
 
+def expected(fit: Fit, trains: Sequence[Train]) -> float | None:
+    """About how many seconds training takes for so many calls; None if it cannot be foreseen."""
+    return fit.seconds(trains) if isinstance(fit, Catalogued) else None
+
+
 def described(fit: Fit) -> str:
     """What a generator is called where trainings are kept; not by its address, which another process does not share."""
     if isinstance(fit, partial):
         return f"{described(fit.func)} {fit.args!r} {fit.keywords!r}"
+    if isinstance(fit, Catalogued):  # presets change, and keep their name
+        return f"{fit!r} {fit.config!r}"
     return f"{fit.__module__}.{fit.__qualname__}" if isinstance(fit, FunctionType) else repr(fit)
 
 

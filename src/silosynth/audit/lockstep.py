@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from silosynth.algorithms.vflgan.local import Local
 from silosynth.algorithms.vflgan.messages import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.shared import Shared
+from silosynth.bench.pace import Watch
 from silosynth.core.streams import Streams
 from silosynth.models.gan import SLOPE, gumbel, nearer_orthonormal
 
@@ -294,13 +295,18 @@ def _steepness(slope_MBW: Tensor) -> Tensor:
     return steep
 
 
-def train(trainings: Sequence[Training]) -> None:
-    """Carry out trainings of one likeness; each one's networks have their final weights afterwards."""
+def train(trainings: Sequence[Training], watch: Watch) -> None:
+    """Carry out trainings of one likeness; each one's networks have their final weights afterwards.
+
+    ``watch`` is told before each round what share of the rounds is done.
+    """
     config = trainings[0].shared.config
     silos = [Silo(locals_) for locals_ in zip(*(training.silos for training in trainings), strict=True)]
     coordinators = Coordinators([training.shared for training in trainings])
     first = [training.silos[0] for training in trainings]  # all silos of a training draw the same z
-    for number in range(config.rounds(first[0].draws.rows)):
+    rounds = config.rounds(first[0].draws.rows)
+    for number in range(rounds):
+        watch("lockstep", number / rounds)
         for step in range(number * config.critic_steps, (number + 1) * config.critic_steps):
             told = [silo.criticise(step, _noise(first, f"critic {step}")) for silo in silos]
             fake, real = (torch.cat(part, dim=2) for part in zip(*told, strict=True))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from silosynth.audit import features, shadows
 from silosynth.audit.findings import Finding, auc_score, curve
-from silosynth.audit.generators import Fit, Train, described, in_lockstep, sending, tables
-from silosynth.audit.shadows import Game, Job, Kept
+from silosynth.audit.generators import Fit, described, expected, in_lockstep, sending, tables
+from silosynth.audit.shadows import Game, Job, Kept, Train
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.auc import auc_with_influence
@@ -84,11 +85,13 @@ class Trainings:
     processes: int = 1
     together: int = 1  # trainings that one process carries out in lockstep, where the algorithm can
     tell: shadows.Tell = field(default=lambda stage, share: None)
-    announce: shadows.Announce = field(default=lambda left, seconds: None)
+    announce: shadows.Announce | None = None  # who is told how long they will take, if anybody
 
-    def at_once(self, fit: Fit) -> int:
-        """Trainings of a process at a time: one, where lockstep saves nothing, so that each is kept as it ends."""
-        return self.together if in_lockstep(fit) else 1
+    def carry_out(self, game: Game, jobs: Sequence[Job], fit: Fit, folder: Path | None) -> dict[str, Kept]:
+        """`shadows.train` of ``fit``: one training at a time where lockstep saves nothing, so that each is kept."""
+        together = self.together if in_lockstep(fit) else 1
+        foresee = partial(expected, fit)
+        return shadows.train(game, jobs, folder, self.processes, together, self.tell, self.announce, foresee)
 
 
 def play(
@@ -122,7 +125,7 @@ def play(
     known = tuple(targets.values())
     measure, about = Measure(fit, known, intermediate), f"{described(fit)} {known} {intermediate} {how.seed}"
     game = Game(train.reset_index(drop=True), measure, about)
-    found = shadows.train(game, jobs, how.folder, how.processes, how.at_once(fit), how.tell, how.announce)
+    found = how.carry_out(game, jobs, fit, how.folder)
     return [
         judge(found, row, label, kind, how.count, streams.child("adversary", row, kind))
         for label, row in targets.items()

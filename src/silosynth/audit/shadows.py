@@ -29,10 +29,13 @@ from silosynth.core.files import make_folder, read, sweep, write_atomic
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Ints
 from silosynth.evaluation.scores import Floats
+from silosynth.runtime.workers import torch_threads
 
+Train = tuple[pd.DataFrame, int]  # records and a seed
 Kept = dict[str, list[float]]
 Tell = Callable[[str, float], None]  # the stage, and the share of the work that is done
 Announce = Callable[[int, float], None]  # how many trainings are left, and the seconds that they will take
+OFF = 1.5  # a forecast that was off by more is told again
 _PLAN = "plan.json"
 _BLINK = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
 
@@ -58,14 +61,17 @@ class Game:
     """
 
     table: pd.DataFrame
-    measure: Callable[[Sequence[tuple[pd.DataFrame, int]], pd.DataFrame], list[Kept]]
+    measure: Callable[[Sequence[Train], pd.DataFrame], list[Kept]]
     about: str
 
     def __call__(self, jobs: Sequence[Job]) -> list[tuple[str, Kept]]:
         """Do them; names and outcomes."""
-        trains = [(self.table.iloc[job.rows].reset_index(drop=True), job.seed) for job in jobs]
-        kept = self.measure(trains, self.table)
+        kept = self.measure(self.trains(jobs), self.table)
         return [(job.name, outcome) for job, outcome in zip(jobs, kept, strict=True)]
+
+    def trains(self, jobs: Sequence[Job]) -> list[Train]:
+        """Records and seed of each training."""
+        return [(self.table.iloc[job.rows].reset_index(drop=True), job.seed) for job in jobs]
 
     @property
     def mark(self) -> str:
@@ -91,13 +97,15 @@ def train(
     processes: int = 1,
     together: int = 1,
     tell: Tell = lambda stage, share: None,
-    announce: Announce = lambda left, seconds: None,
+    announce: Announce | None = None,
+    foresee: Callable[[Sequence[Train]], float | None] = lambda trains: None,
 ) -> dict[str, Kept]:
     """What is kept of every job, by name; jobs whose outcome is in ``folder`` already are not done again.
 
-    So many jobs are handed to ``game.measure`` ``together``. The first ones are done before the others, and
-    ``announce`` is then told how long these will take. With one process the work is done in this one; several are
-    started afresh, and end with this one however that ends.
+    So many jobs are handed to ``game.measure`` ``together``. Before the first, ``announce`` is told how long all will
+    take, if ``foresee`` knows how long the first ones will; and once more if these take much longer, or much less. What
+    cannot be foreseen is timed: the first ones are done before the others then. With one process the work is done in
+    this one; several are started afresh, and end with this one however that ends.
 
     Raises:
         StorageError: the folder holds another audit, or cannot be written.
@@ -106,16 +114,24 @@ def train(
     found = _kept(game, folder)
     pending = [job for job in jobs if job.name not in found]
     groups = [pending[start : start + together] for start in range(0, len(pending), together)]
+    foreseen = None
+    if announce is not None and groups:
+        with torch_threads(1):  # as other processes have
+            foreseen = foresee(game.trains(groups[0]))
+    if announce is not None and foreseen is not None:
+        announce(len(pending), foreseen * len(pending) / len(groups[0]) / min(processes, len(groups)))
     began = time.perf_counter()
-    for number, outcomes in enumerate(_outcomes(game, groups, processes)):
+    alone = announce is not None and foreseen is None
+    for number, outcomes in enumerate(_outcomes(game, groups, processes, alone)):
         for name, kept in outcomes:
             if folder is not None:
                 write_atomic(folder / f"{name}.json", json.dumps(kept).encode())
             found[name] = kept
         left = len(groups) - number - 1
-        if number == 0 and left:
-            pace = (time.perf_counter() - began) / min(processes, left)
-            announce(len(pending) - len(outcomes), pace * left)
+        if announce is not None and number == 0 and left:
+            took = time.perf_counter() - began
+            if foreseen is None or not 1 / OFF < took / foreseen < OFF:
+                announce(len(pending) - len(outcomes), took * left / min(processes, left))
         done = sum(job.name in found for job in jobs)
         tell(f"{done}/{len(jobs)} trainings", done / len(jobs))
     return {job.name: found[job.name] for job in jobs}
@@ -148,15 +164,18 @@ def claim(folder: Path, mark: str) -> None:
         )
 
 
-def _outcomes(game: Game, groups: Sequence[Sequence[Job]], processes: int) -> Iterator[list[tuple[str, Kept]]]:
-    """Names and outcomes as they come: the first group by itself, then the others."""
+def _outcomes(
+    game: Game, groups: Sequence[Sequence[Job]], processes: int, alone: bool
+) -> Iterator[list[tuple[str, Kept]]]:
+    """Names and outcomes as they come; the first group ``alone``, or beside the others."""
     if processes <= 1 or len(groups) <= 1:
         yield from map(game, groups)
         return
     with _pool(game, min(processes, len(groups))) as pool:
         try:
-            yield from _as_they_end({pool.submit(_work, groups[0])})
-            yield from _as_they_end({pool.submit(_work, group) for group in groups[1:]})
+            first = 1 if alone else 0
+            for part in (groups[:first], groups[first:]):
+                yield from _as_they_end({pool.submit(_work, group) for group in part})
         except BrokenProcessPool as error:
             remedy = "Run again, with fewer processes if memory is short: what was kept is taken up."
             raise UnavailableError("A process that trains must live until its end", remedy=remedy) from error

@@ -4,13 +4,41 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 
-from silosynth.bench.common import TRAINING, Fit, Job, Rows, Silos, splits, train
-from silosynth.bench.tables import Split
+from silosynth.bench.common import TRAINING, Fit, Job, splits, train
+
+Watch = Callable[[str, float], None]  # a stage, and the share of it that is done
 
 
 class _Enough(Exception):
     """Ends a trial training."""
+
+
+def seconds_of(work: Callable[[Watch], object], limit: float) -> float:
+    """About how many seconds ``work`` takes, which tells how far it is, and is stopped early.
+
+    These are those before its longest stage that began within ``limit`` seconds, and that stage's, if it goes on as it
+    began. Of work that ends before, the seconds that it took.
+    """
+    start = time.perf_counter()
+    began: dict[str, tuple[float, float]] = {}  # a stage's first moment and share
+    guesses: dict[str, float] = {}  # by each stage, as it was last seen: what is done first is slower
+
+    def watch(stage: str, share: float) -> None:
+        now = time.perf_counter()
+        moment, first = began.setdefault(stage, (now, share))
+        if share > first:
+            guesses[stage] = moment - start + (now - moment) * (1 - first) / (share - first)
+        if now - start > limit and share > first:
+            raise _Enough
+
+    try:
+        work(watch)
+    except _Enough:
+        return max(guesses.values())
+    return time.perf_counter() - start
 
 
 def expected(pending: list[Job], fit: Fit | None = None, seconds: float = 15.0) -> float:
@@ -20,30 +48,9 @@ def expected(pending: list[Job], fit: Fit | None = None, seconds: float = 15.0) 
     for job in pending:
         if job.table not in pace:
             data = split_of(job)
-            pace[job.table] = _pace(job, data, job.setting.divide(data, job.seed), fit, seconds)
+            held = job.setting.divide(data, job.seed)
+            pace[job.table] = seconds_of(partial(train, job, data, held, fit), seconds)
     return sum(pace[job.table] for job in pending) / TRAINING
-
-
-def _pace(job: Job, data: Split, held: Silos | Rows, fit: Fit | None, seconds: float) -> float:
-    """Seconds of one training: those before its longest stage, and that stage's, if it goes on as it began."""
-    start = time.perf_counter()
-    began: dict[str, tuple[float, float]] = {}  # a stage's first moment and share
-    guess = 0.0
-
-    def watch(stage: str, share: float) -> None:
-        nonlocal guess
-        now = time.perf_counter()
-        moment, first = began.setdefault(stage, (now, share))
-        if share > first:
-            guess = max(guess, moment - start + (now - moment) * (1 - first) / (share - first))
-        if now - start > seconds and share > first:
-            raise _Enough
-
-    try:
-        train(job, data, held, fit, watch)
-    except _Enough:
-        return guess
-    return time.perf_counter() - start
 
 
 def duration(seconds: float) -> str:

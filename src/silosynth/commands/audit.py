@@ -121,8 +121,8 @@ def _announcing(say: Session) -> Any:
     def announce(left: int, seconds: float) -> None:
         from silosynth.bench.pace import duration
 
-        say.facts["expected_seconds"] = seconds
-        say.note(f"{left} trainings will take about {duration(seconds)} on this machine.")
+        say.facts.setdefault("forecasts", []).append({"trainings": left, "seconds": seconds})
+        say.note(f"{left} training{'' if left == 1 else 's'} will take about {duration(seconds)} on this machine.")
 
     return announce
 
