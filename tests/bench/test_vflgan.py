@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth import api
-from silosynth.bench import digits
+from silosynth.bench import digits, five_tables
 from silosynth.bench import total_difference as comparison
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
@@ -38,9 +38,20 @@ def test_jobs_are_all_that_is_asked_for():
     assert [one for one in found if one[0] == "dplt"] == [("dplt", e, s) for s in (3, 4) for e in (0.0, 10.0)]
     assert len({json.dumps(job.identity) for job in jobs}) == len(jobs)
     assert comparison.options(jobs[1])["dp"] == {"epsilon": 10.0, "delta": 1e-5}
-    for bad in ({"tables": ["adlut"]}, {"tables": ["adult"], "algorithms": ["tvae"]}, {"tables": []}):
+    unknown: tuple[dict[str, Any], ...] = (
+        {"tables": ["adlut"]}, {"tables": ["adult"], "algorithms": ["tvae"]}, {"tables": []},
+        {"tables": ["adult"], "algorithms": ["vflgan", "dplt"], "preset": "private"}, {"tables": ["adult"], "draws": 0},
+    )  # fmt: skip
+    for bad in unknown:
         with pytest.raises(ConfigError):
             comparison.jobs(**bad)
+
+
+def test_rows_of_a_preset_s_other_settings_are_others() -> None:
+    one = comparison.Job("adult", "vflgan", preset="fast")
+    batch = comparison.Job("adult", "vflgan", preset="fast", options=(("batch", 33),))
+    assert json.loads(one.settings) == {**json.loads(batch.settings), "batch": 32}
+    assert json.loads(comparison.Job("adult", "vflgan", 10.0, preset="private").settings)["dp"]["epsilon"] == 10
 
 
 def test_options_are_those_that_an_algorithm_has():
@@ -52,12 +63,12 @@ def test_options_are_those_that_an_algorithm_has():
 
 @needs_data
 def test_tables_are_divided_as_in_the_public_code():
-    adult, wine = comparison.load("adult", 500), comparison.load("wine_quality_red", 200, target="number")
+    adult, wine = five_tables.load("adult", 500), five_tables.load("wine_quality_red", 200, target="number")
     assert len(adult.frame) == 500 and not adult.frame.isna().any().any()
     assert adult.silos["first"][-1] == "relationship" and adult.silos["second"][0] == "race"
     assert len(adult.categories) == 9
     assert wine.categories == frozenset() and wine.kinds["quality"] == "integer"
-    credit = comparison.load("south_german_credit", bounds=True)
+    credit = five_tables.load("south_german_credit", bounds=True)
     assert credit.frame["purpose"].str.len().unique().tolist() == [2]  # "00" to "10": text in the order of numbers
     assert credit.kinds["age"] == {"kind": "integer", "low": 19, "high": 75}
 

@@ -15,6 +15,7 @@ import silosynth as ss
 from silosynth.core.errors import DataError
 from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.paper_vflgan import (
+    averaged,
     figures,
     frechet,
     inception_score,
@@ -87,6 +88,15 @@ def test_a_copy_has_the_real_table_s_figures_and_a_shuffled_target_is_far_from_t
     assert copy["total difference"] == pytest.approx(sum(map(abs, more)))
     mixed = real.assign(rich=real["rich"].sample(frac=1, random_state=0).to_numpy())
     assert figures(real, mixed, "rich", {"rich"}, "folds")["total difference"] > 1.0 > copy["total difference"]
+
+
+def test_totals_of_several_tables_are_those_of_their_means():
+    """Differences of opposite signs make two totals, and cancel in the mean."""
+    names = [f"{which} {what}" for which in ("trtr", "tsts", "trts", "tstr") for what in ("accuracy", "f1")]
+    one = {"FD": 1.0, **dict.fromkeys(names, 0.5)}
+    found = averaged([{**one, "tsts f1": 0.5 + gap, "tstr accuracy": 0.4, "FD": 1.0 + gap} for gap in (0.2, -0.1)])
+    assert found["total difference"] == pytest.approx(0.05 + 0.1)
+    assert found["FD"] == pytest.approx(1.05) and found["trtr f1"] == 0.5
 
 
 def test_integers_are_numbers_but_for_categories():

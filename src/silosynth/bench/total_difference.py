@@ -1,10 +1,7 @@
 """VFLGAN's comparison (its paper's table 1, figure 7 and appendix A.6): five tables, two silos, five algorithms.
 
 A table is trained on as a whole, without a hold-out, and as many rows are drawn; `silosynth.evaluation.paper_vflgan`
-compares the two. The first half of the columns, the odd one among them, is one silo's, the rest the other's, as in the
-public code (red and white wine 6 and 6, Adult 8 and 7; of Credit and HCV it shows none). Rows with missing values are
-left out, as in its Adult. Categories are those that the data set's description declares; the paper has 16 in HCV and
-does not say which. Categories that are integers become text of equal length, so that rare ones can be pooled.
+compares the two. How tables are prepared: `five_tables`.
 
 With differential privacy epsilon and delta are those of section 5.3.2; algorithms that have no option ``dp`` are left
 out. The least and the greatest number of each column then count as public, as in the public code's own descriptions of
@@ -17,22 +14,22 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
-from silosynth import __version__, api, catalog, datasets
+from silosynth import __version__, api, catalog
 from silosynth.bench import watching
 from silosynth.bench.common import TRAINING, Row, Tell, in_turn
+from silosynth.bench.five_tables import Target, Task, load
 from silosynth.bench.results import shown, stamp
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.evaluation.coding import code_tables
-from silosynth.evaluation.paper_vflgan import Protocol, figures, table_frechet
+from silosynth.evaluation.paper_vflgan import Judged, Protocol, averaged, figures, table_frechet
 from silosynth.privacy.statement import statement
 
 ALGORITHMS = ("wgan-gp", "vertigan", "vflgan-base", "vflgan", "dplt")
@@ -66,15 +63,16 @@ PAPER = {  # table 1: total difference without and with differential privacy
         "dplt": (None, 0.44),
     },
 }  # fmt: skip
+BETWEEN = 10_000  # seeds of a generator's tables; rows of other seeds have others
 FORM = "silosynth bench total-difference"
 TITLE = "Total difference and Fréchet distance (VFLGAN, table 1)"
 LEGEND = (
     "Accuracy and F1 of a random forest trained and tested on real rows (TRTR), synthetic rows (TSTS), real and "
     "synthetic (TRTS), synthetic and real (TSTR). Total: the six absolute differences from TRTR, 0 is best. FD: "
-    "Fréchet distance of encoded rows, 0 is best. Paper: its total."
+    "Fréchet distance of encoded rows, 0 is best. Of several tables of a generator: means, and the total of these. "
+    "Paper: its total, of one table."
 )
 HEADS = ("table", "algorithm", "epsilon", "seed", "TRTR", "TSTS", "TRTS", "TSTR", "total", "paper", "FD", "s", "MB")
-Target = Literal["classes", "number"]  # how a target of integers is learnt: one-hot, or normalised (appendix A.6)
 Privacy = Literal["off", "on", "both"]
 Bounds = Literal["public", "found"]  # of numbers, with differential privacy: known beforehand, or at its cost
 
@@ -88,6 +86,7 @@ class Job:
         rows: of the table, drawn at random; None for all.
         epochs: None for those of the preset.
         options: besides; those that the algorithm does not have are left out.
+        draws: tables that the trained generator makes; figures are means over them. The paper has one.
         curve: whether the Fréchet distance is taken along the training; not of DPLT, which has none.
     """
 
@@ -102,35 +101,28 @@ class Job:
     protocol: Protocol = "splits"
     bounds: Bounds = "public"
     options: tuple[tuple[str, Any], ...] = ()
+    draws: int = 1
     curve: bool = False
 
     @property
     def identity(self) -> Row:
         """Everything that decides the figures: a row with the same identity is not computed again."""
         told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("options", "curve")}
-        return {**told, "options": json.dumps(dict(self.options), sort_keys=True), "version": __version__}
+        more = json.dumps(dict(self.options), sort_keys=True)
+        return {**told, "options": more, "settings": self.settings, "version": __version__}
+
+    @property
+    def settings(self) -> str:
+        """Options that differ from the defaults of their class, as JSON: presets change, and keep their name."""
+        config = catalog.algorithm(self.algorithm).configure(self.preset, options(self))
+        plain = asdict(type(config)())
+        return json.dumps({name: v for name, v in asdict(config).items() if v != plain[name]}, sort_keys=True)
 
     @property
     def title(self) -> str:
         """For people who wait for it."""
         private = [f"epsilon {self.epsilon:g}"] if self.epsilon else []
         return " · ".join([self.table, self.algorithm, *private, f"seed {self.seed}"])
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A table as two silos hold it.
-
-    Attributes:
-        kinds: of its columns, as they are declared to silos.
-        categories: columns that are one-hot in the Fréchet distance.
-    """
-
-    frame: pd.DataFrame
-    target: str
-    silos: Mapping[str, list[str]]
-    kinds: Mapping[str, Any]
-    categories: frozenset[str]
 
 
 def jobs(
@@ -146,56 +138,23 @@ def jobs(
         for value in tables if name == "table" else algorithms:
             if value not in known:
                 raise ConfigError(f"There is no such {name} in this comparison", value, nearest(value, known))
-    if not tables or not algorithms or repeats < 1 or not epsilon > 0:
+    if not tables or not algorithms or min(repeats, each.get("draws", 1)) < 1 or not epsilon > 0:
         raise ConfigError(
-            "A comparison has a table, an algorithm, a repeat and an epsilon above 0",
-            (tuple(tables), tuple(algorithms), repeats, epsilon),
+            "A comparison has a table, an algorithm, a repeat, a draw and an epsilon above 0",
+            (tuple(tables), tuple(algorithms), repeats, each.get("draws", 1), epsilon),
         )
-    first = each.pop("seed", 0)
+    first, preset = each.pop("seed", 0), each.get("preset", Job.preset)
+    for algorithm in algorithms:
+        if preset not in catalog.algorithm(algorithm).presets:
+            raise ConfigError(f"Algorithm {algorithm!r} has no such preset", preset, "Compare it by itself.")
     return [
         Job(table, algorithm, spent, seed=first + repeat, **each)
         for table in dict.fromkeys(tables)
         for repeat in range(repeats)
         for algorithm in dict.fromkeys(algorithms)
         for spent in {"off": (0.0,), "on": (epsilon,), "both": (0.0, epsilon)}[dp]
-        if not spent or hasattr(catalog.algorithm(algorithm).configure(each.get("preset", Job.preset)), "dp")
+        if not spent or hasattr(catalog.algorithm(algorithm).configure(preset), "dp")
     ]
-
-
-def load(table: str, rows: int | None = None, seed: int = 0, target: Target = "classes", bounds: bool = False) -> Task:
-    """A table of the comparison; with ``bounds`` those of its numbers are declared.
-
-    Raises:
-        UnavailableError: it is not on this machine and cannot be fetched.
-    """
-    frame, info = datasets.load(table, return_info=True)
-    frame = frame.dropna().reset_index(drop=True)
-    if rows is not None and rows < len(frame):
-        chosen = np.sort(np.random.default_rng(seed).choice(len(frame), rows, replace=False))
-        frame = frame.iloc[chosen].reset_index(drop=True)
-    number = target == "number" and pd.api.types.is_integer_dtype(frame[info.target])
-    kinds: dict[str, Any] = {**info.kinds, info.target: "integer" if number else "categorical"}
-    categories = frozenset(column for column, kind in kinds.items() if kind == "categorical")
-    if bounds:
-        numbers = [str(column) for column in frame if column not in categories]
-        kinds |= {column: _bounded(frame[column], kinds.get(column)) for column in numbers}
-    words = {column: _text(frame[column]) for column in categories if frame[column].dtype.kind in "iu"}
-    columns = list(frame.columns)
-    half = -(-len(columns) // 2)
-    silos = {"first": columns[:half], "second": columns[half:]}
-    return Task(frame.assign(**words), info.target, silos, kinds, categories)
-
-
-def _bounded(values: pd.Series[Any], kind: str | None) -> dict[str, Any]:
-    """A number column's declaration: its kind, and its least and greatest value."""
-    plain = "integer" if values.dtype.kind in "iu" else "continuous"
-    return {"kind": kind or plain, "low": values.min().item(), "high": values.max().item()}
-
-
-def _text(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Digits, so many that their order is that of the numbers."""
-    words = values.astype(str)
-    return words.str.zfill(int(words.str.len().max()))
 
 
 def measure(job: Job, tell: Tell = lambda stage, share: None) -> Row:
@@ -205,12 +164,14 @@ def measure(job: Job, tell: Tell = lambda stage, share: None) -> Row:
     model = train(job, task, lambda stage, share: tell(stage, TRAINING * share))
     seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
     tell("evaluating", TRAINING)
-    drawn = model.sample(len(task.frame), seed=job.seed)
+    drawn = (model.sample(len(task.frame), seed=job.seed + BETWEEN * i) for i in range(job.draws))
+    found = list(_figures(job, task, drawn))
     published = PAPER[job.table][job.algorithm][job.epsilon > 0]
     told = statement(model.ledger)["summary"] if job.epsilon else ""
     return {
         **job.identity,
-        **figures(task.frame, drawn, task.target, task.categories, job.protocol),
+        **averaged(found),
+        "totals": [one["total difference"] for one in found],
         "paper": published if job.epsilon in (0.0, EPSILON) else None,
         "seconds": seconds,
         "bytes": None if catalog.algorithm(job.algorithm).central else sent,
@@ -218,6 +179,14 @@ def measure(job: Job, tell: Tell = lambda stage, share: None) -> Row:
         "curve": [],
         **(model.beside if isinstance(model, watching.Watched) else {}),
     }
+
+
+def _figures(job: Job, task: Task, drawn: Iterable[pd.DataFrame]) -> Iterator[dict[str, float]]:
+    real = None  # what real rows say of real ones is the same beside every table
+    for table in drawn:
+        found = figures(task.frame, table, task.target, task.categories, job.protocol, real)
+        real = Judged(found["trtr accuracy"], found["trtr f1"])
+        yield found
 
 
 def train(job: Job, task: Task, tell: Tell) -> Any:

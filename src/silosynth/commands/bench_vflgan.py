@@ -47,6 +47,7 @@ def total_difference(
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Of each training; the preset's.")] = None,
     repeats: Repeats = None,
     seed: Seed = 0,
+    draws: Annotated[int, typer.Option("--draws", min=1, help="Tables of each generator, averaged over.")] = 1,
     curve: Annotated[bool, typer.Option("--curve", help="Take the Fréchet distance along each training.")] = False,
     out: Out = None,
     as_json: Json = False,
@@ -55,12 +56,13 @@ def total_difference(
 ) -> None:
     """VFLGAN, its base, VertiGAN, DPLT and central WGAN-GP on five tables (VFLGAN's table 1 and figure 7)."""
     with session(as_json, quiet, debug) as say:
+        from silosynth.bench import five_tables
         from silosynth.bench import total_difference as comparison
 
         wanted = comparison.jobs(
             table or ["wine_quality_red"], algorithm or comparison.ALGORITHMS, one_of("dp", dp, comparison.Privacy),
-            repeats or 1, epsilon, seed=seed, target=one_of("target", target, comparison.Target), preset=preset,
-            rows=rows, epochs=epochs, curve=curve,
+            repeats or 1, epsilon, seed=seed, target=one_of("target", target, five_tables.Target), preset=preset,
+            rows=rows, epochs=epochs, draws=draws, curve=curve,
         )  # fmt: skip
         perform(say, wanted, comparison, comparison.each, out)
 

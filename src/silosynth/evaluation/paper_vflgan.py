@@ -27,7 +27,7 @@ Shapes: N rows, W width of an encoded row, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -128,8 +128,10 @@ def _scaled(known: Floats, values: Floats) -> Floats:
 # Random forests.
 
 
-def usefulness(real: Coded, synthetic: Coded, target: int, protocol: Protocol = "splits") -> Usefulness:
-    """Table 1's figures for tables that were coded together.
+def usefulness(
+    real: Coded, synthetic: Coded, target: int, protocol: Protocol = "splits", trtr: Judged | None = None
+) -> Usefulness:
+    """Table 1's figures for tables that were coded together; ``trtr`` if it is known from another synthetic table.
 
     Raises:
         DataError: the target is a number, or a table has fewer than `LEAST_ROWS` rows with a target.
@@ -138,7 +140,7 @@ def usefulness(real: Coded, synthetic: Coded, target: int, protocol: Protocol = 
         raise DataError("A forest needs a target that is a category", real.fields[target].name)
     (x, y), (made_x, made_y) = (_problem(table, target) for table in (real, synthetic))
     return Usefulness(
-        trtr=_within(x, y, protocol),
+        trtr=trtr or _within(x, y, protocol),
         tsts=_within(made_x, made_y, protocol),
         trts=_judge(x, y, made_x, made_y),
         tstr=_judge(made_x, made_y, x, y),
@@ -179,6 +181,7 @@ def figures(
     target: str,
     categories: Collection[str],
     protocol: Protocol = "splits",
+    trtr: Judged | None = None,
 ) -> dict[str, float]:
     """ "FD" and table 1's figures. Columns are numbers, but for those of text and ``categories``.
 
@@ -191,7 +194,17 @@ def figures(
     coded = _coded(real, synthetic, categories)
     classes = coded if target in categories else _coded(real, synthetic, {*categories, target})
     position = check_target(target, classes[0].fields)
-    return {"FD": table_frechet(*coded), **usefulness(*classes, position, protocol).to_dict()}
+    return {"FD": table_frechet(*coded), **usefulness(*classes, position, protocol, trtr).to_dict()}
+
+
+def averaged(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of `figures` of several tables that one generator made: their means, and the total difference of these.
+
+    A single table's total is mostly chance where levels are rare: differences of either sign add up.
+    """
+    means = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+    names = [field.name for field in fields(Usefulness)]
+    return means | Usefulness(*(Judged(means[f"{name} accuracy"], means[f"{name} f1"]) for name in names)).to_dict()
 
 
 def _coded(real: pd.DataFrame, synthetic: pd.DataFrame, categories: Collection[str]) -> tuple[Coded, Coded]:
