@@ -74,3 +74,13 @@ def test_what_may_become_of_lost_silos_is_said_and_anything_else_is_refused(name
     for policy in ("cache", "zeros", "nonsense"):
         with pytest.raises(ConfigError, match=rf"got: {policy}\)\. Choose {supported}"):
             entry.under(policy)
+
+
+def test_whole_numbers_are_floats_where_the_option_is_one() -> None:
+    config = algorithm("vflgan").configure("fast", {"betas": [0, 0.9], "rate": 1, "critic": [4, 5], "batch": 8})
+    assert (repr(config.betas), repr(config.rate), config.critic, repr(config.batch)) == (
+        "(0.0, 0.9)",
+        "1.0",
+        (4, 5),
+        "8",
+    )

@@ -228,6 +228,14 @@ def _leaves(options: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
             yield path, value
 
 
+def _like(before: Any, value: Any) -> Any:
+    """A list as a tuple, and whole numbers as floats where there were floats before: 0 for 0.0."""
+    if isinstance(value, list | tuple):
+        kinds = before if isinstance(before, tuple) and len(before) == len(value) else (None,) * len(value)
+        return tuple(_like(kind, part) for kind, part in zip(kinds, value, strict=True))
+    return float(value) if isinstance(before, float) and type(value) is int and abs(value) < 2**53 else value
+
+
 def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:
     known = [field.name for field in dataclasses.fields(config)]
     changes: dict[str, Any] = {}
@@ -239,7 +247,7 @@ def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:
             value = {"mechanism": value}
         if isinstance(before, Struct) and isinstance(value, Mapping):
             value = _changed(before, value, f"{where}{name}.")
-        changes[name] = tuple(value) if isinstance(value, list) else value
+        changes[name] = _like(before, value)
     try:
         return dataclasses.replace(config, **changes)
     except MessageError as error:

@@ -115,7 +115,7 @@ def test_gradients_per_row_are_those_of_a_loop_over_rows(options):
             length = torch.cat([g.flatten() for g in grads]).norm()
             for key, g in zip(weights, grads, strict=True):
                 expected[key] += g * min(1.0, clip / float(length))
-        for key, found in local.clipped_gradient(pull).items():
+        for key, found in local.clipped(local.real_loss, local.real, local.between, pull).items():
             torch.testing.assert_close(found, expected[key], rtol=1e-4, atol=1e-5)
 
 
@@ -129,14 +129,14 @@ def test_a_row_changes_the_sums_of_all_blocks_by_at_most_the_clip(size):
         local = play.local(silo)
         pull = size * torch.randn(len(local.real), 6, generator=torch.Generator().manual_seed(1))
         local.real = torch.cat([local.real[:-1], size * torch.ones_like(local.real[:1])])
-        whole = local.clipped_gradient(pull)
+        whole = local.clipped(local.real_loss, local.real, local.between, pull)
         local.real, local.between = local.real[:-1], local.between[:-1]
-        without = local.clipped_gradient(pull[:-1])
+        without = local.clipped(local.real_loss, local.real, local.between, pull[:-1])
         change = norm({key: whole[key] - without[key] for key in whole})
         assert 0 < change <= clip * (1 + 1e-4)
         squares += change**2
     real = size * torch.cat([reply.real_RW for reply in replies.values()], dim=1)
-    whole, without = (play.shared.clipped_gradient(x, 0.5 * x) for x in (real, real[:-1]))
+    whole, without = (play.shared.clipped(play.shared.real_loss, x, 0.5 * x) for x in (real, real[:-1]))
     change = norm({key: whole[key] - without[key] for key in whole})
     assert 0 < change <= clip * (1 + 1e-4)
     assert squares + change**2 <= 0.7**2 * (1 + 1e-4)
@@ -199,19 +199,37 @@ def test_an_empty_batch_is_noise_alone():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_real_row_that_is_not_finite_counts_as_nothing(bad, monkeypatch):
-    """Neither in the noised sums, nor in the gradient of made rows, which gets no noise."""
+def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
+    """Neither in the noised sums, nor in the gradients of made rows, which get no noise."""
     local = private().silos["a"]._trainer().local
     sampled = local.draws.sample_of(0, local.budget.rate)
     local.coded.scores[sampled[0]] = bad
-    noiseless = []
-    monkeypatch.setattr(local, "_add_private", lambda *_: noiseless.extend(local.critic.network.parameters()))
-    monkeypatch.setattr(local.critic, "step", lambda: None)
     fake_BW, real_RW = local.criticise()
-    assert not real_RW.isfinite().all()
+    assert fake_BW.isfinite().all() and not real_RW.isfinite().all()
     local.descend_critic(torch.ones_like(fake_BW), torch.ones_like(real_RW))
-    assert noiseless and all(weight.grad.isfinite().all() for weight in noiseless)
-    assert all(total.isfinite().all() for total in local.clipped_gradient(torch.ones_like(real_RW)).values())
+    assert all(weight.grad.isfinite().all() for weight in local.critic.network.parameters())
+
+
+@pytest.mark.parametrize("slopes", ["critic", "orthonormal"])
+def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(slopes):
+    """Gradients of both are cut alike, and cancel; were only real rows' cut, critics would learn of the cut."""
+    play = private(clip=1e-3, slopes=slopes, penalty=0.0)
+    play.tell(vflgan.Criticise())
+    for silo in play.silos:
+        local = play.local(silo)
+        local.budget = replace(local.budget, noise=0.0, expected=len(local.fake))
+        local.real = local.between = local.fake
+        pull = torch.randn(len(local.fake), 6, generator=torch.Generator().manual_seed(1))
+        local.descend_critic(pull, -pull)
+        made = local.clipped(local.made_loss, local.fake, pull)
+        assert norm(made) > 0
+        assert all(weight.grad.abs().max() < 1e-9 for weight in local.critic.network.parameters())
+    shared = play.shared
+    shared.budget = replace(shared.budget, noise=0.0, expected=16)
+    features = torch.randn(16, 12, generator=torch.Generator().manual_seed(2))
+    shared.descend(0, features, features)
+    assert norm(shared.clipped(shared.made_loss, features)) > 0
+    assert all(weight.grad.abs().max() < 1e-9 for weight in shared.critic.network.parameters())
 
 
 def test_silos_sample_the_same_rows_each_by_itself():

@@ -167,8 +167,21 @@ class RealLoss(nn.Module):
         return -self.critic.judge(f_BW) + self.weight * penalty + (pull_BW * f_BW).sum(1)
 
 
-class SharedLoss(nn.Module):
-    """The same for D_s, whose rows are the features of all silos."""
+class MadeLoss(nn.Module):
+    """What one made row adds."""
+
+    def __init__(self, critic: LocalCritic) -> None:
+        super().__init__()
+        self.critic = critic
+
+    def forward(self, x_BI: Tensor, pull_BW: Tensor, f_BW: Tensor | None = None) -> Tensor:
+        """D_i(x) + <pull, f_i> (B,)."""
+        f_BW = self.critic.features(x_BI) if f_BW is None else f_BW
+        return self.critic.judge(f_BW) + (pull_BW * f_BW).sum(1)
+
+
+class SharedRealLoss(nn.Module):
+    """What the features of one real row, of all silos, add to the loss of D_s."""
 
     def __init__(self, critic: CriticPart, penalty: float) -> None:
         super().__init__()
@@ -180,9 +193,17 @@ class SharedLoss(nn.Module):
         return out
 
 
-def fake_loss(critic: LocalCritic, f_BW: Tensor, pull_BW: Tensor) -> Tensor:
-    """What made rows add to the loss of a silo's critic: E[D_i] + E<pull, f_i>."""
-    return (critic.judge(f_BW) + (pull_BW * f_BW).sum(1)).mean()
+class SharedMadeLoss(nn.Module):
+    """What those of one made row add."""
+
+    def __init__(self, critic: CriticPart) -> None:
+        super().__init__()
+        self.critic = critic
+
+    def forward(self, f_BW: Tensor) -> Tensor:
+        """D_s(f) (B,)."""
+        out: Tensor = self.critic(f_BW, ()).squeeze(1)
+        return out
 
 
 def frechet_distance(real_NI: Tensor, fake_NI: Tensor) -> float:

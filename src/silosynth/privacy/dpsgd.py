@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.func import grad, vmap
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from silosynth.core.errors import ConfigError
 
@@ -83,6 +83,16 @@ def clipped_gradients(
 def noised(sums: Parameters, deviation: float, rng: np.random.Generator) -> dict[str, Tensor]:
     """Sums with Gaussian noise of this standard deviation on every number."""
     return {name: total + deviation * _normal(total, rng) for name, total in sums.items()}
+
+
+def clipped_losses(losses: nn.Module, clip: float, *per_row: Tensor) -> dict[str, Tensor]:
+    """`clipped_gradients` of a module that gives the losses (B,) of rows, each a function of that row alone."""
+
+    def loss(parameters: dict[str, Tensor], *row: Tensor) -> Tensor:
+        out: Tensor = functional_call(losses, parameters, tuple(part[None] for part in row))
+        return out[0]
+
+    return clipped_gradients(loss, dict(losses.named_parameters()), clip, *per_row)
 
 
 def block_clips(total: float, blocks: int | Sequence[float]) -> list[float]:

@@ -10,8 +10,8 @@ initialise                               `_begin`, `Silo._prepare`, `Split`, `Sh
 the loop over epochs, T_d critic steps   `coordinate`, `_train_round`
 a batch x^B of real rows                 `Draws.batch_of`; with differential privacy `Draws.sample_of`
 z^B, and made rows G_i(z^B)              `Draws.noise`, `Local._make`
-losses L_Di                              `RealLoss`, `fake_loss` of `models.vflgan`
-loss L_Ds                                `Shared.descend`, `SharedLoss`
+losses L_Di                              `RealLoss`, `MadeLoss` of `models.vflgan`
+loss L_Ds                                `Shared.descend`, `SharedRealLoss`, `SharedMadeLoss`
 update of D_i and D_s, (13) to (16)      `Local.descend_critic`, `Shared.descend`
 made rows anew, L_G (17)                 `Local.generate`, `Shared.slopes`
 update of G_i, (18) and (19)             `Local.generator_gradient`

@@ -3,7 +3,8 @@
 With differential privacy a critic step is one of DP-SGD (`silosynth.privacy.dpsgd`) in the block that is this silo's
 whole critic. What a real row adds to the loss is its own: its features, D_s' slope there, and its penalty, between it
 and a made row that is drawn for it; its gradient is clipped. Made rows know nothing of real ones but through noised
-weights: what they add is neither clipped nor noised, and they are as many whatever the batch.
+weights: what they add is not noised, and they are as many whatever the batch. It is clipped as well: else the critic
+would learn how much of real rows' gradients is cut, and nothing else (docs/decisions/0022).
 
 Shapes: B made rows, R real rows of a batch, I numbers of a row, W features, Z numbers of z, G generated rows.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from silosynth.algorithms.vflgan.draws import Draws
@@ -29,8 +30,8 @@ from silosynth.models.coded import Coded, chunks, joined, trainee
 from silosynth.models.gan import Trainee, frozen
 from silosynth.models.layers import build
 from silosynth.models.moving_average import MovingAverage
-from silosynth.models.vflgan import LocalCritic, RealLoss, Rows, fake_loss, frechet_distance
-from silosynth.privacy.dpsgd import block_clips, clipped_gradients, noised
+from silosynth.models.vflgan import LocalCritic, MadeLoss, RealLoss, Rows, frechet_distance
+from silosynth.privacy.dpsgd import block_clips, clipped_losses, noised
 
 STARTING = 1024  # rows by which a generator's start is set
 MATCHING = 16_384  # rows, at most, by which drawn marginals are matched
@@ -82,6 +83,7 @@ class Local:
             critic.keep_distances(exactly=True)
         self.critic = trainee(critic.to(device), config)
         self.real_loss = RealLoss(self.critic.network, config.penalty, config.slopes)
+        self.made_loss = MadeLoss(self.critic.network)
         self.made = max(2, draws.batch)
         self.critic_steps = self.generator_steps = 0
         self.averages = [MovingAverage(part.network, config.average) for part in parts]
@@ -116,13 +118,12 @@ class Local:
         mix = uniforms(draw, len(self.real), 1, device=self.device)
         self.between = beside[: len(self.real)] + mix * (self.real - beside[: len(self.real)])
         critic = self.critic.network
-        if self.budget is None:
-            self.features = critic.features(torch.cat([self.fake, self.real]))
-            fake, real = self.features.detach().cpu().split([len(self.fake), len(self.real)])
-            return fake, real
-        self.features = critic.features(self.fake)  # alone: a real one that is not finite would reach their gradient
-        with torch.no_grad():
-            return self.features.detach().cpu(), critic.features(self.real).cpu()
+        if self.budget is not None:  # by themselves: made rows' must not tell of real ones, by rounding errors either
+            with torch.no_grad():
+                return critic.features(self.fake).cpu(), critic.features(self.real).cpu()
+        self.features = critic.features(torch.cat([self.fake, self.real]))
+        fake, real = self.features.detach().cpu().split([len(self.fake), len(self.real)])
+        return fake, real
 
     def descend_critic(self, fake_BW: Tensor, real_RW: Tensor) -> None:
         """Update D_i by its own loss and by D_s' slopes in its features (equations (14) to (16))."""
@@ -130,36 +131,28 @@ class Local:
         self.critic.clear()
         if self.budget is None:
             of_fake, of_real = self.features.split([len(self.fake), len(self.real)])
-            loss = self.real_loss(self.real, self.between, real_RW, of_real).mean()
-            (loss + fake_loss(self.critic.network, of_fake, fake_BW)).backward()
+            real = self.real_loss(self.real, self.between, real_RW, of_real).mean()
+            (real + self.made_loss(self.fake, fake_BW, of_fake).mean()).backward()
         else:
-            fake_loss(self.critic.network, self.features, fake_BW).backward()
-            self._add_private(real_RW, self.budget)
+            self._descend_privately(fake_BW, real_RW, self.budget)
         if self.config.unsound:
             self._noise_first_layer()
         self.critic.step()
         if self.config.slopes == "orthonormal":
             self.critic.network.keep_distances()
 
-    def clipped_gradient(self, real_RW: Tensor) -> dict[str, Tensor]:
-        """Sums over the batch's rows of their clipped gradients, before noise."""
+    def clipped(self, losses: nn.Module, *rows: Tensor) -> dict[str, Tensor]:
+        """Sums over rows of their clipped gradients, before noise."""
         assert self.budget is not None
+        return clipped_losses(losses, block_clips(self.config.dp.clip, self.budget.blocks)[0], *rows)
 
-        def loss(parameters: dict[str, Tensor], *row: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.real_loss, parameters, tuple(part[None] for part in row))
-            return out[0]
-
-        clip = block_clips(self.config.dp.clip, self.budget.blocks)[0]
-        weights = dict(self.real_loss.named_parameters())
-        return clipped_gradients(loss, weights, clip, self.real, self.between, real_RW)
-
-    def _add_private(self, real_RW: Tensor, budget: Budget) -> None:
-        sums = self.clipped_gradient(real_RW)
+    def _descend_privately(self, fake_BW: Tensor, real_RW: Tensor, budget: Budget) -> None:
         rng = self.streams.child("privacy", self.critic_steps).noise()
-        sums = noised(sums, budget.noise * self.config.dp.clip, rng)
+        real = self.clipped(self.real_loss, self.real, self.between, real_RW)
+        real = noised(real, budget.noise * self.config.dp.clip, rng)
+        made = self.clipped(self.made_loss, self.fake, fake_BW)
         for name, parameter in self.real_loss.named_parameters():
-            share = sums[name] / budget.expected
-            parameter.grad = share if parameter.grad is None else parameter.grad + share
+            parameter.grad = real[name] / budget.expected + made[name] / len(self.fake)
 
     def _noise_first_layer(self) -> None:
         """Equations (20) and (21): the gradient of the batch, of the first layer alone. It protects nobody."""

@@ -1,7 +1,8 @@
 """The coordinator's critic D_s, which judges the features of all silos together.
 
 With differential privacy its step is one of DP-SGD in a block of its own: what a real row adds to its loss is -D_s and
-its penalty, between its features and those of a made row that is drawn for it. Slopes that silos get are not clipped
+its penalty, between its features and those of a made row that is drawn for it. Gradients of made rows are clipped as
+well, see `local`, and get no noise. Slopes that silos get are not clipped
 here: each silo clips what they come to in its own weights.
 
 Shapes: B made rows, R real rows of a batch, W features of all silos.
@@ -13,16 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.func import functional_call
+from torch import Tensor, nn
 
 from silosynth.algorithms.vflgan.local import Budget
 from silosynth.algorithms.vflgan.messages import VFLGANConfig
 from silosynth.core.streams import Draw, Streams, integers, uniforms
 from silosynth.models.coded import trainee
 from silosynth.models.gan import make_critic
-from silosynth.models.vflgan import SharedLoss
-from silosynth.privacy.dpsgd import block_clips, clipped_gradients, noised
+from silosynth.models.vflgan import SharedMadeLoss, SharedRealLoss
+from silosynth.privacy.dpsgd import block_clips, clipped_losses, noised
 
 
 class Shared:
@@ -35,7 +35,8 @@ class Shared:
         self.streams = streams
         critic = make_critic(silos * config.critic[-1], config.shared, 1, 0.0, streams.child("weights").torch())
         self.critic = trainee(critic.to(device), config)
-        self.real_loss = SharedLoss(self.critic.network, config.penalty)
+        self.real_loss = SharedRealLoss(self.critic.network, config.penalty)
+        self.made_loss = SharedMadeLoss(self.critic.network)
 
     def descend(self, step: int, fake_BW: Tensor, real_RW: Tensor) -> tuple[Tensor, Tensor]:
         """Update D_s (equations (13) and (16)); λ1 times its slopes before that, down on made and up on real rows."""
@@ -46,12 +47,10 @@ class Shared:
             slopes = critic.slope(fake_BW, ()), -critic.slope(real_RW, ())
         between = self._between(fake_BW, real_RW, draw)
         self.critic.clear()
-        of_fake = critic(fake_BW, ()).mean()
         if self.budget is None:
-            (of_fake + self.real_loss(real_RW, between).mean()).backward()
+            (self.made_loss(fake_BW).mean() + self.real_loss(real_RW, between).mean()).backward()
         else:
-            of_fake.backward()
-            self._add_private(real_RW, between, self.budget, self.streams.child("privacy", step).noise())
+            self._descend_privately(fake_BW, real_RW, between, self.budget, self.streams.child("privacy", step).noise())
         self.critic.step()
         return self.config.lambda1 * slopes[0], self.config.lambda1 * slopes[1]
 
@@ -64,16 +63,10 @@ class Shared:
         """Each silo's own."""
         return [part.contiguous() for part in all_BW.cpu().chunk(self.silos, dim=1)]
 
-    def clipped_gradient(self, real_RW: Tensor, between_RW: Tensor) -> dict[str, Tensor]:
-        """Sums over the batch's rows of their clipped gradients, before noise."""
+    def clipped(self, losses: nn.Module, *rows: Tensor) -> dict[str, Tensor]:
+        """Sums over rows of their clipped gradients, before noise."""
         assert self.budget is not None
-
-        def loss(parameters: dict[str, Tensor], *row: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.real_loss, parameters, tuple(part[None] for part in row))
-            return out[0]
-
-        clip = block_clips(self.config.dp.clip, self.budget.blocks)[-1]
-        return clipped_gradients(loss, dict(self.real_loss.named_parameters()), clip, real_RW, between_RW)
+        return clipped_losses(losses, block_clips(self.config.dp.clip, self.budget.blocks)[-1], *rows)
 
     def _between(self, fake_BW: Tensor, real_RW: Tensor, draw: Draw) -> Tensor:
         """Points between real rows and made ones: each with its own, or, with privacy, with one drawn for it."""
@@ -83,11 +76,13 @@ class Shared:
         mix = uniforms(draw, len(real_RW), 1, device=self.device)
         return beside + mix * (real_RW - beside)
 
-    def _add_private(self, real_RW: Tensor, between_RW: Tensor, budget: Budget, rng: np.random.Generator) -> None:
-        sums = noised(self.clipped_gradient(real_RW, between_RW), budget.noise * self.config.dp.clip, rng)
+    def _descend_privately(
+        self, fake_BW: Tensor, real_RW: Tensor, between_RW: Tensor, budget: Budget, rng: np.random.Generator
+    ) -> None:
+        real = noised(self.clipped(self.real_loss, real_RW, between_RW), budget.noise * self.config.dp.clip, rng)
+        made = self.clipped(self.made_loss, fake_BW)
         for name, parameter in self.real_loss.named_parameters():
-            share = sums[name] / budget.expected
-            parameter.grad = share if parameter.grad is None else parameter.grad + share
+            parameter.grad = real[name] / budget.expected + made[name] / len(fake_BW)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to continue."""
