@@ -26,7 +26,7 @@ def trained(name: str, calibrate: bool, rows: int = 400, **more: Any) -> tuple[p
     options = (TINY if name == "vertigan" else OF_VFLGAN) | more
     model = ss.fit(
         name, ss.simulate(real, silos=SPLITS[2]), preset="fast", options=options | {"calibrate": calibrate},
-        progress=False,
+        progress=False, seed=1,
     )  # fmt: skip
     return real, model.sample(4000, seed=1)
 

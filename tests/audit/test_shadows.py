@@ -62,11 +62,11 @@ def test_what_can_be_foreseen_is_told_before_anything_is_trained_and_told_anew_i
 
     shadows.train(
         Game(TABLE, measure, "lengths"), JOBS, processes=1, together=together,
-        announce=lambda left, seconds: told.append((left, seconds)), foresee=lambda trains: 1.5 * len(trains),
+        announce=lambda left, seconds: told.append((left, seconds)), foresee=lambda trains: 1500.0 * len(trains),
     )  # fmt: skip
-    assert told[:2] == [(6, 9.0), "trained"]
+    assert told[:2] == [(6, 9000.0), "trained"]
     left, seconds = told[2]
-    assert left == 6 - together and 0 < seconds < 1
+    assert left == 6 - together and 0 < seconds < 1000
     assert set(told[3:]) == {"trained"}
 
 

@@ -23,9 +23,9 @@ _BALANCED = replace(
     average=0.999,
 )  # fmt: skip
 _BEST = replace(_BALANCED, epochs=300, least_rounds=15_000, generator=(64, 128, 256), critic=(256, 128), shared=(128,))
-_PRIVATE = replace(  # for ``dp``: few steps, of batches so large and critics so small that noise does not drown them
-    _FAST, epochs=1, least_rounds=30, critic_steps=30, batch=256, noise=32, critic=(32, 16), shared=(16,),
-    slopes="critic", penalty=1.0, rate=2e-4, betas=(0.5, 0.9), start="shares", average=0.0, dp=Target(encoders=0.25),
+_PRIVATE = replace(  # for ``dp``: batches so large and critics so small that noise does not drown them
+    _FAST, epochs=100, least_rounds=300, batch=256, noise=32, critic=(32, 16), shared=(16,), rate=1e-3,
+    start="shares", dp=Target(encoders=0.25),
 )  # fmt: skip
 
 
