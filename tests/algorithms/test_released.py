@@ -26,7 +26,15 @@ CLIP = 1.0
 SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
 BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
 DP = {"epsilon": 8.0, "delta": 1e-4}
-SMALL = {"batch": 40, "least_rounds": 3, "critic_steps": 4, "noise": 8, "critic": [12, 8], "dp": {**DP, "clip": CLIP}}
+SMALL = {
+    "batch": 40,
+    "epochs": 1,
+    "least_rounds": 3,
+    "critic_steps": 4,
+    "noise": 8,
+    "critic": [12, 8],
+    "dp": {**DP, "clip": CLIP},
+}
 BLOCKS = {"vflgan": 3, "vflgan-base": 3, "vertigan": 2, "wgan-gp": 1}
 
 

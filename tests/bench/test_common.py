@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -222,7 +221,7 @@ def test_the_pace_of_a_stopped_training_tells_how_long_all_take(
         raise AssertionError("was not stopped")
 
     jobs = common.jobs(experiment, replace(TINY, repeats=2))
-    assert pace.expected(jobs, slow, seconds=0.2) == pytest.approx(4 * 10)
+    assert pace.expected(jobs, slow, seconds=0.2) == pytest.approx(4 * 10 / common.TRAINING)
     assert pace.expected(jobs, fits) == 0  # ends by itself
 
 
