@@ -30,9 +30,9 @@ _PRIVATE = replace(  # for ``dp``: batches so large and critics so small that no
 
 
 def _vertigan(like: GANConfig) -> VertiGANConfig:
-    """The same for VertiGAN, whose critics have one penalty, on the whole (4)."""
+    """The same for VertiGAN, whose critics have one penalty, on the whole (4); with noise it is the worse one."""
     common = {name: getattr(like, name) for name in GANConfig.__dataclass_fields__}
-    return VertiGANConfig(**common | {"slopes": "critic"})
+    return VertiGANConfig(**common | ({} if like is _PRIVATE else {"slopes": "critic"}))
 
 
 VFLGAN: Mapping[str, VFLGANConfig] = {
