@@ -47,7 +47,7 @@ RECORDS: dict[str, Callable[[Coded], int]] = {
     "outlying": targets.most_outlying,
     "isolated": lambda table: int(targets.nearest_distances(table).argmax()),
 }
-STEPS, PRIVATE_STEPS = 3000, 150  # of critics
+STEPS, PRIVATE_STEPS = 3000, 300  # of critics
 SETTING: dict[str, Any] = {
     "batch": 33, "noise": 10, "generator": [64, 64], "critic": [64, 64], "shared": [64], "norm_epsilon": 0.0,
     "slopes": "orthonormal", "penalty": 10.0, "rate": 1e-3, "betas": [0.0, 0.99], "tau": 0.2, "average": 0.999,
