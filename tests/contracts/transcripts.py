@@ -7,6 +7,7 @@ crosses the border, and the search.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import torch
 import silosynth as ss
 from silosynth.catalog import Algorithm
 from silosynth.core.conversation import Party, State
-from silosynth.core.messages import Message, wire_name
+from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
@@ -33,6 +34,7 @@ TRADES = ("Orgelbauer", "Kaminfegerin", "Sattlerin")
 ALONE = ("Hôpital Saint-Éloi 4", "Weingut Ötlishausen")  # two rows each: fewer than any encoder names
 HEAP = 51423815.8173  # a balance that most rows have, as a special code is: a level of its own to encoders
 ROWS = 90
+RANDOM, SEVERAL = {Release.SEALED, Release.MASKED, Release.PSEUDONYMS}, 4
 
 
 def frame(rows: int = ROWS) -> pd.DataFrame:
@@ -171,12 +173,17 @@ def _wholes(value: int) -> Iterator[bytes]:
 
 
 def leaks(heard: list[Heard], sought: Mapping[bytes, str]) -> dict[str, set[str]]:
-    """By message type, which groups of values were in messages of that type."""
+    """By message type, which groups of values were in messages of that type.
+
+    What is random by design holds any four bytes once in 2³² words: there several values of a group must be found.
+    """
     found: dict[str, set[str]] = {}
+    random = {name for name, kind in all_structs(Message).items() if kind.release in RANDOM}
     singles = {form: group for form, group in sought.items() if len(form) == 4}
     for one in heard:
         groups = {group for form, group in sought.items() if len(form) > 4 and form in one.blob}
-        groups |= {singles[form] for form in _words(one.blob) & singles.keys()}
+        words = Counter(singles[form] for form in _words(one.blob) & singles.keys())
+        groups |= {group for group, count in words.items() if count >= (SEVERAL if one.type in random else 1)}
         if groups:
             found.setdefault(one.type, set()).update(groups)
     return found
