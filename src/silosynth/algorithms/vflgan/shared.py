@@ -2,8 +2,8 @@
 
 With differential privacy its step is one of DP-SGD in a block of its own: what a real row adds to its loss is -D_s and
 its penalty, between its features and those of a made row that is drawn for it. Gradients of made rows are clipped as
-well, see `local`, and get no noise. Slopes that silos get are not clipped here: each silo clips what they come to in its
-own weights.
+well, see `local`, and get no noise. Slopes that silos get are not clipped here: each silo clips what they come to in
+its own weights.
 
 Shapes: B made rows, R real rows of a batch, W features of all silos.
 """
