@@ -212,7 +212,7 @@ def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
 
 @pytest.mark.parametrize("slopes", ["critic", "orthonormal"])
 def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(slopes):
-    """Gradients of both are cut alike, and cancel; were only real rows' cut, critics would learn of the cut."""
+    """Without penalty. Were only real rows' gradients cut, critics would learn of the cut."""
     play = private(clip=1e-3, slopes=slopes, penalty=0.0)
     play.tell(vflgan.Criticise())
     for silo in play.silos:
