@@ -23,6 +23,7 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.coded import Coded
 from silosynth.models.gan import Shape
+from silosynth.privacy.dpsgd import clipped_losses
 from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND
 from silosynth.privacy.statement import statement
 
@@ -115,7 +116,7 @@ def test_gradients_per_row_are_those_of_a_loop_over_rows(options):
             length = torch.cat([g.flatten() for g in grads]).norm()
             for key, g in zip(weights, grads, strict=True):
                 expected[key] += g * min(1.0, clip / float(length))
-        for key, found in local.clipped(local.real_loss, local.real, local.between, pull).items():
+        for key, found in clipped_losses(local.real_loss, clip, local.real, local.between, pull).items():
             torch.testing.assert_close(found, expected[key], rtol=1e-4, atol=1e-5)
 
 
@@ -129,14 +130,14 @@ def test_a_row_changes_the_sums_of_all_blocks_by_at_most_the_clip(size):
         local = play.local(silo)
         pull = size * torch.randn(len(local.real), 6, generator=torch.Generator().manual_seed(1))
         local.real = torch.cat([local.real[:-1], size * torch.ones_like(local.real[:1])])
-        whole = local.clipped(local.real_loss, local.real, local.between, pull)
+        whole = clipped_losses(local.real_loss, clip, local.real, local.between, pull)
         local.real, local.between = local.real[:-1], local.between[:-1]
-        without = local.clipped(local.real_loss, local.real, local.between, pull[:-1])
+        without = clipped_losses(local.real_loss, clip, local.real, local.between, pull[:-1])
         change = norm({key: whole[key] - without[key] for key in whole})
         assert 0 < change <= clip * (1 + 1e-4)
         squares += change**2
     real = size * torch.cat([reply.real_RW for reply in replies.values()], dim=1)
-    whole, without = (play.shared.clipped(play.shared.real_loss, x, 0.5 * x) for x in (real, real[:-1]))
+    whole, without = (clipped_losses(play.shared.real_loss, clip, x, 0.5 * x) for x in (real, real[:-1]))
     change = norm({key: whole[key] - without[key] for key in whole})
     assert 0 < change <= clip * (1 + 1e-4)
     assert squares + change**2 <= 0.7**2 * (1 + 1e-4)
@@ -206,14 +207,20 @@ def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
     local.coded.scores[sampled[0]] = bad
     fake_BW, real_RW = local.criticise()
     assert fake_BW.isfinite().all() and not real_RW.isfinite().all()
-    local.descend_critic(torch.ones_like(fake_BW), torch.ones_like(real_RW))
-    assert all(weight.grad.isfinite().all() for weight in local.critic.network.parameters())
+    local.budget, pulls = replace(local.budget, noise=0.0), (torch.ones_like(fake_BW), torch.ones_like(real_RW))
+    fine, clip = real_RW.isfinite().all(1), 1.0 / 3**0.5  # of three blocks
+    real = clipped_losses(local.real_loss, clip, local.real[fine], local.between[fine], pulls[1][fine])
+    made = clipped_losses(local.made_loss, clip, local.fake, pulls[0])
+    wanted = {name: real[name] / local.budget.expected + made[name] / len(local.fake) for name in real}
+    local.descend_critic(*pulls)
+    for name, weight in local.real_loss.named_parameters():
+        torch.testing.assert_close(weight.grad, wanted[name])
 
 
-@pytest.mark.parametrize("slopes", ["critic", "orthonormal"])
-def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(slopes):
+@pytest.mark.parametrize("options", [{"slopes": "critic"}, {"slopes": "orthonormal"}, {"local": False}])
+def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(options):
     """Without penalty. Were only real rows' gradients cut, critics would learn of the cut."""
-    play = private(clip=1e-3, slopes=slopes, penalty=0.0)
+    play = private(clip=1e-3, penalty=0.0, **options)
     play.tell(vflgan.Criticise())
     for silo in play.silos:
         local = play.local(silo)
@@ -221,14 +228,14 @@ def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(slop
         local.real = local.between = local.fake
         pull = torch.randn(len(local.fake), 6, generator=torch.Generator().manual_seed(1))
         local.descend_critic(pull, -pull)
-        made = local.clipped(local.made_loss, local.fake, pull)
+        made = clipped_losses(local.made_loss, 1.0, local.fake, pull)
         assert norm(made) > 0
         assert all(weight.grad.abs().max() < 1e-9 for weight in local.critic.network.parameters())
     shared = play.shared
     shared.budget = replace(shared.budget, noise=0.0, expected=16)
     features = torch.randn(16, 12, generator=torch.Generator().manual_seed(2))
     shared.descend(0, features, features)
-    assert norm(shared.clipped(shared.made_loss, features)) > 0
+    assert norm(clipped_losses(shared.made_loss, 1.0, features)) > 0
     assert all(weight.grad.abs().max() < 1e-9 for weight in shared.critic.network.parameters())
 
 

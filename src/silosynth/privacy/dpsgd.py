@@ -95,6 +95,27 @@ def clipped_losses(losses: nn.Module, clip: float, *per_row: Tensor) -> dict[str
     return clipped_gradients(loss, dict(losses.named_parameters()), clip, *per_row)
 
 
+def set_gradient(
+    real: nn.Module, real_rows: Sequence[Tensor], made: nn.Module, made_rows: Sequence[Tensor], clip: float,
+    deviation: float, expected: float, rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Set a critic's gradient: its real rows' by steps 2 to 4, and the mean of made rows', cut alike and not noised.
+
+    Made rows may depend on real ones through noised weights alone. They are cut too, or the critic would learn how much
+    of real rows' gradients is cut, and nothing else (docs/decisions/0022).
+
+    Args:
+        real, made: modules of the same parameters that give losses (B,) of rows, each a function of that row alone.
+        real_rows, made_rows: what they are given.
+        clip: of this block; ``deviation``: σ times that of all blocks; ``expected``: real rows of a batch.
+        rng: the noise; secret.
+    """
+    noisy = noised(clipped_losses(real, clip, *real_rows), deviation, rng)
+    still = clipped_losses(made, clip, *made_rows)
+    for name, parameter in real.named_parameters():
+        parameter.grad = noisy[name] / expected + still[name] / len(made_rows[0])
+
+
 def block_clips(total: float, blocks: int | Sequence[float]) -> list[float]:
     """Clips of blocks, whose squares sum to total²: equal ones for so many blocks, or in proportion to ``blocks``.
 

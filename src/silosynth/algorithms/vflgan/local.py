@@ -3,8 +3,7 @@
 With differential privacy a critic step is one of DP-SGD (`silosynth.privacy.dpsgd`) in the block that is this silo's
 whole critic. What a real row adds to the loss is its own: its features, D_s' slope there, and its penalty, between it
 and a made row that is drawn for it; its gradient is clipped. Made rows know nothing of real ones but through noised
-weights: what they add is not noised, and they are as many whatever the batch. It is clipped as well: else the critic
-would learn how much of real rows' gradients is cut, and nothing else (docs/decisions/0022).
+weights: what they add is clipped alike but not noised (`set_gradient`), and they are as many whatever the batch.
 
 Shapes: B made rows, R real rows of a batch, I numbers of a row, W features, Z numbers of z, G generated rows.
 """
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from silosynth.algorithms.vflgan.draws import Draws
@@ -31,7 +30,7 @@ from silosynth.models.gan import Trainee, frozen
 from silosynth.models.layers import build
 from silosynth.models.moving_average import MovingAverage
 from silosynth.models.vflgan import LocalCritic, MadeLoss, RealLoss, Rows, frechet_distance
-from silosynth.privacy.dpsgd import block_clips, clipped_losses, noised
+from silosynth.privacy.dpsgd import block_clips, set_gradient
 
 STARTING = 1024  # rows by which a generator's start is set
 MATCHING = 16_384  # rows, at most, by which drawn marginals are matched
@@ -55,6 +54,10 @@ class Budget(Struct):
     expected: float
     blocks: int
     noise: float
+
+    def scales(self, clip: float) -> tuple[float, float, float]:
+        """Of a block, where ``clip`` is that of all: its clip, the noise's deviation, and the expected batch."""
+        return block_clips(clip, self.blocks)[0], self.noise * clip, self.expected
 
 
 class Local:
@@ -134,25 +137,15 @@ class Local:
             real = self.real_loss(self.real, self.between, real_RW, of_real).mean()
             (real + self.made_loss(self.fake, fake_BW, of_fake).mean()).backward()
         else:
-            self._descend_privately(fake_BW, real_RW, self.budget)
+            rng = self.streams.child("privacy", self.critic_steps).noise()
+            real_rows, made_rows = (self.real, self.between, real_RW), (self.fake, fake_BW)
+            scales = self.budget.scales(self.config.dp.clip)
+            set_gradient(self.real_loss, real_rows, self.made_loss, made_rows, *scales, rng)
         if self.config.unsound:
             self._noise_first_layer()
         self.critic.step()
         if self.config.slopes == "orthonormal":
             self.critic.network.keep_distances()
-
-    def clipped(self, losses: nn.Module, *rows: Tensor) -> dict[str, Tensor]:
-        """Sums over rows of their clipped gradients, before noise."""
-        assert self.budget is not None
-        return clipped_losses(losses, block_clips(self.config.dp.clip, self.budget.blocks)[0], *rows)
-
-    def _descend_privately(self, fake_BW: Tensor, real_RW: Tensor, budget: Budget) -> None:
-        rng = self.streams.child("privacy", self.critic_steps).noise()
-        real = self.clipped(self.real_loss, self.real, self.between, real_RW)
-        real = noised(real, budget.noise * self.config.dp.clip, rng)
-        made = self.clipped(self.made_loss, self.fake, fake_BW)
-        for name, parameter in self.real_loss.named_parameters():
-            parameter.grad = real[name] / budget.expected + made[name] / len(self.fake)
 
     def _noise_first_layer(self) -> None:
         """Equations (20) and (21): the gradient of the batch, of the first layer alone. It protects nobody."""

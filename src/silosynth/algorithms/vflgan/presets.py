@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from silosynth.algorithms.vflgan.messages import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.encoders.column import EncoderConfig
+from silosynth.models.vflgan import Slopes
 from silosynth.privacy.target import Target
 
 _PAPER = VFLGANConfig(  # the public code's, for Adult
@@ -29,14 +30,16 @@ _PRIVATE = replace(  # for ``dp``: batches so large and critics so small that no
 )  # fmt: skip
 
 
-def _vertigan(like: GANConfig) -> VertiGANConfig:
-    """The same for VertiGAN, whose critics have one penalty, on the whole (4); with noise it is the worse one."""
+def _vertigan(like: GANConfig, slopes: Slopes) -> VertiGANConfig:
+    """The same for VertiGAN."""
     common = {name: getattr(like, name) for name in GANConfig.__dataclass_fields__}
-    return VertiGANConfig(**common | ({} if like is _PRIVATE else {"slopes": "critic"}))
+    return VertiGANConfig(**common | {"slopes": slopes})
 
 
 VFLGAN: Mapping[str, VFLGANConfig] = {
     "paper": _PAPER, "fast": _FAST, "balanced": _BALANCED, "best": _BEST, "private": _PRIVATE,
 }  # fmt: skip
 BASE: Mapping[str, VFLGANConfig] = {name: replace(config, local=False) for name, config in VFLGAN.items()}
-VERTIGAN: Mapping[str, VertiGANConfig] = {name: _vertigan(config) for name, config in VFLGAN.items()}
+VERTIGAN: Mapping[str, VertiGANConfig] = {  # one penalty, on the whole critic (4), but where noise makes it useless
+    name: _vertigan(config, config.slopes if name == "private" else "critic") for name, config in VFLGAN.items()
+}

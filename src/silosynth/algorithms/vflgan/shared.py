@@ -1,9 +1,8 @@
 """The coordinator's critic D_s, which judges the features of all silos together.
 
 With differential privacy its step is one of DP-SGD in a block of its own: what a real row adds to its loss is -D_s and
-its penalty, between its features and those of a made row that is drawn for it. Gradients of made rows are clipped as
-well, see `local`, and get no noise. Slopes that silos get are not clipped here: each silo clips what they come to in
-its own weights.
+its penalty, between its features and those of a made row that is drawn for it. Slopes that silos get are not clipped
+here: each silo clips what they come to in its own weights.
 
 Shapes: B made rows, R real rows of a batch, W features of all silos.
 """
@@ -12,9 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from silosynth.algorithms.vflgan.local import Budget
 from silosynth.algorithms.vflgan.messages import VFLGANConfig
@@ -22,7 +20,7 @@ from silosynth.core.streams import Draw, Streams, integers, uniforms
 from silosynth.models.coded import trainee
 from silosynth.models.gan import make_critic
 from silosynth.models.vflgan import SharedMadeLoss, SharedRealLoss
-from silosynth.privacy.dpsgd import block_clips, clipped_losses, noised
+from silosynth.privacy.dpsgd import set_gradient
 
 
 class Shared:
@@ -50,7 +48,8 @@ class Shared:
         if self.budget is None:
             (self.made_loss(fake_BW).mean() + self.real_loss(real_RW, between).mean()).backward()
         else:
-            self._descend_privately(fake_BW, real_RW, between, self.budget, self.streams.child("privacy", step).noise())
+            rng, scales = self.streams.child("privacy", step).noise(), self.budget.scales(self.config.dp.clip)
+            set_gradient(self.real_loss, (real_RW, between), self.made_loss, (fake_BW,), *scales, rng)
         self.critic.step()
         return self.config.lambda1 * slopes[0], self.config.lambda1 * slopes[1]
 
@@ -63,11 +62,6 @@ class Shared:
         """Each silo's own."""
         return [part.contiguous() for part in all_BW.cpu().chunk(self.silos, dim=1)]
 
-    def clipped(self, losses: nn.Module, *rows: Tensor) -> dict[str, Tensor]:
-        """Sums over rows of their clipped gradients, before noise."""
-        assert self.budget is not None
-        return clipped_losses(losses, block_clips(self.config.dp.clip, self.budget.blocks)[-1], *rows)
-
     def _between(self, fake_BW: Tensor, real_RW: Tensor, draw: Draw) -> Tensor:
         """Points between real rows and made ones: each with its own, or, with privacy, with one drawn for it."""
         beside = fake_BW[: len(real_RW)]
@@ -75,14 +69,6 @@ class Shared:
             beside = fake_BW[integers(draw, len(fake_BW), len(real_RW), self.device)]
         mix = uniforms(draw, len(real_RW), 1, device=self.device)
         return beside + mix * (real_RW - beside)
-
-    def _descend_privately(
-        self, fake_BW: Tensor, real_RW: Tensor, between_RW: Tensor, budget: Budget, rng: np.random.Generator
-    ) -> None:
-        real = noised(self.clipped(self.real_loss, real_RW, between_RW), budget.noise * self.config.dp.clip, rng)
-        made = self.clipped(self.made_loss, fake_BW)
-        for name, parameter in self.real_loss.named_parameters():
-            parameter.grad = real[name] / budget.expected + made[name] / len(fake_BW)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to continue."""
