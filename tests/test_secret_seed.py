@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.contracts.test_every_algorithm import TINY, federation, frame, whole_of
+from tests.contracts.settings import TINY, federation, frame
+from tests.contracts.test_every_algorithm import whole_of
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 import torch
-from tests.contracts.test_every_algorithm import TINY, fitted
+from tests.contracts.settings import TINY, fitted
 
 import silosynth as ss
 

@@ -10,9 +10,10 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from tests.contracts.settings import CENTRAL, HORIZONTAL, TINY, entry_of, federation, fit, fitted, frame
 
 import silosynth as ss
-from silosynth.catalog import ALGORITHMS, Algorithm
+from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Checkpoint, Exchange, Party, Progress
 from silosynth.core.errors import ConfigError, DataError, PartyLostError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Struct
@@ -22,63 +23,6 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
 CPU = torch.device("cpu")
-SILOFUSE = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 12, "latent.checks": 3,
-            "latent.batch": 32, "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip
-GDTS = {"generator": "ctgan", "ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8,
-        "ctgan.batch": 30, "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3,
-        "epsilon": 50.0}  # fmt: skip
-DIFFUSION = {"generator": "diffusion", "rounds": 5, "diffusion.steps": 20, "diffusion.hidden": [16, 8],
-             "diffusion.latent.width": 16, "diffusion.latent.steps": 12, "diffusion.latent.batch": 32,
-             "diffusion.latent.sample_steps": 3}  # fmt: skip
-SPLIT = {"generator": [16, 16], "critic": [16, 8], "noise": 8, "batch": 30, "epochs": 10,
-         "least_rounds": 1, "average": 0.9}  # fmt: skip
-PRIVATE = {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}
-PRIVATE_TRAINING = {"dp_training.autoencoders": 0.8, "dp_training.coder_steps": 10, "dp_training.latent_steps": 4,
-                    "dp_training.hidden": [8], "dp_training.width": 8}  # fmt: skip
-TINY = {
-    **dict.fromkeys(("silofuse", "silofuse-joint", "latentdiff", "e2e", "e2edistr"), SILOFUSE),
-    "silofuse private": SILOFUSE | PRIVATE | {"dp_mode": "release"} | PRIVATE_TRAINING,
-    "silofuse upload": SILOFUSE | PRIVATE | PRIVATE_TRAINING,
-    "vtgan": {
-        "width": 16,
-        "generator_width": 16,
-        "noise": 8,
-        "batch": 30,
-        "epochs": 2,
-        "least_rounds": 1,
-        "bottom_gradients": "contributor",
-        "encoders.modes": 3,
-    },
-    "vtgan private": PRIVATE
-    | {
-        "width": 16,
-        "generator_width": 16,
-        "noise": 8,
-        "batch": 30,
-        "epochs": 1,
-        "least_rounds": 4,
-        "encoders.modes": 3,
-    },
-    **dict.fromkeys(("vflgan", "vflgan-base", "vertigan", "wgan-gp"), SPLIT),
-    "vflgan frechet": SPLIT | {"select": "frechet"},
-    "vflgan private": SPLIT | PRIVATE | {"start": "shares"},
-    "vertigan private": SPLIT | PRIVATE,
-    "wgan-gp private": SPLIT | PRIVATE | {"start": "shares"},
-    "ctgan": {"generator": [16, 16], "critic": [16, 16], "noise": 8, "batch": 30, "epochs": 2, "least_rounds": 1},
-    "ctabgan": {"channels": 4, "noise": 8, "batch": 30, "epochs": 1, "least_rounds": 1},
-    "tvae": {"encoder": [16, 16], "decoder": [16, 16], "embedding": 8, "batch": 30, "epochs": 2, "least_steps": 1},
-    "tabddpm": {"layers": [16, 16], "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
-    "dplt": {"bins": 4, "states": 3, "fits": 5},
-    "gdts": GDTS,
-    "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
-    "gdts diffusion": GDTS | DIFFUSION,
-}
-
-
-def entry_of(name: str) -> Algorithm:
-    return ALGORITHMS[name.partition(" ")[0]]
-
-
 every = pytest.mark.parametrize("name", sorted(TINY))
 together = pytest.mark.parametrize("name", sorted(name for name in TINY if not entry_of(name).central))
 GOING_ON = ("gdts", "gdts diffusion")  # without silos that are lost: see tests/algorithms/test_gdts.py
@@ -108,43 +52,10 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
 }
 
 
-def frame(rows: int = 90) -> pd.DataFrame:
-    rng = np.random.default_rng(5)
-    spent = rng.gamma(2.0, 50.0, rows).round(2)
-    data = pd.DataFrame(
-        {
-            "age": rng.integers(18, 80, rows).astype("int16"),
-            "spent": np.where(rng.random(rows) < 0.5, 0.0, spent),
-            "city": pd.Categorical(rng.choice(["Delft", "Bern", "Oslo"], rows)),
-            "member": rng.random(rows) < 0.3,
-            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D"),
-            "note": rng.choice(["a", "b"], rows),
-        }
-    )
-    data.loc[rng.random(rows) < 0.2, "note"] = None
-    return data
-
-
-def federation(name: str) -> ss.Federation:
-    if entry_of(name).horizontal:
-        return ss.simulate(frame(), rows={"bank": range(50), "shop": range(50, 90)})
-    whole = ss.simulate(frame(), silos={"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
-    return whole.central() if entry_of(name).central else whole
-
-
 def alone(name: str, data: pd.DataFrame) -> ss.Federation:
     """A table in one silo; or, where silos hold rows, in each of two."""
     rows = {"bank": range(len(data)), "shop": range(len(data))}
     return ss.simulate(data, rows=rows if entry_of(name).horizontal else None)
-
-
-def fit(name: str, federation: ss.Federation, **more) -> ss.Model:
-    options = {"preset": "fast", "options": TINY[name], "progress": False, "seed": 0, **more}
-    return ss.fit(name.partition(" ")[0], federation, **options)
-
-
-def fitted(name: str, **more) -> ss.Model:
-    return fit(name, federation(name), **more)
 
 
 def whole_of(model: ss.Model) -> bytes:
@@ -153,6 +64,8 @@ def whole_of(model: ss.Model) -> bytes:
 
 def test_every_algorithm_is_here():
     assert {name.partition(" ")[0] for name in TINY} == set(ALGORITHMS)
+    assert {name for name, entry in ALGORITHMS.items() if entry.central} == set(CENTRAL)
+    assert {name for name, entry in ALGORITHMS.items() if entry.horizontal} == set(HORIZONTAL)
 
 
 class Talk:

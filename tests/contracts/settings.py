@@ -1,0 +1,115 @@
+"""Every algorithm's settings at a tiny size, a table for them, and how they are fitted.
+
+Fitting uses only the public face (`ss.simulate`, `ss.fit`), so that `tests.recorded` can fit an older source tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+import silosynth as ss
+
+if TYPE_CHECKING:
+    from silosynth.catalog import Algorithm
+
+SILOFUSE = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 12, "latent.checks": 3,
+            "latent.batch": 32, "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip
+GDTS = {"generator": "ctgan", "ctgan.generator": [16, 16], "ctgan.critic": [16, 16], "ctgan.noise": 8,
+        "ctgan.batch": 30, "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3,
+        "epsilon": 50.0}  # fmt: skip
+DIFFUSION = {"generator": "diffusion", "rounds": 5, "diffusion.steps": 20, "diffusion.hidden": [16, 8],
+             "diffusion.latent.width": 16, "diffusion.latent.steps": 12, "diffusion.latent.batch": 32,
+             "diffusion.latent.sample_steps": 3}  # fmt: skip
+SPLIT = {"generator": [16, 16], "critic": [16, 8], "noise": 8, "batch": 30, "epochs": 10,
+         "least_rounds": 1, "average": 0.9}  # fmt: skip
+PRIVATE = {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}
+PRIVATE_TRAINING = {"dp_training.autoencoders": 0.8, "dp_training.coder_steps": 10, "dp_training.latent_steps": 4,
+                    "dp_training.hidden": [8], "dp_training.width": 8}  # fmt: skip
+TINY = {
+    **dict.fromkeys(("silofuse", "silofuse-joint", "latentdiff", "e2e", "e2edistr"), SILOFUSE),
+    "silofuse private": SILOFUSE | PRIVATE | {"dp_mode": "release"} | PRIVATE_TRAINING,
+    "silofuse upload": SILOFUSE | PRIVATE | PRIVATE_TRAINING,
+    "vtgan": {
+        "width": 16,
+        "generator_width": 16,
+        "noise": 8,
+        "batch": 30,
+        "epochs": 2,
+        "least_rounds": 1,
+        "bottom_gradients": "contributor",
+        "encoders.modes": 3,
+    },
+    "vtgan private": PRIVATE
+    | {
+        "width": 16,
+        "generator_width": 16,
+        "noise": 8,
+        "batch": 30,
+        "epochs": 1,
+        "least_rounds": 4,
+        "encoders.modes": 3,
+    },
+    **dict.fromkeys(("vflgan", "vflgan-base", "vertigan", "wgan-gp"), SPLIT),
+    "vflgan frechet": SPLIT | {"select": "frechet"},
+    "vflgan private": SPLIT | PRIVATE | {"start": "shares"},
+    "vertigan private": SPLIT | PRIVATE,
+    "wgan-gp private": SPLIT | PRIVATE | {"start": "shares"},
+    "ctgan": {"generator": [16, 16], "critic": [16, 16], "noise": 8, "batch": 30, "epochs": 2, "least_rounds": 1},
+    "ctabgan": {"channels": 4, "noise": 8, "batch": 30, "epochs": 1, "least_rounds": 1},
+    "tvae": {"encoder": [16, 16], "decoder": [16, 16], "embedding": 8, "batch": 30, "epochs": 2, "least_steps": 1},
+    "tabddpm": {"layers": [16, 16], "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
+    "dplt": {"bins": 4, "states": 3, "fits": 5},
+    "gdts": GDTS,
+    "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
+    "gdts diffusion": GDTS | DIFFUSION,
+}
+
+CENTRAL = ("ctabgan", "ctgan", "e2e", "latentdiff", "tabddpm", "tvae", "wgan-gp")
+HORIZONTAL = ("gdts",)
+
+
+def algorithm_of(name: str) -> str:
+    """The algorithm of a setting: "vflgan private" is a setting of "vflgan"."""
+    return name.partition(" ")[0]
+
+
+def entry_of(name: str) -> Algorithm:
+    from silosynth.catalog import ALGORITHMS
+
+    return ALGORITHMS[algorithm_of(name)]
+
+
+def frame(rows: int = 90) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    spent = rng.gamma(2.0, 50.0, rows).round(2)
+    data = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, rows).astype("int16"),
+            "spent": np.where(rng.random(rows) < 0.5, 0.0, spent),
+            "city": pd.Categorical(rng.choice(["Delft", "Bern", "Oslo"], rows)),
+            "member": rng.random(rows) < 0.3,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D"),
+            "note": rng.choice(["a", "b"], rows),
+        }
+    )
+    data.loc[rng.random(rows) < 0.2, "note"] = None
+    return data
+
+
+def federation(name: str) -> ss.Federation:
+    if algorithm_of(name) in HORIZONTAL:
+        return ss.simulate(frame(), rows={"bank": range(50), "shop": range(50, 90)})
+    whole = ss.simulate(frame(), silos={"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
+    return whole.central() if algorithm_of(name) in CENTRAL else whole
+
+
+def fit(name: str, federation: ss.Federation, **more) -> ss.Model:
+    options = {"preset": "fast", "options": TINY[name], "progress": False, "seed": 0, **more}
+    return ss.fit(algorithm_of(name), federation, **options)
+
+
+def fitted(name: str, **more) -> ss.Model:
+    return fit(name, federation(name), **more)
