@@ -36,7 +36,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="settings (default: all); `show` lists them")
     parser.add_argument("--runtime", choices=RUNTIMES, help="this runtime only (default: both)")
     parser.add_argument("--at", default="HEAD", metavar="REV", help="record: the commit whose src is recorded")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()  # names may follow options
 
 
 def _record(plan: Plan, revision: str) -> int:
