@@ -30,12 +30,12 @@ import common
 import numpy as np
 import pandas as pd
 
-from silosynth.audit import membership, rivals, targets
-from silosynth.audit.generators import Catalogued
-from silosynth.audit.membership import Trainings
-from silosynth.bench import five_tables
+from silosynth.attacks import membership, rivals, targets
+from silosynth.attacks.generators import Catalogued
+from silosynth.attacks.membership import Trainings
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded, code_tables
+from silosynth.papers import five_tables
 
 ROWS, TABLE = (common.RESULTS / f"assd.{suffix}" for suffix in ("jsonl", "md"))
 TABLES = ("wine_quality_red", "wine_quality_white")

@@ -23,7 +23,7 @@ import torch
 from silosynth.core.conversation import Party, State
 from silosynth.core.messages import Message
 from silosynth.runtime.certificates import Certificates
-from silosynth.runtime.kit import open_kit
+from silosynth.simulation.process_kit import open_kit
 
 METHOD = "/bare.Stream/Talk"
 PIECE = 2 << 20  # bytes of one gRPC message

@@ -40,10 +40,10 @@ import silosynth as ss
 from silosynth.core.roster import Roster
 from silosynth.data.partition import in_order
 from silosynth.runtime.certificates import Authority
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.link import Link
-from silosynth.runtime.processes import Processes
 from silosynth.runtime.remote import Remote
+from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.processes import Processes
 
 ROSTER = Roster(("bank", "clinic"))
 SIDES = [sys.executable, str(Path(__file__).with_name("exchange_sides.py"))]
@@ -236,7 +236,7 @@ def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
     fit = {"options": options, "progress": seen, "checkpoint_every": 1e9}
     runtime, kind = ("inprocess", Processes) if way == "in process" else ("processes", WAY[way])
     Counted.at.clear()
-    with patch("silosynth.party.Processes", kind), patch.object(Remote, "far", joined):
+    with patch("silosynth.simulation.silo_process.Processes", kind), patch.object(Remote, "far", joined):
         ledger = ss.fit("vtgan", federation, "balanced", runtime=runtime, **fit).ledger
     rounds = len(at) - 1
     first = next(record["step"] for record in ledger if record["type"].endswith("DrawConditions"))

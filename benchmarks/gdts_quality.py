@@ -5,7 +5,7 @@
     python benchmarks/gdts_quality.py --gan paper --epochs 500    # as the paper trains its GANs
 
 The settings, the figures and both counts of time are those of `silosynth bench copies` and `silosynth bench odd`; so
-are the epochs of each setting (`silosynth.bench.horizontal`). All GANs, the central one among them, are trained as the
+are the epochs of each setting (`silosynth.papers.horizontal`). All GANs, the central one among them, are trained as the
 preset "balanced" does: five critic steps, each row judged by itself, rate 5e-4. So they need far fewer epochs than as
 the paper trains them, which ``--gan paper`` does. Each result replaces its own row of what was kept before. Beside the
 rows: means and standard deviations over seeds, and a picture of the figures along the training.
@@ -21,9 +21,9 @@ import common
 import numpy as np
 
 import silosynth as ss
-from silosynth.bench import copies, curves, odd, results
-from silosynth.bench.common import Experiment, Job, Setting, Sizes, jobs, measure
-from silosynth.bench.tables import Split
+from silosynth.papers import copies, curves, odd, results
+from silosynth.papers.common import Experiment, Job, Setting, Sizes, jobs, measure
+from silosynth.papers.tables import Split
 
 GANS: dict[str, dict[str, Any]] = {"balanced": {"critic_steps": 5, "pac": 1, "rake": True}, "paper": {}}
 RATES = {"balanced": 5e-4, "paper": 2e-4}

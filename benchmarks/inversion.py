@@ -23,8 +23,8 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
-from silosynth.model import resolve_device
 from silosynth.privacy.sealed import seats
+from silosynth.simulation.model import resolve_device
 
 ROWS, TESTED = 10_000, 2000
 

@@ -29,7 +29,7 @@ import by_row
 import common
 import numpy as np
 
-from silosynth.bench import failures, kept, latents
+from silosynth.papers import failures, kept, latents
 
 FIGURES = [f"{how} {name}" for how in latents.EVALUATIONS for name in latents.learners.FIGURES]
 SETTING = ("preset", "rows", "epochs", "options")

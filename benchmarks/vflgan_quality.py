@@ -31,10 +31,10 @@ import by_row
 import common
 import numpy as np
 
-from silosynth.bench import five_tables, kept
-from silosynth.bench import total_difference as comparison
 from silosynth.core.errors import ConfigError
-from silosynth.evaluation.paper_vflgan import figures
+from silosynth.papers import five_tables, kept
+from silosynth.papers import total_difference as comparison
+from silosynth.papers.vflgan_figures import figures
 
 ROWS = common.RESULTS / "vflgan_quality.jsonl"
 TABLE = common.RESULTS / "vflgan_quality.md"

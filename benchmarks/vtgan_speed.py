@@ -35,8 +35,8 @@ from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
 from silosynth.models.gan import Trainee, frozen, orthonormalise
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
+from silosynth.simulation.inprocess import InProcess
 
 CPU = torch.device("cpu")
 SETTINGS = {

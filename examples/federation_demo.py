@@ -28,11 +28,11 @@ import pandas as pd
 
 import silosynth as ss
 from silosynth.data import sources
-from silosynth.federated.coordinator import ORDER, carry_out, unpack_order
-from silosynth.federated.entry import open_desk
-from silosynth.federated.kits import read_kit
-from silosynth.federated.settings import read_policy
-from silosynth.runtime.inprocess import InProcess
+from silosynth.deployment.coordinator import ORDER, carry_out, unpack_order
+from silosynth.deployment.entry import open_desk
+from silosynth.deployment.kits import read_kit
+from silosynth.deployment.settings import read_policy
+from silosynth.simulation.inprocess import InProcess
 
 SILOS = ("insurer", "clinic", "employer")
 JOB = "demo"

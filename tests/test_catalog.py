@@ -36,7 +36,7 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_federations_that_fit_are_taken(name: str, federation: ss.Federation) -> None:
-    algorithm(name).check(federation)
+    algorithm(name).check(federation.roster, federation.horizontal)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_federations_that_fit_are_taken(name: str, federation: ss.Federation) ->
 )
 def test_federations_that_do_not_fit_are_refused(name: str, federation: ss.Federation, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        algorithm(name).check(federation)
+        algorithm(name).check(federation.roster, federation.horizontal)
     with pytest.raises(ConfigError, match=says):
         ss.fit(name, federation, preset="fast", progress=False)
 

@@ -181,7 +181,7 @@ def test_ctrl_c_says_how_to_resume(plan: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_nobody_foresaw_is_one_line() -> None:
     code = (
         "import sys; from silosynth import cli; sys.argv = ['silosynth', 'datasets', 'list'];"
-        "import silosynth.datasets as d; d.names = lambda: 1 / 0; cli.main()"
+        "import silosynth.data.datasets as d; d.names = lambda: 1 / 0; cli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -12,10 +12,10 @@ from tests import toy_rows
 from typer.testing import CliRunner, Result
 
 import silosynth
-from silosynth import experiment
 from silosynth.cli import app
 from silosynth.commands import tables
 from silosynth.core.conversation import Progress
+from silosynth.experiment import grammar as experiment
 
 PLAN = """
 [data]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from silosynth import catalog, experiment
+from silosynth import catalog
 from silosynth.cli import app
+from silosynth.experiment import grammar as experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

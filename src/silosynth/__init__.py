@@ -15,17 +15,17 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from silosynth import datasets
-    from silosynth.api import fit
-    from silosynth.core.errors import SilosynthError
-    from silosynth.evaluation import Report, evaluate
-    from silosynth.federation import Federation, simulate
-    from silosynth.model import Model, load
-    from silosynth.representation.model import Representation
-    from silosynth.representation.training import represent
+from silosynth.core.version import VERSION as __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from silosynth.core.errors import SilosynthError
+    from silosynth.data import datasets
+    from silosynth.evaluation import Report, evaluate
+    from silosynth.simulation.federation import Federation, simulate
+    from silosynth.simulation.model import Model, load
+    from silosynth.simulation.representation import Representation
+    from silosynth.simulation.representing import represent
+    from silosynth.simulation.training import fit
 
 os.environ.setdefault("MKL_CBWR", "AUTO")  # same seed, same bytes; read when MKL is first used (docs/decisions/0006)
 
@@ -45,22 +45,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Federation": "silosynth.federation",
-    "Model": "silosynth.model",
+    "Federation": "silosynth.simulation.federation",
+    "Model": "silosynth.simulation.model",
     "Report": "silosynth.evaluation",
-    "Representation": "silosynth.representation.model",
+    "Representation": "silosynth.simulation.representation",
     "SilosynthError": "silosynth.core.errors",
     "evaluate": "silosynth.evaluation",
-    "fit": "silosynth.api",
-    "load": "silosynth.model",
-    "represent": "silosynth.representation.training",
-    "simulate": "silosynth.federation",
+    "fit": "silosynth.simulation.training",
+    "load": "silosynth.simulation.model",
+    "represent": "silosynth.simulation.representing",
+    "simulate": "silosynth.simulation.federation",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "datasets":
-        return importlib.import_module("silosynth.datasets")
+        return importlib.import_module("silosynth.data.datasets")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

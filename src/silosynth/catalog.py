@@ -30,9 +30,9 @@ from silosynth.core.absence import Policy, chosen, under
 from silosynth.core.conversation import Conversation, Party
 from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.messages import Struct
+from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
-from silosynth.federation import Federation
 from silosynth.privacy.sealed import Seat
 from silosynth.privacy.target import Target
 
@@ -85,26 +85,26 @@ class Algorithm:
         policy = chosen(missing, self.policies)
         return lambda *given, **named: under(policy, self.coordinate(*given, **named))
 
-    def check(self, federation: Federation) -> None:
+    def check(self, roster: Roster, horizontal: bool) -> None:
         """Refuse a federation of several silos where one is wanted, or one that is divided the other way.
 
         Raises:
             ConfigError: names the algorithms that fit.
         """
-        held = f"{'rows' if federation.horizontal else 'columns'} in {', '.join(federation.roster)}"
-        if self.central and (len(federation.roster) != 1 or federation.horizontal):
+        held = f"{'rows' if horizontal else 'columns'} in {', '.join(roster)}"
+        if self.central and (len(roster) != 1 or horizontal):
             raise ConfigError(
                 "This baseline sees the whole table in one place and needs a federation of one silo",
                 held,
                 "Pass federation.central().",
             )
-        if self.horizontal and not federation.horizontal:
+        if self.horizontal and not horizontal:
             raise ConfigError(
                 "This algorithm is for silos that hold different rows of the same columns",
                 held,
                 f"Deal out rows: simulate(frame, rows={{…}}). For different columns, there are: {fitting(False)}.",
             )
-        if federation.horizontal and not (self.horizontal or self.central):
+        if horizontal and not (self.horizontal or self.central):
             raise ConfigError(
                 "This algorithm is for silos that hold different columns of the same rows",
                 held,

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from silosynth import __version__
 from silosynth.commands import audit, bench, datasets, demo, evaluate, federation, inspect, party, run, sample
+from silosynth.core.version import VERSION
 
 app = typer.Typer(
     name="silosynth",
@@ -40,7 +40,7 @@ bench.register(app)
 
 def _show_version(asked: bool) -> None:
     if asked:
-        print(f"silosynth {__version__}")
+        print(f"silosynth {VERSION}")
         raise typer.Exit
 
 

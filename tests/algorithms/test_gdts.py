@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import silosynth as ss
-from silosynth import runs
 from silosynth.algorithms.gdts import conversation, md
 from silosynth.algorithms.gdts import messages as gdts
 from silosynth.algorithms.gdts.models import weights_of
@@ -28,11 +27,12 @@ from silosynth.encoders.column import CategoricalEncoder
 from silosynth.encoders.federated import Merged
 from silosynth.models.averaging import flatten
 from silosynth.models.gan import one_hot
-from silosynth.party import spawn
 from silosynth.privacy.rounds import Masked
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
+from silosynth.simulation import runs
+from silosynth.simulation.silo_process import spawn
 
 CPU = torch.device("cpu")
 SIZES = {

@@ -26,9 +26,9 @@ from silosynth.core.messages import Release
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning, drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.wire import pack
+from silosynth.simulation.inprocess import InProcess
 
 SILOS = {"a": ["city", "income"], "b": ["debt", "sex", "visits", "good"]}
 DESIGNS = ("tabvfl", "local_encoders", "local")

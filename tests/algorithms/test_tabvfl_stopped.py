@@ -20,9 +20,9 @@ from silosynth.algorithms.tabvfl.silo import Silo
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
-from silosynth.representation import training
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
+from silosynth.simulation import representing as training
 
 STOPPED, LIMIT = 30.0, 4.0  # seconds
 EPOCHS, AT = 200, 5  # of the phase in which the silo is stopped; the step before which it is

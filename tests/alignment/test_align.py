@@ -26,9 +26,9 @@ from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.wire import pack, unpack
+from silosynth.simulation.inprocess import InProcess
 
 pytest.importorskip("private_set_intersection.python")
 METHODS = ["psi", "keyed-hash"]

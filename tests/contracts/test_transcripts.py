@@ -90,18 +90,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 # None may hold an identifier, a number that few rows have, or a date.
 MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
-    "algorithms.silofuse.messages.SyntheticColumns": {NAMES, COMMON},
-    "algorithms.vtgan.messages.SyntheticColumns": {NAMES, COMMON},
-    "algorithms.dplt.messages.SyntheticColumns": {NAMES, COMMON},
-    "algorithms.vflgan.messages.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.silofuse.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.vtgan.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.dplt.SyntheticColumns": {NAMES, COMMON},
+    "algorithms.vflgan.SyntheticColumns": {NAMES, COMMON},
     # Categories by name, where enough rows hold them.
-    "algorithms.gdts.messages.NoisedSummaries": {NAMES},
+    "algorithms.gdts.NoisedSummaries": {NAMES},
     # Encoders fitted to a silo's rows, un-noised: categories, and numbers that many rows have.
-    "algorithms.gdts.messages.ExactSummaries": {NAMES, COMMON},
+    "algorithms.gdts.ExactSummaries": {NAMES, COMMON},
 }
 # And what the paper's settings tell beyond that: categories that few rows hold.
-PAPER = {"algorithms.gdts.messages.NoisedSummaries": {RARE}, "algorithms.vtgan.messages.SyntheticColumns": {RARE},
-         "algorithms.vflgan.messages.SyntheticColumns": {RARE}}  # fmt: skip
+PAPER = {"algorithms.gdts.NoisedSummaries": {RARE}, "algorithms.vtgan.SyntheticColumns": {RARE},
+         "algorithms.vflgan.SyntheticColumns": {RARE}}  # fmt: skip
 LISTED = {Release.SYNTHETIC, Release.NOISED, Release.STATISTICS}
 
 
@@ -138,10 +138,10 @@ def test_what_may_hold_values_says_so() -> None:
 @pytest.mark.parametrize(
     ("case", "kind", "group"),
     [
-        ("silofuse", "algorithms.silofuse.messages.SyntheticColumns", NAMES),
-        ("gdts noised", "algorithms.gdts.messages.NoisedSummaries", NAMES),
-        ("gdts", "algorithms.gdts.messages.ExactSummaries", COMMON),
-        ("gdts as in the paper", "algorithms.gdts.messages.NoisedSummaries", RARE),
+        ("silofuse", "algorithms.silofuse.SyntheticColumns", NAMES),
+        ("gdts noised", "algorithms.gdts.NoisedSummaries", NAMES),
+        ("gdts", "algorithms.gdts.ExactSummaries", COMMON),
+        ("gdts as in the paper", "algorithms.gdts.NoisedSummaries", RARE),
     ],
 )
 def test_what_is_listed_is_found(case: str, kind: str, group: str) -> None:

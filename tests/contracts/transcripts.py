@@ -22,9 +22,9 @@ from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger, Record
 from silosynth.runtime.wire import encode
+from silosynth.simulation.inprocess import InProcess
 
 CPU = torch.device("cpu")
 NAMES, RARE, IDENTIFIERS = "category names", "rare names", "identifiers"

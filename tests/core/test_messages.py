@@ -39,7 +39,7 @@ def test_every_struct_of_the_package_holds_allowed_leaves_only() -> None:
 def test_wire_names_are_unique_and_short() -> None:
     kinds = [kind for kind in package_structs().values()]
     assert len({wire_name(kind) for kind in kinds}) == len(set(kinds))
-    assert wire_name(Done) == "core.messages.Done"
+    assert wire_name(Done) == "core.Done"
 
 
 @dataclass(frozen=True, slots=True)

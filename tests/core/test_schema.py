@@ -53,7 +53,7 @@ def test_stored_state_of_another_kind_or_version_is_told() -> None:
         from_state(Table, to_state(Done()))
     with pytest.raises(StorageError, match="holds a Table"):
         from_state(Table, 3)
-    for state in ({"struct": "core.schema.Gone", "fields": {}}, {"struct": "core.schema.Table", "fields": {"x": 1}}):
+    for state in ({"struct": "core.Gone", "fields": {}}, {"struct": "core.Table", "fields": {"x": 1}}):
         with pytest.raises(StorageError, match="another version"):
             from_state(Table, state)
 

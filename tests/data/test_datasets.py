@@ -17,9 +17,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from silosynth import datasets
 from silosynth.core.errors import DataError, SilosynthError, StorageError, UnavailableError
-from silosynth.data import published
+from silosynth.data import datasets, published
 from silosynth.data.fetch import sha256
 from silosynth.data.frames import to_frame, to_table
 from silosynth.data.infer import infer

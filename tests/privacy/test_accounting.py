@@ -202,7 +202,9 @@ class TestNoiseMultiplier:
 
 
 def test_the_package_is_imported_without_the_accountant() -> None:
-    code = "import sys, silosynth.model, silosynth.privacy.statement; sys.exit('dp_accounting' in sys.modules)"
+    code = (
+        "import sys, silosynth.simulation.model, silosynth.privacy.statement; sys.exit('dp_accounting' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,7 +11,7 @@ from silosynth.runtime.wire import decode, encode
 
 def test_an_event_travels() -> None:
     event = Event(DISCRETE_LAPLACE, 0.5, 0.0, "counts of the levels of column 'job'")
-    assert decode(encode(event), {"privacy.events.Event": Event}) == event
+    assert decode(encode(event), {"privacy.Event": Event}) == event
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])

@@ -26,9 +26,9 @@ from silosynth.core.errors import (
 from silosynth.core.messages import Done, Message
 from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning
 from silosynth.runtime.driver import PartyLostWarning, drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Reached, Slow
+from silosynth.simulation.inprocess import InProcess
 
 ROUNDS = 8
 
@@ -155,7 +155,7 @@ def test_the_ledger_matches_what_was_sent(tmp_path: Path) -> None:
     ledger = Ledger()
     drive(lambda state: coordinate(ROSTER, STREAMS, ROUNDS), InProcess(adders()), ledger)
     totals = ledger.totals()
-    assert totals["bank", "coordinator", "tests.runtime.toy.Total"].messages == ROUNDS
+    assert totals["bank", "coordinator", "tests.runtime.Total"].messages == ROUNDS
     assert {record.step for record in ledger.records} == set(range(1, ROUNDS + 2))
     assert len(ledger.records) == 4 * (ROUNDS + 1)
 
@@ -218,7 +218,7 @@ def failing(prepare: Prepare, **options: Any) -> tuple[Closing, BaseException]:
 def test_a_partys_own_error_keeps_its_type_and_names_the_party() -> None:
     link, error = failing(Prepare(4, "data", 3))
     assert type(error) is DataError
-    for part in ("Silo 'bank', step 5, on tests.runtime.toy.Add", "A toy has columns", "Add one."):
+    for part in ("Silo 'bank', step 5, on tests.runtime.Add", "A toy has columns", "Add one."):
         assert part in str(error)
     assert error.remedy == "Add one."
     assert link.closed
@@ -227,7 +227,7 @@ def test_a_partys_own_error_keeps_its_type_and_names_the_party() -> None:
 def test_a_party_that_crashes_is_lost_and_its_error_is_the_cause() -> None:
     link, error = failing(Prepare(4, "crash", 3))
     assert type(error) is PartyLostError
-    assert "Silo 'bank', step 5, on tests.runtime.toy.Add" in str(error)
+    assert "Silo 'bank', step 5, on tests.runtime.Add" in str(error)
     assert isinstance(error.__cause__, ValueError)
     assert link.closed
 

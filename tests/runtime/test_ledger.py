@@ -13,10 +13,10 @@ from tests.runtime.toy import Total as Answer
 
 from silosynth.core.errors import CheckpointError, StorageError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.model import as_dict
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event
 from silosynth.runtime import ledger as module
 from silosynth.runtime.ledger import Ledger, Position, Record, Total
+from silosynth.simulation.model import as_dict
 
 JOB = Event(DISCRETE_LAPLACE, 0.5, 0.0, "counts of the levels of column 'job'")
 PAY = Event(DISCRETE_LAPLACE, 0.1 + 0.2, 1e-6, "a histogram of column “pay”")
@@ -43,12 +43,12 @@ def test_records_and_totals() -> None:
     ledger.add(1, "bank", "coordinator", Done(), 7)
     fill(ledger, 2, 4)
     assert len(ledger.records) == 10
-    assert ledger.records[0].type == "tests.runtime.toy.Prepare"
-    assert ledger.records[1] == Record(1, "bank", "coordinator", "core.messages.Done", 7, Release.NOTHING.value)
+    assert ledger.records[0].type == "tests.runtime.Prepare"
+    assert ledger.records[1] == Record(1, "bank", "coordinator", "core.Done", 7, Release.NOTHING.value)
     assert ledger.records[-1].privacy == Release.ROWS.value
     assert ledger.records[2:4][1].sender == "bank"
     totals = ledger.totals()
-    assert totals["coordinator", "clinic", "tests.runtime.toy.Add"] == Total(2, 102 + 103)
+    assert totals["coordinator", "clinic", "tests.runtime.Add"] == Total(2, 102 + 103)
     assert sum(total.bytes for total in totals.values()) == sum(record.bytes for record in ledger.records)
 
 
@@ -99,7 +99,7 @@ def test_what_was_noised_is_recorded_with_the_message(tmp_path: Path) -> None:
     noised, again = ledger.records[4:6]
     assert (noised.events, again.events, ledger.records[0].events) == ((JOB, PAY), (JOB,), ())
     assert noised.privacy == "noised statistics, by the events listed"
-    name = f"{__name__}.Counts".removeprefix("silosynth.")
+    name = "tests.runtime.Counts"
     assert ledger.totals()["bank", "coordinator", name] == Total(2, 50)
     lines = [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()]
     assert lines == [as_dict(record) for record in ledger.records]

@@ -20,10 +20,10 @@ from silosynth.core.errors import DataError, PartyLostError
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.processes import Processes
+from silosynth.simulation.processes import Processes
 
 ROUNDS, AT = 8, 3  # somebody gets lost before round 3
-ADD, TOTAL, MISSING = "tests.runtime.toy.Add", "tests.runtime.toy.Total", "core.messages.Missing"
+ADD, TOTAL, MISSING = "tests.runtime.Add", "tests.runtime.Total", "core.Missing"
 
 
 def going_on(
@@ -141,14 +141,14 @@ def test_a_silo_that_was_stopped_beyond_the_limit_takes_part_again(tmp_path: Pat
 
 def test_an_exchange_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path) -> None:
     run = Run(tmp_path, kill_before("asking"), missing=False)
-    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.toy\.Add.*SIGKILL.*Resume"):
+    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.Add.*SIGKILL.*Resume"):
         run.drive()
 
 
 @pytest.mark.parametrize("policy", ["fail", "wait"])
 def test_a_policy_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path, policy: Policy) -> None:
     """The exchange could do without it; no warning says that it is waited for."""
-    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.toy\.Add.*SIGKILL.*Resume"):
+    with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.Add.*SIGKILL.*Resume"):
         Run(tmp_path, kill_before("asking"), policy).drive()
 
 
@@ -191,5 +191,5 @@ def test_a_silo_that_was_stopped_beyond_the_limit_ends_a_run_that_fails(tmp_path
 
 @pytest.mark.parametrize(("fail", "kind"), [("data", DataError), ("crash", PartyLostError)])
 def test_what_a_silo_raises_itself_ends_the_run(tmp_path: Path, fail: str, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match=r"'(bank|clinic)', step 4, on tests\.runtime\.toy\.Add"):
+    with pytest.raises(kind, match=r"'(bank|clinic)', step 4, on tests\.runtime\.Add"):
         Run(tmp_path, nothing, prepare=Prepare(4, fail, 2)).drive()

@@ -20,10 +20,10 @@ from silosynth.core.roster import Roster
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Reached, Received, Slow
 from silosynth.runtime.wire import encode
+from silosynth.simulation.inprocess import InProcess
 
 ROSTER = Roster(("bank", "clinic", "shop"))
 

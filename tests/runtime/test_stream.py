@@ -162,7 +162,7 @@ def test_a_party_that_stays_away_is_lost(hub: StreamHub, connect: Callable[..., 
     stream = hub._seats["bank"].stream
     assert stream is not None
     hub._seats["bank"].stream, hub._seats["bank"].since = None, 0.0
-    with pytest.raises(PartyLostError, match=r"'bank', step 4, on core.messages.Done.*did not come back"):
+    with pytest.raises(PartyLostError, match=r"'bank', step 4, on core.Done.*did not come back"):
         link.exchange(4, {"bank": Done()})
     stream.outbox.put(None)
 

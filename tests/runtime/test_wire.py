@@ -169,7 +169,7 @@ def frame(skeleton: object, rest: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text + rest
 
 
-NAME = f"{__name__}.Positive"
+NAME = "tests.runtime.Positive"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_tensor_nobody_refers_to_is_refused() -> None:
 def test_a_huge_declared_tensor_is_refused_without_memory() -> None:
     header = json.dumps({"0": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     blob = frame(
-        {"s": f"{__name__}.Inner", "v": {"name": "", "values": {"t": "0"}, "levels": None}},
+        {"s": "tests.runtime.Inner", "v": {"name": "", "values": {"t": "0"}, "levels": None}},
         len(header).to_bytes(8, "little") + header,
     )
     with pytest.raises(MessageError, match="safetensors"):
@@ -222,7 +222,7 @@ def test_only_allowed_types_are_read() -> None:
     blob = encode(Positive(3))
     assert decode(blob, {NAME: Positive}) == Positive(3)
     with pytest.raises(MessageError, match="allowed here"):
-        decode(blob, {f"{__name__}.Inner": Inner})
+        decode(blob, {"tests.runtime.Inner": Inner})
 
 
 def test_what_is_not_a_struct_is_not_encoded() -> None:

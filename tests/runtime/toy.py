@@ -22,9 +22,9 @@ from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
-from silosynth.runtime.inprocess import InProcess
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
+from silosynth.simulation.inprocess import InProcess
 
 ROSTER = Roster(("bank", "clinic"))
 STREAMS = Streams(7)

@@ -11,7 +11,7 @@ def main() -> None:
     from tests.runtime.toy import Adder
 
     from silosynth.core.streams import Streams
-    from silosynth.runtime.kit import open_kit
+    from silosynth.simulation.process_kit import open_kit
 
     kit = open_kit(sys.argv[1])
     kit.serve(Adder(kit.name, Streams(int(sys.argv[2]))))

@@ -14,10 +14,10 @@ from silosynth.core.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from silosynth.audit.canaries import Claim
-    from silosynth.audit.findings import Finding
-    from silosynth.audit.generators import Catalogued, Fit
-    from silosynth.audit.study import Subject
+    from silosynth.attacks.canaries import Claim
+    from silosynth.attacks.findings import Finding
+    from silosynth.attacks.generators import Catalogued, Fit
+    from silosynth.attacks.study import Subject
 
 EXAMPLE = """Example: silosynth audit experiment.toml --records 200 --shadows 100 --processes 2 --folder audit
 
@@ -94,9 +94,9 @@ def audit(
 ) -> None:
     """Attack a generator, or a synthetic table, and say what that gives away about training records."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.audit import study
-        from silosynth.audit.canaries import Claim
-        from silosynth.audit.membership import Trainings
+        from silosynth.attacks import study
+        from silosynth.attacks.canaries import Claim
+        from silosynth.attacks.membership import Trainings
 
         if (file is None) == (train is None):
             raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
@@ -119,7 +119,7 @@ def audit(
 
 def _announcing(say: Session) -> Any:
     def announce(left: int, seconds: float) -> None:
-        from silosynth.bench.pace import duration
+        from silosynth.simulation.pace import duration
 
         say.facts.setdefault("forecasts", []).append({"trainings": left, "seconds": seconds})
         say.note(f"{left} training{'' if left == 1 else 's'} will take about {duration(seconds)} on this machine.")
@@ -132,8 +132,8 @@ def _subject(
     rows: int | None, claim: Claim | None, seed: int,
 ) -> Subject:  # fmt: skip
     """What is attacked."""
-    from silosynth.audit.generators import Command
-    from silosynth.audit.study import Subject
+    from silosynth.attacks.generators import Command
+    from silosynth.attacks.study import Subject
     from silosynth.commands import tables
 
     given: dict[str, Any] = {name: None if path is None else tables.read(path) for name, path in paths.items()}
@@ -156,9 +156,10 @@ def _subject(
 
 def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame | None, Catalogued]:
     """The training records, those held out, and the generator that an experiment file names."""
-    from silosynth import catalog, experiment
-    from silosynth.audit.generators import Catalogued
+    from silosynth import catalog
+    from silosynth.attacks.generators import Catalogued
     from silosynth.commands import tables
+    from silosynth.experiment import grammar as experiment
 
     plan = experiment.read(file)
     how, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
@@ -180,7 +181,7 @@ def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame |
 def _claimed(fit: Catalogued) -> Claim | None:
     """The budget that the algorithm is asked to keep."""
     from silosynth import catalog
-    from silosynth.audit.canaries import Claim
+    from silosynth.attacks.canaries import Claim
 
     target = getattr(catalog.algorithm(fit.name).configure(fit.preset, fit.options), "dp", None)
     return None if target is None or not target.private else Claim(target.epsilon, target.delta)
@@ -208,7 +209,7 @@ def _together(first: pd.DataFrame | None, second: pd.DataFrame | None) -> pd.Dat
 
 
 def _show(say: Session, findings: Sequence[Finding]) -> None:
-    from silosynth.audit import page
+    from silosynth.attacks import page
 
     lines = []
     for found in findings:

@@ -13,8 +13,8 @@ import typer
 from silosynth.commands.session import Debug, Json, Quiet, Session, session
 
 if TYPE_CHECKING:
-    from silosynth.bench.common import Experiment, Job, Sizes
-    from silosynth.bench.results import Results
+    from silosynth.papers.common import Experiment, Job, Sizes
+    from silosynth.papers.results import Results
 
 EXPERIMENTS = {
     "partitions": "VT-GAN with nine partitions of its networks, and the central GAN (its paper's figure 7).",
@@ -89,7 +89,7 @@ def reconstruction(
 ) -> None:
     """Attacks on what VT-GAN's parties are told, in seven settings (its paper's figures 4 and 5, and more)."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.bench import reconstruction as attacks
+        from silosynth.papers import reconstruction as attacks
 
         if out is not None:
             attacks.check(out)
@@ -113,7 +113,7 @@ def _sizes(
     repeats: int | None, seed: int,
 ) -> Sizes:  # fmt: skip
     """The paper's sizes or the small ones, but for what is given."""
-    from silosynth.bench import common
+    from silosynth.papers import common
 
     published = common.PAPER if experiment is None else experiment.paper
     base = published if paper else common.SMALL
@@ -137,9 +137,9 @@ def _command(name: str) -> Callable[..., None]:
         debug: Debug = False,
     ) -> None:
         with session(as_json, quiet, debug) as say:
-            from silosynth.bench import results
+            from silosynth.papers import results
 
-            experiment: Experiment = importlib.import_module(f"silosynth.bench.{name}").EXPERIMENT
+            experiment: Experiment = importlib.import_module(f"silosynth.papers.{name}").EXPERIMENT
             sizes = _sizes(experiment, paper, table, rows, epochs, repeats, seed)
             perform(say, sizes, results.Results(experiment, out), warn=paper)
 
@@ -161,9 +161,9 @@ def _by_rows(name: str) -> Callable[..., None]:
         debug: Debug = False,
     ) -> None:
         with session(as_json, quiet, debug) as say:
-            from silosynth.bench import results
+            from silosynth.papers import results
 
-            experiment: Experiment = importlib.import_module(f"silosynth.bench.{name}").experiment(silos)
+            experiment: Experiment = importlib.import_module(f"silosynth.papers.{name}").experiment(silos)
             sizes = _sizes(experiment, paper, table, rows, epochs, repeats, seed)
             perform(say, sizes, results.Results(experiment, out), warn=paper)
 
@@ -172,7 +172,7 @@ def _by_rows(name: str) -> Callable[..., None]:
 
 def perform(say: Session, sizes: Sizes, results: Results, warn: bool = False) -> None:
     """Compute the rows that are not there yet, and show all; with `warn` say first how long it takes."""
-    from silosynth.bench import common
+    from silosynth.papers import common
 
     wanted = common.jobs(results.experiment, sizes)
     pending = [job for job in wanted if results.find(job) is None]
@@ -192,17 +192,18 @@ def perform(say: Session, sizes: Sizes, results: Results, warn: bool = False) ->
 
 
 def _announce(say: Session, pending: list[Job]) -> None:
-    from silosynth.bench import pace
+    from silosynth.papers import common
+    from silosynth.simulation import pace
 
     say.note("Measuring the pace …")
-    seconds = pace.expected(pending)
+    seconds = common.expected(pending)
     say.facts["expected_seconds"] = seconds
     say.note(f"{len(pending)} trainings will take about {pace.duration(seconds)} on this machine.")
 
 
 def _compute(say: Session, pending: list[Job], results: Results) -> None:
-    from silosynth.bench import common
-    from silosynth.bench.results import shown
+    from silosynth.papers import common
+    from silosynth.papers.results import shown
 
     with say.progress(results.experiment.name) as tell:
         for job, row in zip(pending, common.each(pending, tell=tell), strict=True):
@@ -213,7 +214,7 @@ def _compute(say: Session, pending: list[Job], results: Results) -> None:
 
 
 def _show(say: Session, wanted: list[Job], results: Results) -> None:
-    from silosynth.bench.results import means, sizes, stamp, text
+    from silosynth.papers.results import means, sizes, stamp, text
 
     rows = [row for row in map(results.find, wanted) if row is not None]
     averaged = means(rows)

@@ -72,7 +72,7 @@ def latents(
 ) -> None:
     """What six learners make of TabVFL's latent vectors, and of those of its rivals (its figure 5, table 6.1)."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.bench import latents as comparison
+        from silosynth.papers import latents as comparison
 
         tables = table or (comparison.TABLES if paper else ["bank_marketing"])
         wanted = comparison.jobs(
@@ -109,8 +109,8 @@ def failures(
 ) -> None:  # fmt: skip
     """Guests that fail in training, and what stands in: what they sent last, or zeros (its figure 6, table III)."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.bench import failures as comparison
-        from silosynth.bench.latents import PAPER_ROWS
+        from silosynth.papers import failures as comparison
+        from silosynth.papers.latents import PAPER_ROWS
 
         wanted = comparison.jobs(
             table or (list(comparison.PAPER) if paper else ["bank_marketing"]),
@@ -137,7 +137,7 @@ def cost(
 ) -> None:
     """Seconds, bytes and memory of TabVFL's designs (its table IV)."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.bench import latent_cost as comparison
+        from silosynth.papers import latent_cost as comparison
 
         wanted = comparison.jobs(
             table or ["bank_marketing"], guests, seed, _batch(batch), preset=preset, rows=rows or SMALL_ROWS,

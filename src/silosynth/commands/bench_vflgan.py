@@ -56,8 +56,8 @@ def total_difference(
 ) -> None:
     """VFLGAN, its base, VertiGAN, DPLT and central WGAN-GP on five tables (VFLGAN's table 1 and figure 7)."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.bench import five_tables
-        from silosynth.bench import total_difference as comparison
+        from silosynth.papers import five_tables
+        from silosynth.papers import total_difference as comparison
 
         wanted = comparison.jobs(
             table or ["wine_quality_red"], algorithm or comparison.ALGORITHMS, one_of("dp", dp, comparison.Privacy),
@@ -81,7 +81,7 @@ def digits(
 ) -> None:
     """Handwritten digits whose upper and lower halves are in two silos (VFLGAN's figures 5 and 6)."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.bench import digits as images
+        from silosynth.papers import digits as images
 
         wanted = [images.Job(name, rows, epochs, seed) for name in algorithm or images.ALGORITHMS]
         perform(say, wanted, images, partial(images.rows, folder=out), None if out is None else out / "digits.md")
@@ -105,7 +105,7 @@ def perform(
     lines: Callable[[list[Any]], list[list[str]]] | None = None,
 ) -> None:  # fmt: skip
     """Compute the rows that are not in the file yet, and show all that are asked for: as ``lines``, or one by one."""
-    from silosynth.bench import kept
+    from silosynth.papers import kept
 
     known = [] if out is None else kept.read(out, module.FORM)
     pending = [job for job in wanted if kept.find(known, job.identity) is None]

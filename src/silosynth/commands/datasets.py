@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def list_(as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Show all known data sets."""
     with session(as_json, quiet, debug) as say:
-        from silosynth import datasets
+        from silosynth.data import datasets
 
         known = [datasets.info(name) for name in datasets.names()]
         rows = [(about.name, about.rows, len(about.columns), about.target, about.licence) for about in known]
@@ -46,8 +46,7 @@ def fetch(
 ) -> None:
     """Fetch a data set from its publisher, check it, and keep it."""
     with session(as_json, quiet, debug) as say:
-        from silosynth import datasets
-        from silosynth.data import sources
+        from silosynth.data import datasets, sources
 
         frame, about = datasets.load(name, return_info=True)
         if out is not None:

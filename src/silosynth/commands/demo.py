@@ -53,8 +53,7 @@ def demo(out: Out = Path("silosynth-demo"), as_json: Json = False, quiet: Quiet 
 
 def prepare(say: Session, out: Path) -> Path:
     """Write the silos' tables and the experiment file."""
-    from silosynth import datasets
-    from silosynth.data import sources
+    from silosynth.data import datasets, sources
 
     table = datasets.demo()
     out.mkdir(parents=True, exist_ok=True)

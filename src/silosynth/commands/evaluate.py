@@ -80,8 +80,9 @@ def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | 
     """The columns that each silo of an experiment file declares; None where silos hold rows."""
     if file is None:
         return None
-    from silosynth import catalog, experiment
+    from silosynth import catalog
     from silosynth.core.errors import ConfigError
+    from silosynth.experiment import grammar as experiment
 
     plan = experiment.read(file)
     if plan.shares or catalog.algorithm(plan.algorithm.name).horizontal:

@@ -15,8 +15,8 @@ from silosynth.commands.session import Debug, Json, Quiet, Session, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
-    from silosynth.federated.coordinator import Order
-    from silosynth.federated.kits import Kit
+    from silosynth.deployment.coordinator import Order
+    from silosynth.deployment.kits import Kit
 
 COORDINATOR = "coordinator"  # `silosynth.core.roster` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
@@ -47,8 +47,8 @@ def provision(
 ) -> None:
     """Make start kits: certificates, keys and settings for each organisation."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.federated import kits
-        from silosynth.runtime.flare.kits import AUTHORITY
+        from silosynth.deployment import kits
+        from silosynth.deployment.flare.kits import AUTHORITY
 
         plan = kits.read_plan(file)
         folders = kits.write_kits(plan, out)
@@ -64,9 +64,9 @@ def provision(
 def start(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
     """Serve silos and jobs until Ctrl-C; jobs that were interrupted go on when their silos are there."""
     with session(False, quiet, debug) as say:
-        from silosynth.federated.dispatcher import Dispatcher
-        from silosynth.runtime.flare.admin import Console
-        from silosynth.runtime.flare.daemon import serve_coordinator
+        from silosynth.deployment.dispatcher import Dispatcher
+        from silosynth.deployment.flare.admin import Console
+        from silosynth.deployment.flare.daemon import serve_coordinator
 
         found = _kit(kit, coordinator=True)
         tell, stop = timed(say), threading.Event()
@@ -92,7 +92,7 @@ def submit(
 ) -> None:
     """Start a job, and wait for its end; at the coordinator's machine also show how it goes."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.federated.experiment import read_submission
+        from silosynth.deployment.submission import read_submission
 
         found = _kit(kit)
         order = read_submission(file).order(found.roster, found.name)
@@ -105,8 +105,8 @@ def _submit_here(say: Session, kit: Kit, order: Order, wait: bool) -> None:
     """At the coordinator's machine: the daemon finds the order in the job's folder."""
     import time
 
-    from silosynth.federated.coordinator import read_status
-    from silosynth.federated.dispatcher import hand_in
+    from silosynth.deployment.coordinator import read_status
+    from silosynth.deployment.dispatcher import hand_in
 
     job, folder = order.job, kit.jobs / order.job.name
     hand_in(order, folder)
@@ -125,8 +125,8 @@ def _submit_here(say: Session, kit: Kit, order: Order, wait: bool) -> None:
 
 def _submit_from_elsewhere(say: Session, kit: Kit, order: Order, wait: bool) -> None:
     """At an operator's machine: over the engine, which says of a job no more than whether it runs."""
-    from silosynth.federated import dispatcher
-    from silosynth.runtime.flare.admin import FINISHED, Console
+    from silosynth.deployment import dispatcher
+    from silosynth.deployment.flare.admin import FINISHED, Console
 
     name, tell = order.job.name, timed(say)
     with Console(kit.dispatcher) as console:
@@ -161,8 +161,8 @@ def status(kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False,
 
 
 def _jobs(kit: Kit) -> list[dict[str, Any]]:
-    from silosynth.federated.coordinator import STATUS, read_status
-    from silosynth.federated.entry import LOG
+    from silosynth.deployment.coordinator import STATUS, read_status
+    from silosynth.deployment.entry import LOG
 
     rows = []
     for folder in sorted(path for path in kit.jobs.glob("*") if path.is_dir()):
@@ -175,7 +175,7 @@ def _jobs(kit: Kit) -> list[dict[str, Any]]:
 
 
 def _engine_jobs(kit: Kit) -> list[dict[str, Any]]:
-    from silosynth.runtime.flare.admin import Console
+    from silosynth.deployment.flare.admin import Console
 
     with Console(kit.dispatcher) as console:
         return [{"job": j.name, "state": j.state, "by": j.operator, "submitted": j.submitted} for j in console.jobs()]
@@ -184,8 +184,8 @@ def _engine_jobs(kit: Kit) -> list[dict[str, Any]]:
 def stop(job: JobName, kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
     """Stop a job: any one at the coordinator's machine, with an operator's kit those that it has started."""
     with session(False, quiet, debug) as say:
-        from silosynth.federated.dispatcher import ask_to_stop
-        from silosynth.runtime.flare.admin import ENDED, Console
+        from silosynth.deployment.dispatcher import ask_to_stop
+        from silosynth.deployment.flare.admin import ENDED, Console
 
         found = _kit(kit)
         if found.name == COORDINATOR:
@@ -211,7 +211,7 @@ def ledger(
     """Show what left each silo in a job, and what it gives away: as this machine has recorded it."""
     with session(as_json, quiet, debug) as say:
         from silosynth.commands.run import show_ledger, totals
-        from silosynth.federated.coordinator import LEDGER
+        from silosynth.deployment.coordinator import LEDGER
         from silosynth.privacy.statement import statement
 
         lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
@@ -241,7 +241,7 @@ def fetch(
     """Write a job's synthetic table to a file; at a silo also a report, which stays there."""
     with session(as_json, quiet, debug) as say:
         from silosynth.data import sources
-        from silosynth.federated.coordinator import SYNTHETIC
+        from silosynth.deployment.coordinator import SYNTHETIC
 
         found = _kit(kit)
         place = _job(found, job) / SYNTHETIC
@@ -261,7 +261,7 @@ def fetch(
 def _report(say: Session, kit: Kit, table: Any, out: Path, target: str | None) -> None:
     """Judge the silo's own columns of a synthetic table by its own rows."""
     from silosynth.commands.evaluate import measure
-    from silosynth.federated.settings import read_silo
+    from silosynth.deployment.settings import read_silo
 
     if kit.name == COORDINATOR:
         raise ConfigError("A report needs real rows, which silos have", kit.name, "Use a silo's kit.")
@@ -275,7 +275,7 @@ def _report(say: Session, kit: Kit, table: Any, out: Path, target: str | None) -
 
 
 def _kit(folder: Path, coordinator: bool = False) -> Kit:
-    from silosynth.federated.kits import read_kit
+    from silosynth.deployment.kits import read_kit
 
     found = read_kit(folder)
     if coordinator and found.name != COORDINATOR:

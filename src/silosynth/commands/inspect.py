@@ -57,7 +57,7 @@ def _table(say: Session, path: Path) -> None:
 
 
 def _experiment(say: Session, path: Path) -> None:
-    from silosynth import experiment
+    from silosynth.experiment import grammar as experiment
 
     content = experiment.read(path).to_dict()
     say.facts |= {"kind": "experiment", "path": str(path), "experiment": content}

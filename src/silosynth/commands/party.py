@@ -27,9 +27,9 @@ def register(app: typer.Typer) -> None:
 def start(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
     """Take part in jobs, as silo.toml and policy.toml allow, until Ctrl-C."""
     with session(False, quiet, debug) as say:
-        from silosynth.federated.kits import read_kit
-        from silosynth.federated.settings import read_policy, read_silo
-        from silosynth.runtime.flare.daemon import serve_party
+        from silosynth.deployment.flare.daemon import serve_party
+        from silosynth.deployment.kits import read_kit
+        from silosynth.deployment.settings import read_policy, read_silo
 
         found = read_kit(kit)
         found.seat()  # its key is there, and is the one that is pinned
@@ -48,7 +48,7 @@ def key(
 ) -> None:
     """Draw this silo's own sealing key, so that whoever provisions never has it."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.federated.kits import KEY, draw_key
+        from silosynth.deployment.kits import KEY, draw_key
 
         public = draw_key(out)
         say.show(f'Put this into federation.toml: key = "{public}"\nPut {out} into the kit later, as {KEY}.')
@@ -65,6 +65,6 @@ def timed(say: Session) -> Callable[[str], None]:
 def silo_process(place: Annotated[Path, typer.Argument(metavar="FOLDER", help="What the runtime prepared.")]) -> None:
     """Be one silo of a run on this machine, until its coordinator says goodbye."""
     with session(as_json=False, quiet=True, debug=False):
-        from silosynth.party import serve
+        from silosynth.simulation.silo_process import serve
 
         serve(place)

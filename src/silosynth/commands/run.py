@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
-    from silosynth.experiment import Experiment
-    from silosynth.federation import Federation
-    from silosynth.model import Model
+    from silosynth.experiment.grammar import Experiment
+    from silosynth.simulation.federation import Federation
+    from silosynth.simulation.model import Model
 
 MODEL = "model.silosynth"
 LEDGER = "ledger.jsonl"
@@ -42,8 +42,8 @@ def run(file: File, resume: Resume = False, as_json: Json = False, quiet: Quiet 
 
 def perform(say: Session, file: Path, resume: bool = False) -> None:
     """Carry out an experiment file."""
-    from silosynth import experiment
     from silosynth.commands import tables
+    from silosynth.experiment import grammar as experiment
 
     plan = experiment.read(file)
     entry = _algorithm(file, plan)
@@ -58,7 +58,7 @@ def perform(say: Session, file: Path, resume: bool = False) -> None:
 
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a run, and its secret seed."""
-    from silosynth.runs import SEED
+    from silosynth.simulation.runs import SEED
 
     for name in ("coordinator", "parties"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -11,7 +11,7 @@ import typer
 from silosynth.commands.session import Debug, Json, Quiet, Session, session
 
 if TYPE_CHECKING:
-    from silosynth.model import Model
+    from silosynth.simulation.model import Model
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; .csv or .parquet.")]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, nearest
-from silosynth.experiment import Data, Experiment, Silo
+from silosynth.experiment.grammar import Data, Experiment, Silo
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from silosynth.core.schema import ColumnSchema, Schema
-    from silosynth.federation import Federation
+    from silosynth.simulation.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _split(experiment: Experiment, frame: pd.DataFrame) -> tuple[pd.DataFrame, p
 def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, str]:
     if experiment.data is None or experiment.data.dataset is None:
         return {}
-    from silosynth import datasets
+    from silosynth.data import datasets
 
     kinds = datasets.info(experiment.data.dataset).kinds
     return {name: kind for name, kind in kinds.items() if name in frame.columns}
@@ -174,7 +174,7 @@ def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]
 def _shared(experiment: Experiment, data: Data) -> pd.DataFrame:
     if data.dataset is None:
         return read(experiment.resolve(data.path or ""))
-    from silosynth import datasets
+    from silosynth.data import datasets
 
     return datasets.load(data.dataset)
 

@@ -99,8 +99,8 @@ def check_positive(struct: Struct, *names: str) -> None:
 
 
 def wire_name(kind: type[Struct]) -> str:
-    """Name of a struct on the wire: module and class, without the package."""
-    return f"{kind.__module__.removeprefix('silosynth.')}.{kind.__qualname__}"
+    """Name of a struct on the wire: its folder and class, "algorithms.gdts.Trained", whichever file the class is in."""
+    return f"{kind.__module__.removeprefix('silosynth.').rpartition('.')[0]}.{kind.__qualname__}"
 
 
 def all_structs(root: type[Struct] = Struct) -> dict[str, type[Struct]]:

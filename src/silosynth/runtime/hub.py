@@ -1,7 +1,7 @@
 """Parties and what they owe: send frames to several, and gather their answers, however they are reached.
 
-Whoever carries frames (`silosynth.runtime.stream`, `silosynth.runtime.flare`) puts a stream into a party's seat, says
-what was heard, and takes the stream away again when it breaks.
+Whoever carries frames (`silosynth.runtime.stream`, `silosynth.deployment.flare`) puts a stream into a party's seat,
+says what was heard, and takes the stream away again when it breaks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,282 @@
+"""Generators to be audited: an algorithm of the catalogue, or a command that reads a table and writes one.
+
+Each is a callable ``fit(train, seed) -> synthetic`` of pandas frames, and can be sent to other processes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from silosynth.algorithms.vflgan.conversation import begin
+from silosynth.algorithms.vflgan.local import Local
+from silosynth.algorithms.vflgan.shared import Shared
+from silosynth.algorithms.vflgan.silo import Silo
+from silosynth.attacks import lockstep
+from silosynth.attacks.shadows import Train
+from silosynth.catalog import algorithm
+from silosynth.core.conversation import Party, Progress
+from silosynth.core.errors import ConfigError, UnavailableError
+from silosynth.core.streams import Streams
+from silosynth.data import sources
+from silosynth.evaluation.scores import Floats
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.driver import drive
+from silosynth.runtime.ledger import Ledger
+from silosynth.simulation.federation import Federation, simulate
+from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.model import Model
+from silosynth.simulation.pace import Watch, seconds_of
+
+Fit = Callable[[pd.DataFrame, int], pd.DataFrame]
+
+CPU = torch.device("cpu")
+SENDING = ("vflgan", "vflgan-base")  # algorithms whose silos send features of a critic
+TRIAL = 5.0  # seconds of trainings that only tell how long they would take
+
+
+def _unwatched(stage: str, share: float) -> None:
+    """Nobody wants to know how far a training is."""
+
+
+def _part(watch: Watch, before: float, size: float) -> Watch:
+    """Tells ``watch`` of a part of a stage what is done of the whole: ``before``, and of ``size`` a share."""
+    return lambda stage, share: watch(stage, before + size * share)
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """An algorithm of the catalogue, trained on one thread.
+
+    Attributes:
+        name, preset, options: as for `silosynth.fit`.
+        silos: columns of each silo; None for one silo that holds all.
+        kinds: of the columns, as for `silosynth.simulation`. They are taken as public: without them each training would
+            infer its own, and the presence of one record might show in them.
+        rows: how many synthetic rows each training yields.
+    """
+
+    name: str
+    preset: str = "balanced"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    silos: Mapping[str, Sequence[str]] | None = None
+    kinds: Mapping[str, Any] | None = None
+    rows: int = 1000
+
+    def __call__(self, train: pd.DataFrame, seed: int) -> pd.DataFrame:
+        """A synthetic table."""
+        return self._drawn(self._trained(train, seed))
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether trainings can go in lockstep."""
+        return lockstep.fits(self.config)
+
+    def together(self, trains: Sequence[Train]) -> list[pd.DataFrame]:
+        """As many calls as there are tables and seeds; trainings that can go in lockstep do."""
+        return [self._drawn(run) for run in self._runs(trains)]
+
+    def with_features(self, trains: Sequence[Train], whole: pd.DataFrame) -> list[tuple[pd.DataFrame, Floats]]:
+        """The same, and what silos' trained critics send of ``whole``: (rows, features).
+
+        Raises:
+            ConfigError: the algorithm has no intermediate features.
+        """
+        sending(self)
+        return [(self._drawn(run), self._features(run, whole)) for run in self._runs(trains)]
+
+    def seconds(self, trains: Sequence[Train], limit: float = TRIAL) -> float:
+        """About how long training takes for as many calls, from its first seconds; without drawing tables."""
+        apart = 1 if self.in_lockstep else len(trains)
+        return apart * seconds_of(partial(self._runs, trains[: len(trains) // apart]), limit)
+
+    def _runs(self, trains: Sequence[Train], watch: Watch = _unwatched) -> list[_Run]:
+        if len(trains) == 1 or not self.in_lockstep:
+            return [self._trained(train, seed, watch) for train, seed in trains]
+        begun = [self._begun(train, seed) for train, seed in trains]
+        alike: dict[Any, list[lockstep.Training]] = {}
+        for _, training in begun:
+            alike.setdefault(training.likeness, []).append(training)
+        done = 0
+        for trainings in alike.values():
+            lockstep.train(trainings, _part(watch, done / len(begun), len(trainings) / len(begun)))
+            done += len(trainings)
+        return [run for run, _ in begun]
+
+    def _trained(self, train: pd.DataFrame, seed: int, watch: Watch = _unwatched) -> _Run:
+        """A training as `silosynth.fit` has it, but that nothing is written to disk."""
+
+        def told(progress: Progress) -> None:
+            watch(progress.stage, progress.done / max(1, progress.total))
+
+        entry, federation, streams = algorithm(self.name), self._federation(train), Streams(seed)
+        parties, coordinator = self._parties(federation, seed), streams.child("coordinator")
+        start = partial(entry.coordinate, federation.roster, self.config, coordinator, CPU)
+        with InProcess(parties) as link:
+            return _Run(federation, seed, parties, drive(start, link, Ledger(), watch=told))
+
+    def _begun(self, train: pd.DataFrame, seed: int) -> tuple[_Run, lockstep.Training]:
+        """A training of VFLGAN until its first step."""
+        federation, config = self._federation(train), self.config
+        parties = self._parties(federation, seed)
+        with InProcess(parties) as link:
+            state = drive(lambda _: begin(federation.roster, config), link, Ledger())
+        silos = [_networks(party) for party in parties.values() if isinstance(party, Silo)]
+        shared = Shared(len(silos), config, None, Streams(seed).child("coordinator"), CPU)
+        run = _Run(federation, seed, parties, {name: state[name] for name in ("rows", "run")})
+        return run, lockstep.Training(silos, shared)
+
+    @property
+    def config(self) -> Any:
+        """All options."""
+        return algorithm(self.name).configure(self.preset, self.options)
+
+    def _federation(self, frame: pd.DataFrame) -> Federation:
+        federation = simulate(frame, silos=self.silos, schema=self.kinds)
+        entry = algorithm(self.name)
+        federation = federation.central() if entry.central else federation
+        entry.check(federation.roster, federation.horizontal)
+        return federation
+
+    def _parties(self, federation: Federation, seed: int) -> dict[str, Party]:
+        entry, streams = algorithm(self.name), Streams(seed)
+        seated = seats(federation.roster, streams.child("seats"))
+        return {
+            silo: entry.party(table, federation.schemas[silo], seated[silo], streams.child("party", silo), CPU)
+            for silo, table in federation.tables.items()
+        }
+
+    def _drawn(self, run: _Run) -> pd.DataFrame:
+        held = run.federation
+        parts = {name: party.trained() if algorithm(self.name).parts else {} for name, party in run.parties.items()}
+        model = Model(
+            self.name, self.preset, run.seed, self.config, held.roster, held.columns, held.schemas, held.flavour,
+            run.coordinator, parts, held.rows, device=CPU,
+        )  # fmt: skip
+        drawn: pd.DataFrame = model.sample(self.rows, seed=run.seed)
+        return drawn
+
+    def _features(self, run: _Run, whole: pd.DataFrame) -> Floats:
+        parts = []
+        for silo, party in self._parties(self._federation(whole), run.seed).items():
+            assert isinstance(party, Silo)  # checked
+            party.restore(run.parties[silo].state())
+            parts.append(party.features().numpy().astype(np.float64))
+        return np.concatenate(parts, axis=1)
+
+
+def _networks(silo: Silo) -> Local:
+    silo.features()  # which makes them
+    assert silo.training is not None
+    return silo.training.local
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A training that has ended: who held what, and what each side has learnt."""
+
+    federation: Federation
+    seed: int
+    parties: Mapping[str, Party]
+    coordinator: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Any program that trains on a table and writes a synthetic one.
+
+    Attributes:
+        template: the command line, with ``{train}`` and ``{out}`` for the two CSV files; ``{seed}`` and ``{rows}`` if
+            the program takes them. It is split as a shell would, and run without one.
+        rows: what ``{rows}`` stands for.
+
+    Raises:
+        ConfigError: the template names no ``{train}`` or no ``{out}``.
+    """
+
+    template: str
+    rows: int = 1000
+
+    def __post_init__(self) -> None:
+        for place in ("{train}", "{out}"):
+            if place not in self.template:
+                raise ConfigError(f"The command must say where {place} stands", self.template, f"Add {place} to it.")
+
+    def __call__(self, train: pd.DataFrame, seed: int) -> pd.DataFrame:
+        """A synthetic table.
+
+        Raises:
+            UnavailableError: there is no such program, or it fails.
+            StorageError: it has not written the table.
+        """
+        with tempfile.TemporaryDirectory(prefix="silosynth-audit-") as folder:
+            places = {"{train}": str(Path(folder, "train.csv")), "{out}": str(Path(folder, "synthetic.csv"))}
+            places |= {"{seed}": str(seed), "{rows}": str(self.rows)}
+            train.to_csv(places["{train}"], index=False)
+            _run([_filled(word, places) for word in shlex.split(self.template)], self.template)
+            return sources.read(places["{out}"])
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word
+
+
+def _run(command: Sequence[str], shown: str) -> None:
+    """What it prints may hold rows of the table: it is not shown."""
+    remedy = "Run it by hand on the training table: what it prints is not shown here, for it may hold rows."
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        raise UnavailableError("The command must exist and may be run", shown, "Check its first word.") from error
+    if done.returncode:
+        raise UnavailableError(f"The command must end without an error, not with {done.returncode}", shown, remedy)
+
+
+def tables(fit: Fit, trains: Sequence[Train]) -> list[pd.DataFrame]:
+    """A synthetic table of each training."""
+    return fit.together(trains) if isinstance(fit, Catalogued) else [fit(train, seed) for train, seed in trains]
+
+
+def sending(fit: Fit) -> Catalogued:
+    """The same generator, if its silos send features in training.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if isinstance(fit, Catalogued) and fit.name in SENDING:
+        return fit
+    name = fit.name if isinstance(fit, Catalogued) else described(fit)
+    remedy = f"Audit {' or '.join(SENDING)}, or leave out asif."
+    raise ConfigError("Only VFLGAN's silos send intermediate features", name, remedy)
+
+
+def expected(fit: Fit, trains: Sequence[Train]) -> float | None:
+    """About how many seconds training takes for so many calls; None if it cannot be foreseen."""
+    return fit.seconds(trains) if isinstance(fit, Catalogued) else None
+
+
+def described(fit: Fit) -> str:
+    """What a generator is called where trainings are kept; not by its address, which another process does not share."""
+    if isinstance(fit, partial):
+        return f"{described(fit.func)} {fit.args!r} {fit.keywords!r}"
+    if isinstance(fit, Catalogued):  # presets change, and keep their name
+        return f"{fit!r} {fit.config!r}"
+    return f"{fit.__module__}.{fit.__qualname__}" if isinstance(fit, FunctionType) else repr(fit)
+
+
+def in_lockstep(fit: Fit) -> bool:
+    """Whether several trainings at once cost less than one after the other."""
+    return isinstance(fit, Catalogued) and fit.in_lockstep

@@ -1,0 +1,262 @@
+"""Train VT-GAN and write down what each party is told: the coordinator, every silo; and the truth, to score attacks.
+
+Ears are fed by a `Wiretap` around the link, so that an attack cannot use more than its party is sent. `Truth` looks
+into the silos; no attack may touch it. Of old rounds only counts are kept.
+
+Shapes: N rows, B rows of a batch, R rows that a silo pushes, W features of a silo, P positions: levels that a silo's
+conditions can name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.algorithms.vtgan import conversation as vtgan
+from silosynth.algorithms.vtgan.messages import (
+    Criticise,
+    CriticiseListed,
+    DescendCritic,
+    DescendPicked,
+    DrawConditions,
+    Drawn,
+    Encoded,
+    Features,
+    VTGANConfig,
+)
+from silosynth.algorithms.vtgan.silo import Silo, condition_columns
+from silosynth.attacks.guesses import Ints
+from silosynth.core.conversation import Progress
+from silosynth.core.messages import Message
+from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.driver import drive
+from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.link import Link, Received
+from silosynth.simulation.federation import Federation
+from silosynth.simulation.inprocess import InProcess
+
+Ear = Callable[[str, Message, Message], None]  # (silo, what it is asked, what it replies)
+KEPT = 10  # last rounds of which batches are kept
+PUSHED = 2  # last rounds of which everything that silos push is kept
+
+
+class Wiretap(Link):
+    """A link that repeats every ask and its reply to some ears, after the exchange."""
+
+    def __init__(self, link: Link, ears: list[Ear]) -> None:
+        self._link, self._ears = link, ears
+
+    def begin(self) -> None:
+        """See `Link.begin`."""
+        self._link.begin()
+
+    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
+        """See `Link.exchange`."""
+        received = self._link.exchange(step, asks)
+        for silo, ask in asks.items():
+            for ear in self._ears:
+                ear(silo, ask, received[silo].reply)
+        return received
+
+    def save(self, number: int) -> None:
+        """See `Link.save`."""
+        self._link.save(number)
+
+    def restore(self, number: int) -> None:
+        """See `Link.restore`."""
+        self._link.restore(number)
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self._link.close()
+
+
+@dataclass
+class Told:
+    """A critic step as the coordinator sees it.
+
+    Attributes:
+        position_B: drawn levels, counted within the contributor's; -1 for no condition.
+        number_B: row numbers, or places in the list that is sealed for the others.
+        features: of real rows (R, W) by silo; the contributor's are those of the batch.
+    """
+
+    contributor: str
+    position_B: Tensor
+    number_B: Tensor
+    features: dict[str, Tensor] = field(default_factory=dict)
+
+
+class CoordinatorEar:
+    """What the coordinator is told.
+
+    Attributes:
+        votes: by silo how often a number came with a position (N, P), over the whole training.
+        steps: the critic steps of the last rounds.
+    """
+
+    def __init__(self, config: VTGANConfig) -> None:
+        self._steps = config.critic_steps + 1
+        self.votes: dict[str, Tensor] = {}
+        self.steps: dict[int, Told] = {}
+
+    def __call__(self, silo: str, ask: Message, reply: Message) -> None:
+        """Hear one exchange."""
+        if isinstance(reply, Encoded):
+            self.votes[silo] = torch.zeros(reply.rows, reply.conditions, dtype=torch.int32)
+        elif isinstance(ask, DrawConditions) and isinstance(reply, Drawn):
+            for i, step in enumerate(ask.critic):
+                self.steps[step] = Told(silo, reply.positions_TB[i].long(), reply.picks_TB[i].long())
+                self._count(silo, self.steps[step])
+        elif isinstance(ask, Criticise | CriticiseListed) and isinstance(reply, Features):
+            self.steps[ask.step].features[silo] = reply.real_RW
+            self._forget(ask.step // self._steps)
+
+    def _count(self, silo: str, told: Told) -> None:
+        votes = self.votes[silo]
+        known = (told.position_B >= 0) & (told.number_B < len(votes))  # a list may be longer than the table
+        at = told.number_B[known], told.position_B[known]
+        votes.index_put_(at, torch.ones(len(at[0]), dtype=torch.int32), accumulate=True)
+
+    def _forget(self, now: int) -> None:
+        forget(self.steps, (now - KEPT + 1) * self._steps)
+        for step, told in self.steps.items():
+            if step < (now - PUSHED + 1) * self._steps:
+                told.features = {k: v for k, v in told.features.items() if k == told.contributor}
+
+
+class SiloEar:
+    """What a silo learns of the rows that others contribute: from sealed lists, or from whose gradients it is handed.
+
+    Attributes:
+        silo: itself, with all that it holds.
+        count_N: how often it was told of each of its rows.
+        lists: the rows that it was told of in critic steps of the last rounds.
+        surest: of these, as many as a batch has: those that it had been told of most often before.
+        gradients: in critic steps of the last rounds, of so many rows (B,) of a batch as it was told: these, and the
+            gradients (B, W) in their features.
+    """
+
+    def __init__(self, silo: Silo, config: VTGANConfig) -> None:
+        self.silo, self._config, self._step = silo, config, 0
+        self.count_N = torch.zeros(len(silo.table), dtype=torch.int64)
+        self.lists: dict[int, Tensor] = {}
+        self.surest: dict[int, Tensor] = {}
+        self.gradients: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def hear(self, ask: Message) -> None:
+        """Hear one ask, after it was answered: what was pushed for it is still at hand."""
+        if isinstance(ask, Criticise | CriticiseListed):
+            self._step = ask.step
+        if isinstance(ask, CriticiseListed):
+            self._learn(self.silo.pushed)
+        elif isinstance(ask, DescendPicked):
+            self._learn(self.silo.pushed[ask.picks_B.long()])
+            self._feel(self.silo.pushed[ask.picks_B.long()], ask.real_BW)
+        elif isinstance(ask, DescendCritic):
+            self._feel(self.silo.pushed, ask.real_BW)
+
+    def _feel(self, row_B: Tensor, gradient_BW: Tensor) -> None:
+        self.gradients[self._step] = row_B.clone(), gradient_BW
+        forget(self.gradients, self._kept)
+
+    def _learn(self, row_R: Tensor) -> None:
+        """Of a step's rows; what was learnt before of the same step is replaced."""
+        before = self.lists.get(self._step, row_R[:0])
+        self.count_N -= torch.bincount(before, minlength=len(self.count_N))
+        most = torch.argsort(self.count_N[row_R], descending=True, stable=True)
+        self.lists[self._step], self.surest[self._step] = row_R.clone(), row_R[most[: self._config.batch]]
+        self.count_N += torch.bincount(row_R, minlength=len(self.count_N))
+        forget(self.lists, self._kept)
+        forget(self.surest, self._kept)
+
+    @property
+    def _kept(self) -> int:
+        """The first step that is not forgotten yet."""
+        return self._step - KEPT * (self._config.critic_steps + 1)
+
+
+class Truth:
+    """What attacks are scored by, in the last rounds.
+
+    Attributes:
+        row_B: the rows of each critic step.
+        pushed: which rows (R,) each silo has pushed in it.
+    """
+
+    def __init__(self, silos: Mapping[str, Silo], config: VTGANConfig) -> None:
+        self._silos, self._kept = silos, KEPT * (config.critic_steps + 1)
+        self.row_B: dict[int, Tensor] = {}
+        self.pushed: dict[int, dict[str, Tensor]] = {}
+
+    def __call__(self, silo: str, ask: Message, reply: Message) -> None:
+        """Look into a silo after an exchange."""
+        if isinstance(ask, Criticise | CriticiseListed):
+            self.pushed.setdefault(ask.step, {})[silo] = self._silos[silo].pushed.clone()
+            if isinstance(ask, Criticise) and ask.contributor == silo:
+                self.row_B[ask.step] = self.pushed[ask.step][silo]
+            forget(self.row_B, ask.step - self._kept)
+            forget(self.pushed, ask.step - self._kept)
+
+
+@dataclass(frozen=True, eq=False)
+class Overheard:
+    """A training, and what was heard of it."""
+
+    config: VTGANConfig
+    silos: dict[str, Silo]
+    coordinator: CoordinatorEar
+    ears: dict[str, SiloEar]
+    truth: Truth
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return len(next(iter(self.silos.values())).table)
+
+    def round_of(self, step: int) -> int:
+        """The round that a step is in."""
+        return step // (self.config.critic_steps + 1)
+
+
+def levels_of(silo: Silo) -> tuple[Ints, Ints]:
+    """A silo's categorical columns (N, C), and their numbers of levels (C,)."""
+    named = list(condition_columns(silo.encoders))
+    return silo.levels.numpy()[:, named], np.array(silo.law.widths, dtype=np.int64)
+
+
+def forget(store: dict[int, Any], before: int) -> None:
+    """Drop what is of steps before that one."""
+    for step in [step for step in store if step < before]:
+        del store[step]
+
+
+def overhear(
+    federation: Federation, config: VTGANConfig, seed: int, watch: Callable[[Progress], None] | None = None,
+    also: Ear | None = None,
+) -> Overheard:  # fmt: skip
+    """Train with ears on the link; ``also`` is one more of them.
+
+    Raises:
+        DataError, ConfigError: the federation or the options are not valid.
+    """
+    streams, cpu = Streams(seed), torch.device("cpu")
+    seated = seats(federation.roster, streams.child("seats"))
+    silos = {
+        name: Silo(table, federation.schemas[name], seated[name], streams.child("party", name), cpu)
+        for name, table in federation.tables.items()
+    }
+    coordinator, truth = CoordinatorEar(config), Truth(silos, config)
+    ears = {name: SiloEar(silo, config) for name, silo in silos.items()}
+    heard: list[Ear] = [coordinator, truth, lambda silo, ask, reply: ears[silo].hear(ask)]
+    start = partial(vtgan.coordinate, federation.roster, config, streams.child("coordinator"), cpu)
+    with Wiretap(InProcess(silos), heard + ([] if also is None else [also])) as link:
+        drive(start, link, Ledger(), watch=watch)
+    return Overheard(config, silos, coordinator, ears, truth)

@@ -1,0 +1,199 @@
+"""A whole audit: which attacks, on what, and what they found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from silosynth.attacks import canaries, membership, questions, rivals, shadows, targets
+from silosynth.attacks.canaries import Claim
+from silosynth.attacks.findings import Finding
+from silosynth.attacks.generators import Fit, described
+from silosynth.attacks.membership import Trainings
+from silosynth.core.errors import ConfigError, DataError, nearest
+from silosynth.core.files import make_folder, write_atomic
+from silosynth.core.streams import Streams
+from silosynth.data import sources
+from silosynth.evaluation.coding import Coded, code_tables
+from silosynth.evaluation.scores import Skipped
+
+ATTACKS: Mapping[str, str] = {
+    "assd": "Trains many generators with and without the two most vulnerable records, and tells their tables apart.",
+    "asif": "The same from the intermediate features that silos send; vertical GANs of the catalogue only.",
+    "rivals": "LOGAN, MC, GAN-leaks, DOMIAS: tells training records from others by one synthetic table.",
+    "questions": "Singling out, linkability and attribute inference by one synthetic table.",
+    "canaries": "A lower bound on epsilon, from many trainings with and without a made-up record.",
+    "one-run": "A lower bound on epsilon, from one training with many made-up records.",
+}
+TRAINS = ("assd", "asif", "canaries", "one-run")
+COMPARES = ("rivals", "questions")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is attacked.
+
+    Attributes:
+        train: the training records.
+        fit: (records, seed) -> synthetic table; None where only ``synthetic`` is there.
+        synthetic: a table made from all of ``train``; None to have ``fit`` make one.
+        others: records of the same population that were not trained on; None for none.
+        reference: further ones, which attackers know; None for none.
+        silos: columns of two silos or more, for linkability.
+        claim: what the generator's accountant states.
+    """
+
+    train: pd.DataFrame
+    fit: Fit | None = None
+    synthetic: pd.DataFrame | None = None
+    others: pd.DataFrame | None = None
+    reference: pd.DataFrame | None = None
+    silos: Sequence[Sequence[str]] | None = None
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What attacks found. ``print`` shows a table; `save` writes HTML or JSON."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def finding(self, name: str) -> Finding:
+        """The finding whose score is called ``name``.
+
+        Raises:
+            KeyError: there is none; names those that there are.
+        """
+        for found in self.findings:
+            if found.score.name == name:
+                return found
+        raise KeyError(f"no finding is called {name!r}; there are {', '.join(f.score.name for f in self.findings)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As dicts, lists, strings and numbers."""
+        return {
+            "findings": [found.to_dict() for found in self.findings],
+            "skipped": [{"name": s.name, "why": s.why} for s in self.skipped],
+            "about": dict(self.about),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write HTML or (for a name ending in .json) JSON; a reader never sees half a file. Returns the path.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        target = Path(path)
+        if target.suffix.lower() == ".json":
+            text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        else:
+            from silosynth.attacks.page import render
+
+            text = render(self)
+        write_atomic(target, text.encode())
+        return target
+
+
+def audit(
+    subject: Subject, attacks: Sequence[str] = ("assd",), how: Trainings | None = None, canaries_in_one: int = 100
+) -> Audit:
+    """Carry out attacks, one after the other.
+
+    Args:
+        subject: what is attacked.
+        attacks: names of `ATTACKS`.
+        how: how many trainings, with which seed, and where they are kept: the same again goes on where it stopped.
+        canaries_in_one: how many made-up records "one-run" uses.
+
+    Raises:
+        ConfigError: there is no such attack, or it lacks something that it needs.
+        DataError: a table cannot be coded, or has too few rows.
+        StorageError: see `shadows.train`.
+    """
+    how = how or Trainings()
+    _check(subject, attacks)
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    if "assd" in attacks or "asif" in attacks:
+        findings += _leave_one_out(subject, how, "asif" in attacks)
+    if "rivals" in attacks or "questions" in attacks:
+        synthetic = _synthetic(subject, how)
+        if "rivals" in attacks:
+            assert subject.others is not None  # checked
+            findings += rivals.attack(subject.train, subject.others, synthetic, subject.reference, how.seed)
+            skipped += _unreferenced(subject)
+        if "questions" in attacks:
+            assert subject.others is not None
+            findings += questions.ask(subject.train, subject.others, synthetic, how.seed, subject.silos)
+    if subject.fit is not None and "canaries" in attacks:
+        findings.append(canaries.many(subject.train, subject.fit, how, subject.claim))
+    if subject.fit is not None and "one-run" in attacks:
+        findings.append(canaries.one_run(subject.train, subject.fit, canaries_in_one, how, subject.claim))
+    about = {"records": len(subject.train), "trainings": how.count, "seed": how.seed, "attacks": list(attacks)}
+    return Audit(tuple(findings), tuple(skipped), about)
+
+
+def _check(subject: Subject, attacks: Sequence[str]) -> None:
+    """Refuse before hours of training."""
+    if not attacks:
+        raise ConfigError("An audit needs an attack", remedy=f"Known: {', '.join(ATTACKS)}.")
+    for name in attacks:
+        if name not in ATTACKS:
+            raise ConfigError("There is no such attack", name, nearest(name, ATTACKS))
+        if name in TRAINS and subject.fit is None:
+            raise ConfigError(f"Attack {name!r} trains generators", "no generator", "Say how to train one.")
+        if name in COMPARES and subject.others is None:
+            rule = f"Attack {name!r} compares training records with records that were not trained on"
+            raise ConfigError(rule, "none", "Hold rows out.")
+        if name in COMPARES and subject.fit is None and subject.synthetic is None:
+            raise ConfigError(f"Attack {name!r} looks at a synthetic table", "none", "Give one, or say how to make it.")
+
+
+def vulnerable(train: Coded) -> dict[str, int]:
+    """The two records that are tried: by neighbours (VFLGAN's record 1), and by outliers (record 2)."""
+    found = {"isolated record": targets.most_isolated(train)}
+    if any(not field.categorical for field in train.fields):
+        found["outlying record"] = targets.most_outlying(train)
+    return found
+
+
+def _leave_one_out(subject: Subject, how: Trainings, intermediate: bool) -> list[Finding]:
+    assert subject.fit is not None  # checked
+    if len(subject.train) < 3:
+        raise DataError("Leaving one record out needs three or more", len(subject.train))
+    chosen = vulnerable(code_tables({"training": subject.train})["training"])
+    return membership.play(subject.train, subject.fit, chosen, _within(how, "shadows"), intermediate)
+
+
+def _synthetic(subject: Subject, how: Trainings) -> pd.DataFrame:
+    """The table that is given; or one made from all records, which is kept as well."""
+    if subject.synthetic is not None:
+        return subject.synthetic
+    assert subject.fit is not None  # checked
+    seed = Streams(how.seed).child("released").integer() % 2**31
+    if how.folder is None:
+        return subject.fit(subject.train, seed)
+    folder = make_folder(how.folder) / "released"
+    shadows.claim(folder, shadows.mark(subject.train, f"{described(subject.fit)} {seed}"))
+    made = folder / "synthetic.parquet"
+    if not made.exists():
+        sources.write(subject.fit(subject.train, seed), made)
+    return sources.read(made)
+
+
+def _unreferenced(subject: Subject) -> list[Skipped]:
+    why = "needs reference rows: further records of the population that the generator has not seen"
+    needy = [name for name, (_, compares, _) in rivals.ATTACKS.items() if compares and subject.reference is None]
+    return [Skipped(name, why) for name in needy]
+
+
+def _within(how: Trainings, name: str) -> Trainings:
+    return how if how.folder is None else replace(how, folder=make_folder(how.folder) / name)

@@ -1,0 +1,212 @@
+"""The coordinator's folder of a job, and how the job is carried out into it.
+
+``jobs/NAME/``: ``order`` (what was submitted), ``status.json``, ``ledger.jsonl``, checkpoints, and the results: the
+synthetic table, ``result.json``, and ``model.silosynth`` where the coordinator has all of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from silosynth import catalog
+from silosynth.core.conversation import Progress
+from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError
+from silosynth.core.files import make_folder, read, sweep, write_atomic
+from silosynth.core.messages import Struct
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.core.version import VERSION
+from silosynth.data import sources as files
+from silosynth.deployment.conduct import Outcome, conduct
+from silosynth.deployment.job import Job, sources
+from silosynth.privacy.target import Target
+from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.driver import drive
+from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.link import Link
+from silosynth.runtime.wire import pack, unpack
+from silosynth.simulation.model import Model, as_dict, framed, resolve_device
+from silosynth.simulation.runs import secret_seed
+
+ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
+SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
+_EVERY = 1.0  # seconds between two writings of the status
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Struct):
+    """What is submitted.
+
+    Attributes:
+        job: what silos are asked for.
+        transport: "relay", through the engine, or "stream", beside it.
+        limit: seconds that a silo has for an answer; None waits as long as it is there.
+        patience: seconds that a lost silo has to come back before the job fails.
+        device: where the coordinator computes.
+        missing: what becomes of silos that get lost; None is the algorithm's default.
+    """
+
+    job: Job
+    transport: Literal["relay", "stream"] = "relay"
+    limit: float | None = None
+    patience: float = 3600.0
+    device: str = "auto"
+    missing: str | None = None
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return pack(to_state(self))
+
+    def keep(self, folder: Path) -> None:
+        """Write it into the job's folder, to be taken up again from.
+
+        Raises:
+            ConfigError: a different job of this name is there.
+        """
+        path = make_folder(folder) / ORDER
+        if path.exists() and read(path) != self.pack():
+            raise ConfigError("A job's name is used once", self.job.name, "Submit it under another name.")
+        write_atomic(path, self.pack())
+
+
+def unpack_order(blob: bytes) -> Order:
+    """What `Order.pack` made.
+
+    Raises:
+        StorageError, MessageError: it is damaged, or of another version.
+    """
+    return from_state(Order, unpack(blob))
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a job is: what `silosynth status` shows.
+
+    Attributes:
+        state: "submitted", "running", "interrupted" (goes on when all silos are there), "failed" or "done".
+        stage, done, total: as the conversation says.
+        attempts: how often it was started.
+        error: why it was interrupted, or failed.
+        since: seconds since 1970 at which this state began.
+    """
+
+    state: str = "submitted"
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    attempts: int = 0
+    error: str = ""
+    since: float = 0.0
+
+    def write(self, folder: Path) -> None:
+        """Replace the job's status."""
+        write_atomic(folder / STATUS, json.dumps(asdict(self)).encode())
+
+
+def read_status(folder: Path) -> Status:
+    """The status of the job in ``folder``.
+
+    Raises:
+        StorageError: there is none.
+    """
+    return Status(**json.loads(read(folder / STATUS)))
+
+
+class Board:
+    """Keeps a job's status up to date while it is carried out."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._say, self._clock = folder, say, clock
+        self._attempts = read_status(folder).attempts + 1 if (folder / STATUS).exists() else 1
+        self._written, self._stage = float("-inf"), ""
+        self._set("running")
+
+    def watch(self, progress: Progress) -> None:
+        """Take note of progress; a new stage is said."""
+        if progress.stage != self._stage:
+            self._stage = progress.stage
+            self._say(f"{progress.stage} …")
+        elif self._clock() - self._written < _EVERY:
+            return
+        self._set("running", stage=progress.stage, done=progress.done, total=progress.total)
+
+    def end(self, error: BaseException | None) -> None:
+        """Say how it ended."""
+        if error is None:
+            self._set("done")
+            return
+        told = str(error) if isinstance(error, SilosynthError) else f"{type(error).__name__}: see the coordinator's log"
+        self._set("interrupted" if can_go_on(error) else "failed", error=told)
+        self._say(told)
+
+    def _set(self, state: str, **about: Any) -> None:
+        self._written = self._clock()
+        Status(state, attempts=self._attempts, since=time.time(), **about).write(self._folder)
+
+
+def can_go_on(error: BaseException) -> bool:
+    """Whether a job that ended with this can be taken up again, rather than having failed."""
+    if isinstance(error, PartyLostError):
+        return error.gone
+    return isinstance(error, StoppedError) or not isinstance(error, Exception)  # Ctrl-C and the like
+
+
+def carry_out(
+    order: Order, link: Link, folder: Path, say: Callable[[str], None] = lambda line: None, every: float = 15.0
+) -> None:
+    """Do a job, or go on with it from its last checkpoint, and write the results into its folder.
+
+    ``every`` is the least time between two checkpoints, in seconds.
+
+    Raises:
+        PartyLostError: a silo is lost; the job can be taken up again.
+        SilosynthError: a silo refuses, or something else cannot be done.
+    """
+    job, board = order.job, Board(make_folder(folder), say)
+    sweep(folder)
+    store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
+    begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed: other noise then
+    streams = Streams(secret_seed(folder, again=begun) if job.seed is None else job.seed)
+    start = partial(conduct, job, streams, resolve_device(order.device), missing=order.missing)
+    try:
+        outcome = drive(start, link, ledger, store, board.watch, resume=True, seconds=every)
+        _write(job, outcome, ledger, folder)
+    except BaseException as error:
+        board.end(error)
+        raise
+    board.end(None)
+    say(f"done: {folder}")
+
+
+def _fingerprint(job: Job) -> str:
+    """What a checkpoint must agree with."""
+    about = [VERSION, sources(), to_state(job)]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
+    entry = catalog.algorithm(job.algorithm)
+    held = list(outcome.schemas.values())[: 1 if entry.horizontal else None]
+    schema = Schema(tuple(column for schema in held for column in schema.columns))
+    model = Model(
+        job.algorithm, job.preset, -1 if job.seed is None else job.seed, job.config, Roster(job.silos), schema.names,
+        outcome.schemas, "pandas", outcome.coordinator, {silo: {} for silo in job.silos}, outcome.rows,
+        [as_dict(record) for record in ledger.records],
+    )  # fmt: skip
+    if outcome.table is not None:
+        files.write(framed(outcome.table, schema), folder / SYNTHETIC)
+    if not entry.parts:
+        model.save(folder / MODEL)
+    about = {key: value for key, value in model.describe().items() if key != "config"}
+    if not getattr(job.config, "dp", Target()).private:  # they are exact
+        about["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
+    write_atomic(folder / RESULT, json.dumps(about, indent=2).encode())

@@ -1,0 +1,230 @@
+"""What runs in the engine's job processes: `coordinate` at the coordinator, `answerer` at each silo.
+
+The first frame opens the job: it says which one it is, so that a silo finds its own part of the checkpoints, and where
+the stream is, if the job's data go beside the engine. All that follows is the conversation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
+from silosynth.core.files import make_folder, sweep
+from silosynth.core.messages import Message
+from silosynth.core.roster import COORDINATOR, Roster
+from silosynth.deployment.coordinator import LEDGER, Order, carry_out, unpack_order
+from silosynth.deployment.dispatcher import STOP
+from silosynth.deployment.job import check_name
+from silosynth.deployment.kits import DISPATCHER, Kit, read_kit
+from silosynth.deployment.policy import Policy
+from silosynth.deployment.releases import Releases
+from silosynth.deployment.settings import read_policy, read_silo
+from silosynth.deployment.silo import Silo
+from silosynth.runtime.checkpoint import CheckpointWarning
+from silosynth.runtime.desk import Desk
+from silosynth.runtime.driver import PartyLostWarning
+from silosynth.runtime.frames import DONE, OPEN, Frame, from_whole
+from silosynth.runtime.hub import Hub
+from silosynth.runtime.ledger import one_line
+from silosynth.runtime.link import PARTY_THREADS, Link
+from silosynth.runtime.remote import Remote, raise_refusal
+from silosynth.runtime.seats import Lost
+from silosynth.runtime.serving import handle, serve_desk
+from silosynth.runtime.stream import StreamHub
+from silosynth.simulation.model import resolve_device
+
+LOG = "log.txt"
+_PATIENCE = 120.0  # seconds for which a stream may be broken
+_CONNECT = 120.0  # seconds that silos have to dial in
+_LOOK = 1.0  # seconds between two looks for an order to stop, or at a port that is taken
+_STOPPED = 3  # what a job's process that was told to stop exits with
+Say = Callable[[str], None]
+
+
+def journal(folder: Path) -> Say:
+    """A function that writes one line, with the time, to the log in ``folder``."""
+    path = make_folder(folder) / LOG
+
+    def say(line: str) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+    return say
+
+
+# The coordinator.
+
+
+def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
+    """Carry out a submitted order; ``job`` is the engine's name for this attempt."""
+    from silosynth.deployment.flare.site import here
+
+    order, kit = unpack_order(payload), read_kit(here().kit)
+    folder = kit.jobs / order.job.name
+    order.keep(folder)
+    say = journal(folder)
+    threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()
+    say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
+    with _warnings_said(say), _link(order, kit, hub, job, say) as link:
+        carry_out(order, link, folder, say)
+
+
+def _heed(folder: Path, say: Say) -> None:
+    """Leave when told to stop, whatever is being computed. What is on the disk is whole, as after a power cut."""
+    while not (folder / STOP).exists():
+        time.sleep(_LOOK)
+    say("stopped by the coordinator's operator")
+    os._exit(_STOPPED)
+
+
+@contextmanager
+def _warnings_said(say: Say) -> Iterator[None]:
+    """Silos that are lost and come back, checkpoints that cannot be used: the engine's processes show no warnings."""
+    with warnings.catch_warnings():
+        for kind in (PartyLostWarning, CheckpointWarning):
+            warnings.simplefilter("always", kind)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
+        yield
+
+
+@contextmanager
+def _link(order: Order, kit: Kit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
+    """The way to the silos: the engine's relay, or a stream beside it."""
+    roster = Roster(order.job.silos)
+    if order.transport == "relay":
+        _open(order, hub, attempt, None)
+        yield Remote(roster, hub, limit=order.limit)
+        return
+    if kit.stream_port is None:
+        raise ProtocolError(
+            "Transport 'stream' needs a second port of the coordinator", "none",
+            'Set stream_port in federation.toml and hand out kits again, or transport = "relay".',
+        )  # fmt: skip
+    stream = _listen(roster, kit, attempt, say)
+    try:
+        _open(order, hub, attempt, f"{kit.host}:{kit.stream_port}")
+        _wait(stream, hub)
+        say("all silos are connected to the stream")
+        yield Remote(roster, stream, hub.dead, limit=order.limit)
+    finally:
+        stream.stop()
+
+
+def _listen(roster: Roster, kit: Kit, attempt: str, say: Say) -> Hub:
+    """The stream's port. One job at a time has it; the others wait."""
+    told, address = False, f"0.0.0.0:{kit.stream_port}"
+    while True:
+        try:
+            return StreamHub(roster, kit.certificates(), address, _PATIENCE, attempt)
+        except UnavailableError:
+            if not told:
+                say(f"port {kit.stream_port} is taken: waiting for the job that has it")
+            told = True
+            time.sleep(_LOOK)
+
+
+def _open(order: Order, hub: Hub, attempt: str, stream: str | None) -> None:
+    """Say to all silos which job this is, which attempt at it, and where the stream is."""
+    body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream}).encode()
+    frames = {silo: Frame(OPEN, order.job.name, 0, COORDINATOR, body) for silo in order.job.silos}
+    try:
+        got = hub.gather(frames, lambda silo: None, _CONNECT)
+    except Lost as lost:
+        raise _lost(lost) from None
+    for silo, reply in got.replies.items():
+        raise_refusal(reply, f"Silo {silo!r}, opening the job")
+
+
+def _wait(stream: Hub, hub: Hub) -> None:
+    try:
+        stream.wait_for_all(_CONNECT, hub.dead)
+    except Lost as lost:
+        raise _lost(lost) from None
+
+
+def _lost(lost: Lost) -> PartyLostError:
+    error = PartyLostError(f"Silo {lost.party!r} opens the job", lost.reason, "The job goes on when it is back.")
+    error.gone = True
+    return error
+
+
+# The silos.
+
+
+def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[bytes], bytes]:
+    """A silo's answers to frames. ``submitter`` is who signed the engine's job.
+
+    Raises:
+        StorageError, ConfigError: the kit, ``silo.toml`` or ``policy.toml`` cannot be used.
+    """
+    found = read_kit(kit)
+    return Answerer(found, read_policy(found.folder), submitter)
+
+
+class Answerer:
+    """Opens one job, and hands everything else to its desk.
+
+    Args:
+        kit: the silo's.
+        policy: its rules.
+        submitter: who signed the engine's job.
+    """
+
+    def __init__(self, kit: Kit, policy: Policy, submitter: str) -> None:
+        self._kit, self._policy, self._submitter = kit, policy, submitter
+        self._desk: Desk | None = None
+
+    def __call__(self, blob: bytes) -> bytes:
+        """The reply frame to a frame."""
+        frame = from_whole(blob)
+        if frame.kind == OPEN:
+            self._open(frame)
+            return Frame(DONE, frame.job, frame.step, self._kit.name).whole()
+        if self._desk is None:
+            raise ProtocolError("A job is opened before it goes on", frame.kind, "Compare versions.")
+        return handle(self._desk, frame).whole()
+
+    def _open(self, frame: Frame) -> None:
+        try:
+            about = json.loads(bytes(frame.body))
+            job, attempt, stream = about["job"], str(about["attempt"]), about["stream"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
+        self._desk = desk = open_desk(self._kit, self._policy, check_name(str(job)), self._submitter)
+        if stream is not None:
+            given = (desk, str(stream), attempt)
+            threading.Thread(target=self._stream, args=given, daemon=True, name="silosynth-stream").start()
+
+    def _stream(self, desk: Desk, address: str, attempt: str) -> None:
+        """Answer over a stream, until the coordinator says goodbye."""
+        torch.set_num_threads(PARTY_THREADS)
+        certificates = self._kit.certificates()
+        serve_desk(desk, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
+
+
+def open_desk(kit: Kit, policy: Policy, job: str, submitter: str | None) -> Desk:
+    """A silo's desk for the job of this name: with its rows, its policy, its ledger and its log."""
+    folder = make_folder(kit.jobs / job)
+    sweep(folder)
+    say = journal(folder)
+    proved = None if submitter in (None, DISPATCHER) else submitter
+    silo = Silo(
+        kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
+        proved, say,
+    )  # fmt: skip
+    ledger = open(folder / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process
+
+    def note(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
+        ledger.write(one_line(step, COORDINATOR, kit.name, ask, sent))
+        ledger.write(one_line(step, kit.name, COORDINATOR, reply, received))
+
+    return Desk(kit.name, silo, folder / "checkpoints", note)

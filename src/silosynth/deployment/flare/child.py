@@ -1,0 +1,38 @@
+"""Runs a module as FLARE would, and ends the process when its parent is gone, even in the middle of a computation.
+
+``python -m silosynth.deployment.flare.child MODULE ARGUMENTS``
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import threading
+import time
+
+_GLANCE = 0.5  # seconds between looks at the parent
+
+
+def leave_with_parent() -> None:
+    """Have this process end when the one that started it has."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_GLANCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="silosynth-flare-parent").start()
+
+
+def main() -> None:
+    """Run the module named by the first argument."""
+    leave_with_parent()
+    module = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Run a site in the foreground: FLARE's main process is a child that is watched, told to leave, and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from silosynth.core.errors import ProtocolError, StorageError
+from silosynth.core.files import make_folder, storage_error
+from silosynth.deployment.flare import require_flare
+from silosynth.deployment.flare.probe import why_not
+from silosynth.deployment.flare.site import CONNECTED, KIT, NOTICES, REFUSED, WORKSPACE, Site, site
+from silosynth.runtime.link import PARTY_THREADS
+
+Say = Callable[[str], None]
+_GLANCE = 0.5
+_GOODBYE = 10.0  # seconds that the child has to leave once told
+_EARLY = 20.0  # a child that ends within so many seconds has not worked
+_TRIES = 5  # such children in a row before we give up
+_REFUSALS, _AGAIN = 2, 15.0  # a party's place may be taken by its own last process for some seconds
+_PATIENCE = 10.0  # seconds without a connection after which a party is told why
+_REPEAT = 60.0  # seconds after which the same reason is told again
+
+
+def serve_coordinator(
+    kit: Path | str, *, workspace: Path | str | None = None, say: Say, stop: threading.Event | None = None
+) -> None:
+    """Be the coordinator until Ctrl-C, SIGTERM or ``stop``; leaves no process behind.
+
+    Args:
+        kit: the coordinator's kit; only read.
+        workspace: where to work and to log; ``kit/work`` if not given.
+        say: told one line for each event.
+        stop: ends it as well.
+
+    Raises:
+        UnavailableError: FLARE is not installed.
+        StorageError: no kit, or a workspace that cannot be used or is in use.
+        ProtocolError: the engine ends again and again.
+    """
+    _serve(site(kit, workspace), "server", "", say, stop or threading.Event())
+
+
+def serve_party(
+    kit: Path | str, *, workspace: Path | str | None = None, say: Say, stop: threading.Event | None = None
+) -> None:
+    """Be a party until Ctrl-C, SIGTERM or ``stop``; leaves no process behind. See `serve_coordinator`."""
+    place = site(kit, workspace)
+    _serve(place, "client", party_name(place), say, stop or threading.Event())
+
+
+def party_name(place: Site) -> str:
+    """The party whose kit this is.
+
+    Raises:
+        StorageError: it is not a party's kit.
+    """
+    try:
+        config = json.loads((place.kit / "engine" / "startup" / "fed_client.json").read_text(encoding="utf-8"))
+        return str(config["client"]["fqsn"])
+    except (OSError, ValueError, KeyError) as error:
+        raise StorageError(
+            "The folder holds a party's start kit", str(place.kit), "Name the party's folder."
+        ) from error
+
+
+def _serve(place: Site, role: str, name: str, say: Say, stop: threading.Event) -> None:
+    require_flare()
+    place.check()
+    with _alone(place), _signals(stop):
+        place.prepare()
+        early = refused = 0
+        while not stop.is_set():
+            begun, child = time.monotonic(), _Child(place, role, name, say)
+            code = child.run(stop)
+            if stop.is_set():
+                return
+            refused = refused + 1 if child.refused else 0
+            early = early + 1 if time.monotonic() - begun < _EARLY else 0
+            if refused >= _REFUSALS:
+                raise ProtocolError(f"The coordinator lets {name!r} in", "it refuses", "Does it run elsewhere as well?")
+            if early >= _TRIES:
+                raise ProtocolError("The engine keeps running", _words(place) or f"exit code {code}", _see(place))
+            say(f"the engine ended ({_meaning(code)}); starting it again. {_see(place)}")
+            stop.wait(_AGAIN if refused else min(2.0**early, 30.0))
+
+
+class _Child:
+    """FLARE's main process, and what it says."""
+
+    def __init__(self, place: Site, role: str, name: str, say: Say) -> None:
+        self._place, self._role, self._say = place, role, say
+        self._argv = [sys.executable, "-m", "silosynth.deployment.flare.engine", role, *([name] if name else [])]
+        self.refused, self._connected = False, role == "server"
+        self._asked = self._told = time.monotonic()
+        self._why = ""
+
+    def run(self, stop: threading.Event) -> int:
+        """Start it, pass on what it says, and end it when told; its exit code."""
+        reading, writing = os.pipe()
+        with open(reading, "rb", buffering=0) as notices:
+            process = self._start(writing)
+            try:
+                self._listen(process, notices, stop)
+            finally:
+                _end(process)
+        return process.returncode
+
+    def _start(self, writing: int) -> subprocess.Popen[bytes]:
+        surroundings = {
+            **os.environ,
+            KIT: str(self._place.kit),
+            WORKSPACE: str(self._place.workspace),
+            NOTICES: str(writing),
+            "OMP_NUM_THREADS": str(PARTY_THREADS),
+            "MKL_NUM_THREADS": str(PARTY_THREADS),
+            "PYTHONWARNINGS": "ignore",  # FLARE's own
+            "PYTHONSAFEPATH": "1",  # nothing is imported from the folder in which jobs are unpacked
+        }
+        try:
+            with open(self._place.root / "console.txt", "wb") as console:
+                return subprocess.Popen(
+                    self._argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=console,
+                    cwd=self._place.root,
+                    env=surroundings,
+                    pass_fds=(writing,),
+                    start_new_session=True,  # Ctrl-C is for this process, which then ends the child in order
+                )
+        except OSError as error:
+            raise storage_error(error, "written", self._place.root) from error
+        finally:
+            os.close(writing)
+
+    def _listen(self, process: subprocess.Popen[bytes], notices: BinaryIO, stop: threading.Event) -> None:
+        rest = b""
+        while process.poll() is None and not stop.is_set():
+            if select.select([notices], [], [], _GLANCE)[0]:
+                *lines, rest = (rest + os.read(notices.fileno(), 65536)).split(b"\n")
+                for line in lines:
+                    self._tell(line.decode("utf-8", "replace"))
+            elif not self._connected and time.monotonic() - self._asked > _PATIENCE:
+                self._explain()
+
+    def _explain(self) -> None:
+        """Why there is no connection; the same reason once a minute."""
+        self._asked, why = time.monotonic(), why_not(self._place)
+        if why != self._why or self._asked - self._told > _REPEAT:
+            self._say(f"not connected yet: {why}")
+            self._why, self._told = why, self._asked
+
+    def _tell(self, line: str) -> None:
+        self._connected = self._connected or line == CONNECTED
+        self.refused = self.refused or line == REFUSED
+        self._say(line)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Have it leave; its jobs' processes leave with it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_GOODBYE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _alone(place: Site) -> Iterator[None]:
+    """Hold the workspace; two daemons in one would answer for each other."""
+    import fcntl
+
+    make_folder(place.root)
+    with open(place.root / "lock", "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(
+                "A workspace belongs to one running site", str(place.workspace), "It runs already: stop that one first."
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM set ``stop``; only the main thread can have that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _meaning(code: int) -> str:
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _words(place: Site) -> str:
+    """The last thing that the engine said, which is where it tells why it ended."""
+    for path in (place.log, place.root / "console.txt"):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        for line in reversed(lines[-50:]):
+            if "ERROR" in line or "Error" in line:
+                return line.strip()[-200:]
+    return ""
+
+
+def _see(place: Site) -> str:
+    return f"Its log is {place.log}."

@@ -1,0 +1,158 @@
+"""FLARE's main process of a site: started by `daemon`, tells it in one line each what happens, and leaves with it.
+
+``python -m silosynth.deployment.flare.engine server|client``, with the surroundings that `daemon` sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
+from nvflare.apis.fl_exception import NotAuthenticated
+from nvflare.fuel.f3.mpm import MainProcessMonitor
+
+from silosynth.deployment.flare.child import leave_with_parent
+from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, here
+
+_HEARTBEAT = 2.0  # seconds between a party's signs of life; so soon is a job's dead process noticed
+_ALIVE = 4.0  # seconds since its last sign of life for which a party's place is taken
+_GOODBYE = 6.0  # seconds that a party has to take its leave of the coordinator
+_site: list[Any] = []  # FLARE's engine of this process, once there is one
+
+
+class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
+    """Tells the daemon what FLARE says has happened. Built from ``resources.json`` in job processes as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parties: set[str] = set()
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Part of FLARE: something has happened."""
+        if NOTICES not in os.environ:
+            return
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            _site[:] = [fl_ctx.get_engine()]
+            self._give_up_unfinished(fl_ctx)
+        tell = {
+            EventType.AFTER_CLIENT_REGISTER: self._registered,
+            EventType.CLIENT_REGISTER_RECEIVED: self._twice,
+            EventType.CLIENT_REGISTER_PROCESSED: self._joined,
+            EventType.CLIENT_HEARTBEAT_PROCESSED: self._alive,
+            EventType.CLIENT_QUIT: self._left,
+            EventType.JOB_STARTED: self._started,
+            EventType.JOB_COMPLETED: self._ended,
+        }.get(event_type)
+        if tell is not None:
+            tell(fl_ctx)
+
+    def _give_up_unfinished(self, fl_ctx: Any) -> None:
+        """Jobs that ran when the coordinator was killed do not run any more, which FLARE does not note by itself."""
+        runner = getattr(fl_ctx.get_engine(), "job_runner", None)
+        if runner is not None:
+            runner.update_unfinished_jobs(fl_ctx)
+
+    def _registered(self, fl_ctx: Any) -> None:
+        notice(CONNECTED if fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN) else REFUSED)
+
+    def _twice(self, fl_ctx: Any) -> None:
+        """Only one site may be a party: FLARE would let the second take the first one's place, and both would fail."""
+        name, now = _peer(fl_ctx), time.time()
+        for client in fl_ctx.get_engine().client_manager.get_clients().values():
+            if client.name == name and now - client.last_connect_time < _ALIVE:
+                notice(f"party {name} is connected already: refused a second one")
+                raise NotAuthenticated(f"party {name} is connected already")
+
+    def _joined(self, fl_ctx: Any) -> None:
+        """A party that joins anew has left its jobs: FLARE would find out after a minute only."""
+        engine, name = fl_ctx.get_engine(), _peer(fl_ctx)
+        for job, process in list(engine.run_processes.items()):
+            if any(client.name == name for client in process.get(RunProcessKey.PARTICIPANTS, {}).values()):
+                engine.notify_dead_job(job, name, "joined anew")
+        self._note(fl_ctx, "joined")
+
+    def _alive(self, fl_ctx: Any) -> None:
+        name = _peer(fl_ctx)
+        if name and name not in self._parties:
+            self._note(fl_ctx, "is back")
+
+    def _left(self, fl_ctx: Any) -> None:
+        if name := _peer(fl_ctx):
+            self._parties.discard(name)
+            notice(f"party {name} left")
+
+    def _note(self, fl_ctx: Any, what: str) -> None:
+        if name := _peer(fl_ctx):
+            self._parties.add(name)
+            notice(f"party {name} {what}")
+
+    def _started(self, fl_ctx: Any) -> None:
+        notice(f"job {_job(fl_ctx)} started")
+
+    def _ended(self, fl_ctx: Any) -> None:
+        notice(f"job {_job(fl_ctx)} ended")
+
+
+def notice(line: str) -> None:
+    """Tell the daemon one line."""
+    with contextlib.suppress(OSError):  # it is gone, and this process is about to leave too
+        os.write(int(os.environ[NOTICES]), (line + "\n").encode())
+
+
+def main() -> None:
+    """Be the site whose surroundings these are."""
+    leave_with_parent()
+    os.set_inheritable(int(os.environ[NOTICES]), False)
+    role = sys.argv[1]
+    signal.signal(signal.SIGTERM, _leave)
+    root = str(here().root)
+    settings = ["secure_train=true", "org=silosynth", "config_folder=config"]
+    if role == "client":
+        from nvflare.private.fed.app.client import client_train as program
+
+        name = sys.argv[2]
+        settings += [f"uid={name}", f"heart_beat_interval={_HEARTBEAT}"]
+    else:
+        from nvflare.private.fed.app.server import server_train as program
+    args = argparse.Namespace(workspace=root, set=settings, local_rank=0)
+    setattr(args, f"fed_{role}", f"fed_{role}.json")
+    sys.exit(MainProcessMonitor.run(main_func=program.main, run_dir=root, args=args, shutdown_grace_time=0))
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """A party says goodbye to the coordinator; everything else just ends, and its jobs' processes with it."""
+    if _site and sys.argv[1] == "client":
+        threading.Timer(_GOODBYE, os._exit, (0,)).start()
+        threading.Thread(target=_site[0].shutdown, daemon=True).start()
+    else:
+        os._exit(0)
+
+
+def _peer(fl_ctx: Any) -> str:
+    """The party that an event is about; nothing if it is an operator."""
+    peer = fl_ctx.get_peer_context()
+    name = str(peer.get_identity_name() or "") if peer else ""
+    return "" if "@" in name else name
+
+
+def _job(fl_ctx: Any) -> str:
+    data = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
+    known = data.get("job_id") if isinstance(data, dict) else None
+    return str(known or fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID) or fl_ctx.get_job_id())
+
+
+if __name__ == "__main__":
+    # FLARE imports this module by its name to build `Notices`: both must be the same.
+    from silosynth.deployment.flare import engine
+
+    engine.main()

@@ -1,0 +1,191 @@
+"""Start kits: keys, certificates and rights of the coordinator, the parties and the operators.
+
+FLARE's own provisioning issues the certificates; what it says about rights, classes and storage is replaced by
+`rules`. Whoever holds the authority's key can issue certificates: it stays with who provisions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.files import make_folder, storage_error
+from silosynth.core.roster import COORDINATOR, Roster
+from silosynth.deployment.flare import require_flare
+from silosynth.deployment.flare.rules import AUTHORIZATION, Json, client_resources, log_config, server_resources
+from silosynth.deployment.flare.site import ENGINE, ROLE, operator_mail
+
+AUTHORITY = "authority"
+"""The folder with the authority's key, beside the kits. Whoever adds a party later needs it; nobody else."""
+SCHEMES = ("grpc", "tcp", "http")
+_ORG = "silosynth"
+_SILENT = 60.0  # seconds without a sign of life after which the coordinator takes a party off its list
+_ANSWER = 8.0  # seconds that the coordinator has to answer one
+_JOBS = 4
+_ROOT_DAYS = 3650  # of the authority's own certificate; those of sites last 360
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Who takes part, and where the coordinator is found.
+
+    Attributes:
+        name: of the federation: letters, digits, '_', '-'.
+        host: name or IPv4 address by which parties and operators reach the coordinator.
+        port: the one port that the coordinator opens.
+        parties: names of the silos: letters, digits, '_', '-'.
+        operators: who may start jobs: such names, or mail addresses.
+        more_hosts: further names and addresses of the coordinator, for its certificate.
+        scheme: how sites talk, always with mutual TLS; one of `SCHEMES`.
+
+    Raises:
+        ConfigError: a name that the engine does not take, or one that is used twice.
+    """
+
+    name: str
+    host: str
+    port: int
+    parties: Sequence[str]
+    operators: Sequence[str]
+    more_hosts: Sequence[str] = ()
+    scheme: str = "grpc"
+
+    def __post_init__(self) -> None:
+        Roster(tuple(self.parties))
+        people = [COORDINATOR, *self.parties, *self.operators]
+        for word in (self.name, *self.parties, *(one.partition("@")[0].replace(".", "_") for one in self.operators)):
+            if not word.replace("-", "_").replace("_", "a").isalnum() or not word.isascii():
+                raise ConfigError("Names in a federation are letters, digits, '_' and '-'", word, "Rename it.")
+        if len(set(people)) < len(people):
+            raise ConfigError("Every party and every operator needs a name of its own", people, "Rename one of them.")
+        if not self.operators:
+            raise ConfigError("A federation has somebody who starts jobs", "no operator", "Name one.")
+        if not 0 < self.port < 65536:
+            raise ConfigError("A port is a number from 1 to 65535", self.port)
+        if self.scheme not in SCHEMES:
+            raise ConfigError(f"A federation talks over one of {', '.join(SCHEMES)}", self.scheme)
+
+
+def provision(project: Project, folder: Path) -> None:
+    """Write ``folder/<name>/engine`` for the coordinator, each party and each operator, and ``folder/authority``.
+
+    Called again with more parties or operators it adds their kits, of the same authority; kits that are there stay as
+    they are. Give each organisation its own folder, over a channel it trusts: a kit holds a private key.
+
+    Raises:
+        UnavailableError: FLARE is not installed.
+        StorageError: there are kits but not the authority that issued them, or the folder cannot be written.
+    """
+    require_flare()
+    authority = folder / AUTHORITY
+    names = {COORDINATOR: COORDINATOR, **{party: party for party in project.parties}}
+    names |= {operator: operator_mail(operator) for operator in project.operators}
+    there = [name for name in names if (folder / name / ENGINE).exists()]
+    if there and not authority.exists():
+        raise StorageError(
+            "Kits are added by the authority that issued the others", str(authority), "Bring it, or use a new folder."
+        )
+    make_folder(authority)
+    try:
+        authority.chmod(0o700)
+        issued = _issue(project, authority)
+        for name, mail in names.items():
+            if name not in there:
+                _hand_over(issued / mail, make_folder(folder / name) / ENGINE)
+        shutil.rmtree(issued)
+    except OSError as error:
+        raise storage_error(error, "written", folder) from error
+
+
+def _hand_over(kit: Path, target: Path) -> None:
+    """Keep what FLARE reads of a kit: its scripts and notes are not needed."""
+    for path in (kit / "startup").iterdir():
+        if path.suffix in (".sh", ".ipynb", ".txt"):
+            path.unlink()
+    for part in ("startup", "local"):
+        shutil.copytree(kit / part, target / part)
+    target.chmod(0o700)
+
+
+def _issue(project: Project, authority: Path) -> Path:
+    """The folder in which FLARE has put everybody's kit."""
+    from nvflare.lighter.ctx import CtxKey
+    from nvflare.lighter.entity import Project as FlareProject
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.signature import SignatureBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    asked = FlareProject(project.name, project.name, props={"api_version": 3})
+    hosts = [host for host in project.more_hosts if host != project.host]
+    server = {"fed_learn_port": project.port, "default_host": project.host, **({"host_names": hosts} if hosts else {})}
+    asked.set_server(COORDINATOR, _ORG, server)
+    for party in project.parties:
+        asked.add_client(party, _ORG, {})
+    for operator in project.operators:
+        asked.add_admin(operator_mail(operator), _ORG, {"role": ROLE})
+    static = StaticFileBuilder(config_folder="config", scheme=project.scheme, require_signed_jobs=True)
+    words = io.StringIO()
+    with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
+        done = Provisioner(
+            str(authority),
+            [
+                WorkspaceBuilder(),
+                static,
+                CertBuilder(root_valid_days=_ROOT_DAYS),
+                _rules_builder(project),
+                SignatureBuilder(),
+            ],
+        ).provision(asked)
+    place = done.get(CtxKey.CURRENT_PROD_DIR)
+    if done.get(CtxKey.BUILD_ERROR) or place is None:
+        raise StorageError("FLARE writes the start kits", words.getvalue().strip().splitlines()[-1:])
+    return Path(place)
+
+
+def _rules_builder(project: Project) -> Any:
+    """What FLARE calls between writing its files and packing them."""
+    from nvflare.lighter.spec import Builder
+
+    class Rules(Builder):  # type: ignore[misc]  # FLARE has no type hints
+        def build(self, asked: Any, ctx: Any) -> None:
+            server = asked.get_server()
+            _edit(Path(ctx.get_kit_dir(server)) / "fed_server.json", lambda config: _listen(config, project))
+            _rules(Path(ctx.get_local_dir(server)), server_resources(_SILENT, _JOBS))
+            for client in asked.get_clients():
+                _edit(Path(ctx.get_kit_dir(client)) / "fed_client.json", _hurry)
+                _rules(Path(ctx.get_local_dir(client)), client_resources())
+
+    return Rules()
+
+
+def _edit(path: Path, change: Callable[[Json], None]) -> None:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    change(config)
+    path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _listen(config: Json, project: Project) -> None:
+    """On loopback only if that is where the coordinator is reached; else on all interfaces."""
+    config["servers"][0]["service"]["target"] = f"{project.host}:{project.port}"
+
+
+def _hurry(config: Json) -> None:
+    """A sign of life that is not answered is soon sent again."""
+    config["client"]["maint_msg_timeout"] = _ANSWER
+
+
+def _rules(local: Path, resources: Json) -> None:
+    for path in local.iterdir():
+        path.unlink()
+    contents = {"resources.json": resources, "authorization.json": AUTHORIZATION, "log_config.json": log_config()}
+    for name, content in contents.items():
+        (local / name).write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -1,0 +1,99 @@
+"""Where a site's files lie, and the words that its processes share."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from silosynth.core.errors import StorageError
+from silosynth.core.files import storage_error
+
+ENGINE = "engine"
+"""The folder of FLARE's own start kit within an organisation's kit."""
+LOG = "log.txt"
+MAIL = "@operators.silosynth"
+"""FLARE knows operators by mail addresses; nothing is ever sent there."""
+ROLE = "lead"
+
+KIT, WORKSPACE, NOTICES = "SILOSYNTH_KIT", "SILOSYNTH_WORKSPACE", "SILOSYNTH_NOTICES"
+"""Environment variables that a daemon sets for its processes: folders, and a file descriptor for one-line events."""
+ENTRY = "SILOSYNTH_ENTRY"
+"""Environment variable of a site: which ``module:function`` its job processes run in place of silosynth's own."""
+CONNECTED, REFUSED = "connected", "the coordinator refuses this party"
+"""Events that a party's daemon looks for."""
+COORDINATE = "silosynth.deployment.entry:coordinate"
+ANSWERER = "silosynth.deployment.entry:answerer"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An organisation's folders.
+
+    Attributes:
+        kit: what it was given; only read.
+        workspace: what it writes: the engine's files below ``engine``, everything else is the caller's.
+    """
+
+    kit: Path
+    workspace: Path
+
+    @property
+    def root(self) -> Path:
+        """FLARE's working folder: a copy of its kit, its logs, its jobs."""
+        return self.workspace / ENGINE
+
+    @property
+    def log(self) -> Path:
+        """What FLARE's main process of this site logs."""
+        return self.root / LOG
+
+    def check(self) -> None:
+        """Check that there is a kit.
+
+        Raises:
+            StorageError: there is none.
+        """
+        if not (self.kit / ENGINE / "startup").is_dir():
+            raise StorageError("The folder holds a start kit", str(self.kit), "Write it with `silosynth provision`.")
+
+    def prepare(self) -> None:
+        """Copy FLARE's part of the kit to where FLARE works. What jobs left there stays.
+
+        Raises:
+            StorageError: the workspace cannot be written.
+        """
+        try:
+            self.root.chmod(0o700)
+            for part in ("startup", "local"):
+                shutil.rmtree(self.root / part, ignore_errors=True)
+                shutil.copytree(self.kit / ENGINE / part, self.root / part)
+            (self.root / "transfer").mkdir(exist_ok=True)
+            for path in (self.root / "local").iterdir():
+                text = path.read_text(encoding="utf-8")
+                path.write_text(text.replace("{root}", json.dumps(str(self.root))[1:-1]), encoding="utf-8")
+        except OSError as error:
+            raise storage_error(error, "written", self.root) from error
+
+
+def site(kit: Path | str, workspace: Path | str | None = None) -> Site:
+    """The site of a kit; without a workspace it works in ``kit/work``."""
+    kit = Path(kit).absolute()
+    return Site(kit, kit / "work" if workspace is None else Path(workspace).absolute())
+
+
+def here() -> Site:
+    """The site that this job process belongs to."""
+    return Site(Path(os.environ[KIT]), Path(os.environ[WORKSPACE]))
+
+
+def operator_mail(operator: str) -> str:
+    """The name by which FLARE knows an operator."""
+    return operator if "@" in operator else operator + MAIL
+
+
+def operator_name(mail: str) -> str:
+    """The operator's name as it was provisioned."""
+    return mail.removesuffix(MAIL)

@@ -1,0 +1,269 @@
+"""Start kits: what each organisation is handed to take part, and ``federation.toml``, from which kits are made.
+
+A kit is a folder: ``kit.json`` (who is in the federation, and everybody's public key), ``sealing.key`` (a silo's own
+private key), ``engine`` (certificates and settings of FLARE), and for silos ``silo.toml`` and ``policy.toml``, which
+they write themselves. What a daemon writes lies in ``work``, jobs in ``work/jobs``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import Field, PrivateAttr, ValidationError
+
+from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.files import make_folder, read, write_atomic
+from silosynth.core.roster import COORDINATOR, KEY_BYTES, Roster
+from silosynth.deployment.flare.kits import AUTHORITY, Project, provision
+from silosynth.deployment.settings import POLICY, SILO
+from silosynth.experiment.explain import explained
+from silosynth.experiment.grammar import Section, parse_toml
+from silosynth.privacy.sealed import Seat
+from silosynth.runtime.certificates import Certificates
+
+KIT, KEY, JOBS = "kit.json", "sealing.key", "jobs"
+_KEYS = "sealing_keys.json"  # public ones, beside the authority
+DISPATCHER = "dispatcher"
+"""The operator in whose name the coordinator takes up interrupted jobs again."""
+Text = Annotated[str, Field(min_length=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class CoordinatorPlan(Section):
+    """``[coordinator]``: where it is reached."""
+
+    host: Text
+    """Name or IPv4 address by which silos reach it."""
+    port: Port = 8002
+    """The one port that it must open."""
+    stream_port: Port | None = None
+    """A second one, for jobs whose transport is "stream": many times faster than the relay."""
+    more_hosts: list[Text] = Field(default_factory=list)
+    """Other names and addresses of the same machine, for its certificate."""
+
+
+class SiloPlan(Section):
+    """``[silos.NAME]``: an organisation that takes part."""
+
+    key: Text | None = None
+    """Its public sealing key, if it made its own with ``silosynth party key``; otherwise provisioning draws one."""
+
+
+class FederationPlan(Section):
+    """``federation.toml``."""
+
+    name: Text
+    coordinator: CoordinatorPlan
+    silos: Annotated[dict[str, SiloPlan], Field(min_length=1)]
+    operators: list[Text] = Field(default_factory=list)
+    """Who may start jobs from a machine of their own; the coordinator's always can."""
+    _source: Path = PrivateAttr(default=Path())
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A kit that lies in ``folder``.
+
+    Attributes:
+        name: of the silo or operator, or "coordinator".
+        federation, host, port, stream_port: as in ``federation.toml``.
+        roster: all silos, with their pinned public keys.
+    """
+
+    folder: Path
+    name: str
+    federation: str
+    host: str
+    port: int
+    stream_port: int | None
+    roster: Roster
+
+    @property
+    def jobs(self) -> Path:
+        """Where jobs lie, one folder each."""
+        return self.folder / "work" / JOBS
+
+    @property
+    def dispatcher(self) -> Path:
+        """The kit by which commands at the coordinator's machine talk to the engine."""
+        return self.folder / DISPATCHER if self.name == COORDINATOR else self.folder
+
+    def seat(self) -> Seat:
+        """Who this silo is among the silos.
+
+        Raises:
+            StorageError: the private key is missing.
+            ConfigError: it does not belong to the public key that is pinned.
+        """
+        return Seat(self.name, _decoded(read(self.folder / KEY).decode("ascii", "replace"), KEY), self.roster)
+
+    def certificates(self) -> Certificates:
+        """Those of the engine, for the stream beside it."""
+        startup = self.folder / "engine" / "startup"
+        own = "server" if self.name == COORDINATOR else "client"
+        return Certificates(*(read(startup / name) for name in ("rootCA.pem", f"{own}.crt", f"{own}.key")))
+
+
+def read_kit(folder: Path | str) -> Kit:
+    """The kit in a folder.
+
+    Raises:
+        StorageError: there is none, or it is damaged.
+    """
+    folder = Path(folder).absolute()
+    if not (folder / KIT).is_file():
+        raise StorageError(
+            "The folder holds a start kit", str(folder), "Name the folder that `silosynth provision` made: --kit."
+        )
+    try:
+        about = json.loads(read(folder / KIT))
+        keys = tuple(_decoded(key, KIT) for key in about["silos"].values())
+        return Kit(
+            folder, about["name"], about["federation"], about["host"], about["port"], about["stream_port"],
+            Roster(tuple(about["silos"]), keys),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError("A kit's description can be read", str(folder / KIT), "Hand it out again.") from error
+
+
+def read_plan(path: str | Path) -> FederationPlan:
+    """Read and check ``federation.toml``.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: a key or a value does not fit; names it, and the remedy.
+    """
+    path = Path(path)
+    try:
+        plan = FederationPlan.model_validate(parse_toml(path))
+    except ValidationError as error:
+        raise explained(path.name, error, FederationPlan) from None
+    plan._source = path
+    _project(plan)
+    return plan
+
+
+def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
+    """Write a kit for everybody, and return their folders. Kits that are there keep their keys and their own files.
+
+    When silos are added, every kit's ``kit.json`` changes: it has to be handed out again.
+
+    Raises:
+        UnavailableError: FLARE is not installed.
+        StorageError: there are kits of another federation, or the folder cannot be written.
+    """
+    make_folder(folder)
+    provision(_project(plan), folder)
+    if (folder / DISPATCHER).exists():
+        shutil.rmtree(folder / COORDINATOR / DISPATCHER, ignore_errors=True)
+        shutil.move(folder / DISPATCHER, folder / COORDINATOR / DISPATCHER)
+    keys = _public_keys(plan, folder)
+    Roster(tuple(keys), tuple(_decoded(key, f"silos.{silo}.key") for silo, key in keys.items()))
+    names = [COORDINATOR, *plan.silos, *plan.operators]
+    for name in names:
+        about = {"name": name, "federation": plan.name, "silos": keys, **plan.coordinator.model_dump()}
+        write_atomic(folder / name / KIT, json.dumps(about, indent=2).encode() + b"\n")
+    for silo in plan.silos:
+        for file, text in ((SILO, SILO_TEMPLATE), (POLICY, POLICY_TEMPLATE)):
+            if not (folder / silo / file).exists():
+                write_atomic(folder / silo / file, text.encode())
+    return [folder / name for name in names]
+
+
+def draw_key(path: Path) -> str:
+    """Draw a private sealing key into a file that only its owner can read; returns the public key.
+
+    Raises:
+        StorageError: there is one already, or the file cannot be written.
+    """
+    if path.exists():
+        raise StorageError("A sealing key is drawn once", str(path), "Move the old one away first.")
+    key = X25519PrivateKey.generate()
+    make_folder(path.parent)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(base64.b64encode(key.private_bytes_raw()) + b"\n")
+    return _encoded(key)
+
+
+def _public_keys(plan: FederationPlan, folder: Path) -> dict[str, str]:
+    """Each silo's public key: its own, that of the key in its kit, the one it was handed before, or a new one.
+
+    Those that were handed out are kept with the authority: whoever holds a silo's kit holds its private key.
+    """
+    path = folder / AUTHORITY / _KEYS
+    handed: dict[str, str] = json.loads(read(path)) if path.exists() else {}
+    keys = {}
+    for silo, about in plan.silos.items():
+        private = folder / silo / KEY
+        if about.key is not None:
+            keys[silo] = about.key
+        elif private.exists():
+            raw = _decoded(read(private).decode("ascii", "replace"), KEY)
+            keys[silo] = _encoded(X25519PrivateKey.from_private_bytes(raw))
+        else:
+            keys[silo] = handed.get(silo) or draw_key(private)
+    write_atomic(path, json.dumps({**handed, **keys}, indent=2).encode())
+    return keys
+
+
+def _encoded(key: X25519PrivateKey) -> str:
+    """The public half, in base64."""
+    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
+def _decoded(text: str, where: str) -> bytes:
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{where}: a sealing key is {KEY_BYTES} bytes in base64", "something else", "Copy it again.")
+    return key
+
+
+def _project(plan: FederationPlan) -> Project:
+    """What the engine is told; checks names."""
+    at = plan.coordinator
+    if at.stream_port == at.port:
+        raise ConfigError("coordinator.stream_port and coordinator.port are two ports", at.port)
+    operators: Sequence[str] = [*plan.operators, DISPATCHER]
+    return Project(plan.name, at.host, at.port, list(plan.silos), operators, at.more_hosts)
+
+
+SILO_TEMPLATE = """\
+# Where this silo's rows live. Nothing of this file leaves the silo. All keys: docs/guide/data-sources.md
+[data]
+path = "customers.csv"              # CSV, Parquet or Arrow, beside this file; or a database:
+# database = "postgresql://db.internal:5432/crm"
+# table = "public.customers"
+# user = "silosynth_reader"
+# password_file = "/run/secrets/crm"
+# columns = ["customer_id", "age", "income"]
+identifiers = []                    # columns that link this silo's rows to those of others: ["customer_id"]
+
+# [schema.age]                      # what is declared about a column instead of inferred
+# kind = "integer"
+# low = 18
+# high = 120
+"""
+
+POLICY_TEMPLATE = """\
+# What this silo allows. The silo enforces it; nobody else can change it. These are the defaults.
+algorithms = ["silofuse", "vtgan", "gdts"]
+messages = ["*"]                    # types of messages that may come and go, as patterns
+refused = []                        # types that may not: ["alignment.Pseudonyms"]
+least_rows = 100                    # fewest rows to train on
+# largest_epsilon = 4.0             # of all noised releases, in all jobs; if set, nothing un-noised may leave
+share_synthetic = true              # whether synthetic values of this silo's columns may leave it
+public_seed = false                 # whether a job may fix this silo's randomness (for tests: it makes noise known)
+submitters = ["*"]                  # who may start jobs
+"""

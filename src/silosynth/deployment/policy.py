@@ -1,0 +1,127 @@
+"""A silo's own rules, in its own file. The silo enforces them; no coordinator can change or skip them.
+
+A refusal is a `PolicyError` that names the rule, by its key in the file, and what broke it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from silosynth.core.errors import PolicyError
+from silosynth.core.messages import Message, Release, wire_name
+from silosynth.privacy.accounting import DELTA, rounded_up, spent
+from silosynth.privacy.events import Event
+
+Text = Annotated[str, Field(min_length=1)]
+_HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)  # beside a finite largest epsilon
+_ASK = "Ask the silo to change its policy, or change the experiment."
+
+
+class Policy(BaseModel):
+    """``policy.toml``. What is left out has the default shown here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    algorithms: list[Text] = ["silofuse", "vtgan", "gdts"]
+    """Names of the algorithms that may run."""
+    messages: list[Text] = ["*"]
+    """Types of messages that may come and go, as patterns: "algorithms.silofuse.*"."""
+    refused: list[Text] = []
+    """Types that may not, though a pattern above lets them: "algorithms.gdts.ExactSummaries"."""
+    least_rows: Annotated[int, Field(ge=1)] = 100
+    """Fewest rows to train on, after alignment."""
+    largest_epsilon: Annotated[float, Field(gt=0)] = float("inf")
+    """Of all that this silo has released with noise, in all jobs. If finite, nothing un-noised about rows may leave,
+    nor their number; names and kinds of columns are told all the same."""
+    share_synthetic: bool = True
+    """Whether synthetic values of this silo's columns may leave it."""
+    public_seed: bool = False
+    """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise, and drop-outs of rows."""
+    submitters: list[Text] = ["*"]
+    """Who may start jobs, as patterns."""
+
+    def check_job(self, algorithm: str, submitter: str) -> None:
+        """Refuse algorithms and people.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        if algorithm not in self.algorithms:
+            raise _refusal("algorithms", f"allowed are {_listed(self.algorithms)}", algorithm)
+        if not _matches(submitter, self.submitters):
+            raise _refusal("submitters", f"jobs are started by {_listed(self.submitters)}", submitter)
+
+    def check_options(self, seed: int | None, synthesis: str) -> None:
+        """Refuse a fixed seed, and synthetic columns that would leave.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        if seed is not None and not self.public_seed:
+            raise _refusal("public_seed", "a silo draws its own secret seed", f"seed = {seed}", "Leave the seed out.")
+        if synthesis == "shared" and not self.share_synthetic:
+            raise _refusal(
+                "share_synthetic", "synthetic columns stay in their silo", synthesis,
+                'Set options = { synthesis = "partitioned" }, with an algorithm that has it.',
+            )  # fmt: skip
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse too few rows; their number is told, as it is to be shown in the coordinator's ledger anyway.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        if rows < self.least_rows:
+            raise _refusal("least_rows", f"training takes at least {self.least_rows} rows", rows)
+
+    def check_message(self, message: Message) -> None:
+        """Refuse types of messages.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        name = wire_name(type(message))
+        if name.startswith("deployment.") or name.startswith("core."):
+            return  # a job cannot even begin without them, and they tell of no row
+        if not _matches(name, self.messages):
+            raise _refusal("messages", f"allowed are {_listed(self.messages)}", name)
+        if _matches(name, self.refused):
+            raise _refusal("refused", f"not allowed are {_listed(self.refused)}", name)
+
+    def check_release(self, reply: Message, before: Iterable[Event]) -> None:
+        """Refuse synthetic columns that stay, and to release more than the budget allows.
+
+        ``before`` is what was released with noise up to now.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
+            raise _refusal("share_synthetic", "synthetic columns stay in their silo", wire_name(type(reply)))
+        if self.largest_epsilon == float("inf"):
+            return
+        if reply.release not in _HARMLESS:
+            what = f"{wire_name(type(reply))}, which gives away {reply.release.value}"
+            raise _refusal("largest_epsilon", "while it is set, nothing about rows leaves without noise", what)
+        events = getattr(reply, "events", ())
+        total = spent([*before, *events], DELTA).epsilon if events else 0.0
+        if total > self.largest_epsilon:
+            raise _refusal(
+                "largest_epsilon", f"all releases together cost at most {self.largest_epsilon:g}", rounded_up(total)
+            )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _refusal(rule: str, meaning: str, value: Any, remedy: str = _ASK) -> PolicyError:
+    return PolicyError(f"Policy rule {rule!r}: {meaning}", value, remedy)

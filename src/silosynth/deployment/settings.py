@@ -1,0 +1,116 @@
+"""A silo's own files: ``silo.toml`` says where its rows live, ``policy.toml`` what it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+
+from silosynth.core.errors import ConfigError
+from silosynth.data.source import Source
+from silosynth.deployment.policy import Policy
+from silosynth.experiment.explain import explained
+from silosynth.experiment.grammar import ColumnRules, Section, parse_toml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SILO, POLICY = "silo.toml", "policy.toml"
+Text = Annotated[str, Field(min_length=1)]
+S = TypeVar("S", bound=BaseModel)
+
+
+class Rows(Protocol):
+    """Where a silo's rows come from."""
+
+    def read(self) -> pd.DataFrame:
+        """All rows, with the columns that identify them."""
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that say whose row it is."""
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What is declared about columns instead of inferred."""
+
+
+class Data(Section):
+    """``[data]``: one table, of a file or of a database; see `silosynth.data.source.Source`."""
+
+    path: Text | None = None
+    database: Text | None = None
+    table: Text | None = None
+    query: Text | None = None
+    columns: Annotated[list[Text], Field(min_length=1)] | None = None
+    user: Text | None = None
+    user_env: Text | None = None
+    password_env: Text | None = None
+    password_file: Text | None = None
+    batch_rows: Annotated[int, Field(ge=1)] = 50_000
+    identifiers: list[Text] = Field(default_factory=list)
+    """Columns that say whose row it is, the same in all silos: rows are linked by them, and they are not modelled."""
+
+
+class SiloFile(Section):
+    """``silo.toml``."""
+
+    data: Data
+    columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
+    _source: Path = PrivateAttr(default=Path())
+
+    def source(self) -> Source:
+        """Where the rows are; files are looked for beside ``silo.toml``."""
+        about = self.data.model_dump(exclude={"identifiers"})
+        for key in ("path", "password_file"):
+            about[key] = None if about[key] is None else Path(about[key]).expanduser()
+        about["columns"] = None if about["columns"] is None else tuple(about["columns"])
+        return Source(**about).within(self._source.parent)
+
+    def read(self) -> pd.DataFrame:
+        """All rows."""
+        return self.source().load()
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that say whose row it is."""
+        return list(self.data.identifiers)
+
+    @property
+    def declared(self) -> dict[str, dict[str, Any]]:
+        """What is declared about columns, as schema inference takes it."""
+        return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
+
+
+def read_silo(folder: Path) -> SiloFile:
+    """The silo's data settings.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
+    """
+    found = _checked(folder / SILO, SiloFile)
+    found._source = folder / SILO
+    found.source().check()
+    return found
+
+
+def read_policy(folder: Path) -> Policy:
+    """The silo's policy.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
+    """
+    return _checked(folder / POLICY, Policy)
+
+
+def _checked(path: Path, kind: type[S]) -> S:
+    try:
+        return kind.model_validate(parse_toml(path))
+    except ValidationError as error:
+        raise explained(path.name, error, kind) from None
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error.rule}", error.value or "", error.remedy) from None

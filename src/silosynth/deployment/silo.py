@@ -1,0 +1,298 @@
+"""A silo's side of a job: it checks its policy, opens its own table, aligns, and lets its party answer.
+
+Everything that comes in and goes out passes `Silo.answer`, and with it the policy. What the silo keeps lies in the
+job's own folder: checkpoints, its part of the model, the synthetic table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from silosynth import catalog
+from silosynth.alignment import Aligner, canonical
+from silosynth.core.conversation import Party, State
+from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, nearest
+from silosynth.core.files import make_folder, write_atomic
+from silosynth.core.messages import Done, Message
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table, below
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.core.version import VERSION
+from silosynth.data import sources as files
+from silosynth.data.levels import own_levels
+from silosynth.deployment.conduct import CALL, check_same
+from silosynth.deployment.job import (
+    Begin,
+    Draw,
+    Greet,
+    Greeted,
+    Job,
+    Keep,
+    Prepare,
+    Prepared,
+    PreparedRows,
+    Publish,
+    sources,
+)
+from silosynth.deployment.policy import Policy
+from silosynth.deployment.releases import Releases
+from silosynth.deployment.settings import Rows
+from silosynth.privacy.sealed import Seat
+from silosynth.runtime.wire import pack
+from silosynth.simulation.federation import digest, read_table
+from silosynth.simulation.model import framed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SYNTHETIC, PART = "synthetic.parquet", "part.silosynth"
+
+
+def common_streams(job: Job) -> Streams:
+    """What all silos put into the common order, beside keys that only they have: another one for each job."""
+    name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
+    return Streams(name if job.seed is None else job.seed).child("alignment")
+
+
+class Silo(Party):
+    """One silo in one job.
+
+    Args:
+        seat: who it is, and everybody's pinned keys.
+        rows: where its rows come from; they are read when a job begins.
+        policy: its rules.
+        folder: where it keeps what belongs to this job.
+        releases: what it has released with noise, in all jobs.
+        device: where it computes.
+        submitter: who has proved to have started the job; None to believe what the coordinator says.
+        say: told in one line what happens.
+    """
+
+    def __init__(
+        self, seat: Seat, rows: Rows, policy: Policy, folder: Path, releases: Releases, device: torch.device,
+        submitter: str | None = None, say: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        self.seat, self.rows, self.policy = seat, rows, policy
+        self.folder, self.releases, self.device = folder, releases, device
+        self._submitter, self._say = submitter, say
+        self.job: Job | None = None
+        self._secret, self._attempt, self._noised = 0, "", 0
+        self._frame: pd.DataFrame | None = None  # until its rows are a table
+        self._order: torch.Tensor | None = None
+        self._schema, self._digest = Schema(()), ""
+        self._aligner: Aligner | None = None
+        self._party: Party | None = None
+        self._part: State | None = None  # of the model, once training has ended
+        self._drawn: list[Table] = []
+
+    def answer(self, ask: Message) -> Message:
+        """Answer, if the policy allows the ask, and the reply.
+
+        Raises:
+            PolicyError: a rule forbids it.
+            ProtocolError: the message comes at the wrong time.
+        """
+        try:
+            self.policy.check_message(ask)
+            reply = self._answer(ask)
+            self.policy.check_message(reply)
+            self._release(reply)
+        except SilosynthError as error:
+            self._say(f"refused: {error}")
+            raise
+        return reply
+
+    def _answer(self, ask: Message) -> Message:
+        match ask:
+            case Greet():
+                return self._greet(ask)
+            case Begin():
+                return self._begin(ask.job)
+            case Prepare():
+                return self._prepare()
+            case Keep():
+                return self._keep()
+            case Draw():
+                return self._draw()
+            case Publish():
+                return self._publish(ask)
+        if self._party is not None:
+            return self._party.answer(ask)
+        if self._aligner is not None:
+            return self._aligner.answer(ask)
+        raise ProtocolError("A job begins before it goes on", type(ask).__name__, "Start the job again.")
+
+    def state(self) -> State:
+        """See `Party.state`."""
+        return {
+            "sources": [VERSION, sources()],
+            "job": to_state(self._begun()),
+            "secret": str(self._secret),
+            "attempt": self._attempt,
+            "noised": self._noised,
+            "order": self._order,
+            "digest": self._digest,
+            "part": self._part,
+            "party": None if self._party is None else self._party.state(),
+        }
+
+    def trained(self) -> State:
+        """See `Party.trained`."""
+        return {} if self._part is None else self._part
+
+    def restore(self, state: State) -> None:
+        """See `Party.restore`. The policy of today applies, and the table must be the same as before."""
+        version, files_hash = state["sources"]
+        check_same("the checkpoint", (version, files_hash), "this silo", (VERSION, sources()))
+        self.job = job = from_state(Job, state["job"])
+        self._admit(job)
+        self._secret, self._attempt, self._noised = int(state["secret"]), state["attempt"], state["noised"]
+        self._order, self._part = state["order"], state["part"]
+        self._frame = self.rows.read()
+        self._check_identifiers(self._frame)
+        party = self._make_party(self._table())
+        if self._digest != state["digest"]:
+            raise CheckpointError(
+                f"The table of silo {self.seat.name!r} is the one that the job began with", "it has changed",
+                "Restore the table, or submit the job anew.",
+            )  # fmt: skip
+        self._party = party
+        if state["party"] is not None:
+            party.restore(state["party"])
+        self._say("goes on from a checkpoint")
+
+    # The steps of a job.
+
+    def _greet(self, ask: Greet) -> Greeted:
+        mine = (VERSION, sources())
+        check_same("the coordinator", (ask.version, ask.sources), f"silo {self.seat.name!r}", mine)
+        self.policy.check_job(ask.algorithm, self._submitter or ask.submitter)
+        self._say(f"job of {self._submitter or ask.submitter}: {ask.algorithm}")
+        return Greeted(*mine)
+
+    def _begin(self, job: Job) -> Done:
+        self._admit(job)
+        self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
+        self._secret, self._attempt, self._noised = secrets.randbits(62), secrets.token_hex(8), 0
+        self._frame = frame = self.rows.read()
+        self._check_identifiers(frame)
+        if job.align is not None:
+            keys = read_table(frame[self.rows.identifiers], dict.fromkeys(self.rows.identifiers, "identifier"))[1]
+            self._aligner = Aligner(canonical(keys.columns), self._seat(job), common_streams(job))
+        self._say(f"{len(frame):,} rows read")
+        return Done()
+
+    def _admit(self, job: Job) -> None:
+        """Refuse a job that the policy forbids, or that is not for this silo."""
+        self.policy.check_job(job.algorithm, self._submitter or job.submitter)
+        self.policy.check_options(job.seed, getattr(job.config, "synthesis", "shared"))
+        if self.seat.name not in job.silos:
+            raise ProtocolError("A silo is asked to do jobs that it has a part in", job.silos, "Compare names.")
+
+    def _check_identifiers(self, frame: pd.DataFrame) -> None:
+        for name in self.rows.identifiers:
+            if name not in frame.columns:
+                raise DataError(
+                    f"Silo {self.seat.name!r}: the table has the columns that are named as identifiers", name,
+                    nearest(name, map(str, frame.columns)),
+                )  # fmt: skip
+        if self._begun().align is not None and not self.rows.identifiers:
+            raise DataError(
+                f"Silo {self.seat.name!r}: rows are linked by columns that are named as identifiers", "none",
+                'Write identifiers = ["…"] into [data] of silo.toml.',
+            )  # fmt: skip
+
+    def _prepare(self) -> Message:
+        if self._aligner is not None:
+            self._order, self._aligner = self._aligner.rows, None
+        table = self._table()
+        self._party = self._make_party(table)
+        self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
+        if catalog.algorithm(self._begun().algorithm).horizontal:  # which tells of ranges itself
+            return Prepared(Schema(tuple(replace(column, reason="") for column in self._schema.columns)))
+        public = tuple(replace(column, low=None, high=None, reason="") for column in self._schema.columns)
+        return PreparedRows(Schema(public), len(table))
+
+    def _keep(self) -> Done:
+        self._part = self._working().trained()
+        write_atomic(make_folder(self.folder) / PART, pack({"job": to_state(self._begun()), "part": self._part}))
+        self._say("trained")
+        return Done()
+
+    def _draw(self) -> Done:
+        """A party that draws from the silo's part of the model, as `silosynth.Model.sample` makes it."""
+        if self._part is None:
+            raise ProtocolError("Rows are drawn once training has ended", "Draw", "Start the job again.")
+        self._party = self._make_party(Table(()), self._streams().child("sample", CALL))
+        self._party.restore(self._part)
+        return Done()
+
+    def _publish(self, ask: Publish) -> Done:
+        """Keep the synthetic table: the published one, or the own columns that never left."""
+        own = getattr(self._party, "kept", []) if not ask.table.columns else [ask.table]
+        self._drawn = [*(self._drawn if ask.first else []), *own]
+        if sum(map(len, self._drawn)) >= ask.total and own:
+            schema = ask.columns if ask.table.columns else self._schema
+            files.write(framed(below(self._drawn), schema), make_folder(self.folder) / SYNTHETIC)
+            self._drawn = []
+            self._say(f"{ask.total:,} synthetic rows kept")
+        return Done()
+
+    # What they are made of.
+
+    def _begun(self) -> Job:
+        if self.job is None:
+            raise ProtocolError("A job begins before it goes on", "nothing has begun", "Start the job again.")
+        return self.job
+
+    def _working(self) -> Party:
+        if self._party is None:
+            raise ProtocolError("Silos are prepared before they train", "not prepared", "Start the job again.")
+        return self._party
+
+    def _streams(self) -> Streams:
+        seed = self._begun().seed
+        return Streams(self._secret if seed is None else seed)
+
+    def _seat(self, job: Job) -> Seat:
+        """This silo among those of the job, in its order; keys stay those that are pinned here."""
+        roster = Roster(job.silos, tuple(self.seat.roster.key(silo) for silo in job.silos))
+        return Seat(self.seat.name, self.seat.private, roster)
+
+    def _table(self) -> Table:
+        """The rows that are trained on, without identifiers, in the common order."""
+        assert self._frame is not None
+        frame, self._frame = self._frame, None
+        frame = frame.drop(columns=self.rows.identifiers)
+        if self._order is not None:
+            frame = frame.iloc[self._order.numpy()].reset_index(drop=True)
+        declared = {name: kind for name, kind in self.rows.declared.items() if name not in self.rows.identifiers}
+        self.policy.check_rows(len(frame))
+        self._schema, table = read_table(frame, declared)
+        horizontal = catalog.algorithm(self._begun().algorithm).horizontal
+        table = own_levels(table) if horizontal else table
+        self._digest = digest({self.seat.name: table})
+        return table
+
+    def _make_party(self, table: Table, streams: Streams | None = None) -> Party:
+        job = self._begun()
+        streams = (self._streams() if streams is None else streams).child("party", self.seat.name)
+        return catalog.algorithm(job.algorithm).party(table, self._schema, self._seat(job), streams, self.device)
+
+    def _release(self, reply: Message) -> None:
+        """Write down what is released with noise, before it leaves; the same noise of one attempt counts once."""
+        if not (events := getattr(reply, "events", ())):
+            self.policy.check_release(reply, ())
+            return
+        with self.releases.held():
+            self.policy.check_release(reply, self.releases.but(self._attempt, self._noised))
+            self.releases.add(self._begun().name, self._attempt, self._noised, events)
+        self._noised += 1

@@ -1,0 +1,99 @@
+"""What the sites of the tests run in place of silosynth's entry: the toy protocol, over FLARE."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.runtime.toy import STREAMS, Adder, Prepare, coordinate
+
+from silosynth.core.errors import DataError, SilosynthError
+from silosynth.core.roster import Roster
+from silosynth.deployment.flare.hub import FlareHub
+from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.desk import Desk
+from silosynth.runtime.driver import drive
+from silosynth.runtime.frames import ASK, DONE, REPLY, RESTORE, SAVE, Frame, from_whole
+from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.remote import Remote
+
+OUTCOME = "outcome-{job}.json"
+PIDS = "pid-{job}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is submitted."""
+
+    parties: list[str]
+    rounds: int = 3
+    fail: str = ""
+    fail_at: int = -1
+    pause: float = 0.0  # seconds between rounds
+    limit: float | None = None
+
+    def payload(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+def coordinator(payload: bytes, hub: FlareHub, workspace: Path, job: str) -> None:
+    """Drive the toy; leave its result, or what went wrong, in a file."""
+    task = Task(**json.loads(payload))
+    _leave(workspace / PIDS.format(job=job), str(os.getpid()))
+    roster, store = Roster(tuple(task.parties)), CheckpointStore(workspace / job, "toy")
+    prepare = Prepare(8, task.fail, task.fail_at)
+    told: dict[str, object] = {}
+    try:
+        with Remote(roster, hub, limit=task.limit) as link:
+            start = lambda state: coordinate(roster, STREAMS, task.rounds, state, prepare)  # noqa: E731
+            watch = lambda progress: _pause(workspace, job, progress.done, task.pause)  # noqa: E731
+            result = drive(start, link, Ledger(workspace / job / "ledger.jsonl"), store, watch, seconds=0)
+        told = {"result": result.tolist()}
+    except SilosynthError as error:
+        told = {"error": type(error).__name__, "text": str(error)}
+        raise
+    finally:
+        _leave(workspace / OUTCOME.format(job=job), json.dumps({**told, "seconds": time.time()}))
+
+
+def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[bytes], bytes]:
+    """An adder; its checkpoints go to its own workspace."""
+    name = kit.name
+    _leave(workspace / PIDS.format(job=job), f"{os.getpid()} {submitter}")
+    if (workspace / "refuse").exists():
+        raise DataError("This silo takes part in jobs that its policy allows", "toy", "Ask its operator.")
+    (workspace / "parts" / job).mkdir(parents=True)
+    desk = Desk(name, Adder(name, STREAMS), workspace / "parts" / job)
+
+    def answer(data: bytes) -> bytes:
+        frame = from_whole(data)
+        body = b""
+        if frame.kind == ASK:
+            body = desk.answer(frame.job, frame.step, frame.body)
+        elif frame.kind == SAVE:
+            desk.save(frame.step)
+        elif frame.kind == RESTORE:
+            desk.restore(frame.step)
+        return Frame(REPLY if frame.kind == ASK else DONE, frame.job, frame.step, name, body).whole()
+
+    return answer
+
+
+def outcome(workspace: Path, job: str) -> Mapping[str, object]:
+    told: Mapping[str, object] = json.loads((workspace / OUTCOME.format(job=job)).read_text())
+    return told
+
+
+def _pause(workspace: Path, job: str, done: int, seconds: float) -> None:
+    _leave(workspace / f"round-{job}", str(done))
+    time.sleep(seconds)
+
+
+def _leave(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)

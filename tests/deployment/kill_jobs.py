@@ -1,0 +1,84 @@
+"""Small jobs to be killed, and the kits of all who take part."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pandas as pd
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from tests.deployment.common import SMALL, Rows, customers, job, seated, shuffled
+
+from silosynth.alignment import AlignConfig
+from silosynth.core.roster import COORDINATOR
+from silosynth.deployment.coordinator import Order
+from silosynth.deployment.kits import KEY, KIT
+from silosynth.deployment.settings import POLICY, SILO
+from silosynth.runtime.certificates import Authority, Certificates
+
+SILOFUSE = SMALL | {"latent.steps": 12, "latent.checks": 4, "latent.sample_steps": 3}
+VTGAN = {
+    "width": 16, "generator_width": 16, "noise": 8, "batch": 30, "epochs": 1, "least_rounds": 4, "encoders.modes": 3,
+}  # fmt: skip
+GDTS = {
+    "generator": "ctgan", "ctgan.generator": (16, 16), "ctgan.critic": (16, 16), "ctgan.noise": 8, "ctgan.batch": 30,
+    "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3, "epsilon": 50.0,
+}  # fmt: skip
+
+
+def _vertical(whole: pd.DataFrame, *parts: list[str]) -> dict[str, Rows]:
+    names = ("bank", "shop", "clinic")
+    return {
+        name: Rows(shuffled(whole, columns, number, 3 + number), ["customer"])
+        for number, (name, columns) in enumerate(zip(names, parts, strict=False))
+    }
+
+
+def _horizontal() -> dict[str, Rows]:
+    whole = customers(120).drop(columns="customer")
+    return {"north": Rows(whole[:70].reset_index(drop=True)), "south": Rows(whole[70:].reset_index(drop=True))}
+
+
+TABLES = {
+    "silofuse": _vertical(customers(90), ["age", "income"], ["visits"], ["paid"]),
+    "vtgan": _vertical(customers(90), ["age", "income"], ["visits", "paid"]),
+    "gdts": _horizontal(),
+}
+"""The silos of each job, and what they hold."""
+SHARED = AlignConfig("keyed-hash")
+ORDERS = {
+    "silofuse": Order(job(TABLES["silofuse"], align=SHARED, rows=40, options=SILOFUSE)),
+    "vtgan": Order(job(TABLES["vtgan"], algorithm="vtgan", align=SHARED, rows=40, options=VTGAN)),
+    "gdts": Order(job(TABLES["gdts"], algorithm="gdts", align=None, rows=40, options=GDTS)),
+}
+ABORTED = ("gdts",)
+"""Jobs that would go on without a silo, and then lead to something else: all their processes are killed."""
+
+
+def prepare(name: str, folder: Path) -> None:
+    """Write the kits of a job's coordinator and silos, with the silos' tables and policies."""
+    authority, seats = Authority(), seated(TABLES[name])
+    keys = {
+        silo: base64.b64encode(X25519PrivateKey.from_private_bytes(seat.private).public_key().public_bytes_raw())
+        for silo, seat in seats.items()
+    }
+    about = {"federation": "trial", "host": "127.0.0.1", "port": 8002, "stream_port": 8003}
+    about["silos"] = {silo: key.decode() for silo, key in keys.items()}
+    _startup(folder / COORDINATOR, "server", authority.coordinator(), about)
+    for silo, rows in TABLES[name].items():
+        place = folder / silo
+        _startup(place, "client", authority.party(silo), about)
+        (place / KEY).write_bytes(base64.b64encode(seats[silo].private))
+        rows.frame.to_csv(place / "rows.csv", index=False)
+        (place / SILO).write_text(f'[data]\npath = "rows.csv"\nidentifiers = {json.dumps(rows.identifiers)}\n')
+        (place / POLICY).write_text("least_rows = 10\npublic_seed = true\n")
+
+
+def _startup(place: Path, side: str, certificates: Certificates, about: dict[str, object]) -> None:
+    startup = place / "engine" / "startup"
+    startup.mkdir(parents=True)
+    (place / KIT).write_text(json.dumps({"name": place.name, **about}))
+    (startup / "rootCA.pem").write_bytes(certificates.authority)
+    (startup / f"{side}.crt").write_bytes(certificates.certificate)
+    (startup / f"{side}.key").write_bytes(certificates.key)

@@ -1,0 +1,218 @@
+"""What the guide to federations and the manifests show works: files can be read, commands and options exist."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from silosynth.cli import app
+from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
+from silosynth.deployment.policy import Policy
+from silosynth.deployment.settings import POLICY, SILO, Data, read_policy, read_silo
+from silosynth.deployment.submission import Submission, read_submission
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs/guide/federation.md"
+CLUSTER = ROOT / "docs/guide/kubernetes.md"
+MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
+COMMANDS = {
+    "provision", "coordinator start", "party start", "party key", "submit", "status", "stop", "ledger", "fetch",
+}  # fmt: skip
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def toml(marker: str) -> list[str]:
+    """The TOML files of the guide in which a line starts with ``marker``."""
+    found = [text for text in blocks(GUIDE, "toml") if re.search(rf"^{re.escape(marker)}", text, re.MULTILINE)]
+    assert found, marker
+    return found
+
+
+def with_all(text: str) -> str:
+    """A file in which keys that are shown as comments count too."""
+    return re.sub(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
+
+
+def keys(kind: type[BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in kind.model_fields.items()}
+
+
+def test_every_toml_file_is_of_a_kind_that_is_checked() -> None:
+    known = [*toml("[coordinator]"), *toml("[data]"), *toml("least_rows"), *toml("[run]")]
+    assert sorted(known) == sorted(blocks(GUIDE, "toml"))
+
+
+def test_federation_toml(tmp_path: Path) -> None:
+    (text,) = toml("[coordinator]")
+    (tmp_path / "federation.toml").write_text(text)
+    plan = read_plan(tmp_path / "federation.toml")
+    assert list(plan.silos) == ["bank", "shop"] and all(silo.key for silo in plan.silos.values())
+    assert all(re.search(rf"^\[?{key}\b", text, re.MULTILINE) for key in keys(FederationPlan))
+    assert all(re.search(rf"^{key} = ", text, re.MULTILINE) for key in keys(type(plan.coordinator)))
+
+
+def test_silo_toml(tmp_path: Path) -> None:
+    for number, text in enumerate(toml("[data]")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "customers.parquet").touch()
+        (folder / SILO).write_text(text.replace("/run/secrets/crm", str(folder / "password")))
+        (folder / "password").touch(0o600)
+        assert read_silo(folder).identifiers
+    sources = (ROOT / "docs/guide/data-sources.md").read_text()
+    assert all(f"{key} = " in sources or f"`{key}`" in sources for key in keys(Data) - {"identifiers", "batch_rows"})
+
+
+def test_policy_toml_shows_all_rules_and_their_defaults(tmp_path: Path) -> None:
+    (text,) = toml("least_rows")
+    (tmp_path / POLICY).write_text(text)
+    assert read_policy(tmp_path) == Policy()
+    (tmp_path / POLICY).write_text(with_all(text))
+    assert read_policy(tmp_path).model_fields_set == keys(Policy)
+    explained = GUIDE.read_text().split("| rule | what is refused")[1].split("\n\n")[0]
+    assert all(f"`{rule}`" in explained for rule in keys(Policy))
+
+
+def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
+    (tmp_path / "federation.toml").write_text(toml("[coordinator]")[0])
+    (text,) = toml("[run]")
+    (tmp_path / "experiment.toml").write_text(with_all(text))
+    found = read_submission(tmp_path / "experiment.toml")
+    assert found.model_fields_set == keys(Submission)
+    for name in Submission.model_fields:
+        assert getattr(found, name).model_fields_set == keys(type(getattr(found, name))), name
+    from silosynth.core.roster import Roster
+
+    order = found.order(Roster(("bank", "shop")), "alice")
+    assert order.job.name == "customers-1" and order.transport == "stream" and order.job.seed == 7
+
+
+def run(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_keys_kits_a_silo_that_is_added_and_certificates_that_are_renewed(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    plan, kits, renewed = tmp_path / "federation.toml", tmp_path / "kits", tmp_path / "renewed"
+    text = 'name = "riverbank"\n[coordinator]\nhost = "127.0.0.1"\n'
+    for silo in ("bank", "shop", "tax"):
+        public = json.loads(run("party", "key", "--out", tmp_path / silo, "--json"))["public"]
+        text += f'[silos.{silo}]\nkey = "{public}"\n'
+        plan.write_text(text)
+        if silo != "bank":  # first the bank and the shop; then the tax office joins
+            run("provision", plan, "--out", kits)
+    run("provision", plan, "--out", renewed)
+    certificates = {}
+    for silo in ("bank", "shop", "tax"):
+        assert not (kits / silo / KEY).exists()
+        shutil.copy(tmp_path / silo, kits / silo / KEY)
+        certificates[silo] = read_kit(kits / silo).certificates()
+        shutil.rmtree(kits / silo / "engine")
+        shutil.copytree(renewed / silo / "engine", kits / silo / "engine")
+        shutil.copy(renewed / silo / KIT, kits / silo / KIT)
+        kit = read_kit(kits / silo)
+        assert kit.roster.parties == ("bank", "shop", "tax") and kit.seat().name == silo
+        assert kit.certificates().authority != certificates[silo].authority
+    assert len({found.authority for found in certificates.values()}) == 1
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The silosynth commands in a shell script, without the program's own name."""
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        found = [number for number, word in enumerate(words) if word == "silosynth" or word.endswith("/bin/silosynth")]
+        if found and (words[0] in ("silosynth", "kubectl") or words[0].startswith("/")):
+            yield words[found[0] + 1 :]
+
+
+def check(words: list[str]) -> str:
+    """Check that a command exists with its options; returns its name."""
+    depth = 2 if words[0] in ("coordinator", "party") else 1
+    name = " ".join(words[:depth])
+    assert name in COMMANDS, words
+    shown = CliRunner().invoke(app, [*words[:depth], "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, words
+    assert all(word in shown.stdout for word in words if word.startswith("--")), (words, shown.stdout)
+    return name
+
+
+def test_commands_exist_and_all_are_shown() -> None:
+    seen = {check(words) for text in blocks(GUIDE, "sh") for words in commands(text)}
+    assert seen == COMMANDS
+    assert {check(words) for text in blocks(CLUSTER, "sh") for words in commands(text)} >= {"submit", "status", "fetch"}
+
+
+def test_systemd_units_start_commands_that_exist() -> None:
+    names = set()
+    for text in blocks(GUIDE, "ini"):
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read_string(text)
+        names.add(check(shlex.split(unit["Service"]["ExecStart"])[1:]))
+        assert unit["Service"]["Restart"] == "always" and unit["Service"]["User"] == "silosynth"
+    assert names == {"coordinator start", "party start"}
+
+
+# The manifests.
+
+
+def documents(path: Path) -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    return {found["kind"]: found for found in yaml.safe_load_all(path.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_pods_run_commands_that_exist_and_are_locked_in(path: Path) -> None:
+    pod = documents(path)["StatefulSet"]["spec"]["template"]["spec"]
+    (main,) = pod["containers"]
+    assert check(main["args"]) == f"{path.stem} start"
+    assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+    user = str(pod["securityContext"]["runAsUser"])
+    assert f"--uid {user} " in (ROOT / "deploy/Dockerfile").read_text()
+    volumes = {volume["name"] for volume in pod["volumes"]} | {"work"}
+    for container in (*pod["initContainers"], main):
+        rules = container["securityContext"]
+        assert rules["readOnlyRootFilesystem"] and not rules["allowPrivilegeEscalation"]
+        assert rules["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    mounts = {mount["name"]: mount["mountPath"] for mount in main["volumeMounts"]}
+    assert main["args"][-1] == mounts["kit"] and mounts["work"] == f"{mounts['kit']}/work"
+    assert all(volume["secret"]["defaultMode"] == 0o440 for volume in pod["volumes"] if "secret" in volume)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_labels_and_network_policies_fit(path: Path) -> None:
+    found = documents(path)
+    pods, policy = found["StatefulSet"]["spec"], found["NetworkPolicy"]["spec"]
+    labels = pods["template"]["metadata"]["labels"]
+    assert pods["replicas"] == 1 and labels == pods["selector"]["matchLabels"] == policy["podSelector"]["matchLabels"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    if "Service" in found:
+        assert found["Service"]["spec"]["selector"] == labels and policy["egress"] == []
+        assert {rule["port"] for rule in policy["ingress"][0]["ports"]} == {8002, 8003}
+    else:
+        assert policy["ingress"] == []
+
+
+def test_settings_in_the_manifest_can_be_read(tmp_path: Path) -> None:
+    (path,) = (path for path in MANIFESTS if path.stem == "party")
+    for name, text in documents(path)["ConfigMap"]["data"].items():
+        (tmp_path / name).write_text(text.replace("/run/secrets/crm", str(tmp_path)))
+    (tmp_path / "password").touch(0o600)
+    assert read_silo(tmp_path).identifiers == ["customer_id"]
+    assert set(read_policy(tmp_path).algorithms) <= set(Policy().algorithms)

@@ -1,0 +1,186 @@
+"""Jobs from the first greeting to the results, with silos in one process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.deployment.common import OPEN, SMALL, Rows, customers, job, parties, run, two_silos
+
+import silosynth as ss
+from silosynth.algorithms.gdts.messages import NoisedSummaries
+from silosynth.algorithms.silofuse.messages import Synthesise
+from silosynth.core.errors import PolicyError, SilosynthError
+from silosynth.core.messages import Message
+from silosynth.deployment.coordinator import read_status
+from silosynth.deployment.policy import Policy
+from silosynth.deployment.releases import Releases
+from silosynth.privacy.mechanisms import noised_counts
+
+
+def test_a_job_gives_what_training_on_the_linked_rows_gives(tmp_path: Path) -> None:
+    silos = two_silos()
+    sides = parties(silos, tmp_path)
+    orders = {}
+    for name, side in sides.items():  # the common order, which only silos know
+        begun = side._prepare
+
+        def prepare(side=side, name=name, begun=begun):  # type: ignore[no-untyped-def]
+            orders[name] = side._aligner.rows
+            return begun()
+
+        side._prepare = prepare  # type: ignore[method-assign]
+    place = run(job(silos), sides, tmp_path)
+    frames = {name: rows.frame.iloc[orders[name].numpy()].reset_index(drop=True) for name, rows in silos.items()}
+    assert (frames["bank"].customer == frames["shop"].customer).all()  # row i is the same customer in both
+    assert len(frames["bank"]) == len(set(silos["bank"].frame.customer) & set(silos["shop"].frame.customer))
+    together = pd.concat([frame.drop(columns="customer") for frame in frames.values()], axis=1)
+    model = ss.fit(
+        "silofuse", ss.simulate(together, silos={"bank": ["age", "income"], "shop": ["visits", "paid"]}),
+        preset="fast", seed=7, options=SMALL, progress=False,
+    )  # fmt: skip
+    made = pd.read_parquet(place / "synthetic.parquet")
+    pd.testing.assert_frame_equal(made, model.sample(50))
+    for silo in silos:  # every silo keeps the table that is published
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / silo / "synthetic.parquet"), made)
+        assert (tmp_path / silo / "part.silosynth").exists()
+
+
+def test_the_coordinator_writes_what_it_learnt(tmp_path: Path) -> None:
+    silos = two_silos()
+    place = run(job(silos), parties(silos, tmp_path), tmp_path)
+    result = json.loads((place / "result.json").read_text())
+    counts = result["matched"]
+    assert counts["bank"]["rows"] == 150 and counts["shop"]["rows"] == 153
+    assert counts["bank"]["common"] == counts["shop"]["common"] == result["rows"]
+    assert result["silos"] == {"bank": ["age", "income"], "shop": ["visits", "paid"]}
+    assert read_status(place).state == "done" and read_status(place).attempts == 1
+    said = {json.loads(line)["type"] for line in (place / "ledger.jsonl").read_text().splitlines()}
+    assert {"deployment.PreparedRows", "deployment.Publish"} <= said
+    text = (place / "ledger.jsonl").read_text() + (place / "result.json").read_text()
+    assert not any(number in text for number in silos["bank"].frame.customer)
+
+
+def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> None:
+    silos = two_silos()
+    policy = Policy(least_rows=10)
+    place = run(job(silos, seed=None), parties(silos, tmp_path / "a", policy), tmp_path / "a")
+    other = run(job(silos, seed=None), parties(silos, tmp_path / "b", policy), tmp_path / "b")
+    a, b = (pd.read_parquet(folder / "synthetic.parquet") for folder in (place, other))
+    assert list(a.columns) == list(b.columns) and not a.equals(b)
+
+
+def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None:
+    silos, policy = two_silos(), Policy(least_rows=10, algorithms=["dplt"])
+    target = {"dp": {"epsilon": 5.0, "delta": 1e-5}}
+    place = run(
+        job(silos, algorithm="dplt", seed=None, rows=None, options=target), parties(silos, tmp_path, policy), tmp_path
+    )
+    result = json.loads((place / "result.json").read_text())
+    assert len(pd.read_parquet(place / "synthetic.parquet")) == result["rows"]
+    assert "matched" not in result
+
+
+def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
+    whole = customers(300).drop(columns="customer")
+    silos = {"north": Rows(whole[:180].reset_index(drop=True)), "south": Rows(whole[180:].reset_index(drop=True))}
+    options = {"generator": "ctgan", "rounds": 2, "ctgan.epochs": 2, "ctgan.batch": 50, "ctgan.least_rounds": 0}
+    place = run(job(silos, algorithm="gdts", align=None, options=options), parties(silos, tmp_path), tmp_path)
+    made = pd.read_parquet(place / "synthetic.parquet")
+    assert list(made.columns) == list(whole.columns) and len(made) == 50
+    assert list(ss.load(place / "model.silosynth").sample(5).columns) == list(whole.columns)
+
+
+def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
+    silos = two_silos()
+    policy = Policy(least_rows=10, public_seed=True, share_synthetic=False)
+    asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
+    place = run(asked, parties(silos, tmp_path, policy), tmp_path)
+    assert not (place / "synthetic.parquet").exists()
+    assert list(pd.read_parquet(tmp_path / "bank" / "synthetic.parquet").columns) == ["age", "income"]
+    assert len(pd.read_parquet(tmp_path / "shop" / "synthetic.parquet")) == 50
+
+
+def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path) -> None:
+    """A coordinator that promises to leave them where they are, and then asks for them."""
+    silos = two_silos()
+    policy = Policy(least_rows=10, public_seed=True, share_synthetic=False)
+    asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
+    sides = parties(silos, tmp_path, policy)
+    told = sides["bank"]._answer
+
+    def greedy(ask: Message) -> Message:
+        return told(replace(ask, share=True) if isinstance(ask, Synthesise) else ask)
+
+    sides["bank"]._answer = greedy  # type: ignore[method-assign]
+    with pytest.raises(PolicyError, match=r"Silo 'bank', step.*Policy rule 'share_synthetic'"):
+        run(asked, sides, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"),
+    [
+        (OPEN.model_copy(update={"algorithms": ["gdts"]}), "algorithms"),
+        (OPEN.model_copy(update={"submitters": ["bob"]}), "submitters"),
+        (OPEN.model_copy(update={"public_seed": False}), "public_seed"),
+        (OPEN.model_copy(update={"least_rows": 149}), "least_rows"),
+        (OPEN.model_copy(update={"share_synthetic": False}), "share_synthetic"),
+        (OPEN.model_copy(update={"messages": ["alignment.*"]}), "messages"),
+        (OPEN.model_copy(update={"refused": ["*.Latents"]}), "refused"),
+        (OPEN.model_copy(update={"largest_epsilon": 3.0}), "largest_epsilon"),
+    ],
+)
+def test_a_silo_refuses_what_its_policy_forbids_and_says_which_rule(tmp_path: Path, policy: Policy, rule: str) -> None:
+    silos = two_silos()
+    with pytest.raises(PolicyError, match=f"Silo 'shop', step.*Policy rule '{rule}'"):
+        run(job(silos), parties(silos, tmp_path, shop=policy), tmp_path)
+    status = read_status(tmp_path / "coordinator")
+    assert status.state == "failed" and rule in status.error
+
+
+def test_a_finite_budget_lets_nothing_out_without_noise(tmp_path: Path) -> None:
+    whole = customers(300).drop(columns="customer")
+    silos = {"north": Rows(whole[:180].reset_index(drop=True)), "south": Rows(whole[180:].reset_index(drop=True))}
+    tight = OPEN.model_copy(update={"largest_epsilon": 10.0})
+    with pytest.raises(PolicyError, match=r"nothing about rows leaves without noise.*Described"):
+        run(job(silos, algorithm="gdts", align=None, options={}), parties(silos, tmp_path, north=tight), tmp_path)
+
+
+def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: Path) -> None:
+    _, event = noised_counts(torch.tensor([5]), 1.0, "counts", np.random.default_rng(0))
+    assert event is not None
+    said, policy, releases = NoisedSummaries((), 5, (event,)), Policy(largest_epsilon=2.5), Releases(tmp_path)
+    for attempt, number in (("a", 0), ("a", 0), ("b", 0)):  # the second is the first again, after a crash
+        policy.check_release(said, releases.but(attempt, number))
+        releases.add("trial", attempt, number, said.events)
+    with pytest.raises(PolicyError, match=r"all releases together cost at most 2\.5"):
+        policy.check_release(said, releases.but("b", 1))
+
+
+def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import silosynth.deployment.conduct as conversation
+
+    silos = two_silos()
+    monkeypatch.setattr(conversation, "sources", lambda: "0" * 64)
+    with pytest.raises(SilosynthError, match=r"sources \(SHA-256\) is 0{64} at the coordinator .*[0-9a-f]{64}"):
+        run(job(silos), parties(silos, tmp_path), tmp_path)
+
+
+def test_mistakes_of_silos_are_said_in_words(tmp_path: Path) -> None:
+    silos = two_silos()
+    bare = {**silos, "shop": Rows(silos["shop"].frame)}
+    with pytest.raises(SilosynthError, match="Silo 'shop': rows are linked by columns that are named as identifiers"):
+        run(job(bare), parties(bare, tmp_path / "a"), tmp_path / "a")
+    wrong = {**silos, "shop": Rows(silos["shop"].frame, ["customr"])}
+    with pytest.raises(SilosynthError, match=r"customr.*Did you mean 'customer'\?"):
+        run(job(wrong), parties(wrong, tmp_path / "b"), tmp_path / "b")
+    with pytest.raises(SilosynthError, match=r"same rows, in the same order.*bank: 150, shop: 153"):
+        run(job(silos, align=None), parties(silos, tmp_path / "c"), tmp_path / "c")
+    same = {**silos, "shop": Rows(silos["shop"].frame.rename(columns={"visits": "age"}), ["customer"])}
+    with pytest.raises(SilosynthError, match="'age' is in 'bank' and in 'shop'"):
+        run(job(same), parties(same, tmp_path / "d"), tmp_path / "d")

@@ -1,0 +1,33 @@
+"""Whoever is killed, and when: a job comes to the same bytes. See `tests.deployment.kills`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks into /proc")
+
+
+def killed(tmp_path: Path, points: int, seed: int, *jobs: str) -> str:
+    """The harness needs a process without threads; what it says in the end."""
+    argv = ["-m", "tests.deployment.kills", "--points", str(points), "--seed", str(seed), "--folder", str(tmp_path)]
+    argv += ["--jobs", *jobs] if jobs else []
+    ended = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_killed_at_a_few_random_points_jobs_come_to_the_same_bytes(tmp_path: Path) -> None:
+    assert killed(tmp_path, 6, 1, "vtgan", "gdts").count(": same, ") == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_at_a_hundred_random_points_jobs_come_to_the_same_bytes(tmp_path: Path) -> None:
+    points, seed = int(os.environ.get("SILOSYNTH_KILLS", "100")), int(os.environ.get("SILOSYNTH_KILLS_SEED", "0"))
+    assert killed(tmp_path, points, seed).count(": same, ") == points

@@ -1,0 +1,39 @@
+"""A silo's record of noised releases, when several of its processes write into it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from silosynth.deployment.releases import Releases
+
+WRITER = """
+import sys
+from pathlib import Path
+
+from silosynth.deployment.releases import Releases
+from silosynth.privacy.events import {kind}
+
+releases = Releases(Path(sys.argv[1]))
+for number in range(40):
+    with releases.held():
+        before = len(releases.but("", 0))
+        releases.add("trial", sys.argv[2], number, [{event!r}])
+        assert len(releases.but("", 0)) == before + 1
+"""
+
+
+def test_jobs_at_the_same_time_lose_no_release(tmp_path: Path) -> None:
+    import numpy as np
+    import torch
+
+    from silosynth.privacy.mechanisms import noised_counts
+
+    _, event = noised_counts(torch.tensor([5]), 1.0, "counts", np.random.default_rng(0))
+    assert event is not None
+    script = WRITER.format(kind=type(event).__name__, event=event)
+    argv = [sys.executable, "-c", script, str(tmp_path)]
+    writers = [subprocess.Popen([*argv, name]) for name in ("a", "b")]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert len(Releases(tmp_path).but("", 0)) == 80

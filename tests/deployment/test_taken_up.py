@@ -1,0 +1,111 @@
+"""Jobs that are begun, interrupted, taken up again and stopped, by the commands that operators use, on loopback."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+pytest.importorskip("nvflare")
+
+from tests.deployment.abroad import SILOFUSE, VTGAN, Abroad
+from tests.deployment.flare.deployment import free_port
+from tests.deployment.network import Host
+
+from silosynth.core.roster import COORDINATOR
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+LONG = VTGAN.format(epochs=90)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abroad[Host]]:
+    """A federation on this machine. Each test leaves it running."""
+    hosts = {name: Host() for name in (COORDINATOR, "bank", "shop", "alice")}
+    made = Abroad(tmp_path_factory.mktemp("here"), hosts, free_port())
+    try:
+        made.provision()
+        made.start(COORDINATOR)
+        yield made
+    finally:
+        for host in hosts.values():
+            host.clear()
+
+
+@pytest.fixture(scope="module")
+def whole(here: Abroad[Host]) -> str:
+    """The table of a run that nobody interrupts."""
+    here.submit("whole", LONG)
+    assert here.done("whole").attempts == 1
+    return here.table("bank", "whole")
+
+
+def test_a_job_waits_for_its_silos(here: Abroad[Host]) -> None:
+    here.submit("early", SILOFUSE)
+    here.wait("early", lambda now: now.stage == "waiting for bank, shop")
+    shown = here.command(COORDINATOR, "status", "--kit", str(here.kits / COORDINATOR))
+    assert "early" in shown.stdout and "submitted" in shown.stdout
+    here.start("bank")
+    here.wait("early", lambda now: now.stage == "waiting for shop")
+    here.start("shop")
+    here.done("early")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_coordinator_that_is_ended_goes_on(here: Abroad[Host], whole: str, number: int) -> None:
+    job = f"coordinator-{number}"
+    here.submit(job, LONG)
+    here.checkpoint(job)
+    here.end(COORDINATOR, number)
+    assert here.status(job).state in ("running", "interrupted")
+    here.start(COORDINATOR)
+    assert here.done(job).attempts == 2
+    assert here.table("bank", job) == whole
+
+
+def test_all_silos_that_are_killed_are_waited_for(here: Abroad[Host], whole: str) -> None:
+    here.submit("silos", LONG)
+    here.checkpoint("silos")
+    for name in ("bank", "shop"):
+        here.end(name, signal.SIGKILL)
+    here.wait("silos", lambda now: now.state == "interrupted")
+    for name in ("bank", "shop"):
+        here.start(name)
+    assert here.done("silos").attempts >= 2
+    assert here.table("shop", "silos") == whole
+
+
+def test_a_coordinators_job_that_is_killed_goes_on(here: Abroad[Host], whole: str) -> None:
+    here.submit("process", LONG)
+    here.checkpoint("process")
+    family = psutil.Process(here.running[COORDINATOR].pid).children(recursive=True)
+    (job,) = (one for one in family if any("runner_process" in word for word in one.cmdline()))
+    job.kill()
+    assert here.done("process").attempts == 2
+    assert here.table("shop", "process") == whole
+
+
+def test_operators_stop_jobs(here: Abroad[Host]) -> None:
+    kit = str(here.kits / COORDINATOR)
+    here.submit("mine", LONG)
+    here.wait("mine", lambda now: "training" in now.stage)
+    assert here.command(COORDINATOR, "stop", "mine", "--kit", kit).returncode == 0
+    ended = here.wait("mine", lambda now: now.state == "failed")
+    assert "The coordinator's operator has stopped it" in ended.error
+    again = here.command(COORDINATOR, "stop", "mine", "--kit", kit)
+    assert again.returncode == 2 and "mine is failed" in again.stderr
+    here.submit("hers", LONG, at="alice")
+    here.wait("hers", lambda now: "training" in now.stage)
+    stopped = here.command("alice", "stop", "hers", "--kit", str(here.kits / "alice"))
+    assert stopped.returncode == 0, stopped.stderr
+    assert "An operator has stopped it" in here.wait("hers", lambda now: now.state == "failed").error
+    here.submit("next", SILOFUSE)
+    here.done("next")
+
+
+def test_a_name_is_used_once(here: Abroad[Host]) -> None:
+    for at, kit in ((COORDINATOR, COORDINATOR), ("alice", "alice")):
+        again = here.command(at, "submit", str(here.folder / "early.toml"), "--kit", str(here.kits / kit))
+        assert again.returncode == 2 and "A job's name is used once" in again.stderr

@@ -1,0 +1,209 @@
+"""Experiment files: what they may say, and what is said about those that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.schema import Kind
+from silosynth.experiment import grammar as experiment
+from silosynth.experiment.grammar import Experiment
+
+MINIMAL = """
+[data]
+path = "table.csv"
+[silos.bank]
+columns = ["income"]
+[silos.clinic]
+columns = ["age", "visits"]
+"""
+
+FULL = """
+[data]
+path = "table.parquet"
+[silos.bank]
+columns = ["income"]
+[silos.clinic]
+path = "sub/clinic.csv"
+[schema.income]
+kind = "integer"
+decimals = -2
+low = 0
+high = 1e6
+[schema.born]
+kind = "datetime"
+low = 1900-01-01
+[algorithm]
+name = "silofuse"
+preset = "fast"
+seed = 7
+device = "cpu"
+runtime = "processes"
+limit = 600
+missing = "wait"
+[algorithm.options.latent]
+steps = 10
+[split]
+path = "holdout.csv"
+[sample]
+rows = 5
+seed = 3
+path = "out.parquet"
+[evaluate]
+target = "income"
+report = "r.json"
+[output]
+folder = "out"
+"""
+
+SHARES = """
+[data]
+path = 'table.csv'
+[silos.north]
+share = 0.4
+[silos.south]
+share = 0.3
+"""
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "my experiment.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def _error(write: Write, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        experiment.read(write(text))
+    return str(caught.value)
+
+
+def test_a_minimal_file_has_defaults_for_the_rest(write: Write, tmp_path: Path) -> None:
+    plan = experiment.read(write(MINIMAL))
+    assert plan.algorithm.name == "silofuse"
+    assert plan.algorithm.preset == "balanced"
+    assert plan.split.share == 0.2
+    assert plan.sample.rows is None
+    assert plan.folder == tmp_path / "my experiment"
+
+
+def test_a_full_file_is_read_as_written(write: Write, tmp_path: Path) -> None:
+    plan = experiment.read(write(FULL))
+    assert plan.algorithm.options == {"latent": {"steps": 10}}
+    assert plan.split.share == 0.0
+    assert plan.folder == tmp_path / "out"
+    assert plan.resolve("sub/clinic.csv") == tmp_path / "sub" / "clinic.csv"
+    assert plan.sample_seed == 3
+    assert plan.overrides()["income"] == {"kind": "integer", "decimals": -2, "low": 0, "high": 1e6}
+    assert list(plan.to_dict()) == ["data", "silos", "schema", "algorithm", "split", "sample", "evaluate", "output"]
+
+
+def test_the_default_output_folder_is_never_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "no_suffix"
+    path.write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=r"must end in \.toml"):
+        experiment.read(path)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
+    assert set(experiment.read(path).silos) == {"bank", "clinic"}
+
+
+def test_shares_may_leave_rows_out_or_use_all_of_them(write: Write) -> None:
+    assert experiment.read(write(SHARES)).shares == {"north": 0.4, "south": 0.3}
+    assert experiment.read(write(MINIMAL)).shares == {}
+    tenths = "".join(f"[silos.s{i}]\nshare = 0.1\n" for i in range(10))
+    assert sum(experiment.read(write("[data]\npath = 'a'\n" + tenths)).shares.values()) == pytest.approx(1)
+
+
+def test_kinds_are_those_of_the_schema() -> None:
+    assert set(get_args(experiment.KindName)) == {kind.value for kind in Kind}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[silos.a]\ncolums = ['x']\n", "silos.a.colums is not a known key (got: colums). Did you mean 'columns'?"),
+        (MINIMAL + "[sampel]\n", "sampel is not a known key (got: sampel). Did you mean 'sample'?"),
+        (MINIMAL + "[algorithm]\npresets = 'a'", "algorithm.presets is not a known key (got: presets). Did you"),
+        (MINIMAL + "[schema.age]\nknid = 'integer'", "schema.age.knid is not a known key (got: knid). Did you"),
+        (MINIMAL + "[schema.age]\nkind = 'integr'", "Did you mean 'integer'?"),
+        (MINIMAL + "[algorithm]\nruntime = 'process'", "Did you mean 'processes'?"),
+        (MINIMAL + "[algorithm]\nseed = '7'", "algorithm.seed must be a whole number (got: 7). Write a whole"),
+        (MINIMAL + "[algorithm]\nseed = -1", "algorithm.seed must be at least 0 (got: -1)"),
+        (MINIMAL + "[algorithm]\nlimit = 0.0\nruntime = 'processes'", "algorithm.limit must be more than 0.0 (got"),
+        (MINIMAL + "[algorithm]\nlimit = 9", "algorithm: 'limit' is for silos in processes of their own"),
+        (MINIMAL + "[algorithm]\nname = 3", "algorithm.name must be text (got: 3). Put it in quotes"),
+        (MINIMAL + "[algorithm]\nname = ''", "algorithm.name must be a text that is not empty"),
+        (MINIMAL + "[split]\nholdout = 1.5", "split.holdout must be less than 1.0 (got: 1.5)"),
+        (MINIMAL + "[split]\nholdout = true", "split.holdout must be a number (got: True)"),
+        (MINIMAL + "[split]\nholdout = 0.1\npath = 'a'", "split: at most one of 'holdout' and 'path' may be given"),
+        (MINIMAL + "[sample]\nrows = 2.5", "sample.rows must be a whole number (got: 2.5)"),
+        (MINIMAL + "[sample]\npath = 'a.txt'", "sample.path: the name must end in .csv or .parquet (got: a.txt)"),
+        (MINIMAL + "[evaluate]\nreport = 'a'", "evaluate.report: the name must end in .html or .json (got: a)"),
+        (MINIMAL + "[schema.age]\nlow = true", "schema.age.low: it must be a number, or a date such as 2024-01-31"),
+        (MINIMAL.replace('["income"]', "'income'"), "silos.bank.columns must be a list"),
+        (MINIMAL.replace('["income"]', "[]"), "silos.bank.columns must be at least of length 1"),
+        ("[data]\npath = 'a'", "silos is missing. Add one section per silo"),
+        ("[silos]\n", "silos is missing. Add one section per silo"),
+        ("[silos.a]\n", "silos.a: 'columns', 'path' or 'share' must be given"),
+        ("[silos.a]\ncolumns = ['x']\n", "silo 'a' has no 'path', so a [data] table must be given"),
+        ("[silos.a]\npath = 'x'\n[data]\npath = 'y'", "[data] is given although every silo has a 'path' of its own"),
+        ("[silos.a]\ncolumns = ['x']\n[data]\n", "data: exactly one of 'path' and 'dataset' must be given"),
+        (SHARES + "path = 'x'", "silos.south: 'share' deals out rows of the [data] table; neither 'path' nor"),
+        (SHARES + "columns = ['x']", "silos.south: 'share' deals out rows of the [data] table; neither 'path' nor"),
+        (SHARES + "[silos.west]\ncolumns = ['x']", "either every silo has a 'share' or none: silo 'west' has none"),
+        (SHARES + "[silos.west]\nshare = 0.5", "the silos' shares must add up to at most 1, not 1.2"),
+        (SHARES + "[silos.west]\nshare = 0.0", "silos.west.share must be more than 0.0 (got: 0.0)"),
+        (SHARES + "[silos.west]\nshare = 'half'", "silos.west.share must be a number (got: half)"),
+        (SHARES.replace("[data]\npath = 'table.csv'\n", ""), "silo 'north' has no 'path', so a [data] table must"),
+        ("silos = 3", "silos must be a section (got: 3)"),
+        ("source = 'x'\n" + MINIMAL, "source is not a known key (got: source)"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_explained(write: Write, text: str, said: str) -> None:
+    message = _error(write, text)
+    assert message.startswith("my experiment.toml: ")
+    assert said in message
+
+
+def test_all_problems_are_told_at_once(write: Write) -> None:
+    message = _error(write, MINIMAL + "[algorithm]\nsed = 1\nseed = 'a'\n[outptu]\n")
+    assert len(message.splitlines()) == 3
+
+
+def test_invalid_toml_names_the_line(write: Write) -> None:
+    message = _error(write, "[data]\npath = \n")
+    assert "my experiment.toml must be valid TOML" in message
+    assert "at line 2" in message
+
+
+def test_a_file_in_another_encoding_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_bytes(MINIMAL.encode("utf-16"))
+    with pytest.raises(ConfigError, match="UTF-8"):
+        experiment.read(path)
+
+
+def test_a_file_that_is_absent_names_the_nearest(write: Write, tmp_path: Path) -> None:
+    write(MINIMAL)
+    with pytest.raises(StorageError, match=r"Did you mean 'my experiment\.toml'"):
+        experiment.read(tmp_path / "my_experiment.toml")
+
+
+def test_an_experiment_cannot_be_changed(write: Write) -> None:
+    plan: Experiment = experiment.read(write(MINIMAL))
+    with pytest.raises(ValueError, match="frozen"):
+        plan.algorithm.seed = 3  # type: ignore[misc]

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from silosynth.core.conversation import Progress
+from silosynth.data.frames import to_frame
+from silosynth.papers.common import Experiment, Setting
+from silosynth.papers.partitions import halves
+
+
+@dataclass
+class Copier:
+    """Stands in for a model: draws training rows."""
+
+    frame: pd.DataFrame
+    ledger: list[dict[str, Any]] = field(default_factory=lambda: [{"bytes": 40}, {"bytes": 2}])
+
+    def sample(self, n: int, seed: int) -> pd.DataFrame:
+        return self.frame.sample(n, replace=True, random_state=seed)
+
+
+@dataclass
+class Fits:
+    """Stands in for `silosynth.fit`, and remembers what it was asked for; may be interrupted at one of the calls."""
+
+    interrupt_at: int | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, name: str, federation: Any, *, progress: Callable[[Progress], None], **asked: Any) -> Copier:
+        if len(self.calls) == self.interrupt_at:
+            raise KeyboardInterrupt
+        self.calls.append({"name": name, "silos": federation.silos, **asked})
+        for done in range(3):
+            progress(Progress("training", done, 2))
+        return Copier(to_frame(federation.central().tables["central"]))
+
+
+@pytest.fixture
+def fits() -> Fits:
+    return Fits()
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    """A split GAN and the central one."""
+    split = Setting({"partition": "split"}, halves, {"critic_blocks": [2, 0]})
+    return Experiment("partitions", "An experiment", (split, Setting({"partition": "central"}, halves, {}, "ctgan")))

@@ -1,0 +1,114 @@
+"""``silosynth bench``: rows appear, are kept, and are not computed twice; with stand-ins and the real algorithms."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from silosynth.cli import app
+from silosynth.commands.bench import EXPERIMENTS
+from silosynth.papers.common import FIGURES, Experiment
+from silosynth.simulation import training as api
+
+SMALL = ("--table", "demo", "--rows", 200, "--epochs", 1)
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def of(name: str) -> Experiment:
+    found: Experiment = importlib.import_module(f"silosynth.papers.{name}").EXPERIMENT
+    return found
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each experiment's first and last setting only."""
+    for name in EXPERIMENTS:
+        ends = of(name).settings[:: len(of(name).settings) - 1]
+        monkeypatch.setattr(f"silosynth.papers.{name}.EXPERIMENT", replace(of(name), settings=ends))
+
+
+@pytest.fixture
+def stand_in(fits: Any, short: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(api, "fit", fits)
+    return fits
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_path: Path) -> None:
+    result = call(name, *SMALL, "--out", tmp_path / "rows.md", "--json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["partition"] for row in rows] == [s.labels["partition"] for s in of(name).settings]
+    for row, setting in zip(rows, of(name).settings, strict=True):
+        assert all(row[figure] is not None for figure in FIGURES)
+        assert row["seconds"] > 0
+        assert (row["bytes"] or 0) > 10_000 if setting.algorithm == "vtgan" else row["bytes"] is None
+    assert (tmp_path / "rows.md").read_text().count("| demo |") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_settings_run_through_each_command(name: str) -> None:
+    result = call(name, *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert len(json.loads(result.stdout)["rows"]) == len(of(name).settings)
+
+
+def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
+    result = call("partitions", *SMALL)
+    assert result.exit_code == 0
+    assert "demo · D^2_0 G^0_2 · seed 0: accuracy " in result.stderr
+    assert "Neural network partitions (VT-GAN, figure 7): 200 rows, 1 epochs, one repeat" in result.stdout
+    assert "central GAN" in result.stdout and "Across-cl." in result.stdout
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_continues(stand_in: Any, tmp_path: Path) -> None:
+    stand_in.interrupt_at = 1
+    command = ("partitions", *SMALL, "--out", tmp_path / "rows.json")
+    result = call(*command)
+    assert result.exit_code == 130
+    assert f"The rows so far are in {tmp_path / 'rows.json'}; the same command continues." in result.stderr
+    assert "one repeat" in result.stdout  # what there is, is shown
+    stand_in.interrupt_at = None
+    result = call(*command)
+    assert result.exit_code == 0
+    assert "1 of 2 rows are in" in result.stderr
+    assert [c["name"] for c in stand_in.calls] == ["vtgan", "ctgan"]
+    assert call(*command, "--quiet").exit_code == 0
+    assert len(stand_in.calls) == 2
+    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 2
+
+
+def test_without_a_file_an_interruption_says_so(stand_in: Any) -> None:
+    stand_in.interrupt_at = 0
+    result = call("silos", *SMALL)
+    assert result.exit_code == 130
+    assert "Without --out nothing is kept." in result.stderr
+
+
+def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
+    result = call("importance", "--paper", *SMALL, "--repeats", 2, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "4 trainings will take about " in result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["expected_seconds"] > 0
+    assert {row["seed"] for row in facts["rows"]} == {0, 1} and facts["means"][0]["repeats"] == 2
+    assert facts["stamp"]["silosynth"]
+
+
+def test_unknown_tables_and_files_are_clean_errors(stand_in: Any, tmp_path: Path) -> None:
+    result = call("partitions", "--table", "adlut")
+    assert result.exit_code == 2 and "Did you mean 'adult'?" in result.stderr
+    assert call("partitions", *SMALL, "--out", tmp_path / "rows.csv").exit_code == 2
+    (tmp_path / "rows.json").write_text("{}")
+    assert call("partitions", *SMALL, "--out", tmp_path / "rows.json").exit_code == 4
+    assert stand_in.calls == []
