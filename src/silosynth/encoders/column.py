@@ -28,6 +28,7 @@ import torch
 from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table
+from silosynth.core.state import from_state, to_state
 from silosynth.encoders.quantile import Quantile, fit_quantile
 
 RARE = "(rare)"
@@ -386,3 +387,13 @@ def decode_table(
             code, s = replace(code, scores=scores_NS[:, s]), s + 1
         columns.append(encoder.decode(code, len(levels_NC), rng))
     return Table(tuple(columns))
+
+
+def stored(encoders: Sequence[Encoder]) -> list[dict[str, Any]]:
+    """Encoders in storable form."""
+    return [to_state(encoder) for encoder in encoders]
+
+
+def restored(states: Sequence[Any]) -> tuple[Encoder, ...]:
+    """The encoders that `stored` stored; raises as `from_state` does."""
+    return tuple(from_state(Encoder, state) for state in states)  # type: ignore[type-abstract]

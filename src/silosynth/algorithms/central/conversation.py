@@ -40,7 +40,7 @@ from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
+from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.mode_specific import ModeConfig, fit_mode_encoders
 from silosynth.models.coded import TableModel, coded_by, shape_of
 from silosynth.models.conv_gan import ConvolutionalGAN
@@ -139,7 +139,7 @@ class CentralParty(Party):
         if state["config"] is None:
             return
         self.config = _checked(from_state(Struct, state["config"]))
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.encoders = restored(state["encoders"])
         self._make_model()
         if self.model is not None:
             self.model.restore(state["model"])
@@ -147,7 +147,7 @@ class CentralParty(Party):
     def _state(self, training: bool) -> dict[str, Any]:
         return {
             "config": None if self.config is None else to_state(self.config),
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "encoders": stored(self.encoders),
             "model": None if self.model is None else self.model.state(training),
         }
 

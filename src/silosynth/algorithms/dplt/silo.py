@@ -35,11 +35,11 @@ from silosynth.algorithms.dplt.messages import (
 )
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, decode_table, encode_table, fit_encoder
+from silosynth.encoders.column import Encoder, decode_table, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.private import fit_private
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import Event
@@ -285,7 +285,7 @@ class Silo(Party):
         """What drawing needs, and what was told, which is not told again."""
         return {
             "prepared": None if self.prepared is None else to_state(self.prepared),
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "encoders": stored(self.encoders),
             "latents": [
                 {"members": list(one.members), "sizes": list(one.sizes), "shares": one.share_C, "states": one.state_C}
                 for one in self.latents
@@ -301,7 +301,7 @@ class Silo(Party):
         if state["prepared"] is None:
             return
         self.prepared = from_state(Prepare, state["prepared"])
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.encoders = restored(state["encoders"])
         self.latents = [
             latents.Latent(tuple(one["members"]), tuple(one["sizes"]), one["shares"], one["states"])
             for one in state["latents"]

@@ -71,12 +71,11 @@ from silosynth.algorithms.gdts.weights import weights
 from silosynth.core import absence
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Done, Struct
+from silosynth.core.messages import Done
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table, agreed
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, decode_table
+from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.encoders.federated import Summary, merge
 from silosynth.models.averaging import RunningMean
 from silosynth.models.coded import shape_of
@@ -111,14 +110,14 @@ class Known:
 
     def state(self) -> dict[str, Any]:
         """In storable form."""
-        encoders = [to_state(encoder) for encoder in self.encoders]
+        encoders = stored(self.encoders)
         return {"encoders": encoders, "counts": self.counts_PK, "rows": self.rows, "weights": self.weights}
 
 
 def known(state: dict[str, Any]) -> Known:
     """What `Known.state` stored."""
-    encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])
-    return Known(encoders, state["counts"], state["rows"], state["weights"])  # type: ignore[arg-type]
+    encoders = restored(state["encoders"])
+    return Known(encoders, state["counts"], state["rows"], state["weights"])
 
 
 def coordinate(

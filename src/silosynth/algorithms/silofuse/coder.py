@@ -17,7 +17,7 @@ from silosynth.core.messages import Struct, check_positive
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder
+from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.private import Learnt, learn
 from silosynth.models.autoencoder import Layout, TableAutoencoder
 from silosynth.models.calibration import Calibration, calibrate, level_shares
@@ -166,7 +166,7 @@ class Coder:
         if not self.encoders:
             return {"encoders": None}
         return {
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "encoders": stored(self.encoders),
             "config": to_state(self.config),
             "read": self.read,
             "learner": self.learner.state() if training else None,
@@ -179,7 +179,7 @@ class Coder:
         if state["encoders"] is None:
             return
         self.config = from_state(CoderConfig, state["config"])
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.encoders = restored(state["encoders"])
         self.read = state["read"]
         if len(self.table):
             self._encode_rows()

@@ -26,11 +26,11 @@ from silosynth.algorithms.tabvfl.messages import (
 )
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, encode_table, fit_encoder
+from silosynth.encoders.column import Encoder, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.standard import fit_standard_encoder
 from silosynth.privacy.sealed import Seat
 
@@ -129,7 +129,7 @@ class Silo(Party):
         """Continue from `state` or `trained`; rows may be others."""
         if state["asked"] is None:
             return
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.encoders = restored(state["encoders"])
         self._make(from_state(Prepare, state["asked"]))
         assert self.guest is not None
         self.guest.part.restore(state["part"])
@@ -139,6 +139,6 @@ class Silo(Party):
             return {"asked": None}
         return {
             "asked": to_state(self.asked),
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "encoders": stored(self.encoders),
             "part": self.guest.part.state(training),
         }

@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from silosynth.algorithms.vflgan.messages import GANConfig
-from silosynth.core.messages import Struct
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, encode_table, fit_encoder
+from silosynth.encoders.column import Encoder, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.private import learn
 from silosynth.encoders.standard import fit_standard_encoder
 from silosynth.models.autoencoder import Layout
@@ -83,13 +82,13 @@ class Columns:
     def state(self, counts: bool) -> dict[str, Any]:
         """Everything; the shares only with ``counts``."""
         return {
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "encoders": stored(self.encoders),
             "events": [to_state(event) for event in self.events],
             "shares": self.shares if counts else torch.zeros(0),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.encoders = restored(state["encoders"])
         self.events = tuple(from_state(Event, event) for event in state["events"])
         self.shares = state["shares"]

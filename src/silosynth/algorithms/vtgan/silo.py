@@ -40,11 +40,11 @@ from silosynth.algorithms.vtgan.private import CriticisePrivately, DescendPrivat
 from silosynth.algorithms.vtgan.private_silo import PrivateSide
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError, nearest
-from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, decode_table, encode_table
+from silosynth.encoders.column import Encoder, decode_table, encode_table, restored, stored
 from silosynth.encoders.mode_specific import fit_mode_encoder
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.gan import Shape
@@ -302,7 +302,7 @@ class Silo(Party):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
-        self.encoders = tuple(from_state(Struct, encoder) for encoder in state["encoders"])  # type: ignore[misc]
+        self.encoders = restored(state["encoders"])
         if not self.encoders:
             return
         self.config = from_state(VTGANConfig, state["config"])
@@ -320,7 +320,7 @@ class Silo(Party):
         if not self.encoders:
             return {"encoders": []}
         return {
-            "encoders": [to_state(encoder) for encoder in self.encoders],
+            "encoders": stored(self.encoders),
             "config": to_state(self.config),
             "counts": self.law.counts,
             "build": None if self.build is None else to_state(self.build),
