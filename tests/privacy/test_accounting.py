@@ -13,6 +13,7 @@ from scipy.stats import binom
 from tests.oracles.sampled_gaussian import gaussian_delta, gaussian_epsilon, renyi_epsilon
 
 from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.privacy import accounting
 from silosynth.privacy.accounting import noise_multiplier, rounded_up, spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
 from silosynth.privacy.target import Target
@@ -199,6 +200,12 @@ class TestNoiseMultiplier:
             noise_multiplier(Target(epsilon=1, delta=1e-5), [event(0.6)] * 2, 0.1, 10)
         with pytest.raises(ConfigError, match="leave a part of the target"):
             noise_multiplier(Target(epsilon=1, delta=1e-5), [event(0.1, 1e-5, mechanism=THRESHOLDED)], 0.1, 10)
+
+    def test_a_search_is_made_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ask = Target(epsilon=3, delta=1e-5), [event(0.2)], 0.37, 7
+        first = noise_multiplier(*ask)
+        monkeypatch.setattr(accounting, "Losses", None)
+        assert noise_multiplier(*ask) == first
 
 
 def test_the_package_is_imported_without_the_accountant() -> None:

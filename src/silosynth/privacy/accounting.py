@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.privacy.events import DISCRETE_LAPLACE, SAMPLED_GAUSSIAN, THRESHOLDED, UNSOUND, Event
@@ -68,9 +69,10 @@ def spent(events: Iterable[Event], delta: float) -> Budget:
 
 
 def noise_multiplier(target: Target, events: Iterable[Event], rate: float, steps: int) -> float:
-    """The least noise with which ``events`` and so many steps of DP-SGD together cost at most the target.
+    """The least noise with which ``events`` and ``steps`` steps of DP-SGD together cost at most the target.
 
     Searched from above, to a few thousandths: what is returned has been found to cost no more. At least `LEAST_NOISE`.
+    A search takes up to seconds, and all silos and the coordinator of a process ask for the same: results are cached.
 
     Args:
         target: a private one; its delta covers the events' own deltas.
@@ -81,6 +83,11 @@ def noise_multiplier(target: Target, events: Iterable[Event], rate: float, steps
     Raises:
         ConfigError: the events alone cost more than the target, or as much.
     """
+    return _noise_multiplier(target, tuple(events), rate, steps)
+
+
+@lru_cache(maxsize=64)
+def _noise_multiplier(target: Target, events: tuple[Event, ...], rate: float, steps: int) -> float:
     counts = _known(events)
     losses, delta = Losses(counts, gaussian=True), target.delta - _own_delta(counts)
     spare = target.epsilon - losses.epsilon(delta)

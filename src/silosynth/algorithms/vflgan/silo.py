@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -49,7 +48,6 @@ from silosynth.privacy.sealed import Seat
 
 LEAST_ROWS = 2
 STEPS = "gradients of critics, a silo's and the shared one's together"
-solved = lru_cache(maxsize=16)(noise_multiplier)  # takes a second; silos of one process ask for the same
 
 
 class Training(Protocol):
@@ -164,7 +162,7 @@ class Silo(Party):
             raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
         if Counter(self.columns.events) - Counter(ask.events):
             raise ProtocolError("What this silo has charged already is among what all have", len(ask.events))
-        noise = solved(dp, ask.events, ask.rate, ask.steps)
+        noise = noise_multiplier(dp, ask.events, ask.rate, ask.steps)
         blocks = self.silos + isinstance(config, VFLGANConfig)
         self.budget = Budget(ask.steps, ask.rate, ask.expected, blocks, noise)
         tag = self.secret.key(f"{len(self.table)} rows")
