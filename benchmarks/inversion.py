@@ -35,7 +35,7 @@ def latents(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     entry, cpu = algorithm("silofuse"), resolve_device("cpu")
     seated = seats(federation.roster, Streams(0).child("seats"))
     parties = {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).child("party", silo), cpu)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).party(silo), cpu)
         for silo, table in federation.tables.items()
     }
     talk = entry.coordinate(federation.roster, entry.configure("balanced"), Streams(0), cpu)

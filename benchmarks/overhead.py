@@ -34,7 +34,7 @@ def direct(federation: ss.Federation) -> None:
     entry, cpu = algorithm("silofuse"), torch.device("cpu")
     seated = seats(federation.roster, Streams(0).child("seats"))
     parties = {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).child("party", silo), cpu)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).party(silo), cpu)
         for silo, table in federation.tables.items()
     }
     config = entry.configure("fast", OPTIONS)

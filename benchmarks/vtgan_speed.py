@@ -54,7 +54,7 @@ class Split:
         self.roster, self.config = federation.roster, ALGORITHMS["vtgan"].configure("balanced", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(table, federation.schemas[name], seat[name], Streams(0).child("party", name), CPU)
+            name: Silo(table, federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, table in federation.tables.items()
         }
         self.link, self.ledger, self.number = InProcess(self.silos), Ledger(), 0

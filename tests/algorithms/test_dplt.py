@@ -57,7 +57,7 @@ class Play:
         self.roster, self.config = self.federation.roster, algorithm("dplt").configure("fast", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(own, self.federation.schemas[name], seat[name], Streams(0).child("party", name), CPU)
+            name: Silo(own, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, own in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []

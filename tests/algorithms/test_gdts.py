@@ -79,7 +79,7 @@ class Play:
         self.streams = Streams(0).child("coordinator")
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(held, self.federation.schemas[name], seat[name], Streams(0).child("party", name), CPU)
+            name: Silo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []

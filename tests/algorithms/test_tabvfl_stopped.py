@@ -149,7 +149,7 @@ def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int) -> Silo:
     """Silo b in this process, asked what b was asked: it answers the same, as b has forgotten and mistaken nothing."""
     streams = Streams(0)
     seat = seats(federation.roster, streams.child("seats"))["b"]
-    twin = Silo(federation.tables["b"], federation.schemas["b"], seat, streams.child("party", "b"), CPU)
+    twin = Silo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU)
     for one in exchanges:
         reply = encode(twin.answer(decode(encode(one.asks["b"]))))
         assert one.number == lost or reply == encode(one.got["b"])

@@ -27,7 +27,7 @@ def aligners(held: Sequence[Held], seed: int = 7, keys: int = 7) -> dict[str, Al
     """Silos with these identifiers; ``keys`` is what their private keys are made from."""
     made = seats(NAMES[: len(held)], Streams(keys).child("seats"))
     streams = Streams(seed)
-    return {name: Aligner(held[i], seat, streams.child("party", name)) for i, (name, seat) in enumerate(made.items())}
+    return {name: Aligner(held[i], seat, streams.party(name)) for i, (name, seat) in enumerate(made.items())}
 
 
 @dataclass

@@ -328,7 +328,7 @@ class TestState:
 
         def reborn(silo: str, ask: Message) -> Message:
             state = unpack(pack(silos[silo].state()))
-            silos[silo] = Aligner(SOME[NAMES.index(silo)], made[silo], Streams(7).child("party", silo))
+            silos[silo] = Aligner(SOME[NAMES.index(silo)], made[silo], Streams(7).party(silo))
             silos[silo].restore(state)
             return ask
 

@@ -74,3 +74,7 @@ def test_global_randomness_is_neither_read_nor_set() -> None:
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)
     assert 0 <= stream.integer() < 2**63
+
+
+def test_the_stream_of_a_silo_is_named_in_one_place() -> None:
+    assert Streams(7).party("bank") == Streams(7).child("party", "bank")

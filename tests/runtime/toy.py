@@ -52,7 +52,7 @@ class Total(Message):
 
 class Adder(Party):
     def __init__(self, name: str, streams: Streams) -> None:
-        self.name, self.streams = name, streams.child("party", name)
+        self.name, self.streams = name, streams.party(name)
         self.fail, self.fail_at = "", -1
         self.held = torch.zeros(0)
         self.weights = torch.zeros(0)

@@ -153,7 +153,7 @@ class Catalogued:
         entry, streams = algorithm(self.name), Streams(seed)
         seated = seats(federation.roster, streams.child("seats"))
         return {
-            silo: entry.party(table, federation.schemas[silo], seated[silo], streams.child("party", silo), CPU)
+            silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), CPU)
             for silo, table in federation.tables.items()
         }
 

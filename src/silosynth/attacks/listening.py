@@ -250,7 +250,7 @@ def overhear(
     streams, cpu = Streams(seed), torch.device("cpu")
     seated = seats(federation.roster, streams.child("seats"))
     silos = {
-        name: Silo(table, federation.schemas[name], seated[name], streams.child("party", name), cpu)
+        name: Silo(table, federation.schemas[name], seated[name], streams.party(name), cpu)
         for name, table in federation.tables.items()
     }
     coordinator, truth = CoordinatorEar(config), Truth(silos, config)

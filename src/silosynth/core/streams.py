@@ -20,7 +20,7 @@ Draw = torch.Generator | np.random.Generator  # PyTorch's for speed; NumPy's whe
 class Streams:
     """A node in the tree of random streams.
 
-    >>> a = Streams(7).child("party", "bank").child("weights")
+    >>> a = Streams(7).party("bank").child("weights")
     >>> b = Streams(7).child("party", "bank", "weights")
     >>> a == b and a.integer() == b.integer()
     True
@@ -32,6 +32,10 @@ class Streams:
     def child(self, *names: str | int) -> Streams:
         """The stream called ``names`` below this one."""
         return Streams(self.seed, (*self.path, *(str(name) for name in names)))
+
+    def party(self, name: str) -> Streams:
+        """The stream of the silo called ``name``: all that its side of a protocol draws comes from there."""
+        return self.child("party", name)
 
     def integer(self) -> int:
         """A 63-bit integer that is a function of seed and path alone."""

@@ -284,7 +284,7 @@ class Silo(Party):
 
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:
         job = self._begun()
-        streams = (self._streams() if streams is None else streams).child("party", self.seat.name)
+        streams = (self._streams() if streams is None else streams).party(self.seat.name)
         return catalog.algorithm(job.algorithm).party(table, self._schema, self._seat(job), streams, self.device)
 
     def _release(self, reply: Message) -> None:

@@ -116,7 +116,7 @@ def fit(
     entry.check(federation.roster, federation.horizontal)
     seated = seats(federation.roster, streams.child("seats"))
     parties = {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.child("party", silo), device)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device)
         for silo, table in federation.tables.items()
     }
 

@@ -215,7 +215,7 @@ class Model:
     def _parties(self, streams: Streams) -> dict[str, Party]:
         parties = {}
         for name, seat in seats(self.roster, Streams(self.seed).child("seats")).items():  # those of training
-            stream = streams.child("party", name)
+            stream = streams.party(name)
             parties[name] = self._entry.party(Table(()), self.schemas[name], seat, stream, self.device)
             parties[name].restore(self.parts[name])
         return parties

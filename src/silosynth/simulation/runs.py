@@ -46,7 +46,7 @@ def connect(
         return spawn(name, federation, seated, streams.seed, str(device), store.parties, limit)
     make = party_of(name)
     parties = {
-        silo: make(table, federation.schemas[silo], seated[silo], streams.child("party", silo), device)
+        silo: make(table, federation.schemas[silo], seated[silo], streams.party(silo), device)
         for silo, table in federation.tables.items()
     }
     return InProcess(parties, store.parties)

@@ -57,7 +57,7 @@ def serve(place: Path) -> None:
     kit = open_kit(place)
     given = unpack(read(place / _FILE))
     (place / _FILE).unlink()
-    streams = Streams(given["seed"]).child("party", kit.name)
+    streams = Streams(given["seed"]).party(kit.name)
     table, schema = from_state(Table, given["table"]), from_state(Schema, given["schema"])
     seat = Seat(kit.name, given["private"], Roster(tuple(given["silos"]), tuple(given["keys"])))
     kit.serve(party_of(given["algorithm"])(table, schema, seat, streams, resolve_device(given["device"])))
