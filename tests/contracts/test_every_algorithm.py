@@ -81,8 +81,7 @@ class Talk:
         self.journal = replies
         self.seats = seats(self.federation.roster, Streams(0).child("seats"))
         self.parties = {
-            silo: self.party(silo, table, Streams(0).party(silo))
-            for silo, table in self.federation.tables.items()
+            silo: self.party(silo, table, Streams(0).party(silo)) for silo, table in self.federation.tables.items()
         }
 
     def party(self, silo: str, table: Table, streams: Streams) -> Party:
