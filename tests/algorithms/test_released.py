@@ -17,7 +17,7 @@ from silosynth.algorithms.dplt import silo as dplt
 from silosynth.algorithms.vflgan import draws, local, shared
 from silosynth.catalog import algorithm
 from silosynth.core.streams import Streams
-from silosynth.encoders import noised
+from silosynth.encoders import private as private_encoders
 from silosynth.privacy import dpsgd
 from silosynth.privacy.sealed import seats
 
@@ -66,7 +66,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     """Of every mechanism of these algorithms."""
     record = Record()
     for module, name, at in (
-        (noised, "noised_counts", 0), (noised, "noised_levels", 1), (dpsgd, "noised", 0),
+        (private_encoders, "noised_counts", 0), (private_encoders, "noised_levels", 1), (dpsgd, "noised", 0),
         (dplt, "noised_counts", 0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))

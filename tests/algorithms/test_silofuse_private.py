@@ -25,7 +25,7 @@ from silosynth.cli import app
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams, integers, normals, uniforms
-from silosynth.encoders import noised
+from silosynth.encoders import private as private_encoders
 from silosynth.models.flow import flow_loss, times
 from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy.agreement import Group
@@ -231,8 +231,8 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     )  # fmt: skip
     record = Record()
     for module, name, at in (
-        (noised, "noised_counts", 0), (noised, "noised_levels", 1), (private_silo, "noised_counts", 0),
-        (private_steps, "noised", 0), (private_silo, "noised", 0),
+        (private_encoders, "noised_counts", 0), (private_encoders, "noised_levels", 1),
+        (private_silo, "noised_counts", 0), (private_steps, "noised", 0), (private_silo, "noised", 0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
     last = torch.arange(300) == 299  # takes part in no step here: what steps add up is for the tests of DP-SGD

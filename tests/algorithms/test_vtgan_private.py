@@ -22,7 +22,7 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
-from silosynth.encoders import noised
+from silosynth.encoders import private as private_encoders
 from silosynth.models.gan import critic_loss, make_critic, slope_penalty
 from silosynth.privacy.dpsgd import clipped_gradients
 from silosynth.privacy.sealed import seats
@@ -116,7 +116,7 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
 ) -> None:
     """So the model has nothing of that row but through them; and each changes by its sensitivity at most."""
     record = Record()
-    for module, name, at in ((noised, "noised_counts", 0), (noised, "noised_levels", 1)):
+    for module, name, at in ((private_encoders, "noised_counts", 0), (private_encoders, "noised_levels", 1)):
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
     wrapped = record.wrap(private.noised, 0)  # one record, in talking order
     monkeypatch.setattr(private, "noised", wrapped)

@@ -17,7 +17,7 @@ from silosynth.data.infer import infer
 from silosynth.data.levels import own_levels
 from silosynth.encoders.column import RARE, CategoricalEncoder, EncoderConfig, NumericEncoder
 from silosynth.encoders.federated import MOST_DRAWN, Merged, Summary, draw, merge, of_bins, of_counts, summarise
-from silosynth.encoders.mode_specific import ModeConfig, ModeEncoder
+from silosynth.encoders.normalised import ModeConfig, ModeEncoder
 
 CONFIGS = pytest.mark.parametrize("config", [ModeConfig(modes=4), EncoderConfig()], ids=["modes", "scores"])
 Parts = list[Column]

@@ -14,9 +14,9 @@ import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import to_state
-from silosynth.encoders import noised
+from silosynth.encoders import private as private_encoders
 from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, decode_table, encode_table
-from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.encoders.normalised import ModeConfig
 from silosynth.encoders.private import fit_private
 from silosynth.privacy.accounting import spent
 from silosynth.runtime.wire import pack
@@ -117,12 +117,12 @@ def test_noised_counts_are_all_that_is_learnt(config: EncoderConfig, row: int, m
 
         return replaced
 
-    counts, levels = noised.noised_counts, noised.noised_levels
-    monkeypatch.setattr(noised, "noised_counts", noting(counts, 0))
-    monkeypatch.setattr(noised, "noised_levels", noting(levels, 1))
+    counts, levels = private_encoders.noised_counts, private_encoders.noised_levels
+    monkeypatch.setattr(private_encoders, "noised_counts", noting(counts, 0))
+    monkeypatch.setattr(private_encoders, "noised_levels", noting(levels, 1))
     first = fit_private(table, schema, config, 1.0, 1e-6, rng())
-    monkeypatch.setattr(noised, "noised_counts", repeating(0))
-    monkeypatch.setattr(noised, "noised_levels", repeating(1))
+    monkeypatch.setattr(private_encoders, "noised_counts", repeating(0))
+    monkeypatch.setattr(private_encoders, "noised_levels", repeating(1))
     second = fit_private(fewer, schema, config, 1.0, 1e-6, rng())
     assert not said
     assert packed(first) == packed(second)

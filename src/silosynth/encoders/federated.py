@@ -35,12 +35,12 @@ from silosynth.encoders.column import (
     Encoder,
     EncoderConfig,
     NumericEncoder,
+    Quantile,
     fit_encoder,
     least_rows,
     no_level_is_common,
 )
-from silosynth.encoders.mode_specific import ModeConfig, ModeEncoder, fit_mode_encoder
-from silosynth.encoders.quantile import Quantile
+from silosynth.encoders.normalised import ModeConfig, ModeEncoder, fit_mode_encoder
 
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
 SHARES = 1000  # what is told of numbers adds up to this, for it is not to tell how many rows there are

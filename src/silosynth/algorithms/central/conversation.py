@@ -41,7 +41,7 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder, restored, stored
-from silosynth.encoders.mode_specific import ModeConfig, fit_mode_encoders
+from silosynth.encoders.normalised import ModeConfig, fit_mode_encoders
 from silosynth.models.coded import TableModel, coded_by, shape_of
 from silosynth.models.conv_gan import ConvolutionalGAN
 from silosynth.models.ctgan import ConditionalGAN

@@ -8,7 +8,7 @@ from typing import Literal
 
 from silosynth.core.messages import Struct
 from silosynth.encoders.column import EncoderConfig
-from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.encoders.normalised import ModeConfig
 from silosynth.models.conv_gan import CTABGANConfig
 from silosynth.models.ctgan import CTGANConfig
 from silosynth.models.tabddpm import TabDDPMConfig

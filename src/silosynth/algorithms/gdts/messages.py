@@ -17,7 +17,7 @@ from silosynth.core.messages import Message, Release, Struct, check_positive
 from silosynth.core.schema import Schema
 from silosynth.encoders.column import Encoder, EncoderConfig
 from silosynth.encoders.federated import Summary
-from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.encoders.normalised import ModeConfig
 from silosynth.models.ctgan import CTGANConfig
 from silosynth.models.latent import LatentConfig
 from silosynth.models.latent_table import STAGES, LatentTableConfig

@@ -31,7 +31,7 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, encode_table, fit_encoder, restored, stored
-from silosynth.encoders.standard import fit_standard_encoder
+from silosynth.encoders.normalised import fit_standard_encoder
 from silosynth.privacy.sealed import Seat
 
 LEAST_ROWS = 2

@@ -17,8 +17,8 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, encode_table, fit_encoder, restored, stored
+from silosynth.encoders.normalised import fit_standard_encoder
 from silosynth.encoders.private import learn
-from silosynth.encoders.standard import fit_standard_encoder
 from silosynth.models.autoencoder import Layout
 from silosynth.models.calibration import level_shares
 from silosynth.models.coded import Coded, coded_by

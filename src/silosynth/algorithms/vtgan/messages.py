@@ -16,7 +16,7 @@ from torch import Tensor
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Message, Release, Struct, check_positive
 from silosynth.core.schema import Table
-from silosynth.encoders.mode_specific import ModeConfig
+from silosynth.encoders.normalised import ModeConfig
 from silosynth.privacy.target import Target
 
 ORDER = "vtgan: order of rows"  # what silos agree on a secret for: the order that row numbers refer to

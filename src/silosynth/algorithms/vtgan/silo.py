@@ -45,7 +45,7 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, encode_table, restored, stored
-from silosynth.encoders.mode_specific import fit_mode_encoder
+from silosynth.encoders.normalised import fit_mode_encoder
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.gan import Shape
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares

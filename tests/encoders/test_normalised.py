@@ -18,7 +18,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
 from silosynth.encoders.column import CategoricalEncoder, Codes, Encoder, decode_table, encode_table
-from silosynth.encoders.mode_specific import (
+from silosynth.encoders.normalised import (
     SCORE_LIMIT,
     ModeConfig,
     ModeEncoder,

@@ -1,16 +1,22 @@
-"""Mode-specific normalisation: one number ⇄ which Gaussian mode it belongs to, and where it lies within that mode.
+"""Numbers as GAN papers encode them: normalised within Gaussian modes (CTGAN), or standardised (VFLGAN).
 
-Written from the papers: CTGAN (Xu et al. 2019, section 4.2) for the modes, CTAB-GAN (Zhao et al. 2021, section 3.1)
-for mixed columns, whose special values are levels of their own beside the modes. Step ↔ function:
+*Mode-specific normalisation*: CTGAN (Xu et al. 2019, section 4.2) for the modes, CTAB-GAN (Zhao et al. 2021, section
+3.1) for mixed columns, whose special values are levels of their own beside the modes. Step ↔ function:
 
 1. fit a variational mixture, which finds the number of modes by itself   `fit_mixture`
 2. the probability that a value comes from each of the modes              `posterior`
 3. draw one mode, and normalise the value within it                       `ModeEncoder.encode`
 
-Readings and additions: a value further than 4 standard deviations from its mode is clipped (the papers leave it beyond
-the generator's reach); a mode that fewer than ``min_count`` rows hold is dropped, so that none shows a single row; the
-mixture is fitted with all but the outermost ``min_count - 1`` rows drawn in, for they can form no mode but would
-stretch the scale. Shapes: n rows, K modes.
+Where we differ: a value further than 4 standard deviations from its mode is clipped (the papers leave it out of the
+generator's reach); a mode held by fewer than ``min_count`` rows is dropped, so that none shows a single row; before the
+mixture is fitted, the outermost ``min_count - 1`` values are clamped, for they can form no mode but would stretch the
+scale.
+
+*Standardised numbers* (VFLGAN, equation (22)): (value - mean) / standard deviation, of all rows and un-noised. Missing
+is a level of its own, which the paper does without. A column without spread, or that is not numeric, is encoded as in
+`silosynth.encoders.column`.
+
+Shapes: n rows, K modes.
 """
 
 from __future__ import annotations
@@ -292,3 +298,63 @@ def _held(rows: torch.Tensor, found: Mixture, config: ModeConfig) -> Mixture:
             break
         order = order[torch.arange(len(order)) != counts.argmin()]
     return weights[order] / weights[order].sum(), means[order], stds[order]
+
+
+@dataclass(frozen=True, slots=True)
+class StandardEncoder(Encoder):
+    """Numbers and instants on one line; missing as a second level, where it occurs."""
+
+    dtype: str
+    whole: bool  # int64 values (whole numbers, instants) rather than float64
+    origin: int  # what whole values are counted from, so that float64 holds them exactly
+    step: float  # grid of the values; 0 for none
+    decimals: int | None
+    low: float  # whole where the values are
+    high: float
+    missing: bool
+    mean: float  # counted from the origin
+    deviation: float
+
+    @property
+    def width(self) -> int:
+        """Number of levels."""
+        return 1 + self.missing
+
+    @property
+    def lines(self) -> int:
+        """The line is one level."""
+        return 1
+
+    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+        """Codes of a column."""
+        scores = ((column.values - self.origin).double() - self.mean) / self.deviation
+        scores = torch.where(column.missing, 0.0, scores).float()
+        return Codes(column.missing.long() if self.missing else None, scores)
+
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows, on the grid and within the range."""
+        missing = torch.zeros(n, dtype=torch.bool) if codes.levels is None else codes.levels == 1
+        assert codes.scores is not None
+        line = self.mean + self.deviation * codes.scores.double().numpy()
+        values = np.clip(to_grid(line, self.whole, self.origin, self.step, self.decimals), self.low, self.high)
+        values[missing.numpy()] = 0
+        return Column(self.name, self.dtype, torch.from_numpy(values), missing)
+
+
+def fit_standard_encoder(
+    column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator
+) -> Encoder:
+    """Fit the encoder of a number with any spread; of another column, what `fit_encoder` gives."""
+    values = column.values[~column.missing].numpy()
+    if not Kind(schema.kind).numeric or column.levels is not None or len(np.unique(values)) < 2:
+        return fit_encoder(column, schema, config, rng)
+    whole = not column.values.is_floating_point()
+    step = find_grid(values, schema)
+    origin = find_origin(values, step) if whole else 0
+    line = np.sort((values - origin).astype(np.float64))
+    ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # no single row's value
+    low, high = value_range(line[:0], ends, origin, step, schema, whole)
+    return StandardEncoder(
+        column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),
+        float(line.mean()), float(line.std()),
+    )  # fmt: skip
