@@ -21,8 +21,7 @@ from tests import postgres
 from tests.postgres import READER, READER_PASSWORD, Postgres
 
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError, UnavailableError
-from silosynth.data.source import Source
-from silosynth.data.sources import read, write
+from silosynth.data.sources import Source, read, write
 from silosynth.runtime.certificates import Authority
 
 SECRET = "Zweig-7741"  # stands for a cell value in tables and queries; must not be seen in an error

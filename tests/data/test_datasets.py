@@ -18,8 +18,7 @@ import pandas as pd
 import pytest
 
 from silosynth.core.errors import DataError, SilosynthError, StorageError, UnavailableError
-from silosynth.data import datasets, published
-from silosynth.data.fetch import sha256
+from silosynth.data import datasets
 from silosynth.data.frames import to_frame, to_table
 from silosynth.data.infer import infer
 
@@ -174,7 +173,7 @@ def test_a_file_put_into_the_folder_by_hand(tmp_path: Path, cache: Path, monkeyp
 
 
 def parsed(name: str, raw: bytes) -> pd.DataFrame:
-    return published.parse(raw, datasets.info(name))
+    return datasets.parse(raw, datasets.info(name))
 
 
 def test_adult_is_put_together_from_two_files() -> None:
@@ -280,7 +279,7 @@ def test_a_local_copy_is_the_one_that_figures_were_computed_from() -> None:
     path = Path(str(LOCAL)) / "abalone.parquet"
     if not path.exists():
         pytest.skip("no local copy")
-    assert sha256(path.read_bytes()) == datasets.info("abalone").copy_sha256
+    assert datasets.sha256(path.read_bytes()) == datasets.info("abalone").copy_sha256
 
 
 def test_the_demonstration_table() -> None:

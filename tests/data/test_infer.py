@@ -13,8 +13,7 @@ import pytest
 from silosynth.core.errors import SchemaError
 from silosynth.core.schema import ColumnSchema
 from silosynth.data.frames import to_table
-from silosynth.data.infer import ColumnOverride, describe, infer
-from silosynth.data.numbers import grid_decimals
+from silosynth.data.infer import ColumnOverride, describe, grid_decimals, infer
 
 RNG = np.random.default_rng(5)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from silosynth.core.schema import Column, Table
-from silosynth.data.levels import common_levels, own_levels
+from silosynth.data.partition import common_levels, own_levels
 
 
 def coded(values: list[int], levels: tuple[Any, ...] | None, gaps: int = 0) -> Table:

@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError
-from silosynth.data.source import Source
-from silosynth.data.sources import read, write
+from silosynth.data.sources import Source, read, write
 
 PG = "postgresql://db.internal:5432/crm"
 SECRET = "s3cr3t-Pa55"

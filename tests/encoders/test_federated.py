@@ -14,7 +14,7 @@ from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
-from silosynth.data.levels import own_levels
+from silosynth.data.partition import own_levels
 from silosynth.encoders.column import RARE, CategoricalEncoder, EncoderConfig, NumericEncoder
 from silosynth.encoders.federated import MOST_DRAWN, Merged, Summary, draw, merge, of_bins, of_counts, summarise
 from silosynth.encoders.normalised import ModeConfig, ModeEncoder

@@ -1,23 +1,26 @@
-"""Frames (pandas, Polars, Arrow) ⇄ tables of tensors, with names, order and dtypes kept.
+"""Frames (pandas, Polars, Arrow) ⇄ tables of tensors, keeping names, order and dtypes.
 
 Missing entries come back as the dtype holds them: NaN in floats and ``str``, NaT in instants and durations, NA in
-nullable and Arrow dtypes, None in objects, null in Polars and Arrow. A dtype that holds none (``int64``, ``bool``) had
-none. The index is not kept. Polars and Arrow go through pandas: nested types are refused, Polars' Enum comes back as
-Categorical, decimals with as many digits as they need, and NaN as null.
+nullable and Arrow dtypes, None in objects, null in Polars and Arrow. A dtype that cannot hold missing entries
+(``int64``, ``bool``) had none. The index is not kept. Polars and Arrow go through pandas: nested types are refused,
+Polars' Enum comes back as Categorical, decimals with as many digits as they need, and NaN as null.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal, TypeAlias, cast
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Literal, NoReturn, TypeAlias, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import torch
 
 from silosynth.core.errors import DataError, SchemaError, nearest
-from silosynth.core.schema import Schema, Table
-from silosynth.data.decode import decode
-from silosynth.data.encode import encode
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
+from silosynth.data.dtypes import Nature, detail, nature, resolve, spell, zone_of
 
 Flavour: TypeAlias = Literal["pandas", "polars", "arrow"]
 Frame: TypeAlias = Any
@@ -135,3 +138,292 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
     if pa.types.is_dictionary(column.type):
         column = column.unify_dictionaries()
     return cast("pd.Series", column.to_pandas(date_as_object=True)).rename(name)
+
+
+_CODED = (Kind.CATEGORICAL.value, Kind.BOOLEAN.value, Kind.IDENTIFIER.value)
+_LEVEL_TYPES = (str, int, float, bool)
+
+
+def encode(series: pd.Series, schema: ColumnSchema) -> Column:
+    """The tensors of a frame's column.
+
+    Whole numbers become int64 when the dtype or the kind is integer, other numbers float64, instants and durations
+    int64 nanoseconds, all else codes into sorted levels. Identifiers that are whole numbers stay numbers.
+
+    Raises:
+        DataError: infinities, mixed types, or values that no tensor can hold.
+        SchemaError: the values are not of the schema's kind.
+    """
+    dtype = spell(series)
+    kind, found = schema.kind, nature(series, dtype)
+    missing = series.isna().to_numpy(dtype=bool)
+    if missing.all():
+        return _all_absent(series, schema, dtype, found, missing)
+    if kind == Kind.DATETIME.value and found is Nature.TEXT:
+        return _make_column(
+            series, f"{dtype}|{detail(schema.dtype)}", parse_text(series, detail(schema.dtype)), missing
+        )
+    if found in (Nature.LEVELS, Nature.TEXT, Nature.BOOL):
+        if kind not in _CODED:
+            _refuse(series, kind, f"its values are {found.value}")
+        values, levels = _codes(series, found)
+        return _make_column(series, dtype, values, missing, levels)
+    values = line_values(series, found, missing)
+    _check_kind(series, kind, found)
+    if kind == Kind.INTEGER.value and found is Nature.REAL:
+        values = _as_integers(series, values)
+    if kind in _CODED and not (kind == Kind.IDENTIFIER.value and found is Nature.WHOLE):
+        distinct, codes = np.unique(values[~missing], return_inverse=True)
+        values = np.zeros(len(series), np.int64)
+        values[~missing] = codes
+        return _make_column(series, dtype, values, missing, tuple(distinct.tolist()))
+    return _make_column(series, dtype, values, missing)
+
+
+def line_values(series: pd.Series, found: Nature, missing: np.ndarray) -> np.ndarray:
+    """(n,) int64 or float64 numbers of a column of numbers, instants or durations, 0 where missing.
+
+    Raises:
+        DataError: infinities, whole numbers beyond 64 bits, or instants outside 1677 to 2262.
+    """
+    if found in (Nature.INSTANT, Nature.DURATION):
+        return nanoseconds(series, found, missing)
+    try:
+        values = series.to_numpy(np.int64 if found is Nature.WHOLE else np.float64, na_value=0)
+        if series.dtype == np.uint64 and (values < 0).any():
+            raise OverflowError
+    except OverflowError as error:
+        raise DataError(
+            f"Column {series.name!r} holds whole numbers that do not fit into 64 bits with sign",
+            str(series.dtype),
+            "Convert it to float64, or to text if it is an identifier.",
+        ) from error
+    infinite = int(np.isinf(values).sum()) if found is Nature.REAL else 0
+    if infinite:
+        raise DataError(
+            f"Column {series.name!r} must not hold infinities",
+            f"{infinite} of {len(series)} rows",
+            "Replace them by missing values: .replace([numpy.inf, -numpy.inf], numpy.nan).",
+        )
+    return np.array(values)
+
+
+def nanoseconds(series: pd.Series, found: Nature, missing: np.ndarray) -> np.ndarray:
+    """(n,) int64 nanoseconds since 1970 UTC (or of duration), 0 where missing.
+
+    Raises:
+        DataError: an instant is outside 1677 to 2262, or an object has a time zone of its own.
+    """
+    unit = "datetime64[ns]" if found is Nature.INSTANT else "timedelta64[ns]"
+    try:
+        if zone_of(series.dtype) is not None:
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        target: Any = unit
+        values = series.astype(target).to_numpy(unit).astype(np.int64)
+    except (pd.errors.OutOfBoundsDatetime, pd.errors.OutOfBoundsTimedelta, OverflowError) as error:
+        raise DataError(
+            f"Column {series.name!r} holds {found.value} that 64-bit nanoseconds cannot",
+            "outside the years 1677 to 2262",
+            "Replace such sentinels as 9999-12-31 by missing values.",
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"Column {series.name!r} holds {found.value} that cannot be read", str(series.dtype),
+            "Convert it with pd.to_datetime(…, utc=True).",
+        ) from error  # fmt: skip
+    return np.where(missing, 0, values)
+
+
+def parse_text(series: pd.Series, form: str) -> np.ndarray:
+    """(n,) int64 nanoseconds of instants written as text in the format ``form``, 0 where missing.
+
+    Raises:
+        SchemaError: a value is not written in that format.
+    """
+    held = series[series.notna()].astype(str)
+    texts, place = np.unique(held.to_numpy(dtype=object), return_inverse=True)
+    parsed = pd.to_datetime(pd.Series(texts, dtype=object), format=form or "ISO8601", errors="coerce")
+    if not form or parsed.isna().any() or (parsed.dt.strftime(form) != texts).any() or _beyond(parsed):
+        raise SchemaError(
+            f"Column {series.name!r} cannot be of kind 'datetime': not every text is a date in one known format",
+            form or "no format",
+            "Convert it with pd.to_datetime, or declare it categorical.",
+        )
+    values = np.zeros(len(series), np.int64)
+    values[series.notna().to_numpy()] = parsed.to_numpy("datetime64[ns]").astype(np.int64)[place]
+    return values
+
+
+def _beyond(instants: pd.Series) -> bool:
+    years = instants.dt.year
+    return bool((years < 1678).any() or (years > 2261).any())
+
+
+def _make_column(
+    series: pd.Series, dtype: str, values: np.ndarray, missing: np.ndarray, levels: tuple[Any, ...] | None = None
+) -> Column:
+    return Column(str(series.name), dtype, torch.tensor(values), torch.tensor(missing), levels)
+
+
+def _all_absent(series: pd.Series, schema: ColumnSchema, dtype: str, found: Nature, missing: np.ndarray) -> Column:
+    """A column without a value: numbers stay numbers, so that it can be set below a part that has values."""
+    real = schema.kind in (Kind.CONTINUOUS.value, Kind.MIXED.value) and found is not Nature.WHOLE
+    zeros = np.zeros(len(series), np.float64 if real else np.int64)
+    if schema.kind == Kind.DATETIME.value and found is Nature.TEXT:
+        dtype = f"{dtype}|{detail(schema.dtype)}"
+    levels = categories(series) if found is Nature.LEVELS else ()
+    return _make_column(series, dtype, zeros, missing, None if Kind(schema.kind).numeric else levels)
+
+
+def _codes(series: pd.Series, found: Nature) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Codes into levels, 0 where missing: sorted texts, false and true, or the categories in their order."""
+    if found is Nature.LEVELS:
+        return np.maximum(series.cat.codes.to_numpy(np.int64), 0), categories(series)
+    if found is Nature.BOOL:
+        return series.to_numpy(bool, na_value=False).astype(np.int64), (False, True)
+    codes, levels = pd.factorize(series, sort=True, use_na_sentinel=True)
+    return np.maximum(codes, 0).astype(np.int64), tuple(map(str, levels))
+
+
+def categories(series: pd.Series) -> tuple[Any, ...]:
+    """Levels of a category column, in their order.
+
+    Raises:
+        DataError: a level is neither text nor number nor boolean.
+    """
+    levels = tuple(series.cat.categories.tolist())
+    strange = [level for level in levels if not isinstance(level, _LEVEL_TYPES)]
+    if strange:
+        raise DataError(
+            f"Column {series.name!r} has categories that are neither text nor numbers nor booleans",
+            type(strange[0]).__name__,
+            "Convert it with .astype(str).",
+        )
+    return levels
+
+
+def _check_kind(series: pd.Series, kind: str, found: Nature) -> None:
+    on_time = found in (Nature.INSTANT, Nature.DURATION)
+    if kind not in _CODED and on_time != (kind == Kind.DATETIME.value):
+        _refuse(series, kind, f"its values are {found.value}")
+
+
+def _as_integers(series: pd.Series, values: np.ndarray) -> np.ndarray:
+    if (values != np.round(values)).any() or (np.abs(values) > 2.0**63 - 1024).any():
+        _refuse(series, Kind.INTEGER.value, "some values are not whole 64-bit numbers")
+    return values.astype(np.int64)
+
+
+def _refuse(series: pd.Series, kind: str, why: str) -> NoReturn:
+    raise SchemaError(
+        f"Column {series.name!r} cannot be of kind {kind!r}: {why}",
+        str(series.dtype),
+        "Declare another kind, or convert the column first (pd.to_numeric, pd.to_datetime, .astype).",
+    )
+
+
+def decode(column: Column) -> pd.Series:
+    """The frame's column, with its dtype; missing entries as that dtype holds them (NaN, NaT, NA or None).
+
+    Raises:
+        DataError: there are missing entries, and the dtype cannot hold any.
+    """
+    dtype, base = column.dtype, column.dtype.partition("|")[0]
+    values, missing = column.values.numpy(), column.missing.numpy()
+    if base == "category":
+        codes = np.where(missing, -1, values)
+        names = pd.Index(list(column.levels or ()), dtype=None if column.levels else object)
+        categories = pd.Categorical.from_codes(codes, categories=names, ordered=detail(dtype) == "ordered")
+        return pd.Series(categories, name=column.name)
+    if missing.all() and len(missing):
+        return _all_missing(column)
+    held = values if column.levels is None else _named(column)
+    if detail(dtype) and dtype != "string|arrow":
+        objects = _objects(held, detail(dtype))
+        objects[missing] = None
+        series: pd.Series = pd.Series(objects, dtype=resolve(dtype), name=column.name)
+        return series
+    return _plain(column, held, missing)
+
+
+def _named(column: Column) -> np.ndarray:
+    levels = list(column.levels or ())
+    one_type = len({type(level) for level in levels}) == 1 and not isinstance(levels[0], str)
+    names = np.array(levels) if one_type else np.array(levels, dtype=object)
+    return np.asarray(names[column.values.numpy()])
+
+
+def _all_missing(column: Column) -> pd.Series:
+    dtype = resolve(column.dtype)
+    if isinstance(dtype, np.dtype) and dtype.kind not in "fOMm":
+        _refuse_missing(column)
+    series: pd.Series = pd.Series([None] * len(column), dtype=object, name=column.name).astype(dtype)
+    return series
+
+
+def _refuse_missing(column: Column) -> NoReturn:
+    raise DataError(
+        f"Column {column.name!r} has missing entries, which its dtype cannot hold",
+        column.dtype,
+        "Use a dtype that can, such as Int64, boolean or float64.",
+    )
+
+
+def _plain(column: Column, held: np.ndarray, missing: np.ndarray) -> pd.Series:
+    dtype: Any = resolve(column.dtype)
+    if missing.any() and isinstance(dtype, np.dtype) and dtype.kind not in "fOMm":
+        _refuse_missing(column)
+    if held.dtype == object:
+        texts = held.copy()
+        texts[missing] = None
+        series: pd.Series = pd.Series(texts, dtype=dtype, name=column.name)
+        return series
+    if dtype.kind in "Mm":
+        return _on_time(column.name, held, missing, dtype)
+    if dtype.kind in "iu":
+        held = _clipped(held, dtype)
+    series = pd.Series(held, name=column.name).astype(dtype)
+    return series.mask(missing) if missing.any() else series
+
+
+def _clipped(held: np.ndarray, dtype: Any) -> np.ndarray:
+    """Whole numbers within the dtype's range: a declared range may be wider than, say, int8."""
+    small = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
+    return np.clip(np.round(held), small.min, min(small.max, 2**63 - 1)).astype(np.int64)
+
+
+def _on_time(name: str, held: np.ndarray, missing: np.ndarray, dtype: Any) -> pd.Series:
+    if dtype.kind == "m":
+        stamps = held.astype("timedelta64[ns]")
+        stamps[missing] = np.timedelta64("NaT")
+        return pd.Series(stamps, name=name).astype(dtype)
+    instants = held.astype("datetime64[ns]")
+    instants[missing] = np.datetime64("NaT")
+    series = pd.Series(instants, name=name)
+    zone = zone_of(dtype)
+    return (series if zone is None else series.dt.tz_localize("UTC").dt.tz_convert(zone)).astype(dtype)
+
+
+def _objects(held: np.ndarray, what: str) -> np.ndarray:
+    """Python objects of the type that a dtype's detail names; a ``%`` format makes texts."""
+    if what in ("date", "datetime") or what.startswith("%"):
+        instants = pd.Series(held.astype("datetime64[ns]"))
+        if what.startswith("%"):
+            return np.array(instants.dt.strftime(what), dtype=object)
+        if what == "date":
+            return _box(list(instants.dt.date))
+        return _box([stamp.to_pydatetime() for stamp in instants.dt.floor("us")])
+    return _box([_MAKE[what](value) for value in held.tolist()])
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(repr(number))  # the shortest digits: exact for up to 15 of them
+
+
+_MAKE: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": int, "float": float, "decimal": _decimal}
+
+
+def _box(objects: list[Any]) -> np.ndarray:
+    boxed = np.empty(len(objects), dtype=object)
+    boxed[:] = objects
+    return boxed

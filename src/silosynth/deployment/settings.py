@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from silosynth.core.errors import ConfigError
-from silosynth.data.source import Source
+from silosynth.data.sources import Source
 from silosynth.deployment.policy import Policy
 from silosynth.experiment.explain import explained
 from silosynth.experiment.grammar import ColumnRules, Section, parse_toml
@@ -38,7 +38,7 @@ class Rows(Protocol):
 
 
 class Data(Section):
-    """``[data]``: one table, of a file or of a database; see `silosynth.data.source.Source`."""
+    """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
 
     path: Text | None = None
     database: Text | None = None

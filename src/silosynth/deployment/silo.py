@@ -27,7 +27,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources as files
-from silosynth.data.levels import own_levels
+from silosynth.data.partition import own_levels
 from silosynth.deployment.conduct import CALL, check_same
 from silosynth.deployment.job import (
     Begin,

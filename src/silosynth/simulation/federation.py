@@ -17,7 +17,7 @@ from silosynth.core.schema import Column, Kind, Schema, Table, agreed, below, be
 from silosynth.data.dtypes import Nature, nature
 from silosynth.data.frames import flavour, to_pandas, to_table
 from silosynth.data.infer import infer
-from silosynth.data.levels import common_levels, own_levels
+from silosynth.data.partition import common_levels, own_levels
 
 
 @dataclass(frozen=True, repr=False)
