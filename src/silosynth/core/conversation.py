@@ -8,11 +8,13 @@ with one handler per message type. A runtime drives both; the algorithm never le
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from silosynth.core.messages import Message
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done, Message, Release
+from silosynth.core.schema import Table, below
 
 State: TypeAlias = dict[str, Any]
 """What can be stored: nested dictionaries and lists whose leaves are tensors, numbers, strings, booleans and None."""
@@ -62,10 +64,71 @@ class Progress:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SyntheticColumns(Message):
+    """Synthetic columns of a silo, on their way to the coordinator."""
+
+    release: ClassVar[Release] = Release.SYNTHETIC
+    table: Table
+
+
 R = TypeVar("R")
+M = TypeVar("M", bound=Message)
+N = TypeVar("N", bound=Message)
 Step: TypeAlias = "Exchange | Checkpoint | Progress"
 Replies: TypeAlias = "Mapping[str, Message]"
 Conversation: TypeAlias = Generator[Step, Replies, R]
+
+
+def expect(replies: Replies, kind: type[M], other: type[N] | None = None) -> list[M | N]:
+    """The replies in order, all of type ``kind`` (or ``other``, where two are valid).
+
+    Raises:
+        ProtocolError: a silo replied with something else.
+    """
+    return [expect_one(silo, reply, kind, other) for silo, reply in replies.items()]
+
+
+def expect_one(silo: str, reply: Message, kind: type[M], other: type[N] | None = None) -> M | N:
+    """The reply of one silo, which is of type ``kind`` (or ``other``).
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    if isinstance(reply, kind) or (other is not None and isinstance(reply, other)):
+        return reply
+    wanted = kind.__name__ if other is None else f"{kind.__name__} or {other.__name__}"
+    raise ProtocolError(
+        f"Silo {silo!r} replies with {wanted}",
+        type(reply).__name__,
+        "Both sides must run the same version of silosynth.",
+    )
+
+
+def check_same_rows(silos: Iterable[str], rows: Iterable[int | bytes]) -> None:
+    """Check that silos hold equally many rows, by their counts or by tags that are equal where counts are.
+
+    Raises:
+        ProtocolError: they do not; names the counts, but no tags.
+    """
+    counts = dict(zip(silos, rows, strict=True))
+    if len(set(counts.values())) > 1:
+        tags = any(isinstance(count, bytes) for count in counts.values())
+        raise ProtocolError(
+            "Silos must hold the same rows in the same order",
+            "different row counts" if tags else counts,
+            "Align the silos by an identifier first.",
+        )
+
+
+def shared_columns(replies: Replies) -> dict[str, Table]:
+    """Each silo's synthetic columns; none of a silo that keeps them.
+
+    Raises:
+        ProtocolError: a silo replied with something else.
+    """
+    tables = zip(replies, expect(replies, SyntheticColumns, Done), strict=True)
+    return {silo: reply.table for silo, reply in tables if isinstance(reply, SyntheticColumns)}
 
 
 class Party(ABC):
@@ -74,6 +137,8 @@ class Party(ABC):
     A party never sees another party's messages. ``answer`` must be a function of its state and the ask, so that a
     repeated ask after `restore` gives the repeated reply.
     """
+
+    _kept: tuple[Table, ...] = ()
 
     @abstractmethod
     def answer(self, ask: Message) -> Message:
@@ -94,3 +159,21 @@ class Party(ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Continue from what `state` or `trained` returned."""
+
+    def publish(self, table: Table, share: bool) -> Message:
+        """The reply to a request for synthetic columns: the columns, or `Done` where they stay in the silo."""
+        if share:
+            return SyntheticColumns(table)
+        self._kept = (*self._kept, table)
+        return Done()
+
+    def take_kept(self) -> Table:
+        """The synthetic rows that `publish` has kept in the silo since this was last called.
+
+        Raises:
+            ProtocolError: there are none.
+        """
+        kept, self._kept = self._kept, ()
+        if not kept:
+            raise ProtocolError("Synthetic columns are kept before they are taken", "none", "Synthesise rows first.")
+        return below(kept)

@@ -102,6 +102,26 @@ class Table(Struct):
         return Table(tuple(column.take(rows) for column in self.columns))
 
 
+LEAST_ROWS = 2  # of a table that a network can learn from
+
+
+def modelled_columns(table: Table, schema: Schema) -> Table:
+    """The columns that are learnt from: all but identifiers."""
+    return table.select([name for name in table.names if name in schema.modelled])
+
+
+def check_trainable(table: Table, schema: Schema) -> None:
+    """Check that a silo's modelled columns can be learnt from.
+
+    Raises:
+        DataError: no column, or fewer than two rows.
+    """
+    if not table.columns:
+        raise DataError("A silo needs at least one column that is not an identifier", schema.names)
+    if len(table) < LEAST_ROWS:
+        raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(table), "Give the silo more.")
+
+
 def beside(tables: Iterable[Table]) -> Table:
     """Tables of the same rows, side by side."""
     return Table(tuple(column for table in tables for column in table.columns))

@@ -68,6 +68,12 @@ def spent(events: Iterable[Event], delta: float) -> Budget:
     return Budget(epsilon, min(1.0, delta + own), pure, min(1.0, own), counts)
 
 
+def cost(events: Iterable[Event], target: Target) -> float:
+    """Epsilon of events about the same rows, at the target's delta; the events' own deltas are a part of that."""
+    events = list(events)
+    return spent(events, max(0.0, target.delta - _own_delta(_known(events)))).epsilon
+
+
 def noise_multiplier(target: Target, events: Iterable[Event], rate: float, steps: int) -> float:
     """The least noise with which ``events`` and ``steps`` steps of DP-SGD together cost at most the target.
 
@@ -98,19 +104,19 @@ def _noise_multiplier(target: Target, events: tuple[Event, ...], rate: float, st
             _MORE,
         )
 
-    def cost(noise: float) -> float:
+    def with_noise(noise: float) -> float:
         return losses.epsilon(delta, (noise, rate, steps))
 
     high = max(1.0, 2 * rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / spare)
-    while (price := cost(high)) > target.epsilon:
+    while (price := with_noise(high)) > target.epsilon:
         high *= 2
         if high > _MOST_NOISE:
             raise ConfigError("So little epsilon takes more noise than can be accounted for", f"{spare:.3g}", _MORE)
     low, above = high, price
     while low > LEAST_NOISE and above <= target.epsilon:
         high, price, low = low, above, max(LEAST_NOISE, low / 2)
-        above = cost(low)
-    return low if above <= target.epsilon else _narrowed(cost, low, above, high, price, target.epsilon)
+        above = with_noise(low)
+    return low if above <= target.epsilon else _narrowed(with_noise, low, above, high, price, target.epsilon)
 
 
 def _narrowed(

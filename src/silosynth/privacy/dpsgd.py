@@ -95,6 +95,26 @@ def clipped_losses(losses: nn.Module, clip: float, *per_row: Tensor) -> dict[str
     return clipped_gradients(loss, dict(losses.named_parameters()), clip, *per_row)
 
 
+def set_private_gradient(
+    network: nn.Module, loss: Callable[..., Tensor], per_row: Sequence[Tensor], clip: float, deviation: float,
+    expected: float, rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Set a network's gradient by steps 2 to 4: the noised sum of clipped ones over the expected number of rows.
+
+    Args:
+        network: whose parameters ``loss`` takes, by name.
+        loss, per_row: see `per_example`.
+        clip: of this block of parameters.
+        deviation: standard deviation of the noise: sigma times the clip of all blocks together.
+        expected: number of rows that a step samples on average.
+        rng: the noise; secret.
+    """
+    parameters = dict(network.named_parameters())
+    sums = clipped_gradients(loss, parameters, clip, *per_row)
+    for name, total in noised(sums, deviation, rng).items():
+        parameters[name].grad = total / expected
+
+
 def set_gradient(
     real: nn.Module, real_rows: Sequence[Tensor], made: nn.Module, made_rows: Sequence[Tensor], clip: float,
     deviation: float, expected: float, rng: np.random.Generator,

@@ -45,6 +45,11 @@ class Target(Struct):
         """Whether differential privacy is asked for, and kept."""
         return self.mechanism == "dpsgd" and self.epsilon < math.inf
 
+    def encoder_budget(self, silos: int) -> tuple[float, float]:
+        """Epsilon and delta for the encoders and the row count of one of ``silos`` silos."""
+        share = self.encoders / silos
+        return self.epsilon * share, self.delta * share
+
     def _check_sound(self) -> None:
         if self.private and not LEAST_DELTA / self.encoders <= self.delta < 0.5:
             raise ConfigError(

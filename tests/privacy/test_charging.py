@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done
+from silosynth.core.roster import Roster
+from silosynth.privacy.accounting import cost, noise_multiplier
+from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_steps
+from silosynth.privacy.target import Target
+
+TARGET = Target(epsilon=2.0, delta=1e-5)
+ENCODERS = Event(DISCRETE_LAPLACE, 0.05, 0.0, "counts", scope="all", target=1e-5)
+LEARNT = (ENCODERS, replace(ENCODERS, what="other counts"))
+ROSTER = Roster(("a", "b"))
+
+
+def steps(learnt: tuple[Event, ...], times: int = 20) -> tuple[Event, ...]:
+    noise = noise_multiplier(TARGET, learnt, 0.1, times)
+    return (gaussian_steps("steps", noise, 0.1, times, joint=True, target=TARGET.delta),)
+
+
+def account(*learnt: Event) -> Account:
+    opened = Account()
+    opened.open(TARGET, learnt or LEARNT[:1])
+    return opened
+
+
+def test_what_the_coordinator_solves_for_every_silo_accepts_once():
+    conversation = charge(ROSTER, 100, LEARNT, steps)
+    ask = next(conversation).asks["a"]
+    assert cost([*LEARNT, *ask.events], TARGET) == pytest.approx(TARGET.epsilon, rel=0.01)
+    silo = account()
+    replies = {name: (silo if name == "a" else account(LEARNT[1])).charge(ask, 2, b"tag") for name in ROSTER}
+    with pytest.raises(StopIteration) as end:
+        conversation.send(replies)
+    assert end.value.value == ask == silo.charged
+    with pytest.raises(ProtocolError, match="at most the target, once"):
+        silo.charge(ask, 2, b"tag")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ask: replace(ask, learnt=LEARNT[1:]),  # hides what this silo has charged
+        lambda ask: replace(ask, events=(replace(ask.events[0], noise=0.8 * ask.events[0].noise),)),
+        lambda ask: replace(ask, events=(replace(ask.events[0], times=2 * ask.events[0].times),)),
+        lambda ask: replace(ask, events=(replace(ask.events[0], joint=False),)),  # then each silo's adds up
+    ],
+)
+def test_a_charge_above_the_target_is_refused_and_nothing_is_charged(change):
+    ask, silo = Charge(100, LEARNT, steps(LEARNT)), account()
+    with pytest.raises(ProtocolError, match=r"epsilon .* of 2"):
+        silo.charge(change(ask), 2, b"tag")
+    with pytest.raises(ProtocolError, match="not charged"):
+        silo.take_step()
+    assert silo.charge(ask, 2, b"tag").events == ask.events
+
+
+def test_nothing_is_charged_before_encoders_were_learnt():
+    with pytest.raises(ProtocolError, match="charged before"):
+        Account().charge(Charge(100, (), steps(LEARNT)), 2, b"tag")
+
+
+def test_steps_end_where_the_charge_ends_also_after_a_restart():
+    silo = account()
+    silo.charge(Charge(100, LEARNT, steps(LEARNT, times=3)), 2, b"tag")
+    assert [silo.take_step(), silo.take_step()] == [0, 1]
+    again = Account()
+    again.restore(silo.state())
+    assert again.take_step() == 2
+    with pytest.raises(ProtocolError, match="no more private steps"):
+        again.take_step()
+
+
+def test_events_of_later_messages_are_not_listed_with_the_charge():
+    ask = Charge(100, LEARNT, (*steps(LEARNT),))
+    assert account().charge(ask, 2, b"tag", later=1).events == ()
+
+
+@pytest.mark.parametrize("second", [Charged(b"other", ()), Done()])
+def test_silos_with_other_rows_or_another_protocol_end_the_training(second):
+    conversation = charge(ROSTER, 100, LEARNT, steps)
+    next(conversation)
+    with pytest.raises(ProtocolError, match=r"same rows in the same order|replies with Charged"):
+        conversation.send({"a": Charged(b"tag", ()), "b": second})
+
+
+def test_the_mean_of_noised_counts_is_a_row_count():
+    assert (mean_rows([10, 11, 13]), mean_rows([-3, 1])) == (11, 2)
