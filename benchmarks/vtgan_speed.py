@@ -29,10 +29,11 @@ from silosynth.algorithms.vtgan.tops import Tops
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
-from silosynth.models.coded import Coded
 from silosynth.models.conditions import Conditions
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
-from silosynth.models.gan import Trainee, frozen, orthonormalise
+from silosynth.models.encoded import EncodedRows
+from silosynth.models.gan import frozen, orthonormalise
+from silosynth.models.training import Trainee
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
@@ -142,7 +143,7 @@ class OnePiece:
 class PlainLoop:
     """A CTGAN-like loop as one would write it by hand, of the sizes of `CTGANConfig`."""
 
-    def __init__(self, coded: Coded, config: CTGANConfig) -> None:
+    def __init__(self, coded: EncodedRows, config: CTGANConfig) -> None:
         self.coded, self.config, shape = coded, config, coded.shape
         self.widths = [shape.widths[c] for c in coded.categorical]
         self.conditions = Conditions(coded.levels[:, list(coded.categorical)], tuple(self.widths))

@@ -21,8 +21,7 @@ from silosynth.algorithms.vflgan.split import Split
 from silosynth.algorithms.vflgan.vertigan import NOTHING, Round
 from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, uniforms
-from silosynth.models.coded import Coded
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import EncodedRows, RowShape
 from silosynth.privacy.dpsgd import clipped_losses
 from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND
 from silosynth.privacy.statement import statement
@@ -173,9 +172,9 @@ def test_made_rows_do_not_know_how_many_real_ones_there_are():
         budget = replace(play.budget, rate=0.2, expected=16.0)
         for party in play.silos.values():
             party.columns.encoders, party.budget = (), budget
-        shape = Shape((2,), 1)
+        shape = RowShape((2,), (-1,))
         for silo, party in play.silos.items():
-            coded = Coded(shape, torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows, 1), (), (-1,), (1,))
+            coded = EncodedRows(shape, torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows, 1), ())
             party.training = Split(
                 coded, play.config, Draws(party.secret, rows, 16), budget, Streams(0).child(silo), CPU
             )
@@ -348,7 +347,7 @@ def neighbours() -> tuple[torch.Tensor, torch.Tensor]:
 
 def moved(seed: int, scores: torch.Tensor, secrets: Play, config: vflgan.VFLGANConfig, budget: Budget | None) -> bool:
     """One iteration of Algorithm 1, from D(x) = w2 w1 x with w2 = 0 and G(z) = 0: whether a generator has moved."""
-    coded = Coded(Shape((), 1), torch.zeros(16, 0, dtype=torch.int64), scores, (), (-1,), (1,))
+    coded = EncodedRows(RowShape((), (-1,)), torch.zeros(16, 0, dtype=torch.int64), scores, ())
     streams = Streams(seed)
     for silo, party in secrets.silos.items():
         draws = Draws(party.secret, 16, 16)

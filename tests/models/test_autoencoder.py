@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silosynth.core.streams import Streams
-from silosynth.models.autoencoder import Buckets, Layout, TableAutoencoder
+from silosynth.models.autoencoder import Buckets, TableAutoencoder
 from silosynth.models.calibration import calibrate, level_shares
+from silosynth.models.encoded import RowShape
 from silosynth.models.flow import draw_times, flow_loss, last_time, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build, dropout
@@ -40,7 +41,7 @@ def per_column(layout, logits):
 @settings(max_examples=40)
 @given(widths)
 def test_cross_entropy_equals_a_loop_over_columns(columns):
-    layout = Layout(columns, ())
+    layout = RowShape(columns)
     logits, levels = some(layout)
     slow = sum(F.cross_entropy(part, levels[:, c]) for c, part in enumerate(per_column(layout, logits)))
     assert float(Buckets(layout).cross_entropy(logits, levels)) == pytest.approx(float(slow), rel=1e-5)
@@ -49,7 +50,7 @@ def test_cross_entropy_equals_a_loop_over_columns(columns):
 @settings(max_examples=40)
 @given(widths)
 def test_probabilities_and_modes_equal_a_loop_over_columns(columns):
-    layout = Layout(columns, ())
+    layout = RowShape(columns)
     logits, _ = some(layout)
     slow = torch.cat([part.softmax(dim=1) for part in per_column(layout, logits)], dim=1)
     torch.testing.assert_close(Buckets(layout).probabilities(logits), slow)
@@ -58,7 +59,7 @@ def test_probabilities_and_modes_equal_a_loop_over_columns(columns):
 
 
 def test_levels_are_drawn_with_the_heads_probabilities():
-    layout = Layout((3, 7), ())
+    layout = RowShape((3, 7))
     logits = torch.tensor([[0.0, 1.0, -1.0, 2.0, 0.0, 0.0, -3.0, 0.5, 0.1, 1.0]]).repeat(60_000, 1)
     drawn = Buckets(layout).draw(logits, generator("draw"))
     for c, part in enumerate(per_column(layout, logits[:1])):
@@ -67,7 +68,7 @@ def test_levels_are_drawn_with_the_heads_probabilities():
 
 
 def test_the_summed_embedding_equals_one_hot_and_a_linear_layer():
-    layout = Layout((3, 5), (-1,))
+    layout = RowShape((3, 5), (-1,))
     network = build(TableAutoencoder, layout, 4, (16, 8), "plain", False, generator=generator("weights"))
     _, levels = some(layout)
     scores = torch.randn(13, 1, generator=generator("scores"))
@@ -77,7 +78,7 @@ def test_the_summed_embedding_equals_one_hot_and_a_linear_layer():
 
 
 def test_scores_that_are_off_do_not_enter_the_loss():
-    layout = Layout((2,), (0,))
+    layout = RowShape((2,), (0,))
     network = build(TableAutoencoder, layout, 3, (8, 8), "plain", False, generator=generator("weights"))
     z = torch.randn(2, 3, generator=generator("z"))
     levels = torch.tensor([[1], [0]])
@@ -89,14 +90,14 @@ def test_scores_that_are_off_do_not_enter_the_loss():
 
 def test_building_leaves_the_ambient_random_numbers_alone():
     before = torch.random.get_rng_state()
-    first = build(TableAutoencoder, Layout((3,), ()), 4, (16, 8), "plain", False, generator=generator("weights"))
+    first = build(TableAutoencoder, RowShape((3,)), 4, (16, 8), "plain", False, generator=generator("weights"))
     assert torch.equal(before, torch.random.get_rng_state())
-    again = build(TableAutoencoder, Layout((3,), ()), 4, (16, 8), "plain", False, generator=generator("weights"))
+    again = build(TableAutoencoder, RowShape((3,)), 4, (16, 8), "plain", False, generator=generator("weights"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
 
 
 def test_calibration_gives_generated_rows_the_training_marginals():
-    layout = Layout((4,), (-1,))
+    layout = RowShape((4,), (-1,))
     draw = generator("rows")
     logits = torch.randn(20_000, 4, generator=draw) + torch.tensor([2.0, 0.0, 0.0, -1.0])
     scores = 0.5 * torch.randn(20_000, 1, generator=draw) + 1
@@ -218,7 +219,7 @@ def test_streams_do_not_depend_on_who_asks_first():
 
 
 def test_the_weights_that_are_used_are_the_ones_that_were_judged_buffers_included():
-    layout = Layout((3,), (-1,))
+    layout = RowShape((3,), (-1,))
     network = build(TableAutoencoder, layout, 4, (16, 8), "noisy", False, generator=generator("weights"))
     learner = Learner(network, rate=0.5, steps=30)
     levels, scores = some(layout)[1], torch.randn(13, 1, generator=generator("scores"))

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, chunks, span
 from silosynth.models.conv_gan import (
     ConvolutionalGAN,
     CTABGANConfig,
@@ -18,12 +17,13 @@ from silosynth.models.conv_gan import (
     information_loss,
 )
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig, levels_of
-from silosynth.models.gan import Shape, gradient_penalty
+from silosynth.models.encoded import EncodedRows, RowShape, chunks, span
+from silosynth.models.gan import gradient_penalty
 from silosynth.models.tabddpm import RowDiffusion, TabDDPMConfig
 from silosynth.models.tvae import TVAE, TVAEConfig
 
 CPU = torch.device("cpu")
-SHAPE = Shape((3, 2, 4), 2)
+SHAPE = RowShape((3, 2, 4), (2, -1), (2, 1))
 MODELS = [
     (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4)),
     (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4, pac=10)),
@@ -44,7 +44,7 @@ def coded(rows=60, shape=SHAPE, target=1):
     levels = [torch.randint(width, (rows,), generator=draw) for width in shape.widths]
     scores = torch.rand(rows, shape.scores, generator=draw) * 2 - 1
     scores[:, 0] = torch.where(levels[2] < 2, scores[:, 0], 0.0)
-    return Coded(shape, torch.stack(levels, dim=1), scores, (0, 1), (2, -1), (2, 1), target)
+    return EncodedRows(shape, torch.stack(levels, dim=1), scores, (0, 1), target)
 
 
 def make(kind, config, rows=60):
@@ -237,7 +237,7 @@ def test_conditions_follow_counts_that_are_given_and_columns_without_any_have_al
 
 
 def test_without_categories_there_is_a_law_of_no_condition():
-    rows = Coded(Shape((4,), 1), torch.zeros(20, 1, dtype=torch.int64), torch.zeros(20, 1), (), (0,), (2,))
+    rows = EncodedRows(RowShape((4,), (0,), (2,)), torch.zeros(20, 1, dtype=torch.int64), torch.zeros(20, 1), ())
     model = ConditionalGAN(rows, MODELS[0][1], Streams(0), CPU)
     assert model.law_of(torch.tensor([1, 2, 3, 4])).draw(5, generator("law")).tolist() == [-1] * 5
     model.train(0, 1)

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silosynth.core.streams import Streams
+from silosynth.models.encoded import RowShape
 from silosynth.models.gan import (
     Activation,
     BatchNorm,
-    Shape,
-    Trainee,
     gradient_penalty,
     make_critic,
     make_generator,
@@ -22,9 +21,11 @@ from silosynth.models.gan import (
     proportions,
     slope_penalty,
 )
+from silosynth.models.training import Trainee
 from silosynth.runtime.wire import pack, unpack
 
-shapes = st.builds(Shape, st.lists(st.integers(2, 9), max_size=6).map(tuple), st.integers(0, 4))
+widths = st.lists(st.integers(2, 9), max_size=6).map(tuple)
+shapes = st.builds(RowShape, widths, st.integers(0, 4).map(lambda scores: (-1,) * scores))
 
 
 def generator(*path):
@@ -74,7 +75,7 @@ def test_activation_equals_a_loop_over_columns(shape):
 
 
 def test_activation_has_the_gradient_of_a_loop_and_bears_large_outputs():
-    shape = Shape((3, 2), 1)
+    shape = RowShape((3, 2), (-1,))
     out = (outputs_of(shape) * 100).requires_grad_()
     weight = torch.randn(7, 6, generator=generator("weight"))
     (fast,) = torch.autograd.grad((Activation(shape)(out, 0.2, generator("noise")) * weight).sum(), out)
@@ -97,7 +98,7 @@ def test_log_likelihood_equals_a_loop_over_rows(shape):
 
 
 def test_levels_are_drawn_with_the_softmax_probabilities():
-    shape, rows = Shape((3, 2), 1), 60_000
+    shape, rows = RowShape((3, 2), (-1,)), 60_000
     logits = torch.tensor([0.0, 1.0, -1.0, 0.5, -0.5])
     out = torch.cat([logits, torch.tensor([0.3])]).expand(rows, -1)
     levels, scores = Activation(shape).draw(out, generator("draw"))

@@ -7,8 +7,7 @@ import torch
 
 from silosynth.core.streams import Streams
 from silosynth.models.averaging import flatten
-from silosynth.models.coded import Coded
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import EncodedRows, RowShape
 from silosynth.models.latent import LatentConfig
 from silosynth.models.latent_table import LatentTable, LatentTableConfig
 from silosynth.runtime.wire import pack, unpack
@@ -18,16 +17,16 @@ LATENT = LatentConfig(width=32, depth=2, steps=60, batch=64, sample_steps=4, hel
 TINY = LatentTableConfig(hidden=(16,), steps=40, batch=32, latent=LATENT)
 
 
-def coded(rows: int = 200, seed: int = 1) -> Coded:
+def coded(rows: int = 200, seed: int = 1) -> EncodedRows:
     """A category, another that mostly equals it, and a score that follows it."""
     draw = torch.Generator().manual_seed(seed)
     first = torch.randint(2, (rows,), generator=draw)
     second = torch.where(torch.rand(rows, generator=draw) < 0.9, first, 1 - first)
     score = torch.randn(rows, generator=draw) * 0.4 + 1.8 * first - 0.9
-    return Coded(Shape((2, 2), 1), torch.stack([first, second], dim=1), score[:, None], (0, 1), (-1,), (1,))
+    return EncodedRows(RowShape((2, 2), (-1,)), torch.stack([first, second], dim=1), score[:, None], (0, 1))
 
 
-def make(data: Coded, config: LatentTableConfig = TINY, streams: str = "a", counts: bool = True) -> LatentTable:
+def make(data: EncodedRows, config: LatentTableConfig = TINY, streams: str = "a", counts: bool = True) -> LatentTable:
     counts_K = torch.tensor([100, 100, 100, 100]) if counts else None
     return LatentTable(data, config, Streams(0).child(streams), CPU, 200, counts_K)
 
@@ -66,7 +65,7 @@ def test_parts_add_up_to_all_steps():
     for part in range(7):
         model.train(part, 7)
     steps = [learner.optimizer.state_dict()["state"][0]["step"] for learner in (model.learner, model.flow.learner)]
-    assert steps == [model.steps, 60] == [model.learner.step, model.flow.learner.step]
+    assert steps == [model.steps, 60] == [model.learner.done, model.flow.learner.done]
 
 
 def test_moments_are_those_of_the_latents():
@@ -141,7 +140,7 @@ def test_it_learns_what_depends_on_what():
 def test_copies_trained_on_halves_and_averaged_learn_it_too():
     data = coded(800)
     halves = [
-        Coded(data.shape, data.levels[rows], data.scores[rows], *(data.categorical, data.level_of, data.lines))
+        EncodedRows(data.shape, data.levels[rows], data.scores[rows], data.categorical)
         for rows in (slice(0, 400), slice(400, 800))
     ]
     silos = [make(half, LEARNS, streams=name) for half, name in zip(halves, "ab", strict=True)]
@@ -160,14 +159,14 @@ def test_copies_trained_on_halves_and_averaged_learn_it_too():
 
 
 @pytest.mark.parametrize(
-    ("shape", "level_of"), [(Shape((3,), 0), ()), (Shape((), 2), (-1, -1)), (Shape((2,), 1), (0,))],
+    "shape", [RowShape((3,)), RowShape((), (-1, -1)), RowShape((2,), (0,))],
     ids=["no score", "no level", "a column of both"],
 )  # fmt: skip
-def test_tables_of_one_kind_of_column_are_learnt_and_drawn(shape, level_of):
+def test_tables_of_one_kind_of_column_are_learnt_and_drawn(shape):
     draw = torch.Generator().manual_seed(0)
     levels = [torch.randint(width, (50,), generator=draw) for width in shape.widths]
     stacked = torch.stack(levels, dim=1) if levels else torch.zeros(50, 0, dtype=torch.int64)
-    data = Coded(shape, stacked, torch.randn(50, shape.scores, generator=draw), (), level_of, (1,) * shape.scores)
+    data = EncodedRows(shape, stacked, torch.randn(50, shape.scores, generator=draw), ())
     model = LatentTable(data, TINY, Streams(0), CPU, 50, torch.full((shape.levels,), 10))
     for part in range(3):
         model.train(part, 3)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from silosynth.core.streams import Streams
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import RowShape
 from silosynth.models.raking import rake
 
 
@@ -22,7 +22,7 @@ def rows_of(n: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.stack([first, second.astype(int), rng.choice(4, n)], axis=1))
 
 
-SHAPE = Shape((3, 2, 4), 0)
+SHAPE = RowShape((3, 2, 4))
 COUNTS = torch.tensor([200, 300, 500, 260, 740, 250, 250, 250, 250])
 
 

@@ -10,59 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from silosynth.models.encoded import RowShape
+
 _NEVER = -1e9  # logit of a level that does not exist
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The shape of a table's codes.
-
-    Attributes:
-        widths: number of levels of each of the C columns with levels.
-        level_of: for each of the S scores, the index of the column whose level 0 switches the score on; -1 for always.
-    """
-
-    widths: tuple[int, ...]
-    level_of: tuple[int, ...]
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to learn: every column is constant."""
-        return not self.widths and not self.level_of
-
-    @property
-    def levels(self) -> int:
-        """K, all levels together."""
-        return sum(self.widths)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Where each column's levels begin among all K."""
-        ends = torch.tensor((0, *self.widths)).cumsum(0)
-        return tuple(ends[:-1].tolist())
-
-    def scored(self, levels_BC: Tensor) -> Tensor:
-        """Which scores (B, S) are on: those whose column is on its continuous part."""
-        always = F.pad(levels_BC, (0, 1))  # a column that is at level 0 throughout, for those that -1 points to
-        return always[:, list(self.level_of)] == 0
 
 
 class Buckets(nn.Module):
     """Softmax per column over a flat row of K logits, done for all columns of similar width at once."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, shape: RowShape) -> None:
         super().__init__()
-        self.layout = layout
-        self.groups = _group_by_width(layout.widths)
+        self.shape = shape
+        self.groups = _group_by_width(shape.widths)
         for g, columns in enumerate(self.groups):
-            self.register_buffer(f"where_{g}", _positions(layout, columns), persistent=False)
+            self.register_buffer(f"where_{g}", _positions(shape, columns), persistent=False)
 
     def forward(self, logits_BK: Tensor) -> list[tuple[tuple[int, ...], Tensor, Tensor]]:
         """Per group: its columns, their flat positions (c, w) and their logits (B, c, w)."""
@@ -90,7 +57,7 @@ class Buckets(nn.Module):
 
     def draw(self, logits_BK: Tensor, generator: torch.Generator | None) -> Tensor:
         """Levels (B, C) drawn from the heads (Gumbel-max), or their modes where ``generator`` is None."""
-        levels = torch.zeros(len(logits_BK), len(self.layout.widths), dtype=torch.int64, device=logits_BK.device)
+        levels = torch.zeros(len(logits_BK), len(self.shape.widths), dtype=torch.int64, device=logits_BK.device)
         for columns, _, logits in self(logits_BK):
             if generator is not None:
                 noise = torch.rand(logits.shape, generator=generator, device=logits.device).clamp_(1e-9, 1 - 1e-7)
@@ -144,20 +111,20 @@ class TableAutoencoder(nn.Module):
     """
 
     def __init__(
-        self, layout: Layout, latents: int, hidden: Sequence[int], form: str, spread: bool, read: int = 0
+        self, shape: RowShape, latents: int, hidden: Sequence[int], form: str, spread: bool, read: int = 0
     ) -> None:
         super().__init__()
-        self.layout, self.latents, self.form, self.spread = layout, latents, form, spread
-        scores = len(layout.level_of)
-        self.of_levels = nn.Embedding(max(1, layout.levels), hidden[0])
+        self.shape, self.latents, self.form, self.spread = shape, latents, form, spread
+        scores = shape.scores
+        self.of_levels = nn.Embedding(max(1, shape.levels), hidden[0])
         self.of_scores = nn.Linear(max(1, scores), hidden[0])
         self.encoder = _stack(hidden, latents * (2 if form == "vae" else 1))
         self.decoder = _stack(
-            (read or latents, *reversed(hidden)), max(1, layout.levels + scores * (2 if spread else 1))
+            (read or latents, *reversed(hidden)), max(1, shape.levels + scores * (2 if spread else 1))
         )
-        self.buckets = Buckets(layout)
+        self.buckets = Buckets(shape)
         self.starts: Tensor
-        self.register_buffer("starts", torch.tensor(layout.starts, dtype=torch.int64), persistent=False)
+        self.register_buffer("starts", shape.starts.clone(), persistent=False)
         self.unit = UnitVariance(latents) if form == "noisy" else nn.Identity()
 
     def encode(self, levels_BC: Tensor, scores_BS: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -182,7 +149,7 @@ class TableAutoencoder(nn.Module):
 
     def decode(self, z_BL: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Heads: logits (B, K), score means (B, S) and, with ``spread``, score log-variances (B, S)."""
-        out, levels, scores = self.decoder(z_BL).float(), self.layout.levels, len(self.layout.level_of)
+        out, levels, scores = self.decoder(z_BL).float(), self.shape.levels, self.shape.scores
         logvar = out[:, levels + scores :].clamp(-10, 4) if self.spread else None
         return out[:, :levels], out[:, levels : levels + scores], logvar
 
@@ -204,7 +171,7 @@ class TableAutoencoder(nn.Module):
     def likelihood(self, z_BL: Tensor, levels_BC: Tensor, scores_BS: Tensor, weight: float) -> Tensor:
         """Negative log-likelihood of a batch under the heads decoded from ``z_BL`` (paper, eq. 4)."""
         logits, means, spread = self.decode(z_BL)
-        on = self.layout.scored(levels_BC)
+        on = self.shape.on(levels_BC)
         errors = (means - scores_BS).square()
         errors = weight * errors if spread is None else 0.5 * (errors * (-spread).exp() + spread)
         return self.buckets.cross_entropy(logits, levels_BC) + (errors * on).sum() / len(z_BL)
@@ -217,11 +184,11 @@ def _stack(widths: Sequence[int], last: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(widths[-1], last))
 
 
-def _positions(layout: Layout, columns: tuple[int, ...]) -> Tensor:
+def _positions(shape: RowShape, columns: tuple[int, ...]) -> Tensor:
     """Flat logit positions (columns, widest) of a group; K stands for a level that does not exist."""
-    where = torch.full((len(columns), max(layout.widths[c] for c in columns)), layout.levels)
+    where = torch.full((len(columns), max(shape.widths[c] for c in columns)), shape.levels)
     for row, c in enumerate(columns):
-        where[row, : layout.widths[c]] = layout.starts[c] + torch.arange(layout.widths[c])
+        where[row, : shape.widths[c]] = shape.starts[c] + torch.arange(shape.widths[c])
     return where
 
 

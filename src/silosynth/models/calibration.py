@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from silosynth.models.autoencoder import Buckets, Layout
+from silosynth.models.autoencoder import Buckets
+from silosynth.models.encoded import RowShape
 
 _ROUNDS = 40
 _CLOSE = 1e-5  # shares that agree to this need no more rounds
@@ -34,10 +35,9 @@ class Calibration:
         return logits + self.offsets, torch.stack(mapped, dim=1) if mapped else scores
 
 
-def level_shares(layout: Layout, levels_NC: Tensor) -> Tensor:
+def level_shares(shape: RowShape, levels_NC: Tensor) -> Tensor:
     """Share (K,) of training rows on each level."""
-    starts = torch.tensor(layout.starts, dtype=torch.int64, device=levels_NC.device)
-    counts = torch.bincount((levels_NC + starts).flatten(), minlength=layout.levels)
+    counts = torch.bincount((levels_NC + shape.starts.to(levels_NC.device)).flatten(), minlength=shape.levels)
     return counts / len(levels_NC)
 
 
@@ -47,7 +47,7 @@ def calibrate(buckets: Buckets, logits: Tensor, scores: Tensor, shares: Tensor, 
     ``shares`` (K,) are those of training. Scores of training are standard normal by their encoder's construction.
     """
     offsets = _level_offsets(buckets, logits, shares)
-    on = buckets.layout.scored(buckets.draw(logits + offsets, draw))
+    on = buckets.shape.on(buckets.draw(logits + offsets, draw))
     line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
     seen = [_quantiles(scores[on[:, s], s], line) for s in range(scores.shape[1])]
     return Calibration(offsets, torch.stack(seen) if seen else scores.new_zeros(0, _KNOTS), line)

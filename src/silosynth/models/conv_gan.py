@@ -35,19 +35,11 @@ from torch.nn.utils import skip_init
 
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.ctgan import levels_of
-from silosynth.models.gan import (
-    SLOPE,
-    Activation,
-    CriticPart,
-    Trainee,
-    critic_loss,
-    gradient_penalty,
-    make_critic,
-    one_hot,
-)
+from silosynth.models.encoded import EncodedRows, check_range, chunks, joined, span
+from silosynth.models.gan import SLOPE, Activation, CriticPart, critic_loss, gradient_penalty, make_critic, one_hot
+from silosynth.models.training import Trainee, trainee
 
 N = TypeVar("N", bound=nn.Module)
 _COARSE = 4  # side of the smallest image (DCGAN, Radford et al. 2016)
@@ -140,7 +132,7 @@ class ImageCritic(nn.Module):
 class ConvolutionalGAN:
     """Generator, critic and, where a target is named, classifier of a table."""
 
-    def __init__(self, coded: Coded, config: CTABGANConfig, streams: Streams, device: torch.device) -> None:
+    def __init__(self, coded: EncodedRows, config: CTABGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape, self.width = coded.shape, coded.shape.levels
         self.conditions = Conditions(coded.levels, coded.shape.widths)

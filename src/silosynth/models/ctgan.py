@@ -27,19 +27,12 @@ from torch import Tensor
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
 from silosynth.models.conditions import ConditionLaw, Conditions
-from silosynth.models.gan import (
-    Activation,
-    Shape,
-    critic_loss,
-    make_critic,
-    make_generator,
-    one_hot,
-    slope_penalty,
-)
+from silosynth.models.encoded import EncodedRows, RowShape, check_range, chunks, joined, span
+from silosynth.models.gan import Activation, critic_loss, make_critic, make_generator, one_hot, slope_penalty
 from silosynth.models.moving_average import MovingAverage
 from silosynth.models.raking import PILOT, Raking, rake
+from silosynth.models.training import trainee
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ def rounds(config: CTGANConfig, rows: int) -> int:
     return max(config.epochs * max(1, rows // config.batch), config.least_rounds)
 
 
-def levels_of(shape: Shape, columns: tuple[int, ...]) -> Tensor:
+def levels_of(shape: RowShape, columns: tuple[int, ...]) -> Tensor:
     """Where among all K levels those of some columns are: (P,), in the order of conditional positions."""
     return torch.cat([shape.starts[c] + torch.arange(shape.widths[c]) for c in columns] or [shape.starts[:0]])
 
@@ -85,7 +78,7 @@ def levels_of(shape: Shape, columns: tuple[int, ...]) -> Tensor:
 class ConditionalGAN:
     """Generator, critic, and the conditions of a table."""
 
-    def __init__(self, coded: Coded, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
+    def __init__(self, coded: EncodedRows, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape = coded.shape
         self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)

@@ -13,60 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from silosynth.models.encoded import RowShape
 from silosynth.models.layers import build
 
-N = TypeVar("N", bound=nn.Module)
 SLOPE = 0.2  # of the critic's leaky ReLU
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the encoded rows of a table look like.
-
-    Attributes:
-        widths: number of levels of each of the C levelled columns.
-        scores: S.
-    """
-
-    widths: tuple[int, ...]
-    scores: int
-
-    @property
-    def levels(self) -> int:
-        """K."""
-        return sum(self.widths)
-
-    @property
-    def size(self) -> int:
-        """K + S, the length of a row as one vector."""
-        return self.levels + self.scores
-
-    @cached_property
-    def column_of(self) -> Tensor:
-        """The column (K,) that each level belongs to."""
-        return torch.repeat_interleave(torch.arange(len(self.widths)), torch.tensor(self.widths, dtype=torch.int64))
-
-    @cached_property
-    def starts(self) -> Tensor:
-        """Where the levels of each column (C,) begin among all K."""
-        widths = torch.tensor(self.widths, dtype=torch.int64)
-        return widths.cumsum(0) - widths
-
-    def vectors(self, levels_BC: Tensor, scores_BS: Tensor) -> Tensor:
-        """Encoded rows as vectors (B, K + S)."""
-        x = scores_BS.new_zeros(len(scores_BS), self.size)
-        x.scatter_(1, levels_BC + self.starts.to(levels_BC.device), 1.0)
-        x[:, self.levels :] = scores_BS
-        return x
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -124,7 +80,7 @@ class CriticPart(nn.Module):
         """Features (B, W) of vectors."""
         return self._onwards(self.linears[0](x_BI), masks)
 
-    def of_codes(self, shape: Shape, levels_BC: Tensor, scores_BS: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    def of_codes(self, shape: RowShape, levels_BC: Tensor, scores_BS: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """Features (B, W) of encoded rows: what `forward` gives for their vectors, which are never built."""
         first: nn.Linear = self.linears[0]  # type: ignore[assignment]
         if not shape.levels:
@@ -166,7 +122,7 @@ class CriticPart(nn.Module):
 class Activation(nn.Module):
     """From a generator's outputs to rows: tanh for scores, a softmax per column for levels (CTGAN, section 4.4)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: RowShape) -> None:
         super().__init__()
         self.shape = shape
         self.column_of: Tensor
@@ -208,40 +164,6 @@ class Activation(nn.Module):
             top = top.scatter_reduce(1, index, logits_BK, "amax")[:, self.column_of]
         parts = (logits_BK - top).exp()
         return parts / (parts @ self.member_KC @ self.member_KC.T)
-
-
-class Trainee(Generic[N]):
-    """A network and its Adam, as the GANs here are trained; its state can be stored."""
-
-    def __init__(self, network: N, *, rate: float, betas: tuple[float, float], decay: float) -> None:
-        self.network = network
-        self.optimizer = torch.optim.Adam(network.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
-
-    def clear(self) -> None:
-        """Forget gradients."""
-        self.optimizer.zero_grad()
-
-    def step(self) -> None:
-        """One step against the gathered gradients."""
-        self.optimizer.step()
-
-    def state(self, training: bool) -> dict[str, Any]:
-        """Weights and buffers; for training also the optimiser's moments."""
-        if not training:
-            return {"network": dict(self.network.state_dict()), "moments": None}
-        moments = self.optimizer.state_dict()["state"]
-        return {
-            "network": dict(self.network.state_dict()),
-            "moments": {str(i): dict(moment) for i, moment in moments.items()},
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        self.network.load_state_dict(state["network"])
-        if state["moments"] is not None:
-            stored = self.optimizer.state_dict()
-            stored["state"] = {int(i): dict(moment) for i, moment in state["moments"].items()}
-            self.optimizer.load_state_dict(stored)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class LatentGenerator:
     @property
     def finished(self) -> bool:
         """Whether all steps are done."""
-        return self.learner.step >= self.config.steps
+        return self.learner.done >= self.config.steps
 
     def standardise(self, z_NL: Tensor) -> Tensor:
         """Fix mean and scale from the training latents; returns them standardised."""
@@ -122,10 +122,10 @@ class LatentGenerator:
     def train(self, x_NL: Tensor) -> float:
         """One part of the training on standardised latents (paper, Algorithm 1, lines 13-18); the held-out loss."""
         config = self.config
-        part = self.learner.step // self.part
+        part = self.learner.done // self.part
         rows, judges = held_out(len(x_NL), config.held_out, 2000, self.streams.child("held-out").torch())
         draw = self.streams.child("part", part).torch(self.device)
-        self.descend(x_NL, rows, min(config.steps, (part + 1) * self.part) - self.learner.step, draw)
+        self.descend(x_NL, rows, min(config.steps, (part + 1) * self.part) - self.learner.done, draw)
         loss = self._held_out_loss(x_NL[judges.to(self.device)])
         if config.held_out:
             self.learner.judge(loss)

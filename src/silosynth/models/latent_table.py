@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.autoencoder import Layout, TableAutoencoder
+from silosynth.models.autoencoder import TableAutoencoder
 from silosynth.models.calibration import Calibration, calibrate
-from silosynth.models.coded import Coded, chunks, joined, span
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
 from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches
@@ -76,18 +75,18 @@ class LatentTable:
     """
 
     def __init__(
-        self, coded: Coded, config: LatentTableConfig, streams: Streams, device: torch.device, rows: int,
+        self, coded: EncodedRows, config: LatentTableConfig, streams: Streams, device: torch.device, rows: int,
         counts_K: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shares = None if counts_K is None else _shares(coded.shape, counts_K).to(device)
         self.calibration: Calibration | None = None
-        self.layout = Layout(coded.shape.widths, coded.level_of)
+        self.shape = coded.shape
         self.latents = config.latents_per_column * (len(coded.shape.widths) + coded.shape.scores)
         self.steps = min(config.steps, max(400, rows // 10))
         weights = streams.child("weights")
-        shape = (self.layout, self.latents, config.hidden, "noisy", False)
-        self.coder = build(TableAutoencoder, *shape, generator=weights.child("coder").torch()).to(device)
+        sizes = (self.shape, self.latents, config.hidden, "noisy", False)
+        self.coder = build(TableAutoencoder, *sizes, generator=weights.child("coder").torch()).to(device)
         self.learner = Learner(
             self.coder, rate=config.rate, steps=self.steps, decay=config.decay, clip=config.clip
         )  # fmt: skip
@@ -163,7 +162,7 @@ class LatentTable:
         config, coded = self.config, self.coded
         self.coder.train()
         order = batches(len(coded), min(config.batch, max(32, len(coded) // 8)), draw)
-        self.learner.step = self.steps * part // parts  # also where a silo was away for a while
+        self.learner.done = self.steps * part // parts  # also where a silo was away for a while
         for _ in range(span(self.steps, part, parts)):
             rows = next(order).to(self.device)
             noise = torch.randn(len(rows), self.latents, generator=draw, device=self.device)
@@ -195,7 +194,7 @@ class LatentTable:
             self._standardise()
             self.x_NL = self.flow.standard(self._encoded())
         steps = self.flow.config.steps
-        self.flow.learner.step = steps * part // parts
+        self.flow.learner.done = steps * part // parts
         self.flow.descend(self.x_NL, torch.arange(len(self.x_NL)), span(steps, part, parts), draw)
 
     def _calibration(self, streams: Streams) -> Calibration:
@@ -207,7 +206,7 @@ class LatentTable:
         return calibrate(self.coder.buckets, logits, means, self.shares, draw)
 
 
-def _shares(shape: Shape, counts_K: Tensor) -> Tensor:
+def _shares(shape: RowShape, counts_K: Tensor) -> Tensor:
     """How frequent each level is within its column."""
     totals = torch.zeros(len(shape.widths), dtype=counts_K.dtype).index_add_(0, shape.column_of, counts_K)
     return counts_K / totals.clamp(min=1)[shape.column_of]

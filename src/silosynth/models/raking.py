@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from silosynth.core.streams import Streams
-from silosynth.models.coded import joined
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import RowShape, joined
 
 PILOT = 20_000  # made rows from which factors are found
 _ROUNDS = 100
@@ -40,7 +39,7 @@ class Raking:
     factors: Tensor
     cap: float
 
-    def sample(self, n: int, make: Make, shape: Shape, streams: Streams) -> tuple[Tensor, Tensor]:
+    def sample(self, n: int, make: Make, shape: RowShape, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows (n, C) and (n, S), kept of what ``make`` makes."""
         lots, kept, count, number = streams.child("lots").torch(), [], 0, 0
         while count < n:
@@ -52,13 +51,13 @@ class Raking:
         levels, scores = joined(kept)
         return levels[:n], scores[:n]
 
-    def weights(self, levels_NC: Tensor, shape: Shape) -> Tensor:
+    def weights(self, levels_NC: Tensor, shape: RowShape) -> Tensor:
         """Of rows: (N,)."""
         places = levels_NC + shape.starts.to(levels_NC.device)
         return self.factors.to(levels_NC.device)[places].sum(dim=1).exp()
 
 
-def rake(levels_NC: Tensor, counts_K: Tensor, shape: Shape) -> Raking:
+def rake(levels_NC: Tensor, counts_K: Tensor, shape: RowShape) -> Raking:
     """Find the factors for rows like these, so that levels get the shares that the counts (K,) say.
 
     A column without any count keeps its shares, and a level that no row holds cannot get one.
@@ -83,7 +82,7 @@ def rake(levels_NC: Tensor, counts_K: Tensor, shape: Shape) -> Raking:
     return Raking(torch.cat(factors) - mean / len(factors), min(_MOST, max(1.0, cap)))
 
 
-def _shares(counts_K: Tensor, shape: Shape) -> list[Tensor | None]:
+def _shares(counts_K: Tensor, shape: RowShape) -> list[Tensor | None]:
     """By column, shares of its levels; None where there are no counts."""
     parts = counts_K.double().clamp(min=0).split(list(shape.widths))
     return [part / part.sum() if float(part.sum()) > 0 else None for part in parts]

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.autoencoder import Buckets, Layout
-from silosynth.models.coded import Coded, check_range, chunks, joined, span
+from silosynth.models.autoencoder import Buckets
+from silosynth.models.encoded import EncodedRows, check_range, chunks, joined, span
 from silosynth.models.gaussian import gaussian_path
 from silosynth.models.layers import build, dropout, time_features
 from silosynth.models.multinomial import Multinomial
@@ -78,12 +78,12 @@ class Denoiser(nn.Module):
 class RowDiffusion:
     """The network, its training and its sampling."""
 
-    def __init__(self, coded: Coded, config: TabDDPMConfig, streams: Streams, device: torch.device) -> None:
+    def __init__(self, coded: EncodedRows, config: TabDDPMConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape = coded.shape
         self.gaussian = gaussian_path(config.diffusion_steps, config.variances, "noise")
         self.multinomial = Multinomial(coded.shape.widths, self.gaussian.alpha_bar).to(device)
-        self.buckets = Buckets(Layout(coded.shape.widths, coded.level_of)).to(device)
+        self.buckets = Buckets(coded.shape).to(device)
         sizes = (coded.shape.size, config.layers, 2 * math.ceil(config.time / 2), config.dropout)
         self.network = build(Denoiser, *sizes, generator=streams.child("weights").torch()).to(device)
         self.learner = Learner(
@@ -97,7 +97,7 @@ class RowDiffusion:
         draw = self.streams.child("part", part).torch(self.device)
         order = batches(len(self.coded), config.batch, draw)
         for _ in range(span(config.steps, part, parts)):
-            learner.rate = config.rate * (1 - learner.step / config.steps)
+            learner.rate = config.rate * (1 - learner.done / config.steps)
             learner.descend(self.loss(*self.coded.batch(next(order), draw), draw))
         if part == parts - 1:
             learner.settle()

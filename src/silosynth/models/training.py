@@ -1,7 +1,8 @@
-"""What every training loop here needs: an optimiser that can be stored, a schedule, batches, and an average.
+"""Networks in training: an optimiser that can be stored, a schedule, an average of the weights, and batches.
 
-A `Learner` is a network in training. Its state is plain tensors and numbers, so that training can stop after any part
-and continue elsewhere to the same bytes: randomness is drawn from a fresh stream per part and never stored.
+A `Trainee` is a network with its optimiser, a `Learner` one with a schedule and an average as well. Their state is
+plain tensors and numbers, so that training can stop after any part and continue elsewhere to the same bytes: randomness
+is drawn from a fresh stream per part and never stored.
 """
 
 from __future__ import annotations
@@ -9,13 +10,78 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam, AdamW
+
+N = TypeVar("N", bound=nn.Module)
 
 
-class Learner:
+class AdamConfig(Protocol):
+    """The options that an optimiser is made of."""
+
+    @property
+    def rate(self) -> float:
+        """Learning rate."""
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """What is kept of both moments at each step."""
+
+    @property
+    def decay(self) -> float:
+        """Weight decay."""
+
+
+class Trainee(Generic[N]):
+    """A network and its optimiser; both can be stored.
+
+    Args:
+        network: what is trained, on the device where it is trained.
+        rate, betas, decay: learning rate, decay rates of both moments, and weight decay.
+        kind: Adam, as GANs are trained, or AdamW.
+    """
+
+    def __init__(
+        self, network: N, *, rate: float, betas: tuple[float, float], decay: float,
+        kind: type[Adam | AdamW] = Adam,
+    ) -> None:  # fmt: skip
+        self.network = network
+        self.optimizer = kind(network.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        self.optimizer.zero_grad()
+
+    def step(self) -> None:
+        """One step against the gathered gradients."""
+        self.optimizer.step()
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """Weights and buffers; for training also the optimiser's moments."""
+        moments = self.optimizer.state_dict()["state"]
+        return {
+            "network": dict(self.network.state_dict()),
+            "moments": {str(i): dict(moment) for i, moment in moments.items()} if training else None,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.network.load_state_dict(state["network"])
+        if state["moments"] is not None:
+            stored = self.optimizer.state_dict()
+            stored["state"] = {int(i): dict(moment) for i, moment in state["moments"].items()}
+            self.optimizer.load_state_dict(stored)
+
+
+def trainee(network: N, config: AdamConfig) -> Trainee[N]:
+    """A network with its Adam; it is where it is to be trained."""
+    return Trainee(network, rate=config.rate, betas=config.betas, decay=config.decay)
+
+
+class Learner(Trainee[nn.Module]):
     """A network, AdamW, and an exponential moving average of the weights.
 
     Args:
@@ -39,29 +105,29 @@ class Learner:
         clip: float = 0.0,
         average: float = 0.0,
     ) -> None:
-        self.network, self.rate, self.steps, self.schedule = network, rate, steps, schedule
+        super().__init__(network, rate=rate, betas=(0.9, 0.99), decay=decay, kind=AdamW)
+        self.rate, self.steps, self.schedule = rate, steps, schedule
         self.clip, self.remember = clip or math.inf, 1 - 1 / max(1.0, average * steps)
         self.weights, self.buffers = list(network.parameters()), list(network.buffers())
-        self.optimizer = torch.optim.AdamW(self.weights, lr=rate, betas=(0.9, 0.99), weight_decay=decay, fused=True)
         self.smooth = _copies(self.weights)
-        self.step = 0
+        self.done = 0
         self.best, self.best_weights, self.best_buffers = math.inf, _copies(self.weights), _copies(self.buffers)
 
     def descend(self, loss: Tensor) -> None:
         """One step against the gradient of ``loss``."""
-        self.optimizer.zero_grad()
+        self.clear()
         loss.backward()
-        self.update()
+        self.step()
 
-    def update(self) -> None:
-        """One step against the gradients that have been gathered."""
+    def step(self) -> None:
+        """One step against the gathered gradients."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * (_one_cycle(self.step / self.steps) if self.schedule == "one-cycle" else 1.0)
+            group["lr"] = self.rate * (_one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0)
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.weights, self.clip, foreach=True)
         self.optimizer.step()
-        self.step += 1
-        decay = min(self.remember, self.step / (self.step + 20))
+        self.done += 1
+        decay = min(self.remember, self.done / (self.done + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)
 
     def judge(self, loss: float) -> bool:
@@ -89,29 +155,24 @@ class Learner:
         _put(self.weights, self.best_weights if judged else self.smooth)
         _put(self.buffers, self.best_buffers if judged else self.buffers)
 
-    def state(self) -> dict[str, Any]:
-        """All that is needed to continue."""
-        moments = self.optimizer.state_dict()["state"]
+    def state(self, training: bool = True) -> dict[str, Any]:
+        """All that is needed to continue training."""
         return {
-            "network": dict(self.network.state_dict()),
-            "moments": {str(i): dict(moment) for i, moment in moments.items()},
+            **super().state(training),
             "smooth": list(self.smooth),
             "best_weights": list(self.best_weights),
             "best_buffers": list(self.best_buffers),
             "best": self.best,
-            "step": self.step,
+            "step": self.done,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.network.load_state_dict(state["network"])
-        stored = self.optimizer.state_dict()
-        stored["state"] = {int(i): dict(moment) for i, moment in state["moments"].items()}
-        self.optimizer.load_state_dict(stored)
+        super().restore(state)
         device = self.weights[0].device
         for name in ("smooth", "best_weights", "best_buffers"):
             setattr(self, name, [tensor.to(device) for tensor in state[name]])
-        self.best, self.step = state["best"], state["step"]
+        self.best, self.done = state["best"], state["step"]
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.autoencoder import Buckets, Layout
-from silosynth.models.coded import Coded, check_range, chunks, joined, span, trainee
+from silosynth.models.autoencoder import Buckets
+from silosynth.models.encoded import EncodedRows, check_range, chunks, joined, span
 from silosynth.models.layers import build
-from silosynth.models.training import batches
+from silosynth.models.training import batches, trainee
 
 _FIRST, _LEAST = 0.1, 0.01  # standard deviation of a score's law at the start, and at least
 
@@ -82,10 +82,10 @@ class _Vector(nn.Embedding):
 class TVAE:
     """The autoencoder, its training and its sampling."""
 
-    def __init__(self, coded: Coded, config: TVAEConfig, streams: Streams, device: torch.device) -> None:
+    def __init__(self, coded: EncodedRows, config: TVAEConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape = coded.shape
-        self.buckets = Buckets(Layout(coded.shape.widths, coded.level_of)).to(device)
+        self.buckets = Buckets(coded.shape).to(device)
         sizes = (coded.shape.size, coded.shape.scores, config.encoder, config.embedding, config.decoder)
         network = build(Halves, *sizes, generator=streams.child("weights").torch())
         nn.init.constant_(network.log_spread.weight, math.log(_FIRST))
@@ -112,7 +112,7 @@ class TVAE:
         divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(dim=1).mean()
         spread = self.network.spread()
         errors = (scores_BS - out[:, self.shape.levels :].tanh()) / spread
-        unlikely = ((0.5 * errors.square() + spread.log()) * self.coded.on(levels_BC)).sum(dim=1).mean()
+        unlikely = ((0.5 * errors.square() + spread.log()) * self.coded.shape.on(levels_BC)).sum(dim=1).mean()
         unlikely = unlikely + self.buckets.cross_entropy(out[:, : self.shape.levels], levels_BC)
         total: Tensor = self.config.factor * unlikely + divergence
         return total

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.models.gan import SLOPE, Activation, CriticPart, Shape, orthonormalise
+from silosynth.models.encoded import RowShape
+from silosynth.models.gan import SLOPE, Activation, CriticPart, orthonormalise
 
 Slopes = Literal["critic", "parts", "orthonormal"]
 LEAST_SHARE = 1e-3  # of a level where a generator starts
@@ -133,10 +134,10 @@ def steepness(slope_BW: Tensor) -> Tensor:
 class Rows(nn.Module):
     """From a generator's outputs to rows: scores as they are, levels by the Gumbel-softmax (VFLGAN, section 5.1.1)."""
 
-    def __init__(self, shape: Shape, tau: float, hard: bool) -> None:
+    def __init__(self, shape: RowShape, tau: float, hard: bool) -> None:
         super().__init__()
         self.shape, self.tau, self.hard = shape, tau, hard
-        self.activation = Activation(Shape(shape.widths, 0))
+        self.activation = Activation(RowShape(shape.widths))
 
     def forward(self, out_BI: Tensor, draw: torch.Generator) -> Tensor:
         """Differentiable rows (B, I); with ``hard`` one-hot, with the gradient of the softmax."""

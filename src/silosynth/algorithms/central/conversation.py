@@ -42,9 +42,9 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.normalised import ModeConfig, fit_mode_encoders
-from silosynth.models.coded import TableModel, coded_by, shape_of
 from silosynth.models.conv_gan import ConvolutionalGAN
 from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.encoded import TableModel, encoded_rows, shape_of
 from silosynth.models.tabddpm import RowDiffusion
 from silosynth.models.tvae import TVAE
 from silosynth.privacy.sealed import Seat
@@ -205,7 +205,7 @@ class CentralParty(Party):
         self.model = None
         if self.config is not None and shape.size:
             target = getattr(self.config, "target", "")
-            coded = coded_by(self.encoders, levels.to(self.device), scores.to(self.device), target)
+            coded = encoded_rows(self.encoders, levels.to(self.device), scores.to(self.device), target)
             self.model = MODELS[type(self.config)](coded, self.config, self.streams.child("model"), self.device)
 
 

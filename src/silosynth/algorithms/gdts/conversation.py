@@ -78,7 +78,7 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.encoders.federated import Summary, merge
 from silosynth.models.averaging import RunningMean
-from silosynth.models.coded import shape_of
+from silosynth.models.encoded import shape_of
 from silosynth.privacy.aggregation import TOGETHER, secure_sum
 from silosynth.privacy.rounds import LEAST
 

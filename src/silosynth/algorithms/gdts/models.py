@@ -12,8 +12,8 @@ from silosynth.algorithms.gdts.messages import GDTSConfig
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder
 from silosynth.models.averaging import flatten, unflatten
-from silosynth.models.coded import TableModel, coded_by, shape_of
 from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.encoded import TableModel, encoded_rows, shape_of
 from silosynth.models.latent_table import LatentTable
 
 
@@ -37,7 +37,7 @@ def make_model(
     """
     if not shape_of(encoders).size:
         return None
-    coded = coded_by(encoders, levels_NC.to(device), scores_NS.to(device))
+    coded = encoded_rows(encoders, levels_NC.to(device), scores_NS.to(device))
     if config.generator == "ctgan":
         gan = ConditionalGAN(coded, config.ctgan, streams, device)
         if counts_K is not None:

@@ -19,8 +19,9 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.private import Learnt, learn
-from silosynth.models.autoencoder import Layout, TableAutoencoder
+from silosynth.models.autoencoder import TableAutoencoder
 from silosynth.models.calibration import Calibration, calibrate, level_shares
+from silosynth.models.encoded import shape_of
 from silosynth.models.layers import build
 from silosynth.models.training import Learner, batches, held_out
 
@@ -95,7 +96,7 @@ class Coder:
         )
         self._encode_rows()
         self._make_learner()
-        self.shares = level_shares(self.network.layout, self.levels)
+        self.shares = level_shares(self.network.shape, self.levels)
 
     def join(self, latents: int) -> None:
         """Make a fresh autoencoder whose decoder reads so many latents, of all silos."""
@@ -117,13 +118,13 @@ class Coder:
 
     def train(self, part: int, parts: int) -> None:
         """Train the autoencoder for one of ``parts`` equal parts of its steps (paper, Algorithm 1, lines 1-8)."""
-        if self.network.layout.empty:
+        if not self.network.shape.size:
             return
         goal = self.config.steps * (part + 1) // parts
         draw = self.streams.child("autoencoder", part).torch(self.device)
         rows = batches(len(self.train_rows), self.config.batch, draw)
         self.network.train()
-        while self.learner.step < goal:
+        while self.learner.done < goal:
             batch = self.train_rows[next(rows)]
             self.learner.descend(self._loss(batch, draw))
         if self.config.held_out:
@@ -201,10 +202,10 @@ class Coder:
     @property
     def _chunk(self) -> int:
         """Rows that are decoded at once."""
-        return max(64, min(8192, _MOST_LOGITS // 4 // max(1, self.network.layout.levels)))
+        return max(64, min(8192, _MOST_LOGITS // 4 // max(1, self.network.shape.levels)))
 
     def _calibration(self, z_GL: Tensor, draw: torch.Generator) -> Calibration:
-        enough = z_GL[: max(64, _MOST_LOGITS // max(1, self.network.layout.levels))]
+        enough = z_GL[: max(64, _MOST_LOGITS // max(1, self.network.shape.levels))]
         logits, means, _ = self.network.decode(enough.to(self.device))
         return calibrate(self.network.buckets, logits, means, self.shares, draw)
 
@@ -216,7 +217,7 @@ class Coder:
 
     def _make_learner(self) -> None:
         config = self.config
-        shape = (_layout(self.encoders), self.latents, config.hidden, config.form, config.spread, self.read)
+        shape = (shape_of(self.encoders), self.latents, config.hidden, config.form, config.spread, self.read)
         network = build(TableAutoencoder, *shape, generator=self.streams.child("weights").torch())
         self.network = network.to(self.device)
         self.learner = Learner(
@@ -237,9 +238,3 @@ class Coder:
         loss = float(self._loss(self.judge_rows, self.streams.child("judge").torch(self.device)))
         self.network.train()
         return loss
-
-
-def _layout(encoders: tuple[Encoder, ...]) -> Layout:
-    with_levels = [encoder for encoder in encoders if encoder.width > 1]
-    level_of = [with_levels.index(encoder) if encoder.width > 1 else -1 for encoder in encoders if encoder.continuous]
-    return Layout(tuple(encoder.width for encoder in with_levels), tuple(level_of))

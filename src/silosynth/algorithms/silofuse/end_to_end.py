@@ -152,7 +152,7 @@ class EndToEndParty(Party):
     def _descend(self, ask: Descend) -> Done:
         self.check(ask.gradient_BL, self.coder.latents)
         self.encoded.backward(ask.gradient_BL.to(self.coder.device))
-        self.coder.learner.update()
+        self.coder.learner.step()
         self.rows = self.rows[:0]
         return Done()
 
@@ -185,17 +185,17 @@ def coordinate(
         generator.restore(state["generator"])
     while not generator.finished:
         yield from _train_part(roster, generator, state["rows"], state["widths"])
-        yield Progress("joint training", generator.learner.step, generator.config.steps)
+        yield Progress("joint training", generator.learner.done, generator.config.steps)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     return {"rows": state["rows"], "widths": state["widths"], "generator": generator.state(training=False)}
 
 
 def _train_part(roster: Roster, generator: LatentGenerator, rows: int, widths: list[int]) -> Conversation[None]:
     config, learner = generator.config, generator.learner
-    part = learner.step // generator.part
+    part = learner.done // generator.part
     draw = generator.streams.child("part", part).torch(generator.device)
     order = batches(rows, config.batch, generator.streams.child("rows", part).torch())
-    while learner.step < min(config.steps, (part + 1) * generator.part):
+    while learner.done < min(config.steps, (part + 1) * generator.part):
         yield from _iterate(roster, generator, next(order), widths, draw)
 
 
@@ -208,7 +208,7 @@ def _iterate(
     found = [reply.gradient_BL for party in roster if isinstance(reply := replies[party], LatentGradients)]
     generator.learner.optimizer.zero_grad()
     torch.autograd.backward([loss, denoised_BL], [None, torch.cat(found, dim=1).to(generator.device)])
-    generator.learner.update()
+    generator.learner.step()
     assert z_BL.grad is not None
     yield descend(roster, z_BL.grad.cpu(), widths)
 

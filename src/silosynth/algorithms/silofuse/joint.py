@@ -136,7 +136,7 @@ class Joint:
         """One step against the gradient of all silos' losses in ``z_BL``."""
         self.learner.optimizer.zero_grad()
         z_BL.backward(gradient_BL.to(self.device))
-        self.learner.update()
+        self.learner.step()
 
 
 def coordinate(
@@ -183,9 +183,9 @@ def _gather(
     if state["joint"] is not None:
         joint.learner.restore(state["joint"])
     learner = joint.learner
-    while learner.step < learner.steps:
+    while learner.done < learner.steps:
         yield from _train_part(roster, joint, state["widths"])
-        yield Progress("joint autoencoder", learner.step, learner.steps)
+        yield Progress("joint autoencoder", learner.done, learner.steps)
         yield Checkpoint({**state, "joint": learner.state()})
     yield Exchange(dict.fromkeys(roster, Settle()), rides=True)
     learner.settle()
@@ -199,11 +199,11 @@ def _train_part(roster: Roster, joint: Joint, widths: list[int]) -> Conversation
     """A tenth of the iterations, and what held-out rows say to them."""
     learner, streams = joint.learner, joint.streams
     length = max(1, learner.steps // PARTS)
-    part = learner.step // length
+    part = learner.done // length
     draw = streams.child("noise", part).torch(joint.device)
     order = batches(len(joint.train_rows), joint.config.batch, streams.child("rows", part).torch())
     joint.network.train()
-    while learner.step < min(learner.steps, (part + 1) * length):
+    while learner.done < min(learner.steps, (part + 1) * length):
         yield from _iterate(roster, joint, joint.train_rows[next(order)], widths, draw)
     if joint.config.held_out:
         yield from _judge(roster, joint)

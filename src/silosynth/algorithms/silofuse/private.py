@@ -194,12 +194,12 @@ def train_diffusion(
     if state["generator"] is not None:
         generator.restore(state["generator"])
     while not generator.finished:
-        part = generator.learner.step // generator.part
+        part = generator.learner.done // generator.part
         goal = min(generator.config.steps, (part + 1) * generator.part)
         train_latent(
             generator, x_NL, goal, steps, steps.rate * state["rows"], config.dp.clip, streams.child("dp", part)
         )
-        yield Progress("diffusion", generator.learner.step, generator.config.steps)
+        yield Progress("diffusion", generator.learner.done, generator.config.steps)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     generator.finish()
     return generator

@@ -34,7 +34,7 @@ def train_coder(
     coder: Coder, part: int, parts: int, steps: Event, expected: float, clip: float, streams: Streams
 ) -> None:
     """One of ``parts`` equal parts of an autoencoder's steps; ``streams`` draw what is sampled, and the noise."""
-    if coder.network.layout.empty:
+    if not coder.network.shape.size:
         return
     rng, config, network = streams.noise(), coder.config, coder.network
 
@@ -43,7 +43,7 @@ def train_coder(
         return functional_call(network, parameters, rows)  # type: ignore[no-any-return]
 
     network.train()
-    while coder.learner.step < config.steps * (part + 1) // parts:
+    while coder.learner.done < config.steps * (part + 1) // parts:
         rows = poisson_mask(len(coder.levels), steps.rate, rng)
         noise = normals(rng, int(rows.sum()), coder.latents, device=coder.device)
         batch = coder.levels[rows], coder.scores[rows], noise
@@ -68,7 +68,7 @@ def train_latent(
             return flow_loss(network, x[None], at[None], noise[None], None)
         return path.loss(network, x[None], at[None], noise[None], None)
 
-    while generator.learner.step < goal:
+    while generator.learner.done < goal:
         x = x_NL[poisson_mask(len(x_NL), steps.rate, rng)]
         noise = normals(rng, *x.shape, device=x.device)
         if config.path == "flow":
@@ -88,4 +88,4 @@ def descend(
     sums = clipped_gradients(loss, {name: p.detach() for name, p in parameters.items()}, clip, *batch)
     for name, total in noised(sums, noise * clip, rng).items():
         parameters[name].grad = total / expected
-    learner.update()
+    learner.step()

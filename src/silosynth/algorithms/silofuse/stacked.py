@@ -229,7 +229,7 @@ def train_diffusion(
     x_NL = generator.standardise(z_NL)
     while not generator.finished:
         loss = generator.train(x_NL)
-        yield Progress("diffusion", generator.learner.step, generator.config.steps, {"held-out loss": loss})
+        yield Progress("diffusion", generator.learner.done, generator.config.steps, {"held-out loss": loss})
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     generator.finish()
     return generator

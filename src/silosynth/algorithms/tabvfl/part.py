@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from silosynth.algorithms.tabvfl.messages import TabVFLConfig
-from silosynth.models.coded import trainee
+from silosynth.models.training import trainee
 
 
 class Part:

@@ -5,11 +5,9 @@ Shapes: N rows, C columns with levels, S scores, K levels of all columns.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from silosynth.algorithms.vflgan.messages import GANConfig
@@ -19,10 +17,8 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, encode_table, fit_encoder, restored, stored
 from silosynth.encoders.normalised import fit_standard_encoder
 from silosynth.encoders.private import learn
-from silosynth.models.autoencoder import Layout
 from silosynth.models.calibration import level_shares
-from silosynth.models.coded import Coded, coded_by
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import EncodedRows, RowShape, encoded_rows, shape_of
 from silosynth.privacy.events import Event
 
 
@@ -57,27 +53,20 @@ class Columns:
 
     def count(self, levels_NC: Tensor) -> None:
         """Take the shares from encoded rows: not with differential privacy."""
-        self.shares = level_shares(Layout(self.shape.widths, ()), levels_NC).cpu()
+        self.shares = level_shares(self.shape, levels_NC).cpu()
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> RowShape:
         """Of encoded rows; a table of constants has one score, always 0."""
-        widths = tuple(encoder.width for encoder in self.encoders if encoder.width > 1)
-        scores = sum(encoder.continuous for encoder in self.encoders)
-        return Shape(widths, scores if widths else max(1, scores))
+        return shape_of(self.encoders, padded=True)
 
-    def coded(self, table: Table, streams: Streams, device: torch.device) -> Coded:
+    def coded(self, table: Table, streams: Streams, device: torch.device) -> EncodedRows:
         """Encoded rows, if there are any."""
         shape, rng = self.shape, streams.child("ties").numpy()
         levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
         if len(table):
             levels, scores = encode_table(table, self.encoders, rng)
-            scores = F.pad(scores, (0, shape.scores - scores.shape[1]))
-        coded = coded_by(self.encoders, levels.to(device), scores.to(device))
-        padding = shape.scores - coded.shape.scores
-        return replace(
-            coded, shape=shape, level_of=coded.level_of + (-1,) * padding, lines=coded.lines + (1,) * padding
-        )
+        return encoded_rows(self.encoders, levels.to(device), scores.to(device), padded=True)
 
     def state(self, counts: bool) -> dict[str, Any]:
         """Everything; the shares only with ``counts``."""

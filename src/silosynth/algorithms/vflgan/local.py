@@ -23,12 +23,13 @@ from silosynth.algorithms.vflgan.messages import GANConfig
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
 from silosynth.core.streams import Streams, integers, uniforms
-from silosynth.models.autoencoder import Buckets, Layout
+from silosynth.models.autoencoder import Buckets
 from silosynth.models.calibration import Calibration, calibrate
-from silosynth.models.coded import Coded, chunks, joined, trainee
-from silosynth.models.gan import Trainee, frozen
+from silosynth.models.encoded import EncodedRows, chunks, joined
+from silosynth.models.gan import frozen
 from silosynth.models.layers import build
 from silosynth.models.moving_average import MovingAverage
+from silosynth.models.training import Trainee, trainee
 from silosynth.models.vflgan import LocalCritic, MadeLoss, RealLoss, Rows, frechet_distance
 from silosynth.privacy.dpsgd import block_clips, set_gradient
 
@@ -71,7 +72,7 @@ class Local:
     """
 
     def __init__(
-        self, coded: Coded, config: GANConfig, parts: Sequence[Trainee[Any]], draws: Draws, budget: Budget | None,
+        self, coded: EncodedRows, config: GANConfig, parts: Sequence[Trainee[Any]], draws: Draws, budget: Budget | None,
         streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         self.coded, self.config, self.parts, self.draws = coded, config, parts, draws
@@ -230,7 +231,7 @@ class Local:
         They cost no message, and nothing of a privacy budget: shares are counted with noise then (docs/decisions/0004).
         """
         draw, shape = self.streams.child("matching").torch(self.device), self.coded.shape
-        buckets = Buckets(Layout(shape.widths, self.coded.level_of)).to(self.device)
+        buckets = Buckets(shape).to(self.device)
         rows = max(64, min(MATCHING, MOST_NUMBERS // max(1, shape.size)))
         z_GZ = torch.randn(rows, self.config.noise, generator=draw, device=self.device)
         found = calibrate(buckets, *self._heads(self._outputs(z_GZ, weights)), shares_K.to(self.device), draw)

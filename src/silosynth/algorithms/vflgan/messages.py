@@ -14,7 +14,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Message, Release, Struct, check_positive
 from silosynth.core.schema import Table
 from silosynth.encoders.column import EncoderConfig
-from silosynth.models.coded import check_range
+from silosynth.models.encoded import check_range
 from silosynth.models.vflgan import Slopes
 from silosynth.privacy.events import Event
 from silosynth.privacy.target import Target

@@ -17,8 +17,8 @@ from torch import Tensor
 from silosynth.algorithms.vflgan.local import Budget
 from silosynth.algorithms.vflgan.messages import VFLGANConfig
 from silosynth.core.streams import Draw, Streams, integers, uniforms
-from silosynth.models.coded import trainee
 from silosynth.models.gan import make_critic
+from silosynth.models.training import trainee
 from silosynth.models.vflgan import SharedMadeLoss, SharedRealLoss
 from silosynth.privacy.dpsgd import set_gradient
 

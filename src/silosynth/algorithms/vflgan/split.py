@@ -22,8 +22,9 @@ from silosynth.algorithms.vflgan.messages import (
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, trainee
+from silosynth.models.encoded import EncodedRows
 from silosynth.models.layers import build
+from silosynth.models.training import trainee
 from silosynth.models.vflgan import Generator
 
 
@@ -31,7 +32,7 @@ class Split:
     """See the module's docstring."""
 
     def __init__(
-        self, coded: Coded, config: GANConfig, draws: Draws, budget: Budget | None, streams: Streams,
+        self, coded: EncodedRows, config: GANConfig, draws: Draws, budget: Budget | None, streams: Streams,
         device: torch.device,
     ) -> None:  # fmt: skip
         generator = build(

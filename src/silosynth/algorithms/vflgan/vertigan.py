@@ -35,8 +35,9 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
-from silosynth.models.coded import Coded, trainee
+from silosynth.models.encoded import EncodedRows
 from silosynth.models.layers import build
+from silosynth.models.training import trainee
 from silosynth.models.vflgan import Generator
 
 NOTHING = torch.zeros(0)
@@ -62,7 +63,7 @@ class Backboned:
     """A silo's part in training."""
 
     def __init__(
-        self, coded: Coded, config: VertiGANConfig, draws: Draws, budget: Budget | None, streams: Streams,
+        self, coded: EncodedRows, config: VertiGANConfig, draws: Draws, budget: Budget | None, streams: Streams,
         device: torch.device,
     ) -> None:  # fmt: skip
         shared, own = config.generator[: config.backbone], config.generator[config.backbone :]

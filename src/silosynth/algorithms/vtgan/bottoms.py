@@ -14,8 +14,10 @@ from torch import Tensor
 
 from silosynth.algorithms.vtgan.messages import Build, VTGANConfig
 from silosynth.core.streams import Streams
-from silosynth.models.gan import Activation, Shape, Trainee, frozen, make_critic, make_generator, orthonormalise
+from silosynth.models.encoded import RowShape
+from silosynth.models.gan import Activation, frozen, make_critic, make_generator, orthonormalise
 from silosynth.models.moving_average import MovingAverage
+from silosynth.models.training import Trainee
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 
@@ -24,7 +26,7 @@ class Bottoms:
     """Both bottom parts. What a step has computed is kept until its gradients come back."""
 
     def __init__(
-        self, shape: Shape, config: VTGANConfig, build: Build, silos: int, streams: Streams, device: torch.device
+        self, shape: RowShape, config: VTGANConfig, build: Build, silos: int, streams: Streams, device: torch.device
     ) -> None:
         self.shape, self.config, self.streams, self.device = shape, config, streams, device
         weights = streams.child("weights")

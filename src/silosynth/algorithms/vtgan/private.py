@@ -37,7 +37,8 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams, integers, uniforms
-from silosynth.models.gan import CriticPart, Trainee, orthonormalise
+from silosynth.models.gan import CriticPart, orthonormalise
+from silosynth.models.training import Trainee
 from silosynth.privacy.accounting import noise_multiplier
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.dpsgd import block_clips, clipped_gradients, noised

@@ -47,7 +47,7 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, encode_table, restored, stored
 from silosynth.encoders.normalised import fit_mode_encoder
 from silosynth.models.conditions import ConditionLaw, Conditions
-from silosynth.models.gan import Shape
+from silosynth.models.encoded import RowShape, shape_of
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.sealed import Seat
 
@@ -163,10 +163,9 @@ class Silo(Party):
         return Done()
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> RowShape:
         """Of encoded rows; a table of constants has one score, always 0."""
-        scores = sum(encoder.continuous for encoder in self.encoders)
-        return Shape(self._widths, scores if self._widths else max(1, scores))
+        return shape_of(self.encoders, padded=True)
 
     @property
     def _named(self) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from silosynth.core.streams import Streams
 from silosynth.models.gan import (
-    Trainee,
     critic_loss,
     frozen,
     make_critic,
@@ -23,6 +22,7 @@ from silosynth.models.gan import (
     slope_penalty,
 )
 from silosynth.models.moving_average import MovingAverage
+from silosynth.models.training import Trainee
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 WIDEST_FILTER = 256  # outputs of D^s, at most; it has as many as there are levels where these are fewer
