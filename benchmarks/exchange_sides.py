@@ -22,7 +22,7 @@ import torch
 
 from silosynth.core.conversation import Party, State
 from silosynth.core.messages import Message
-from silosynth.runtime.certificates import Certificates
+from silosynth.runtime.tls import Certificates
 from silosynth.simulation.process_kit import open_kit
 
 METHOD = "/bare.Stream/Talk"

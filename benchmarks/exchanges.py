@@ -39,9 +39,8 @@ from exchange_sides import METHOD, OPTIONS, PIECE, ROWS, WIDTH, Answering, Ask, 
 import silosynth as ss
 from silosynth.core.roster import Roster
 from silosynth.data.partition import in_order
-from silosynth.runtime.certificates import Authority
-from silosynth.runtime.link import Link
-from silosynth.runtime.remote import Remote
+from silosynth.runtime.link import Link, Remote
+from silosynth.runtime.tls import Authority
 from silosynth.simulation.inprocess import InProcess
 from silosynth.simulation.processes import Processes
 

@@ -31,13 +31,13 @@ import torch
 
 from silosynth.core.messages import Message
 from silosynth.core.roster import COORDINATOR, Roster
-from silosynth.deployment.flare.admin import FINISHED, Console
+from silosynth.deployment.flare.console import FINISHED, Console
 from silosynth.deployment.flare.daemon import serve_coordinator, serve_party
-from silosynth.deployment.flare.kits import Project, provision
+from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
 from silosynth.runtime.desk import Desk
 from silosynth.runtime.frames import ASK, REPLY, Frame, from_whole
-from silosynth.runtime.remote import Remote
+from silosynth.runtime.link import Remote
 from silosynth.runtime.wire import encode
 
 PARTIES = ("bank", "clinic")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from silosynth.runtime.certificates import Authority
+from silosynth.runtime.tls import Authority
 
 ADMIN, ADMIN_PASSWORD = "keeper", "Kp-4471-open"
 READER, READER_PASSWORD = "silo_reader_7", "s3cr3t' \\ p@ss:w/ord"

@@ -17,9 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.alignment.talk import NAMES, Held, aligned, aligners, expected, in_order, people, run
 
-from silosynth.alignment import AlignConfig, Aligner, align
-from silosynth.alignment import conversation as talk
-from silosynth.alignment import messages as said
+from silosynth.alignment import AlignConfig, Aligner, align, protocol
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.roster import Roster
@@ -117,7 +115,7 @@ class TestOrder:
         key = done.silos["bank"].state()["ordering"]["secret"]
         assert key not in done.seen()
         order = in_order(done.silos, SOME)[0]
-        (told,) = {message.tags for _, message, _ in done.asked if isinstance(message, said.PlacePseudonyms)}
+        (told,) = {message.tags for _, message, _ in done.asked if isinstance(message, protocol.PlacePseudonyms)}
         tagging = done.silos["bank"]._tagging.key("tags")
         tags = [hmac.digest(tagging, one, "sha256") for one in order if one]
         assert sorted(tags) == [told[at : at + 32] for at in range(0, len(told), 32)]
@@ -128,7 +126,7 @@ class TestOrder:
         silos = aligners(SOME)
 
         def none_yet(silo: str, message: Message) -> Message:
-            if isinstance(message, said.Confirm):
+            if isinstance(message, protocol.Confirm):
                 assert len(silos[silo].rows) == 0
             return message
 
@@ -188,26 +186,31 @@ class TestSecrecy:
     def test_pseudonyms_are_others_each_time_and_in_no_order_of_rows(self) -> None:
         first, second = aligned(SOME, "keyed-hash"), aligned(SOME, "keyed-hash")
         sent = [
-            {message.tags[at : at + 32] for _, message, _ in done.received(said.Pseudonyms) for at in range(0, 960, 32)}  # type: ignore[attr-defined]
+            {
+                message.tags[at : at + 32]  # type: ignore[attr-defined]
+                for _, message, _ in done.received(protocol.Pseudonyms)
+                for at in range(0, 960, 32)
+            }
             for done in (first, second)
         ]
         assert not sent[0] & sent[1]
-        for _, message, _ in first.received(said.Pseudonyms):
+        for _, message, _ in first.received(protocol.Pseudonyms):
             tags = [message.tags[at : at + 32] for at in range(0, len(message.tags), 32)]  # type: ignore[attr-defined]
             assert tags == sorted(tags)
 
     def test_silos_learn_the_sizes_that_the_docs_say(self) -> None:
         """The leader asks the third silo about nothing but what the second holds."""
         done = aligned(SOME, "psi")
-        lengths = [len(m.query.ciphertext) for _, m, _ in done.asked if isinstance(m, said.Answer)]
+        lengths = [len(m.query.ciphertext) for _, m, _ in done.asked if isinstance(m, protocol.Answer)]
         assert lengths[0] - lengths[1] == pytest.approx(35 * (40 - 29), abs=20)  # 40 rows, 29 of them in the second
 
     def test_messages_say_what_they_give_away(self) -> None:
-        sealed = (said.Encrypted, said.Query, said.Answer, said.Answered, said.Narrow, said.Common, said.PlaceSealed)
+        names = ("Encrypted", "Query", "Answer", "Answered", "Narrow", "Common", "PlaceSealed")
+        sealed = [getattr(protocol, name) for name in names]
         assert {kind.release for kind in sealed} == {Release.SEALED}
-        assert said.Pseudonyms.release is said.PlacePseudonyms.release is Release.PSEUDONYMS
-        assert said.Placed.release is Release.COUNTS
-        assert said.Prepare.release is said.Confirm.release is Release.NOTHING
+        assert protocol.Pseudonyms.release is protocol.PlacePseudonyms.release is Release.PSEUDONYMS
+        assert protocol.Placed.release is Release.COUNTS
+        assert protocol.Prepare.release is protocol.Confirm.release is Release.NOTHING
 
     def test_no_secret_is_shown(self) -> None:
         silo = aligned(SOME).silos["bank"]
@@ -217,16 +220,16 @@ class TestSecrecy:
 
 class TestFaults:
     def test_a_tampered_envelope_is_refused(self) -> None:
-        for kind in (said.Answer, said.Narrow, said.PlaceSealed):
+        for kind in (protocol.Answer, protocol.Narrow, protocol.PlaceSealed):
             with pytest.raises(ProtocolError, match="opens with the pinned keys"):
                 run(aligners(SOME), AlignConfig(), lambda silo, ask, kind=kind: _damaged(ask, kind))
 
     def test_an_envelope_of_an_earlier_alignment_is_refused(self) -> None:
-        earlier = [message for _, message, _ in aligned(SOME).asked if isinstance(message, said.PlaceSealed)]
+        earlier = [message for _, message, _ in aligned(SOME).asked if isinstance(message, protocol.PlaceSealed)]
         old = {message.envelope.receiver: message for message in earlier if message.envelope is not None}
 
         def repeat(silo: str, ask: Message) -> Message:
-            return old[silo] if isinstance(ask, said.PlaceSealed) and ask.envelope is not None else ask
+            return old[silo] if isinstance(ask, protocol.PlaceSealed) and ask.envelope is not None else ask
 
         with pytest.raises(ProtocolError, match="of another step"):
             run(aligners(SOME), AlignConfig(), repeat)
@@ -235,16 +238,16 @@ class TestFaults:
         silos, kept = aligners(SOME), {}
 
         def swap(silo: str, reply: Message) -> Message:
-            if isinstance(reply, said.Encrypted):
+            if isinstance(reply, protocol.Encrypted):
                 kept[silo] = reply
-            return kept["clinic"] if silo == "shop" and isinstance(reply, said.Encrypted) else reply
+            return kept["clinic"] if silo == "shop" and isinstance(reply, protocol.Encrypted) else reply
 
         with pytest.raises(ProtocolError, match="from silo 'shop'"):
             run(silos, AlignConfig(), replies=swap)
 
     def test_a_coordinator_that_names_rows_which_are_not_here(self) -> None:
         def extend(silo: str, ask: Message) -> Message:
-            return said.PlacePseudonyms(ask.tags + bytes(32)) if isinstance(ask, said.PlacePseudonyms) else ask
+            return protocol.PlacePseudonyms(ask.tags + bytes(32)) if isinstance(ask, protocol.PlacePseudonyms) else ask
 
         with pytest.raises(ProtocolError, match="21 rows, of which 20 are here"):
             run(aligners(SOME), AlignConfig("keyed-hash"), extend)
@@ -253,16 +256,16 @@ class TestFaults:
         for change in (lambda tags: tags + tags[:32], lambda tags: tags[:-1]):
 
             def meddle(silo: str, ask: Message, change=change) -> Message:  # type: ignore[no-untyped-def]
-                return said.PlacePseudonyms(change(ask.tags)) if isinstance(ask, said.PlacePseudonyms) else ask
+                return protocol.PlacePseudonyms(change(ask.tags)) if isinstance(ask, protocol.PlacePseudonyms) else ask
 
             with pytest.raises(ProtocolError, match="held by this one, and named once"):
                 run(aligners(SOME), AlignConfig("keyed-hash"), meddle)
 
     def test_a_coordinator_that_tells_silos_different_rows(self) -> None:
         def cut(silo: str, ask: Message) -> Message:
-            if not isinstance(ask, said.PlacePseudonyms):
+            if not isinstance(ask, protocol.PlacePseudonyms):
                 return ask
-            return said.PlacePseudonyms(ask.tags[32:] if silo == "bank" else ask.tags[:-32])
+            return protocol.PlacePseudonyms(ask.tags[32:] if silo == "bank" else ask.tags[:-32])
 
         silos = aligners(SOME)
         with pytest.raises(ProtocolError, match="silos clinic, shop did not"):
@@ -273,7 +276,7 @@ class TestFaults:
         for change in (lambda proofs: proofs[:2], lambda proofs: (*proofs, b""), lambda proofs: (proofs[0],) * 3):
 
             def meddle(silo: str, ask: Message, change=change) -> Message:  # type: ignore[no-untyped-def]
-                return said.Confirm(change(ask.proofs)) if isinstance(ask, said.Confirm) else ask
+                return protocol.Confirm(change(ask.proofs)) if isinstance(ask, protocol.Confirm) else ask
 
             with pytest.raises(ProtocolError, match="same rows in the same order"):
                 run(aligners(SOME), AlignConfig(), meddle)
@@ -286,10 +289,10 @@ class TestFaults:
     @pytest.mark.parametrize(
         "ask",
         [
-            said.Prepare(AlignConfig()),
-            said.PlacePseudonyms(bytes(32)),
-            said.PlaceSealed(None),
-            said.Confirm(()),
+            protocol.Prepare(AlignConfig()),
+            protocol.PlacePseudonyms(bytes(32)),
+            protocol.PlaceSealed(None),
+            protocol.Confirm(()),
             Done(),
         ],
     )
@@ -298,14 +301,17 @@ class TestFaults:
             aligners(SOME)["bank"].answer(ask)
 
     def test_an_agreement_for_something_else_is_refused(self) -> None:
-        for ask in (talk.agree(Roster(NAMES[:3]), "vtgan"), talk.agree(Roster(NAMES[:3]), said.TAGS, fresh=False)):
+        for ask in (
+            protocol.agree(Roster(NAMES[:3]), "vtgan"),
+            protocol.agree(Roster(NAMES[:3]), protocol.TAGS, fresh=False),
+        ):
             with pytest.raises(ProtocolError, match="fresh for tags"):
                 aligners(SOME)["bank"].answer(next(ask).asks["bank"])  # type: ignore[union-attr]
 
     @both
     def test_a_silo_that_answers_something_else(self, method: str) -> None:
-        for kind in (said.Encrypted, said.Query, said.Common, said.Pseudonyms, said.Placed):
-            if (kind is said.Pseudonyms) == (method == "psi") and kind is not said.Placed:
+        for kind in (protocol.Encrypted, protocol.Query, protocol.Common, protocol.Pseudonyms, protocol.Placed):
+            if (kind is protocol.Pseudonyms) == (method == "psi") and kind is not protocol.Placed:
                 continue
             with pytest.raises(ProtocolError, match=f"answers with {kind.__name__}"):
                 run(
@@ -317,7 +323,7 @@ class TestFaults:
     def test_tags_that_are_none(self) -> None:
         for sent in (bytes(31), bytes(64)):
             with pytest.raises(ProtocolError, match="tags of 32 bytes, each once"):
-                talk.match({"bank": sent, "clinic": bytes(32)})
+                protocol.match({"bank": sent, "clinic": bytes(32)})
 
 
 class TestState:

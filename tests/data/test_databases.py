@@ -22,7 +22,7 @@ from tests.postgres import READER, READER_PASSWORD, Postgres
 
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError, UnavailableError
 from silosynth.data.sources import Source, read, write
-from silosynth.runtime.certificates import Authority
+from silosynth.runtime.tls import Authority
 
 SECRET = "Zweig-7741"  # stands for a cell value in tables and queries; must not be seen in an error
 

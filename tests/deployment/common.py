@@ -15,9 +15,8 @@ from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core.streams import Streams
 from silosynth.deployment.coordinator import Order, carry_out
-from silosynth.deployment.job import Job
-from silosynth.deployment.policy import Policy
-from silosynth.deployment.releases import Releases
+from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo import Silo
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.simulation.inprocess import InProcess

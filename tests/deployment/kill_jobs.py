@@ -15,7 +15,7 @@ from silosynth.core.roster import COORDINATOR
 from silosynth.deployment.coordinator import Order
 from silosynth.deployment.kits import KEY, KIT
 from silosynth.deployment.settings import POLICY, SILO
-from silosynth.runtime.certificates import Authority, Certificates
+from silosynth.runtime.tls import Authority, Certificates
 
 SILOFUSE = SMALL | {"latent.steps": 12, "latent.checks": 4, "latent.sample_steps": 3}
 VTGAN = {

@@ -19,8 +19,7 @@ from typing import Any
 from silosynth.core.conversation import Exchange
 from silosynth.core.messages import Message, wire_name
 from silosynth.runtime.desk import Desk
-from silosynth.runtime.link import Reached, Received, Slow
-from silosynth.runtime.remote import Remote
+from silosynth.runtime.link import Reached, Received, Remote, Slow
 from silosynth.runtime.wire import decode
 
 FILES = ("half", "whole", "renamed")

@@ -27,8 +27,7 @@ from silosynth.deployment.coordinator import Order, Status, carry_out, read_stat
 from silosynth.deployment.entry import journal, open_desk
 from silosynth.deployment.kits import read_kit
 from silosynth.deployment.settings import read_policy
-from silosynth.runtime.serving import serve_desk
-from silosynth.runtime.stream import StreamHub
+from silosynth.runtime.stream import StreamHub, serve_desk
 
 LIMIT = 240.0  # seconds for one attempt
 PATIENCE = 120.0  # seconds for which a stream may be broken

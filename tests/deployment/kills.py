@@ -30,7 +30,7 @@ from tests.deployment.kill_points import Point, read_points
 from tests.deployment.kill_runs import Plan, Run
 
 from silosynth.core.roster import COORDINATOR
-from silosynth.deployment.job import sources
+from silosynth.deployment.protocol import sources
 
 OUTSIDE = 0.15  # of the points, so many are times: killed from outside
 UNSAVED = 0.15  # of the runs, so many are done before there is a checkpoint

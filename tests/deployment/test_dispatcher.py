@@ -11,7 +11,7 @@ from tests.deployment.common import job, two_silos
 from silosynth.core.errors import ConfigError
 from silosynth.deployment.coordinator import Order, Status, read_status
 from silosynth.deployment.dispatcher import Dispatcher, ask_to_stop, hand_in
-from silosynth.deployment.flare.admin import ABORTED, FAILED, RUNNING, JobInfo
+from silosynth.deployment.flare.console import ABORTED, FAILED, RUNNING, JobInfo
 
 LATE = 1e10  # later than any status is written
 

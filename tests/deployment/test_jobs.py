@@ -18,8 +18,7 @@ from silosynth.algorithms.silofuse.messages import Synthesise
 from silosynth.core.errors import PolicyError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.deployment.coordinator import read_status
-from silosynth.deployment.policy import Policy
-from silosynth.deployment.releases import Releases
+from silosynth.deployment.policy import Policy, Releases
 from silosynth.privacy.mechanisms import noised_counts
 
 
@@ -163,7 +162,7 @@ def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: P
 
 
 def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import silosynth.deployment.conduct as conversation
+    import silosynth.deployment.protocol as conversation
 
     silos = two_silos()
     monkeypatch.setattr(conversation, "sources", lambda: "0" * 64)

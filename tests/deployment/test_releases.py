@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from silosynth.deployment.releases import Releases
+from silosynth.deployment.policy import Releases
 
 WRITER = """
 import sys
 from pathlib import Path
 
-from silosynth.deployment.releases import Releases
+from silosynth.deployment.policy import Releases
 from silosynth.privacy.events import {kind}
 
 releases = Releases(Path(sys.argv[1]))

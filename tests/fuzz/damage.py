@@ -27,8 +27,7 @@ from silosynth.core.messages import Struct, all_structs, fields_of
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Envelope, seats
 from silosynth.runtime.frames import ASK, REPLY, Frame, from_whole, read_frame
-from silosynth.runtime.tree import DTYPES
-from silosynth.runtime.wire import MAGIC, decode, encode, pack, unpack
+from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 
 MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED = range(6)
 _HEAD = len(MAGIC) + 16  # of a file

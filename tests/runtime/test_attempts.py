@@ -8,10 +8,9 @@ import pytest
 from tests.runtime.toy import STREAMS, Adder
 
 from silosynth.core.errors import ProtocolError
-from silosynth.runtime.certificates import Authority
 from silosynth.runtime.desk import Desk
-from silosynth.runtime.serving import serve_desk
-from silosynth.runtime.stream import StreamHub
+from silosynth.runtime.stream import StreamHub, serve_desk
+from silosynth.runtime.tls import Authority
 
 
 def test_a_process_of_another_attempt_is_refused_and_leaves_its_place_to_the_right_one() -> None:

@@ -21,8 +21,7 @@ from silosynth.core.errors import MessageError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.runtime import wire
 from silosynth.runtime.frames import from_whole
-from silosynth.runtime.tensors import from_buffer
-from silosynth.runtime.wire import MAGIC, decode, encode, unpack
+from silosynth.runtime.wire import MAGIC, decode, encode, from_buffer, unpack
 
 VALID = seeds(random.Random(1))
 steady = settings(max_examples=400, derandomize=True)

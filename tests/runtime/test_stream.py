@@ -21,12 +21,10 @@ from silosynth.core.conversation import Exchange, Party, State
 from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import Roster
-from silosynth.runtime.certificates import Authority, Certificates
 from silosynth.runtime.frames import HELLO, LARGEST, REPLY, WELCOME, Frame
-from silosynth.runtime.remote import Remote
-from silosynth.runtime.serving import serve_party
-from silosynth.runtime.stream import StreamHub
-from silosynth.runtime.tls import Connection, context
+from silosynth.runtime.link import Remote
+from silosynth.runtime.stream import StreamHub, serve_party
+from silosynth.runtime.tls import Authority, Certificates, Connection, context
 
 
 @dataclass(frozen=True, slots=True)

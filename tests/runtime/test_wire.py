@@ -17,8 +17,7 @@ from safetensors.torch import load, save
 
 from silosynth.core.errors import DataError, MessageError, StorageError
 from silosynth.core.messages import Message, Struct, all_structs
-from silosynth.runtime.tree import DTYPES
-from silosynth.runtime.wire import MAGIC, decode, encode, pack, unpack
+from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 
 quick = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 

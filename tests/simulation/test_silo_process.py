@@ -13,7 +13,7 @@ from silosynth.catalog import ALGORITHMS
 from silosynth.core.files import read
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat, seats
-from silosynth.runtime.certificates import Authority
+from silosynth.runtime.tls import Authority
 from silosynth.runtime.wire import unpack
 from silosynth.simulation import silo_process as party
 from silosynth.simulation.process_kit import Kit

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from silosynth.alignment import intersection
 from silosynth.alignment.identifiers import usable
-from silosynth.alignment.messages import (
+from silosynth.alignment.protocol import (
     ORDER,
     TAG,
     TAGS,

@@ -48,7 +48,7 @@ def provision(
     """Make start kits: certificates, keys and settings for each organisation."""
     with session(as_json, quiet, debug) as say:
         from silosynth.deployment import kits
-        from silosynth.deployment.flare.kits import AUTHORITY
+        from silosynth.deployment.flare.provisioning import AUTHORITY
 
         plan = kits.read_plan(file)
         folders = kits.write_kits(plan, out)
@@ -65,7 +65,7 @@ def start(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -
     """Serve silos and jobs until Ctrl-C; jobs that were interrupted go on when their silos are there."""
     with session(False, quiet, debug) as say:
         from silosynth.deployment.dispatcher import Dispatcher
-        from silosynth.deployment.flare.admin import Console
+        from silosynth.deployment.flare.console import Console
         from silosynth.deployment.flare.daemon import serve_coordinator
 
         found = _kit(kit, coordinator=True)
@@ -126,7 +126,7 @@ def _submit_here(say: Session, kit: Kit, order: Order, wait: bool) -> None:
 def _submit_from_elsewhere(say: Session, kit: Kit, order: Order, wait: bool) -> None:
     """At an operator's machine: over the engine, which says of a job no more than whether it runs."""
     from silosynth.deployment import dispatcher
-    from silosynth.deployment.flare.admin import FINISHED, Console
+    from silosynth.deployment.flare.console import FINISHED, Console
 
     name, tell = order.job.name, timed(say)
     with Console(kit.dispatcher) as console:
@@ -175,7 +175,7 @@ def _jobs(kit: Kit) -> list[dict[str, Any]]:
 
 
 def _engine_jobs(kit: Kit) -> list[dict[str, Any]]:
-    from silosynth.deployment.flare.admin import Console
+    from silosynth.deployment.flare.console import Console
 
     with Console(kit.dispatcher) as console:
         return [{"job": j.name, "state": j.state, "by": j.operator, "submitted": j.submitted} for j in console.jobs()]
@@ -185,7 +185,7 @@ def stop(job: JobName, kit: KitFolder = Path(), quiet: Quiet = False, debug: Deb
     """Stop a job: any one at the coordinator's machine, with an operator's kit those that it has started."""
     with session(False, quiet, debug) as say:
         from silosynth.deployment.dispatcher import ask_to_stop
-        from silosynth.deployment.flare.admin import ENDED, Console
+        from silosynth.deployment.flare.console import ENDED, Console
 
         found = _kit(kit)
         if found.name == COORDINATOR:

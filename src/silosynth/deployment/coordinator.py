@@ -26,8 +26,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources as files
-from silosynth.deployment.conduct import Outcome, conduct
-from silosynth.deployment.job import Job, sources
+from silosynth.deployment.protocol import Job, Outcome, conduct, sources
 from silosynth.privacy.target import Target
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive

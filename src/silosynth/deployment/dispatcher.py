@@ -16,7 +16,7 @@ from pathlib import Path
 from silosynth.core.errors import ConfigError, SilosynthError
 from silosynth.core.files import read, write_atomic
 from silosynth.deployment.coordinator import ORDER, STATUS, Order, Status, read_status, unpack_order
-from silosynth.deployment.flare.admin import ABORTED, ENDED, Console, JobInfo
+from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 
 STOP = "stop"
 """The file in a job's folder by which the coordinator's operator stops it."""

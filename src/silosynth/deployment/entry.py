@@ -23,23 +23,19 @@ from silosynth.core.messages import Message
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.deployment.coordinator import LEDGER, Order, carry_out, unpack_order
 from silosynth.deployment.dispatcher import STOP
-from silosynth.deployment.job import check_name
 from silosynth.deployment.kits import DISPATCHER, Kit, read_kit
-from silosynth.deployment.policy import Policy
-from silosynth.deployment.releases import Releases
+from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.protocol import check_name
 from silosynth.deployment.settings import read_policy, read_silo
 from silosynth.deployment.silo import Silo
 from silosynth.runtime.checkpoint import CheckpointWarning
 from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.frames import DONE, OPEN, Frame, from_whole
-from silosynth.runtime.hub import Hub
+from silosynth.runtime.hub import Hub, Lost
 from silosynth.runtime.ledger import one_line
-from silosynth.runtime.link import PARTY_THREADS, Link
-from silosynth.runtime.remote import Remote, raise_refusal
-from silosynth.runtime.seats import Lost
-from silosynth.runtime.serving import handle, serve_desk
-from silosynth.runtime.stream import StreamHub
+from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_refusal
+from silosynth.runtime.stream import StreamHub, handle, serve_desk
 from silosynth.simulation.model import resolve_device
 
 LOG = "log.txt"

@@ -23,12 +23,12 @@ from pydantic import Field, PrivateAttr, ValidationError
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.core.roster import COORDINATOR, KEY_BYTES, Roster
-from silosynth.deployment.flare.kits import AUTHORITY, Project, provision
+from silosynth.deployment.flare.provisioning import AUTHORITY, Project, provision
 from silosynth.deployment.settings import POLICY, SILO
 from silosynth.experiment.explain import explained
 from silosynth.experiment.grammar import Section, parse_toml
 from silosynth.privacy.sealed import Seat
-from silosynth.runtime.certificates import Certificates
+from silosynth.runtime.tls import Certificates
 
 KIT, KEY, JOBS = "kit.json", "sealing.key", "jobs"
 _KEYS = "sealing_keys.json"  # public ones, beside the authority

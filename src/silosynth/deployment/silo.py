@@ -28,8 +28,9 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources as files
 from silosynth.data.partition import own_levels
-from silosynth.deployment.conduct import CALL, check_same
-from silosynth.deployment.job import (
+from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.protocol import (
+    CALL,
     Begin,
     Draw,
     Greet,
@@ -40,10 +41,9 @@ from silosynth.deployment.job import (
     Prepared,
     PreparedRows,
     Publish,
+    check_same,
     sources,
 )
-from silosynth.deployment.policy import Policy
-from silosynth.deployment.releases import Releases
 from silosynth.deployment.settings import Rows
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack

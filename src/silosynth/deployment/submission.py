@@ -15,7 +15,7 @@ from silosynth.alignment import AlignConfig
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.roster import Roster
 from silosynth.deployment.coordinator import Order
-from silosynth.deployment.job import Job
+from silosynth.deployment.protocol import Job
 from silosynth.experiment.explain import explained
 from silosynth.experiment.grammar import Section, parse_toml
 

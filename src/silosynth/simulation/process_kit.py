@@ -11,8 +11,8 @@ import torch
 from silosynth.core.conversation import Party
 from silosynth.core.errors import StorageError
 from silosynth.core.files import read
-from silosynth.runtime.certificates import Certificates
-from silosynth.runtime.serving import serve_party
+from silosynth.runtime.stream import serve_party
+from silosynth.runtime.tls import Certificates
 
 _FILE = "kit.json"
 

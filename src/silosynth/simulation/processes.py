@@ -14,12 +14,10 @@ from pathlib import Path
 from silosynth.core.errors import PartyLostError, UnavailableError
 from silosynth.core.files import make_folder
 from silosynth.core.roster import Roster
-from silosynth.runtime.certificates import Authority
-from silosynth.runtime.hub import Hub
-from silosynth.runtime.link import PARTY_THREADS
-from silosynth.runtime.remote import Remote
-from silosynth.runtime.seats import Lost
+from silosynth.runtime.hub import Hub, Lost
+from silosynth.runtime.link import PARTY_THREADS, Remote
 from silosynth.runtime.stream import StreamHub
+from silosynth.runtime.tls import Authority
 from silosynth.simulation.process_kit import Kit
 
 Command = Callable[[str, Path], Sequence[str]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from silosynth.core.roster import COORDINATOR
-from silosynth.deployment.flare.kits import Project, provision
+from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
 
 ROOT = Path(__file__).parents[3]

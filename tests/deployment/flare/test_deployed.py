@@ -11,7 +11,7 @@ from tests.deployment.flare.deployment import Deployment
 from tests.deployment.flare.toy_flare import Task, outcome
 from tests.runtime.toy import run
 
-from silosynth.deployment.flare.admin import FINISHED, Console
+from silosynth.deployment.flare.console import FINISHED, Console
 
 PARTIES = ["bank", "clinic"]
 

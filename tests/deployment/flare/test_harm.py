@@ -19,10 +19,9 @@ pytest.importorskip("nvflare")
 from tests.deployment.flare.deployment import Deployment, SiteProcess, free_port, until
 from tests.deployment.flare.toy_flare import Task, outcome
 
-from silosynth.deployment.flare.admin import ABORTED, FAILED, FINISHED, Console
-from silosynth.deployment.flare.job import write_job
-from silosynth.deployment.flare.kits import Project, provision
-from silosynth.deployment.flare.probe import target
+from silosynth.deployment.flare.console import ABORTED, FAILED, FINISHED, Console, write_job
+from silosynth.deployment.flare.daemon import target
+from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import operator_mail
 
 pytestmark = pytest.mark.slow

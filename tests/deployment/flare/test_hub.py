@@ -13,12 +13,11 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.errors import DataError, PartyLostError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.core.roster import Roster
-from silosynth.deployment.flare import hub as flare_hub
-from silosynth.deployment.flare.hub import FlareHub, Line
-from silosynth.deployment.flare.inbox import Answer, Inbox
+from silosynth.deployment.flare import relay
+from silosynth.deployment.flare.relay import Answer, FlareHub, Inbox, Line
 from silosynth.runtime.desk import Desk
 from silosynth.runtime.frames import REPLY, Frame, from_whole
-from silosynth.runtime.remote import Remote
+from silosynth.runtime.link import Remote
 from silosynth.simulation.inprocess import InProcess
 
 
@@ -75,7 +74,7 @@ def lines(clerks: dict[str, Clerk]) -> dict[str, Party]:
 
 @pytest.fixture
 def open_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FlareHub]]:
-    monkeypatch.setattr(flare_hub, "_PAUSE", 0.01)
+    monkeypatch.setattr(relay, "_PAUSE", 0.01)
     made: list[FlareHub] = []
 
     def open_it(lines: dict[str, Line], **options: float) -> FlareHub:
@@ -130,7 +129,7 @@ def test_a_long_computation_is_waited_for(
     open_hub: Callable[..., FlareHub],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("silosynth.deployment.flare.inbox.HOLD", 0.02)
+    monkeypatch.setattr("silosynth.deployment.flare.relay.HOLD", 0.02)
     clerks["bank"].go_on.clear()
     threading.Timer(0.3, clerks["bank"].go_on.set).start()
     link = Remote(ROSTER, open_hub(lines))

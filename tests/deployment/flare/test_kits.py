@@ -14,11 +14,9 @@ from tests.deployment.flare.deployment import free_port
 
 from silosynth.core.errors import ConfigError, StorageError, UnavailableError
 from silosynth.deployment.flare import require_flare
-from silosynth.deployment.flare.admin import Console
-from silosynth.deployment.flare.daemon import party_name, serve_coordinator, serve_party
-from silosynth.deployment.flare.kits import Project, provision
-from silosynth.deployment.flare.probe import why_not
-from silosynth.deployment.flare.rules import AUTHORIZATION, CLASSES
+from silosynth.deployment.flare.console import Console
+from silosynth.deployment.flare.daemon import party_name, serve_coordinator, serve_party, why_not
+from silosynth.deployment.flare.provisioning import AUTHORIZATION, CLASSES, Project, provision
 from silosynth.deployment.flare.site import site
 
 LAZY = """

@@ -13,13 +13,13 @@ from tests.runtime.toy import STREAMS, Adder, Prepare, coordinate
 
 from silosynth.core.errors import DataError, SilosynthError
 from silosynth.core.roster import Roster
-from silosynth.deployment.flare.hub import FlareHub
+from silosynth.deployment.flare.relay import FlareHub
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import drive
 from silosynth.runtime.frames import ASK, DONE, REPLY, RESTORE, SAVE, Frame, from_whole
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.remote import Remote
+from silosynth.runtime.link import Remote
 
 OUTCOME = "outcome-{job}.json"
 PIDS = "pid-{job}"

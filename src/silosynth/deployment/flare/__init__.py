@@ -1,8 +1,8 @@
 """NVIDIA FLARE as the engine: provisioning, daemons, jobs, and a relay for frames. Needs ``silosynth[flare]``.
 
-What stands where: `kits` writes start kits, `daemon` runs a site, `admin` is the operator's console, `job` describes
-what is submitted, `hub` carries frames from the coordinator's job to the parties' (docs/decisions/0016).
-`components`, `engine` and `launchers` are imported by FLARE's own processes only.
+`provisioning` writes start kits, `daemon` runs a site, `console` is the operator's, and describes what is submitted;
+`relay` carries frames between the coordinator's job and the parties' (docs/decisions/0016). `components` and `engine`
+are imported by FLARE's own processes only.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from nvflare.collab import collab
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silosynth.core.errors import ProtocolError
-from silosynth.deployment.flare.hub import FlareHub
-from silosynth.deployment.flare.inbox import HOLD, Answer, Inbox
+from silosynth.deployment.flare.relay import HOLD, Answer, FlareHub, Inbox
 from silosynth.deployment.flare.site import ANSWERER, COORDINATE, ENTRY, here, operator_name
 
 _TIMEOUT = HOLD + 8.0  # seconds without a byte after which a call has failed; it is then made again

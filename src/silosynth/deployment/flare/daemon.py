@@ -1,4 +1,7 @@
-"""Run a site in the foreground: FLARE's main process is a child that is watched, told to leave, and started again."""
+"""Run a site in the foreground: FLARE's main process is a child that is watched, told to leave, and started again.
+
+While a party is not connected, `why_not` dials the coordinator with the kit's certificate to say what is in the way.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import json
 import os
 import select
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,9 +24,51 @@ from typing import BinaryIO
 from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import make_folder, storage_error
 from silosynth.deployment.flare import require_flare
-from silosynth.deployment.flare.probe import why_not
-from silosynth.deployment.flare.site import CONNECTED, KIT, NOTICES, REFUSED, WORKSPACE, Site, site
+from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site
 from silosynth.runtime.link import PARTY_THREADS
+
+_SECONDS = 5.0
+
+
+def why_not(place: Site) -> str:
+    """A sentence on what is in the way, as far as it can be seen from here."""
+    startup = place.kit / ENGINE / "startup"
+    host, _, port = target(startup).rpartition(":")
+    try:
+        return _dial(host, int(port), startup)
+    except ssl.SSLCertVerificationError as error:
+        return f"the coordinator at {host}:{port} has a certificate of another provisioning ({error.verify_message})"
+    except ssl.SSLError as error:
+        return f"the coordinator at {host}:{port} does not accept this kit's certificate ({error.reason or error})"
+    except ConnectionRefusedError:
+        return f"nobody listens at {host}:{port}"
+    except socket.gaierror:
+        return f"the name {host!r} is not known here"
+    except OSError as error:
+        return f"{host}:{port} cannot be reached ({error.strerror or error})"
+
+
+def target(startup: Path) -> str:
+    """Where the coordinator is found, as ``host:port``."""
+    config = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))
+    return str(config["servers"][0]["service"]["target"])
+
+
+def _dial(host: str, port: int, startup: Path) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # FLARE goes by the name in the certificate, not by the host's
+    context.load_verify_locations(startup / "rootCA.pem")
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, port), _SECONDS) as plain, context.wrap_socket(plain) as secure:
+        secure.settimeout(1.0)
+        try:
+            if not secure.recv(1):  # whether our certificate is accepted shows with the first byte
+                return f"the coordinator at {host}:{port} hangs up"
+        except TimeoutError:
+            pass
+        return f"the coordinator at {host}:{port} is there and has not let us in yet"
+
 
 Say = Callable[[str], None]
 _GLANCE = 0.5

@@ -1,6 +1,10 @@
-"""FLARE's main process of a site: started by `daemon`, tells it in one line each what happens, and leaves with it.
+"""FLARE's main process of a site: started by `daemon`, reports events to it one per line, and ends with it.
 
-``python -m silosynth.deployment.flare.engine server|client``, with the surroundings that `daemon` sets.
+``python -m silosynth.deployment.flare.engine server|client``, in the environment that `daemon` sets.
+
+FLARE builds `Notices` and the launchers from a site's ``resources.json``. The launchers start a job's process: FLARE's
+modules under `child`'s watch. Nothing that a job brings is ever put on Python's path, and arguments are passed as they
+are: FLARE's own launcher splits them at blanks.
 """
 
 from __future__ import annotations
@@ -19,10 +23,59 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.apis.fl_exception import NotAuthenticated
+from nvflare.apis.job_launcher_spec import JobProcessArgs, JobReturnCode
+from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, ProcessJobLauncher
 from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
+from nvflare.utils.process_utils import spawn_process
 
 from silosynth.deployment.flare.child import leave_with_parent
 from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, here
+
+CHILD = "silosynth.deployment.flare.child"
+
+
+class _Launcher(ProcessJobLauncher):  # type: ignore[misc]  # FLARE has no type hints
+    names: Any = None
+    handle: Any = ProcessHandle
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> Any:
+        """Part of FLARE: start the job's process."""
+        given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        argv = [sys.executable, "-m", CHILD, given[JobProcessArgs.EXE_MODULE][1]]
+        for name in type(self).names(include_exe_module=False, include_set_options=False):
+            if name in given:
+                argv += [str(part) for part in given[name]]
+        option, values = given[JobProcessArgs.OPTIONS]
+        argv += [option, *values.split()]
+        return self.handle(process_adapter=spawn_process(argv, {**os.environ, **get_credential_env(given)}))
+
+    def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
+        """Part of FLARE, and not used here."""
+        return ""
+
+
+class _Untold(ProcessHandle):  # type: ignore[misc]
+    """A party's job process whose death does not by itself fail the job: the conversation decides."""
+
+    def poll(self) -> Any:
+        """Part of FLARE: how it ended."""
+        code = super().poll()
+        return JobReturnCode.UNKNOWN if code == JobReturnCode.EXECUTION_ERROR else code
+
+
+class CoordinatorLauncher(_Launcher):
+    """For the coordinator's jobs."""
+
+    names = staticmethod(get_server_job_args)
+
+
+class PartyLauncher(_Launcher):
+    """For a party's jobs."""
+
+    names = staticmethod(get_client_job_args)
+    handle = _Untold
+
 
 _HEARTBEAT = 2.0  # seconds between a party's signs of life; so soon is a job's dead process noticed
 _ALIVE = 4.0  # seconds since its last sign of life for which a party's place is taken

@@ -26,6 +26,11 @@ CONNECTED, REFUSED = "connected", "the coordinator refuses this party"
 """Events that a party's daemon looks for."""
 COORDINATE = "silosynth.deployment.entry:coordinate"
 ANSWERER = "silosynth.deployment.entry:answerer"
+_MOVED = {
+    "silosynth.runtime.flare.launchers": "silosynth.deployment.flare.engine",
+    "silosynth.runtime.flare": "silosynth.deployment.flare",
+}
+"""Modules that kits written by earlier releases name, and where they are now: nobody has to be handed a new kit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,10 @@ class Site:
                 shutil.copytree(self.kit / ENGINE / part, self.root / part)
             (self.root / "transfer").mkdir(exist_ok=True)
             for path in (self.root / "local").iterdir():
-                text = path.read_text(encoding="utf-8")
-                path.write_text(text.replace("{root}", json.dumps(str(self.root))[1:-1]), encoding="utf-8")
+                text = path.read_text(encoding="utf-8").replace("{root}", json.dumps(str(self.root))[1:-1])
+                for before, now in _MOVED.items():
+                    text = text.replace(before, now)
+                path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise storage_error(error, "written", self.root) from error
 

@@ -1,20 +1,24 @@
-"""The coordinator's end over FLARE: one caller per party, which carries its frames over the relay, one at a time.
+"""Frames over FLARE's relay: the coordinator's end calls each party, and the party's end answers in a thread.
 
-A frame has a number. The other side holds a call for a moment and then says either the reply or that it is still at
-it; so a call never lasts long, and a broken one is simply made again: nothing is computed twice.
+A frame has a number. The party holds a call for a moment and then returns the reply or says that it is still at work;
+so a call never lasts long, and a broken one is simply made again: nothing is computed twice.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from silosynth.core.errors import MessageError, StoppedError
-from silosynth.runtime.frames import Frame, from_whole
-from silosynth.runtime.hub import Hub
-from silosynth.runtime.seats import Gathered, Seat, Stream
+import torch
+
+from silosynth.core.errors import MessageError, SilosynthError, StoppedError
+from silosynth.runtime.frames import CRASHED, REFUSED, Frame, described, from_whole
+from silosynth.runtime.hub import Gathered, Hub, Seat, Stream
+from silosynth.runtime.link import PARTY_THREADS
 
 PENDING, UNKNOWN = None, b""
 _PAUSE = 0.5  # seconds between two attempts to reach a party
@@ -135,3 +139,69 @@ class FlareHub(Hub):
         if seat.stream is None:
             with self._changed:
                 seat.stream = stream
+
+
+HOLD = 2.0
+"""Seconds for which a caller is kept waiting for a reply before it is told to come again."""
+
+Answer = Callable[[bytes], bytes]
+"""What a party does with a frame: bytes in, bytes out."""
+
+
+class Inbox:
+    """Answers frames with what ``begin`` returns, which is called once, when the first frame comes.
+
+    Args:
+        name: the party's name, which signs what is said when ``begin`` fails.
+        begin: makes the function that answers.
+    """
+
+    def __init__(self, name: str, begin: Callable[[], Answer]) -> None:
+        self._name, self._begin = name, begin
+        self._changed = threading.Condition()
+        self._number = 0  # of the frame in hand
+        self._frame: bytes | None = None
+        self._reply: bytes | None = PENDING
+        threading.Thread(target=self._work, daemon=True, name="silosynth-flare-party").start()
+
+    def answer(self, number: int, frame: bytes) -> bytes | None:
+        """Take a frame, once; then see `collect`."""
+        with self._changed:
+            if number > self._number:
+                self._number, self._frame, self._reply = number, frame, PENDING
+                self._changed.notify_all()
+        return self.collect(number)
+
+    def collect(self, number: int) -> bytes | None:
+        """The reply to frame ``number``; None if it is not done in `HOLD` seconds; b"" if another one is in hand."""
+        with self._changed:
+            self._changed.wait_for(lambda: number != self._number or self._reply is not PENDING, HOLD)
+            return self._reply if number == self._number else UNKNOWN
+
+    def _work(self) -> None:
+        torch.set_num_threads(PARTY_THREADS)
+        answer: Answer | None = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._frame is not None)
+                number, frame, self._frame = self._number, self._frame, None
+            assert frame is not None
+            try:
+                answer = answer or self._begin()
+                reply = answer(frame)
+            except SilosynthError as error:
+                reply = self._says(frame, REFUSED, described(error))
+            except Exception as error:
+                traceback.print_exception(error, file=sys.stderr)  # its text may quote the data: it stays here
+                reply = self._says(frame, CRASHED, type(error).__name__.encode())
+            with self._changed:
+                if number == self._number:
+                    self._reply = reply
+                    self._changed.notify_all()
+
+    def _says(self, blob: bytes, kind: str, body: bytes) -> bytes:
+        try:
+            ask = from_whole(blob)
+        except SilosynthError:
+            ask = Frame(CRASHED, "", 0, self._name)
+        return Frame(kind, ask.job, ask.step, self._name, body).whole()

@@ -1,12 +1,21 @@
-"""An operator's console: who is connected, submit a job, see how it does, abort it."""
+"""An operator's console: who is connected, submit a job, follow it, abort it.
+
+FLARE's client prints, logs and leaves threads behind, so the session with the coordinator runs in a process of its own:
+this module run as a program. It reads one request per line, ``[command, arguments]`` as JSON, and answers each with
+``{"ok": ...}`` or ``{"error": class, "text": ...}``. What it submits is a few lines of configuration that name our own
+classes, written by hand so that no code travels with a job.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +25,140 @@ from typing import Any
 
 from silosynth.core.errors import ConfigError, ProtocolError, SilosynthError, StorageError, UnavailableError
 from silosynth.deployment.flare import require_flare
-from silosynth.deployment.flare.site import ENGINE
+from silosynth.deployment.flare.child import leave_with_parent
+from silosynth.deployment.flare.provisioning import CONTROLLER_CLASS, COORDINATOR_CLASS, EXECUTOR_CLASS, PARTY_CLASS
+from silosynth.deployment.flare.site import ENGINE, operator_name
+
+_GRACE = 1.0  # seconds between the news that a party's process has ended and the conversation's being told
+_TAKE_UP = 120.0  # seconds that parties have to start their part of a job
+
+
+def write_job(folder: Path, payload: bytes, parties: Sequence[str], name: str) -> Path:
+    """Write a job into ``folder/name``, and return that."""
+    place = folder / name
+    _write(
+        place / "meta.json",
+        {
+            "name": name,
+            "resource_spec": {},
+            "min_clients": len(parties),
+            "mandatory_clients": list(parties),
+            "deploy_map": {"coordinator": ["server"], "party": list(parties)},
+        },
+    )
+    server = {
+        "format_version": 2,
+        "dead_client_grace_period": _GRACE,
+        "components": [
+            {"id": "_server", "path": COORDINATOR_CLASS, "args": {"payload": base64.b64encode(payload).decode()}}
+        ],
+        "workflows": [
+            {
+                "id": "controller",
+                "path": CONTROLLER_CLASS,
+                "args": {"server_obj_id": "_server", "sync_task_timeout": _TAKE_UP},
+            }
+        ],
+    }
+    executor = {"id": "executor", "path": EXECUTOR_CLASS, "args": {"client_obj_id": "_client"}}
+    client = {
+        "format_version": 2,
+        "components": [{"id": "_client", "path": PARTY_CLASS, "args": {}}],
+        "executors": [{"tasks": ["*"], "executor": executor}],
+    }
+    _write(place / "coordinator" / "config" / "config_fed_server.json", server)
+    _write(place / "party" / "config" / "config_fed_client.json", client)
+    return place
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def main() -> None:
+    """Serve the console on the other end of the standard streams."""
+    leave_with_parent()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what FLARE prints is not an answer
+    kit, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    with tempfile.TemporaryDirectory(prefix="silosynth-operator-") as place:
+        root = Path(place) / ENGINE
+        shutil.copytree(kit / ENGINE, root)
+        try:
+            commands = _Commands(_login(root, seconds), Path(place))
+        except Exception as error:
+            _say(answers, _failure(error))
+            return
+        _say(answers, {"ok": None})
+        for line in sys.stdin:
+            name, arguments = json.loads(line)
+            try:
+                _say(answers, {"ok": getattr(commands, name)(*arguments)})
+            except Exception as error:
+                _say(answers, _failure(error))
+
+
+class _Commands:
+    """What a console can ask for."""
+
+    def __init__(self, session: Any, place: Path) -> None:
+        self._session, self._place = session, place
+
+    def parties(self) -> dict[str, float]:
+        """When each connected party was last heard of, in seconds of the coordinator's clock."""
+        return {one.name: float(one.last_connect_time or 0) for one in self._session.get_system_info().client_info}
+
+    def submit(self, payload: str, parties: list[str], name: str) -> str:
+        folder = write_job(self._place / "jobs", base64.b64decode(payload), parties, name)
+        try:
+            return str(self._session.submit_job(str(folder)))
+        finally:
+            shutil.rmtree(folder)
+
+    def job(self, job: str) -> dict[str, Any]:
+        return _told(self._session.get_job_meta(job))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return [_told(meta) for meta in self._session.list_jobs(detailed=True)]
+
+    def abort(self, job: str) -> None:
+        self._session.abort_job(job)
+
+
+def _login(root: Path, seconds: float) -> Any:
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    user = json.loads((root / "startup" / "fed_admin.json").read_text(encoding="utf-8"))["admin"]["username"]
+    return new_secure_session(user, str(root), timeout=seconds, command_timeout=seconds, auto_login_max_tries=1)
+
+
+def _told(meta: dict[str, Any]) -> dict[str, Any]:
+    """Of what FLARE knows about a job, what we tell."""
+    details = meta.get("job_deploy_detail") or ()
+    return {
+        "job": meta.get("job_id") or "",
+        "name": meta.get("name") or meta.get("job_name") or "",
+        "status": meta.get("status") or "",
+        "operator": operator_name(meta.get("submitter_name") or ""),
+        "submitted": meta.get("submit_time_iso") or "",
+        "details": [str(line) for line in details if not str(line).endswith(": OK")],
+    }
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    return {"error": type(error).__name__, "text": str(error)[:300]}
+
+
+def _say(stream: Any, what: dict[str, Any]) -> None:
+    stream.write(json.dumps(what) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # FLARE leaves threads behind
+
 
 WAITING, RUNNING, FINISHED, ABORTED, FAILED = "waiting", "running", "finished", "aborted", "failed"
 ENDED = (FINISHED, ABORTED, FAILED)
@@ -76,7 +218,7 @@ class Console:
         place = json.loads((startup / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
         self._address, self._limit = f"{place['host']}:{place['port']}", limit
         self._child = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "silosynth.deployment.flare.session", str(kit), str(limit)],
+            [sys.executable, "-W", "ignore", "-m", "silosynth.deployment.flare.console", str(kit), str(limit)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
