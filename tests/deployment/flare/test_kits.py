@@ -21,7 +21,7 @@ from silosynth.deployment.flare.site import site
 
 LAZY = """
 import sys, importlib
-for name in ("kits", "daemon", "admin", "hub", "inbox", "site", "job", "rules", "probe", "child", "session"):
+for name in ("provisioning", "daemon", "console", "relay", "site", "child"):
     importlib.import_module("silosynth.deployment.flare." + name)
 assert not [name for name in sys.modules if name.startswith("nvflare")]
 """
