@@ -35,7 +35,7 @@ from silosynth.deployment.flare.console import FINISHED, Console
 from silosynth.deployment.flare.daemon import serve_coordinator, serve_party
 from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
-from silosynth.runtime.desk import Desk
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.frames import ASK, REPLY, Frame, from_whole
 from silosynth.runtime.link import Remote
 from silosynth.runtime.wire import encode
@@ -61,7 +61,7 @@ class Echo:
 
 def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[bytes], bytes]:
     """What silos run."""
-    desk = Desk(kit.name, Echo(), None)  # type: ignore[arg-type]
+    desk = PartyEndpoint(kit.name, Echo(), None)  # type: ignore[arg-type]
 
     def answer(data: bytes) -> bytes:
         frame = from_whole(data)

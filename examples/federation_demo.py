@@ -29,7 +29,7 @@ import pandas as pd
 import silosynth as ss
 from silosynth.data import sources
 from silosynth.deployment.coordinator import ORDER, carry_out, unpack_order
-from silosynth.deployment.entry import open_desk
+from silosynth.deployment.entry import open_endpoint
 from silosynth.deployment.kits import read_kit
 from silosynth.deployment.settings import read_policy
 from silosynth.simulation.inprocess import InProcess
@@ -135,7 +135,7 @@ def rehearse(out: Path) -> Path:
     for silo in order.job.silos:
         shutil.copytree(out / "kits" / silo, place / silo, ignore=shutil.ignore_patterns("work"))
         kit = read_kit(place / silo)
-        silos[silo] = open_desk(kit, read_policy(kit.folder), JOB, None).party
+        silos[silo] = open_endpoint(kit, read_policy(kit.folder), JOB, None).party
     with InProcess(silos, place / "checkpoints") as link:
         carry_out(order, link, place / "coordinator")
     return place / "coordinator"

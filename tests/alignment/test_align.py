@@ -126,7 +126,7 @@ class TestOrder:
         silos = aligners(SOME)
 
         def none_yet(silo: str, message: Message) -> Message:
-            if isinstance(message, protocol.Confirm):
+            if isinstance(message, protocol.ConfirmOrder):
                 assert len(silos[silo].rows) == 0
             return message
 
@@ -210,7 +210,7 @@ class TestSecrecy:
         assert {kind.release for kind in sealed} == {Release.SEALED}
         assert protocol.Pseudonyms.release is protocol.PlacePseudonyms.release is Release.PSEUDONYMS
         assert protocol.Placed.release is Release.COUNTS
-        assert protocol.Prepare.release is protocol.Confirm.release is Release.NOTHING
+        assert protocol.TagRows.release is protocol.ConfirmOrder.release is Release.NOTHING
 
     def test_no_secret_is_shown(self) -> None:
         silo = aligned(SOME).silos["bank"]
@@ -276,7 +276,7 @@ class TestFaults:
         for change in (lambda proofs: proofs[:2], lambda proofs: (*proofs, b""), lambda proofs: (proofs[0],) * 3):
 
             def meddle(silo: str, ask: Message, change=change) -> Message:  # type: ignore[no-untyped-def]
-                return protocol.Confirm(change(ask.proofs)) if isinstance(ask, protocol.Confirm) else ask
+                return protocol.ConfirmOrder(change(ask.proofs)) if isinstance(ask, protocol.ConfirmOrder) else ask
 
             with pytest.raises(ProtocolError, match="same rows in the same order"):
                 run(aligners(SOME), AlignConfig(), meddle)
@@ -289,10 +289,10 @@ class TestFaults:
     @pytest.mark.parametrize(
         "ask",
         [
-            protocol.Prepare(AlignConfig()),
+            protocol.TagRows(AlignConfig()),
             protocol.PlacePseudonyms(bytes(32)),
             protocol.PlaceSealed(None),
-            protocol.Confirm(()),
+            protocol.ConfirmOrder(()),
             Done(),
         ],
     )

@@ -15,9 +15,9 @@ from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core.streams import Streams
 from silosynth.deployment.coordinator import Order, carry_out
-from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import Job
-from silosynth.deployment.silo import Silo
+from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.simulation.inprocess import InProcess
 
@@ -25,7 +25,7 @@ SMALL = {
     "coder.steps": 30, "coder.hidden": (16,), "coder.batch": 32, "latent.steps": 40, "latent.width": 16,
     "latent.batch": 32,
 }  # fmt: skip
-OPEN = Policy(public_seed=True, least_rows=10)
+OPEN = SiloPolicy(public_seed=True, least_rows=10)
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,20 @@ def seated(silos: Mapping[str, Rows]) -> dict[str, Seat]:
     return seats(silos, Streams(99))
 
 
-def parties(silos: Mapping[str, Rows], folder: Path, policy: Policy = OPEN, **policies: Policy) -> dict[str, Silo]:
+def parties(
+    silos: Mapping[str, Rows], folder: Path, policy: SiloPolicy = OPEN, **policies: SiloPolicy
+) -> dict[str, DeploymentSilo]:
     """The silos' sides."""
     chairs = seated(silos)
     return {
-        name: Silo(
+        name: DeploymentSilo(
             chairs[name], rows, policies.get(name, policy), folder / name, Releases(folder / name), torch.device("cpu")
         )
         for name, rows in silos.items()
     }
 
 
-def run(job: Job, silos: Mapping[str, Silo], folder: Path, **order: Any) -> Path:
+def run(job: Job, silos: Mapping[str, DeploymentSilo], folder: Path, **order: Any) -> Path:
     """Carry out a job with silos in this process; returns the coordinator's folder."""
     place = folder / "coordinator"
     with InProcess(silos, folder / "checkpoints") as link:

@@ -18,7 +18,7 @@ from typing import Any
 
 from silosynth.core.conversation import Exchange
 from silosynth.core.messages import Message, wire_name
-from silosynth.runtime.desk import Desk
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.link import Reached, Received, Remote, Slow
 from silosynth.runtime.wire import decode
 
@@ -123,13 +123,13 @@ def _file(path: str | Path) -> str:
     return "checkpoint" if name.endswith(".ckpt") else name
 
 
-class MarkedDesk(Desk):
+class MarkedDesk(PartyEndpoint):
     """A silo's desk that passes points."""
 
     marks: Marks
 
     @classmethod
-    def of(cls, desk: Desk, marks: Marks) -> MarkedDesk:
+    def of(cls, desk: PartyEndpoint, marks: Marks) -> MarkedDesk:
         """The same desk, with points."""
         marked = cls.__new__(cls)
         marked.__dict__.update(vars(desk))

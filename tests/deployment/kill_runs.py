@@ -24,10 +24,10 @@ from tests.deployment.kill_points import MarkedDesk, MarkedRemote, Marks, Point,
 
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.deployment.coordinator import Order, Status, carry_out, read_status
-from silosynth.deployment.entry import journal, open_desk
+from silosynth.deployment.entry import journal, open_endpoint
 from silosynth.deployment.kits import read_kit
 from silosynth.deployment.settings import read_policy
-from silosynth.runtime.stream import StreamHub, serve_desk
+from silosynth.runtime.stream import StreamHub, serve_endpoint
 
 LIMIT = 240.0  # seconds for one attempt
 PATIENCE = 120.0  # seconds for which a stream may be broken
@@ -245,7 +245,7 @@ def _coordinate(run: Run, mouth: int, dead: Callable[[str], str | None], marks: 
 def _serve(run: Run, silo: str, marks: Marks) -> None:
     """As `silosynth.deployment.entry.Answerer` over the stream."""
     kit = read_kit(run.place / silo)
-    desk = open_desk(kit, read_policy(kit.folder), run.order.job.name, run.order.job.submitter)
+    desk = open_endpoint(kit, read_policy(kit.folder), run.order.job.name, run.order.job.submitter)
     marks.passes("ask", "connect")
     marked, attempt = MarkedDesk.of(desk, marks), str(run.attempts)
-    serve_desk(marked, address=run.address, certs=kit.certificates(), patience=PATIENCE, attempt=attempt)
+    serve_endpoint(marked, address=run.address, certs=kit.certificates(), patience=PATIENCE, attempt=attempt)

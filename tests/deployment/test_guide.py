@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from silosynth.cli import app
 from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
-from silosynth.deployment.policy import Policy
-from silosynth.deployment.settings import POLICY, SILO, Data, read_policy, read_silo
+from silosynth.deployment.policy import SiloPolicy
+from silosynth.deployment.settings import POLICY, SILO, SiloData, read_policy, read_silo
 from silosynth.deployment.submission import Submission, read_submission
 
 ROOT = Path(__file__).parents[2]
@@ -73,17 +73,19 @@ def test_silo_toml(tmp_path: Path) -> None:
         (folder / "password").touch(0o600)
         assert read_silo(folder).identifiers
     sources = (ROOT / "docs/guide/data-sources.md").read_text()
-    assert all(f"{key} = " in sources or f"`{key}`" in sources for key in keys(Data) - {"identifiers", "batch_rows"})
+    assert all(
+        f"{key} = " in sources or f"`{key}`" in sources for key in keys(SiloData) - {"identifiers", "batch_rows"}
+    )
 
 
 def test_policy_toml_shows_all_rules_and_their_defaults(tmp_path: Path) -> None:
     (text,) = toml("least_rows")
     (tmp_path / POLICY).write_text(text)
-    assert read_policy(tmp_path) == Policy()
+    assert read_policy(tmp_path) == SiloPolicy()
     (tmp_path / POLICY).write_text(with_all(text))
-    assert read_policy(tmp_path).model_fields_set == keys(Policy)
+    assert read_policy(tmp_path).model_fields_set == keys(SiloPolicy)
     explained = GUIDE.read_text().split("| rule | what is refused")[1].split("\n\n")[0]
-    assert all(f"`{rule}`" in explained for rule in keys(Policy))
+    assert all(f"`{rule}`" in explained for rule in keys(SiloPolicy))
 
 
 def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
@@ -215,4 +217,4 @@ def test_settings_in_the_manifest_can_be_read(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text.replace("/run/secrets/crm", str(tmp_path)))
     (tmp_path / "password").touch(0o600)
     assert read_silo(tmp_path).identifiers == ["customer_id"]
-    assert set(read_policy(tmp_path).algorithms) <= set(Policy().algorithms)
+    assert set(read_policy(tmp_path).algorithms) <= set(SiloPolicy().algorithms)

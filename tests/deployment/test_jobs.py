@@ -18,7 +18,7 @@ from silosynth.algorithms.silofuse.messages import Synthesise
 from silosynth.core.errors import PolicyError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.deployment.coordinator import read_status
-from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.privacy.mechanisms import noised_counts
 
 
@@ -67,7 +67,7 @@ def test_the_coordinator_writes_what_it_learnt(tmp_path: Path) -> None:
 
 def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> None:
     silos = two_silos()
-    policy = Policy(least_rows=10)
+    policy = SiloPolicy(least_rows=10)
     place = run(job(silos, seed=None), parties(silos, tmp_path / "a", policy), tmp_path / "a")
     other = run(job(silos, seed=None), parties(silos, tmp_path / "b", policy), tmp_path / "b")
     a, b = (pd.read_parquet(folder / "synthetic.parquet") for folder in (place, other))
@@ -75,7 +75,7 @@ def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> N
 
 
 def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None:
-    silos, policy = two_silos(), Policy(least_rows=10, algorithms=["dplt"])
+    silos, policy = two_silos(), SiloPolicy(least_rows=10, algorithms=["dplt"])
     target = {"dp": {"epsilon": 5.0, "delta": 1e-5}}
     place = run(
         job(silos, algorithm="dplt", seed=None, rows=None, options=target), parties(silos, tmp_path, policy), tmp_path
@@ -97,7 +97,7 @@ def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
 
 def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
     silos = two_silos()
-    policy = Policy(least_rows=10, public_seed=True, share_synthetic=False)
+    policy = SiloPolicy(least_rows=10, public_seed=True, share_synthetic=False)
     asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
     place = run(asked, parties(silos, tmp_path, policy), tmp_path)
     assert not (place / "synthetic.parquet").exists()
@@ -108,7 +108,7 @@ def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
 def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path) -> None:
     """A coordinator that promises to leave them where they are, and then asks for them."""
     silos = two_silos()
-    policy = Policy(least_rows=10, public_seed=True, share_synthetic=False)
+    policy = SiloPolicy(least_rows=10, public_seed=True, share_synthetic=False)
     asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
     sides = parties(silos, tmp_path, policy)
     told = sides["bank"]._answer
@@ -134,7 +134,9 @@ def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path
         (OPEN.model_copy(update={"largest_epsilon": 3.0}), "largest_epsilon"),
     ],
 )
-def test_a_silo_refuses_what_its_policy_forbids_and_says_which_rule(tmp_path: Path, policy: Policy, rule: str) -> None:
+def test_a_silo_refuses_what_its_policy_forbids_and_says_which_rule(
+    tmp_path: Path, policy: SiloPolicy, rule: str
+) -> None:
     silos = two_silos()
     with pytest.raises(PolicyError, match=f"Silo 'shop', step.*Policy rule '{rule}'"):
         run(job(silos), parties(silos, tmp_path, shop=policy), tmp_path)
@@ -153,7 +155,7 @@ def test_a_finite_budget_lets_nothing_out_without_noise(tmp_path: Path) -> None:
 def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: Path) -> None:
     _, event = noised_counts(torch.tensor([5]), 1.0, "counts", np.random.default_rng(0))
     assert event is not None
-    said, policy, releases = NoisedSummaries((), 5, (event,)), Policy(largest_epsilon=2.5), Releases(tmp_path)
+    said, policy, releases = NoisedSummaries((), 5, (event,)), SiloPolicy(largest_epsilon=2.5), Releases(tmp_path)
     for attempt, number in (("a", 0), ("a", 0), ("b", 0)):  # the second is the first again, after a crash
         policy.check_release(said, releases.but(attempt, number))
         releases.add("trial", attempt, number, said.events)

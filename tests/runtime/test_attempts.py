@@ -8,8 +8,8 @@ import pytest
 from tests.runtime.toy import STREAMS, Adder
 
 from silosynth.core.errors import ProtocolError
-from silosynth.runtime.desk import Desk
-from silosynth.runtime.stream import StreamHub, serve_desk
+from silosynth.runtime.endpoint import PartyEndpoint
+from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.runtime.tls import Authority
 
 
@@ -18,8 +18,8 @@ def test_a_process_of_another_attempt_is_refused_and_leaves_its_place_to_the_rig
     hub = StreamHub(["bank"], authority.coordinator(), attempt="second")
 
     def serve(attempt: str) -> None:
-        desk = Desk("bank", Adder("bank", STREAMS), None)
-        serve_desk(desk, address=hub.address, certs=authority.party("bank"), patience=10.0, attempt=attempt)
+        desk = PartyEndpoint("bank", Adder("bank", STREAMS), None)
+        serve_endpoint(desk, address=hub.address, certs=authority.party("bank"), patience=10.0, attempt=attempt)
 
     try:
         with pytest.raises(ProtocolError, match="'bank' is of another attempt, or another job"):

@@ -15,7 +15,7 @@ from silosynth.core.errors import CheckpointError, StorageError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event
 from silosynth.runtime import ledger as module
-from silosynth.runtime.ledger import Ledger, Position, Record, Total
+from silosynth.runtime.ledger import Ledger, LedgerTotal, Position, Record
 from silosynth.simulation.model import as_dict
 
 JOB = Event(DISCRETE_LAPLACE, 0.5, 0.0, "counts of the levels of column 'job'")
@@ -48,7 +48,7 @@ def test_records_and_totals() -> None:
     assert ledger.records[-1].privacy == Release.ROWS.value
     assert ledger.records[2:4][1].sender == "bank"
     totals = ledger.totals()
-    assert totals["coordinator", "clinic", "tests.runtime.Add"] == Total(2, 102 + 103)
+    assert totals["coordinator", "clinic", "tests.runtime.Add"] == LedgerTotal(2, 102 + 103)
     assert sum(total.bytes for total in totals.values()) == sum(record.bytes for record in ledger.records)
 
 
@@ -100,7 +100,7 @@ def test_what_was_noised_is_recorded_with_the_message(tmp_path: Path) -> None:
     assert (noised.events, again.events, ledger.records[0].events) == ((JOB, PAY), (JOB,), ())
     assert noised.privacy == "noised statistics, by the events listed"
     name = "tests.runtime.Counts"
-    assert ledger.totals()["bank", "coordinator", name] == Total(2, 50)
+    assert ledger.totals()["bank", "coordinator", name] == LedgerTotal(2, 50)
     lines = [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()]
     assert lines == [as_dict(record) for record in ledger.records]
     assert lines[4]["events"] == [asdict(JOB), asdict(PAY)]

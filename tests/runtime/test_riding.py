@@ -18,8 +18,8 @@ from silosynth.core.errors import DataError, MessageError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Several
 from silosynth.core.roster import Roster
 from silosynth.runtime.checkpoint import CheckpointStore
-from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import drive
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Reached, Received, Slow
 from silosynth.runtime.wire import encode
@@ -187,7 +187,7 @@ def several(*parts: tuple[int, Message]) -> bytes:
 
 def test_what_failed_in_part_is_not_done_again() -> None:
     memory = Memory()
-    desk = Desk("bank", memory, None)
+    desk = PartyEndpoint("bank", memory, None)
     for _ in range(2):
         with pytest.raises(DataError, match="Numbers are not negative"):
             desk.answer("job", 2, several((1, Tell(7)), (2, Tell(-1))))
@@ -199,7 +199,7 @@ def test_what_failed_in_part_is_not_done_again() -> None:
 @pytest.mark.parametrize("steps", [(2, 4), (5, 5), (5, 4), (4, 9)])
 def test_steps_of_several_go_forward(steps: tuple[int, int]) -> None:
     memory = Memory()
-    desk = Desk("bank", memory, None)
+    desk = PartyEndpoint("bank", memory, None)
     desk.answer("job", 3, encode(Tell(0)))
     with pytest.raises((ProtocolError, MessageError), match=r"one after the other|go forward"):
         desk.answer("job", 6, several((steps[0], Tell(1)), (steps[1], Tell(2))))

@@ -115,7 +115,7 @@ class Matched(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare(Message):
+class TagRows(Message):
     """Tag your rows. The answer is `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
 
     config: AlignConfig
@@ -204,7 +204,7 @@ class Placed(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm(Message):
+class ConfirmOrder(Message):
     """The proofs of all silos, in roster order."""
 
     proofs: tuple[bytes, ...]
@@ -228,7 +228,7 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
     yield from agree(roster, TAGS)
     yield from agree(roster, ORDER, fresh=False)
     yield Progress(STAGE, 1, steps)
-    prepared = yield roster.everyone(Prepare(config))
+    prepared = yield roster.everyone(TagRows(config))
     yield Progress(STAGE, 2, steps)
     if config.method == "psi":
         asks = yield from _narrow_down(roster, prepared, steps)
@@ -238,7 +238,7 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
         asks = dict.fromkeys(roster, PlacePseudonyms(common))
     replies = yield roster.each(asks)
     placed = {silo: _said(silo, replies[silo], Placed) for silo in roster}
-    yield roster.everyone(Confirm(tuple(placed[silo].proof for silo in roster)))
+    yield roster.everyone(ConfirmOrder(tuple(placed[silo].proof for silo in roster)))
     yield Progress(STAGE, steps, steps)
     return {silo: one.matched for silo, one in placed.items()}
 

@@ -19,16 +19,16 @@ from silosynth.alignment.protocol import (
     Answer,
     Answered,
     Common,
-    Confirm,
+    ConfirmOrder,
     Encrypted,
     Matched,
     Narrow,
     Placed,
     PlacePseudonyms,
     PlaceSealed,
-    Prepare,
     Pseudonyms,
     Query,
+    TagRows,
 )
 from silosynth.core.conversation import Party, State
 from silosynth.core.errors import DataError, ProtocolError
@@ -80,7 +80,7 @@ class Aligner(Party):
         match ask:
             case OfferShares() | RelayedShares() | Confirmations():
                 return self._agree(ask)
-            case Prepare():
+            case TagRows():
                 return self._prepare(ask)
             case Answer():
                 return self._answer(ask)
@@ -90,7 +90,7 @@ class Aligner(Party):
                 return self._place(self._told(ask.envelope))
             case PlacePseudonyms():
                 return self._place(ask.tags)
-            case Confirm():
+            case ConfirmOrder():
                 return self._confirm(ask)
             case _:
                 raise ProtocolError("A silo that is being aligned does not understand this message", type(ask).__name__)
@@ -111,7 +111,7 @@ class Aligner(Party):
 
     # What is compared.
 
-    def _prepare(self, ask: Prepare) -> Message:
+    def _prepare(self, ask: TagRows) -> Message:
         if not self._usable.rows:
             raise DataError(
                 "A silo holds at least one row with an identifier that no other row of it has",
@@ -204,7 +204,7 @@ class Aligner(Party):
         """What ``silo`` says of the order if it has the same. Without the secret nobody can say it for another."""
         return hmac.digest(self._tagging.key("proof"), framed(silo, self._digest), "sha256")
 
-    def _confirm(self, ask: Confirm) -> Done:
+    def _confirm(self, ask: ConfirmOrder) -> Done:
         """All silos have the same rows in the same order; else rows would be linked that have nothing in common."""
         if self._placed is None:
             raise ProtocolError("An order is confirmed after rows were put in it", type(ask).__name__, _AGAIN)

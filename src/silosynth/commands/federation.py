@@ -16,7 +16,7 @@ from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
     from silosynth.deployment.coordinator import Order
-    from silosynth.deployment.kits import Kit
+    from silosynth.deployment.kits import StartKit
 
 COORDINATOR = "coordinator"  # `silosynth.core.roster` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
@@ -101,7 +101,7 @@ def submit(
         (_submit_here if found.name == COORDINATOR else _submit_from_elsewhere)(say, found, order, wait)
 
 
-def _submit_here(say: Session, kit: Kit, order: Order, wait: bool) -> None:
+def _submit_here(say: Session, kit: StartKit, order: Order, wait: bool) -> None:
     """At the coordinator's machine: the daemon finds the order in the job's folder."""
     import time
 
@@ -123,7 +123,7 @@ def _submit_here(say: Session, kit: Kit, order: Order, wait: bool) -> None:
     say.facts |= {"folder": folder, "attempts": now.attempts}
 
 
-def _submit_from_elsewhere(say: Session, kit: Kit, order: Order, wait: bool) -> None:
+def _submit_from_elsewhere(say: Session, kit: StartKit, order: Order, wait: bool) -> None:
     """At an operator's machine: over the engine, which says of a job no more than whether it runs."""
     from silosynth.deployment import dispatcher
     from silosynth.deployment.flare.console import FINISHED, Console
@@ -160,7 +160,7 @@ def status(kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False,
         say.facts["jobs"] = rows
 
 
-def _jobs(kit: Kit) -> list[dict[str, Any]]:
+def _jobs(kit: StartKit) -> list[dict[str, Any]]:
     from silosynth.deployment.coordinator import STATUS, read_status
     from silosynth.deployment.entry import LOG
 
@@ -174,7 +174,7 @@ def _jobs(kit: Kit) -> list[dict[str, Any]]:
     return rows
 
 
-def _engine_jobs(kit: Kit) -> list[dict[str, Any]]:
+def _engine_jobs(kit: StartKit) -> list[dict[str, Any]]:
     from silosynth.deployment.flare.console import Console
 
     with Console(kit.dispatcher) as console:
@@ -258,7 +258,7 @@ def fetch(
             _report(say, found, table, report, target)
 
 
-def _report(say: Session, kit: Kit, table: Any, out: Path, target: str | None) -> None:
+def _report(say: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
     """Judge the silo's own columns of a synthetic table by its own rows."""
     from silosynth.commands.evaluate import measure
     from silosynth.deployment.settings import read_silo
@@ -274,7 +274,7 @@ def _report(say: Session, kit: Kit, table: Any, out: Path, target: str | None) -
     say.facts |= {"report": out, "scores": made.to_dict()["scores"]}
 
 
-def _kit(folder: Path, coordinator: bool = False) -> Kit:
+def _kit(folder: Path, coordinator: bool = False) -> StartKit:
     from silosynth.deployment.kits import read_kit
 
     found = read_kit(folder)
@@ -283,7 +283,7 @@ def _kit(folder: Path, coordinator: bool = False) -> Kit:
     return found
 
 
-def _job(kit: Kit, name: str) -> Path:
+def _job(kit: StartKit, name: str) -> Path:
     """The folder of a job at this machine."""
     known = sorted(path.name for path in kit.jobs.glob("*") if path.is_dir())
     if name not in known:

@@ -120,7 +120,7 @@ def read_status(folder: Path) -> Status:
     return Status(**json.loads(read(folder / STATUS)))
 
 
-class Board:
+class StatusWriter:
     """Keeps a job's status up to date while it is carried out."""
 
     def __init__(self, folder: Path, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -170,7 +170,7 @@ def carry_out(
         PartyLostError: a silo is lost; the job can be taken up again.
         SilosynthError: a silo refuses, or something else cannot be done.
     """
-    job, board = order.job, Board(make_folder(folder), say)
+    job, board = order.job, StatusWriter(make_folder(folder), say)
     sweep(folder)
     store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
     begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed: other noise then

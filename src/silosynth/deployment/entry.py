@@ -23,19 +23,19 @@ from silosynth.core.messages import Message
 from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.deployment.coordinator import LEDGER, Order, carry_out, unpack_order
 from silosynth.deployment.dispatcher import STOP
-from silosynth.deployment.kits import DISPATCHER, Kit, read_kit
-from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
+from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import check_name
 from silosynth.deployment.settings import read_policy, read_silo
-from silosynth.deployment.silo import Silo
+from silosynth.deployment.silo import DeploymentSilo
 from silosynth.runtime.checkpoint import CheckpointWarning
-from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import PartyLostWarning
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.frames import DONE, OPEN, Frame, from_whole
 from silosynth.runtime.hub import Hub, Lost
 from silosynth.runtime.ledger import one_line
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_refusal
-from silosynth.runtime.stream import StreamHub, handle, serve_desk
+from silosynth.runtime.stream import StreamHub, handle, serve_endpoint
 from silosynth.simulation.model import resolve_device
 
 LOG = "log.txt"
@@ -93,7 +93,7 @@ def _warnings_said(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _link(order: Order, kit: Kit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
+def _link(order: Order, kit: StartKit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
     """The way to the silos: the engine's relay, or a stream beside it."""
     roster = Roster(order.job.silos)
     if order.transport == "relay":
@@ -115,7 +115,7 @@ def _link(order: Order, kit: Kit, hub: Hub, attempt: str, say: Say) -> Iterator[
         stream.stop()
 
 
-def _listen(roster: Roster, kit: Kit, attempt: str, say: Say) -> Hub:
+def _listen(roster: Roster, kit: StartKit, attempt: str, say: Say) -> Hub:
     """The stream's port. One job at a time has it; the others wait."""
     told, address = False, f"0.0.0.0:{kit.stream_port}"
     while True:
@@ -163,10 +163,10 @@ def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[
         StorageError, ConfigError: the kit, ``silo.toml`` or ``policy.toml`` cannot be used.
     """
     found = read_kit(kit)
-    return Answerer(found, read_policy(found.folder), submitter)
+    return JobAnswerer(found, read_policy(found.folder), submitter)
 
 
-class Answerer:
+class JobAnswerer:
     """Opens one job, and hands everything else to its desk.
 
     Args:
@@ -175,9 +175,9 @@ class Answerer:
         submitter: who signed the engine's job.
     """
 
-    def __init__(self, kit: Kit, policy: Policy, submitter: str) -> None:
+    def __init__(self, kit: StartKit, policy: SiloPolicy, submitter: str) -> None:
         self._kit, self._policy, self._submitter = kit, policy, submitter
-        self._desk: Desk | None = None
+        self._desk: PartyEndpoint | None = None
 
     def __call__(self, blob: bytes) -> bytes:
         """The reply frame to a frame."""
@@ -195,25 +195,25 @@ class Answerer:
             job, attempt, stream = about["job"], str(about["attempt"]), about["stream"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
-        self._desk = desk = open_desk(self._kit, self._policy, check_name(str(job)), self._submitter)
+        self._desk = desk = open_endpoint(self._kit, self._policy, check_name(str(job)), self._submitter)
         if stream is not None:
             given = (desk, str(stream), attempt)
             threading.Thread(target=self._stream, args=given, daemon=True, name="silosynth-stream").start()
 
-    def _stream(self, desk: Desk, address: str, attempt: str) -> None:
+    def _stream(self, desk: PartyEndpoint, address: str, attempt: str) -> None:
         """Answer over a stream, until the coordinator says goodbye."""
         torch.set_num_threads(PARTY_THREADS)
         certificates = self._kit.certificates()
-        serve_desk(desk, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
+        serve_endpoint(desk, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
 
 
-def open_desk(kit: Kit, policy: Policy, job: str, submitter: str | None) -> Desk:
+def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None) -> PartyEndpoint:
     """A silo's desk for the job of this name: with its rows, its policy, its ledger and its log."""
     folder = make_folder(kit.jobs / job)
     sweep(folder)
     say = journal(folder)
     proved = None if submitter in (None, DISPATCHER) else submitter
-    silo = Silo(
+    silo = DeploymentSilo(
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
         proved, say,
     )  # fmt: skip
@@ -223,4 +223,4 @@ def open_desk(kit: Kit, policy: Policy, job: str, submitter: str | None) -> Desk
         ledger.write(one_line(step, COORDINATOR, kit.name, ask, sent))
         ledger.write(one_line(step, kit.name, COORDINATOR, reply, received))
 
-    return Desk(kit.name, silo, folder / "checkpoints", note)
+    return PartyEndpoint(kit.name, silo, folder / "checkpoints", note)

@@ -70,7 +70,7 @@ class FederationPlan(Section):
 
 
 @dataclass(frozen=True)
-class Kit:
+class StartKit:
     """A kit that lies in ``folder``.
 
     Attributes:
@@ -113,7 +113,7 @@ class Kit:
         return Certificates(*(read(startup / name) for name in ("rootCA.pem", f"{own}.crt", f"{own}.key")))
 
 
-def read_kit(folder: Path | str) -> Kit:
+def read_kit(folder: Path | str) -> StartKit:
     """The kit in a folder.
 
     Raises:
@@ -127,7 +127,7 @@ def read_kit(folder: Path | str) -> Kit:
     try:
         about = json.loads(read(folder / KIT))
         keys = tuple(_decoded(key, KIT) for key in about["silos"].values())
-        return Kit(
+        return StartKit(
             folder, about["name"], about["federation"], about["host"], about["port"], about["stream_port"],
             Roster(tuple(about["silos"]), keys),
         )  # fmt: skip

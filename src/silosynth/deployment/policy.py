@@ -28,7 +28,7 @@ _HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)  #
 _ASK = "Ask the silo to change its policy, or change the experiment."
 
 
-class Policy(BaseModel):
+class SiloPolicy(BaseModel):
     """``policy.toml``. What is left out has the default shown here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -1,7 +1,7 @@
 """The protocol of a job: messages around an algorithm's own conversation, and the coordinator's side from start to end.
 
-In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (alignment), `Prepare` → `Prepared` or `PreparedRows`,
-(training), `Keep` → `Done`, `Draw` → `Done`, (sampling), `Publish` → `Done`.
+In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (alignment), `PrepareRows` → `PreparedSchema` or
+`PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish` → `Done`.
 
 Checkpoints of the training carry what came before it, so that a resumed job does not align again.
 
@@ -34,6 +34,11 @@ from silosynth.core.version import VERSION
 from silosynth.privacy.target import Target
 from silosynth.simulation.model import BATCH
 
+ROOMS = (
+    "__init__.py", "algorithms", "alignment", "catalog.py", "core", "data", "deployment", "encoders", "experiment",
+    "models", "privacy", "runtime", "simulation",
+)  # fmt: skip
+"""What `sources` covers: files and folders of the package from which a job's processes import (tests/deployment)."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
@@ -85,12 +90,18 @@ def check_name(name: str) -> str:
 
 @cache
 def sources() -> str:
-    """SHA-256 of all sources of the silosynth that is installed here: two that agree run the same algorithms."""
-    root, seen = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    """SHA-256 of the sources that a job's processes import: silos with equal digests run the same algorithms.
+
+    Papers, attacks, evaluation and commands are left out: they never run in a silo, and may differ between silos.
+    """
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    files = [
+        file for room in ROOMS for file in ([root / room] if room.endswith(".py") else (root / room).rglob("*.py"))
+    ]
+    for path in sorted(files):
         text = path.read_bytes().replace(b"\r\n", b"\n")
-        seen.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
-    return seen.hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +130,12 @@ class Begin(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare(Message):
+class PrepareRows(Message):
     """Coordinator: rows are linked. Keep those in common, in the common order, and tell what your columns are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared(Message):
+class PreparedSchema(Message):
     """Silo: my columns; neither their ranges nor why a kind was inferred."""
 
     release: ClassVar[Release] = Release.SCHEMA
@@ -141,12 +152,12 @@ class PreparedRows(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Message):
+class KeepPart(Message):
     """Coordinator: training has ended. Keep your part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draw(Message):
+class PrepareSynthesis(Message):
     """Coordinator: get ready to draw synthetic rows from your part of the model."""
 
 
@@ -202,7 +213,7 @@ def conduct(
         training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
         coordinator = yield from _within(training, {**state, "inner": None})
         if entry.parts:
-            yield roster.everyone(Keep())
+            yield roster.everyone(KeepPart())
         state = {**state, "stage": "draw", "inner": coordinator}
         yield Checkpoint(state)
     coordinator = state["inner"]
@@ -226,7 +237,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     matched: dict[str, Matched] = {}
     if job.align is not None:
         matched = yield from align(roster, job.align)
-    told = yield roster.everyone(Prepare())
+    told = yield roster.everyone(PrepareRows())
     schemas, rows = _stacked(told) if catalog.algorithm(job.algorithm).horizontal else _side_by_side(told)
     return {
         "stage": "train",
@@ -254,7 +265,7 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
 
 def _stacked(told: Replies) -> tuple[dict[str, Schema], int]:
     """The columns of silos that hold different rows; nobody has told how many."""
-    schemas = {silo: _said(silo, reply, Prepared).schema for silo, reply in told.items()}
+    schemas = {silo: _said(silo, reply, PreparedSchema).schema for silo, reply in told.items()}
     return dict.fromkeys(schemas, agreed(schemas)), 0
 
 
@@ -284,7 +295,7 @@ def _draw(
     """The synthetic table, in the batches and from the streams that `Model.sample` has; then every silo gets it."""
     entry, streams = catalog.algorithm(job.algorithm), streams.child("sample", CALL)
     if entry.parts:
-        yield roster.everyone(Draw())
+        yield roster.everyone(PrepareSynthesis())
     drawn: list[Table] = []
     for number, first in enumerate(range(0, rows, BATCH)):
         yield Progress("sampling rows", first, rows)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from silosynth.core.errors import ConfigError
 from silosynth.data.sources import Source
-from silosynth.deployment.policy import Policy
+from silosynth.deployment.policy import SiloPolicy
 from silosynth.experiment.explain import explained
 from silosynth.experiment.grammar import ColumnRules, Section, parse_toml
 
@@ -22,7 +22,7 @@ Text = Annotated[str, Field(min_length=1)]
 S = TypeVar("S", bound=BaseModel)
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Where a silo's rows come from."""
 
     def read(self) -> pd.DataFrame:
@@ -37,7 +37,7 @@ class Rows(Protocol):
         """What is declared about columns instead of inferred."""
 
 
-class Data(Section):
+class SiloData(Section):
     """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
 
     path: Text | None = None
@@ -57,7 +57,7 @@ class Data(Section):
 class SiloFile(Section):
     """``silo.toml``."""
 
-    data: Data
+    data: SiloData
     columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
     _source: Path = PrivateAttr(default=Path())
 
@@ -97,14 +97,14 @@ def read_silo(folder: Path) -> SiloFile:
     return found
 
 
-def read_policy(folder: Path) -> Policy:
+def read_policy(folder: Path) -> SiloPolicy:
     """The silo's policy.
 
     Raises:
         StorageError: no such file.
         ConfigError: a key or a value does not fit; names the file, the key and the remedy.
     """
-    return _checked(folder / POLICY, Policy)
+    return _checked(folder / POLICY, SiloPolicy)
 
 
 def _checked(path: Path, kind: type[S]) -> S:

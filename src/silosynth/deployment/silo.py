@@ -1,7 +1,7 @@
 """A silo's side of a job: it checks its policy, opens its own table, aligns, and lets its party answer.
 
-Everything that comes in and goes out passes `Silo.answer`, and with it the policy. What the silo keeps lies in the
-job's own folder: checkpoints, its part of the model, the synthetic table.
+Every ask and every reply passes through `DeploymentSilo.answer`, and so through the policy. What the silo keeps lies in
+the job's own folder: checkpoints, its part of the model, the synthetic table.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources as files
 from silosynth.data.partition import own_levels
-from silosynth.deployment.policy import Policy, Releases
+from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import (
     CALL,
     Begin,
-    Draw,
     Greet,
     Greeted,
     Job,
-    Keep,
-    Prepare,
-    Prepared,
+    KeepPart,
     PreparedRows,
+    PreparedSchema,
+    PrepareRows,
+    PrepareSynthesis,
     Publish,
     check_same,
     sources,
 )
-from silosynth.deployment.settings import Rows
+from silosynth.deployment.settings import RowSource
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
 from silosynth.simulation.federation import digest, read_table
@@ -62,7 +62,7 @@ def common_streams(job: Job) -> Streams:
     return Streams(name if job.seed is None else job.seed).child("alignment")
 
 
-class Silo(Party):
+class DeploymentSilo(Party):
     """One silo in one job.
 
     Args:
@@ -77,7 +77,7 @@ class Silo(Party):
     """
 
     def __init__(
-        self, seat: Seat, rows: Rows, policy: Policy, folder: Path, releases: Releases, device: torch.device,
+        self, seat: Seat, rows: RowSource, policy: SiloPolicy, folder: Path, releases: Releases, device: torch.device,
         submitter: str | None = None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self.seat, self.rows, self.policy = seat, rows, policy
@@ -116,11 +116,11 @@ class Silo(Party):
                 return self._greet(ask)
             case Begin():
                 return self._begin(ask.job)
-            case Prepare():
+            case PrepareRows():
                 return self._prepare()
-            case Keep():
+            case KeepPart():
                 return self._keep()
-            case Draw():
+            case PrepareSynthesis():
                 return self._draw()
             case Publish():
                 return self._publish(ask)
@@ -217,7 +217,7 @@ class Silo(Party):
         self._party = self._make_party(table)
         self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
         if catalog.algorithm(self._begun().algorithm).horizontal:  # which tells of ranges itself
-            return Prepared(Schema(tuple(replace(column, reason="") for column in self._schema.columns)))
+            return PreparedSchema(Schema(tuple(replace(column, reason="") for column in self._schema.columns)))
         public = tuple(replace(column, low=None, high=None, reason="") for column in self._schema.columns)
         return PreparedRows(Schema(public), len(table))
 

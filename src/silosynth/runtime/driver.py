@@ -128,7 +128,7 @@ def drive(
             raise ConfigError("Resuming needs a store of checkpoints", None, "Name the folder of the run.")
         link.begin()
         saved = _prepare(link, ledger, store, resume)
-        run = _Run(link, ledger, store, watch, seconds, clock, saved)
+        run = _DrivenRun(link, ledger, store, watch, seconds, clock, saved)
         with torch_threads(threads):
             result = run.through(start(saved.state if saved else None))
         ledger.close()
@@ -175,7 +175,7 @@ def _warn(party: str, step: int, what: str) -> None:
     warnings.warn(f"Silo {party!r}, step {step}: {what}.", PartyLostWarning, stacklevel=4)
 
 
-class _Run:
+class _DrivenRun:
     """One conversation in progress."""
 
     def __init__(

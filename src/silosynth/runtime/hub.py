@@ -42,21 +42,21 @@ class Gathered:
     late: list[Frame]
 
 
-class Stream:
+class Outbox:
     """One open connection: frames to be sent. None ends it."""
 
     def __init__(self) -> None:
         self.outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
 
 
-class Seat:
+class PartySlot:
     """One party's place: its stream while it has one, the frame it was sent last, and what it said to that.
 
     One frame at a time: the next one is sent once the last is answered, however late that is.
     """
 
     def __init__(self) -> None:
-        self.stream: Stream | None = None
+        self.stream: Outbox | None = None
         self.since = time.monotonic()
         self.asked: Frame | None = None
         self.before: Frame | None = None
@@ -112,7 +112,7 @@ class Hub(ABC):
     _awaited: frozenset[str] = frozenset()  # whose answers would change what `gather` does next only together
 
     def __init__(self, names: Iterable[str], patience: float) -> None:
-        self._seats = {name: Seat() for name in names}
+        self._seats = {name: PartySlot() for name in names}
         self._late: list[Frame] = []
         self._patience = patience
         self._changed = threading.Condition()
@@ -223,7 +223,7 @@ class Hub(ABC):
                 gone[name] = seat.lost = why
         return gone
 
-    def _heard(self, name: str, seat: Seat, frame: Frame) -> None:
+    def _heard(self, name: str, seat: PartySlot, frame: Frame) -> None:
         if frame.sender != name:
             raise MessageError(f"Silo {name!r} signs its frames with its own name", frame.sender)
         with self._changed:
@@ -246,12 +246,12 @@ class Hub(ABC):
         self._awaited -= {name}
         return not self._awaited
 
-    def _blame(self, seat: Seat, error: SilosynthError) -> None:
+    def _blame(self, seat: PartySlot, error: SilosynthError) -> None:
         with self._changed:
             seat.fault = error
             self._changed.notify_all()
 
-    def _left(self, seat: Seat, stream: Stream) -> None:
+    def _left(self, seat: PartySlot, stream: Outbox) -> None:
         """A stream has broken: patience begins."""
         with self._changed:
             if seat.stream is stream:

@@ -33,7 +33,7 @@ class Record(NamedTuple):
     events: tuple[Event, ...] = ()
 
 
-class Total(NamedTuple):
+class LedgerTotal(NamedTuple):
     """How often one type of message went from one to another, and how many bytes that was."""
 
     messages: int
@@ -75,18 +75,18 @@ class Ledger:
         """All records, oldest first."""
         return _Records(self._steps, self._sizes, self._of, self._routes)
 
-    def totals(self) -> dict[tuple[str, str, str], Total]:
+    def totals(self) -> dict[tuple[str, str, str], LedgerTotal]:
         """Messages and bytes per (sender, receiver, type), in order of first appearance."""
         sums = [[0, 0] for _ in self._routes]
         for route, size in zip(self._of, self._sizes, strict=True):
             sums[route][0] += 1
             sums[route][1] += size
-        totals: dict[tuple[str, str, str], Total] = {}
+        totals: dict[tuple[str, str, str], LedgerTotal] = {}
         for route_, (count, size) in zip(self._routes, sums, strict=True):
             if count:
                 key = (route_.sender, route_.receiver, route_.type)
-                before = totals.get(key, Total(0, 0))
-                totals[key] = Total(before.messages + count, before.bytes + size)
+                before = totals.get(key, LedgerTotal(0, 0))
+                totals[key] = LedgerTotal(before.messages + count, before.bytes + size)
         return totals
 
     def add(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:

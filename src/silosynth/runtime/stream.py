@@ -22,7 +22,7 @@ from pathlib import Path
 from silosynth.core.conversation import Party
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.roster import COORDINATOR
-from silosynth.runtime.desk import Desk, PartyFailure
+from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
 from silosynth.runtime.frames import (
     ASK,
     BUSY,
@@ -38,7 +38,7 @@ from silosynth.runtime.frames import (
     Frame,
     described,
 )
-from silosynth.runtime.hub import Hub, Seat, Stream
+from silosynth.runtime.hub import Hub, Outbox, PartySlot
 from silosynth.runtime.tls import Certificates, Connection, context, moment
 
 _GRACE = 1.0  # seconds that parties have to take a goodbye
@@ -73,7 +73,7 @@ class StreamHub(Hub):
         self._attempt = attempt
         self._demands = context(certificates, server=True)
         self._strangers: dict[socket.socket, None] = {}  # in the order in which they came
-        self._open: dict[Connection, Stream] = {}
+        self._open: dict[Connection, Outbox] = {}
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -138,7 +138,7 @@ class StreamHub(Hub):
         elif connection is not None:
             connection.finish()
 
-    def _welcome(self, connection: Connection) -> Stream | None:
+    def _welcome(self, connection: Connection) -> Outbox | None:
         """Give the party its seat; or say why not, and return None."""
         name, hello = connection.peer, connection.greeted()
         no = REFUSED
@@ -147,7 +147,7 @@ class StreamHub(Hub):
         elif hello.kind != HELLO or hello.job != self._attempt:
             why = f"{name!r} is of another attempt, or another job"
         else:
-            stream = Stream()
+            stream = Outbox()
             stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
             if self._seated(connection, self._seats[name], stream):
                 return stream
@@ -155,7 +155,7 @@ class StreamHub(Hub):
         connection.send(Frame(no, "", 0, COORDINATOR, why.encode()))
         return None
 
-    def _seated(self, connection: Connection, seat: Seat, stream: Stream) -> bool:
+    def _seated(self, connection: Connection, seat: PartySlot, stream: Outbox) -> bool:
         with self._changed:
             if seat.stream is not None or self._stopped.is_set():
                 return False
@@ -165,7 +165,7 @@ class StreamHub(Hub):
             self._changed.notify_all()
         return True
 
-    def _talk(self, connection: Connection, stream: Stream) -> None:
+    def _talk(self, connection: Connection, stream: Outbox) -> None:
         name = connection.peer
         seat = self._seats[name]
         speaking = threading.Thread(target=_speak, args=(connection, stream), daemon=True, name="silosynth-hub")
@@ -188,7 +188,7 @@ class StreamHub(Hub):
                 self._changed.notify_all()
 
 
-def _speak(connection: Connection, stream: Stream) -> None:
+def _speak(connection: Connection, stream: Outbox) -> None:
     with contextlib.suppress(OSError):  # who listens notices as well
         while (frame := stream.outbox.get()) is not None:
             connection.send(frame)
@@ -226,10 +226,12 @@ def serve_party(
     Raises:
         ProtocolError: the coordinator cannot be reached, refuses this party, or breaks the protocol.
     """
-    serve_desk(Desk(name, party, folder), address=address, certs=certs, patience=patience)
+    serve_endpoint(PartyEndpoint(name, party, folder), address=address, certs=certs, patience=patience)
 
 
-def serve_desk(desk: Desk, *, address: str, certs: Certificates | Path, patience: float, attempt: str = "") -> None:
+def serve_endpoint(
+    desk: PartyEndpoint, *, address: str, certs: Certificates | Path, patience: float, attempt: str = ""
+) -> None:
     """The same for a desk; ``attempt`` as in `StreamHub`."""
     certificates = certs if isinstance(certs, Certificates) else Certificates.read(certs)
     line = _Line(desk.name, address, certificates, patience, attempt)
@@ -240,7 +242,7 @@ def serve_desk(desk: Desk, *, address: str, certs: Certificates | Path, patience
         line.close()
 
 
-def handle(desk: Desk, frame: Frame) -> Frame:
+def handle(desk: PartyEndpoint, frame: Frame) -> Frame:
     """What the party says to one frame. Nothing that goes wrong may leave the coordinator without an answer."""
 
     def say(kind: str, body: bytes = b"") -> Frame:

@@ -36,7 +36,7 @@ class Stopped(BaseException):
     """Raised in the middle of a computation that nobody waits for any more."""
 
 
-class Pending(Generic[T]):
+class PendingResult(Generic[T]):
     """What a worker has been given to do, and later its outcome."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -68,9 +68,9 @@ class Pending(Generic[T]):
         return self._value  # type: ignore[return-value]
 
 
-def done_here(work: Callable[..., T], *args: Any) -> Pending[T]:
+def done_here(work: Callable[..., T], *args: Any) -> PendingResult[T]:
     """Have ``work`` done in this thread, with gradients and threads as a worker has them. Ctrl-C is raised at once."""
-    pending = Pending(lambda: work(*args))
+    pending = PendingResult(lambda: work(*args))
     with torch_threads(PARTY_THREADS), torch.inference_mode(False), torch.enable_grad():
         pending.run()
     if pending.error is not None and not isinstance(pending.error, Exception):
@@ -86,14 +86,14 @@ class Worker(threading.Thread):
 
     def __init__(self, name: str) -> None:
         super().__init__(name=f"silosynth-{name}", daemon=True)
-        self._inbox: queue.SimpleQueue[Pending[Any] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[PendingResult[Any] | None] = queue.SimpleQueue()
         self._busy = self._stopping = False
 
-    def do(self, work: Callable[..., T], *args: Any) -> Pending[T]:
+    def do(self, work: Callable[..., T], *args: Any) -> PendingResult[T]:
         """Have ``work`` done; ask what is returned for the result."""
         if self.ident is None:
             self.start()
-        pending = Pending(lambda: work(*args))
+        pending = PendingResult(lambda: work(*args))
         self._inbox.put(pending)
         return pending
 

@@ -12,10 +12,10 @@ import torch
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
-from silosynth.runtime.desk import Desk, PartyFailure
+from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
 from silosynth.runtime.link import Link, Received, at, encoded, failed, named
 from silosynth.runtime.wire import decode
-from silosynth.runtime.workers import Pending, Worker, dismiss, done_here
+from silosynth.runtime.workers import PendingResult, Worker, dismiss, done_here
 
 
 class InProcess(Link):
@@ -32,7 +32,7 @@ class InProcess(Link):
 
     def __init__(self, parties: Mapping[str, Party], folder: Path | str | None = None) -> None:
         places = {name: None if folder is None else Path(folder) / name for name in parties}
-        self._desks = {name: Desk(name, party, places[name]) for name, party in parties.items()}
+        self._desks = {name: PartyEndpoint(name, party, places[name]) for name, party in parties.items()}
         # Torch settles a thread's number of threads when the thread first computes, from what was set last anywhere:
         # settle the coordinator's before parties set theirs.
         torch.get_num_threads()
@@ -74,13 +74,13 @@ class InProcess(Link):
         self._closed = True
         dismiss(list(self._workers.values()))
 
-    def _open(self) -> dict[str, Desk]:
+    def _open(self) -> dict[str, PartyEndpoint]:
         if self._closed:
             raise ProtocolError("A closed link is not used again", "closed", "Make a new one.")
         return self._desks
 
 
-def _received(party: str, step: int, ask: Message, blob: bytes, pending: Pending[bytes]) -> Received:
+def _received(party: str, step: int, ask: Message, blob: bytes, pending: PendingResult[bytes]) -> Received:
     where = at(party, step, wire_name(type(ask)))
     try:
         answer = pending.result()

@@ -15,7 +15,7 @@ from silosynth.core.messages import Done
 from silosynth.core.roster import Roster
 from silosynth.deployment.flare import relay
 from silosynth.deployment.flare.relay import Answer, FlareHub, Inbox, Line
-from silosynth.runtime.desk import Desk
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.frames import REPLY, Frame, from_whole
 from silosynth.runtime.link import Remote
 from silosynth.simulation.inprocess import InProcess
@@ -51,7 +51,7 @@ class Clerk:
     """Answers frames as an adder; counts them, and waits for permission to."""
 
     def __init__(self, name: str) -> None:
-        self.desk, self.answered, self.go_on = Desk(name, Adder(name, STREAMS), None), 0, threading.Event()
+        self.desk, self.answered, self.go_on = PartyEndpoint(name, Adder(name, STREAMS), None), 0, threading.Event()
         self.go_on.set()
 
     def __call__(self, data: bytes) -> bytes:

@@ -15,8 +15,8 @@ from silosynth.core.errors import DataError, SilosynthError
 from silosynth.core.roster import Roster
 from silosynth.deployment.flare.relay import FlareHub
 from silosynth.runtime.checkpoint import CheckpointStore
-from silosynth.runtime.desk import Desk
 from silosynth.runtime.driver import drive
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.frames import ASK, DONE, REPLY, RESTORE, SAVE, Frame, from_whole
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Remote
@@ -67,7 +67,7 @@ def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[
     if (workspace / "refuse").exists():
         raise DataError("This silo takes part in jobs that its policy allows", "toy", "Ask its operator.")
     (workspace / "parts" / job).mkdir(parents=True)
-    desk = Desk(name, Adder(name, STREAMS), workspace / "parts" / job)
+    desk = PartyEndpoint(name, Adder(name, STREAMS), workspace / "parts" / job)
 
     def answer(data: bytes) -> bytes:
         frame = from_whole(data)

@@ -17,7 +17,7 @@ import torch
 
 from silosynth.core.errors import MessageError, SilosynthError, StoppedError
 from silosynth.runtime.frames import CRASHED, REFUSED, Frame, described, from_whole
-from silosynth.runtime.hub import Gathered, Hub, Seat, Stream
+from silosynth.runtime.hub import Gathered, Hub, Outbox, PartySlot
 from silosynth.runtime.link import PARTY_THREADS
 
 PENDING, UNKNOWN = None, b""
@@ -49,7 +49,7 @@ class FlareHub(Hub):
         self._stopped = threading.Event()
         self._ended: dict[str, str] = {}
         self._aborted = ""
-        self._streams = {name: Stream() for name in lines}
+        self._streams = {name: Outbox() for name in lines}
         for name, line in lines.items():
             self._seats[name].stream = self._streams[name]
             threading.Thread(target=self._call, args=(name, line), daemon=True, name=f"silosynth-flare-{name}").start()
@@ -113,7 +113,7 @@ class FlareHub(Hub):
                 return
             number += 1
 
-    def _until_answered(self, seat: Seat, stream: Stream, line: Line, number: int, blob: bytes) -> bytes | None:
+    def _until_answered(self, seat: PartySlot, stream: Outbox, line: Line, number: int, blob: bytes) -> bytes | None:
         """The reply; None if the hub is stopped."""
         known = False
         while not self._stopped.is_set():
@@ -129,13 +129,13 @@ class FlareHub(Hub):
             known = reply is PENDING
         return None
 
-    def _out_of_reach(self, seat: Seat) -> None:
+    def _out_of_reach(self, seat: PartySlot) -> None:
         with self._changed:
             if seat.stream is not None:
                 seat.stream, seat.since = None, time.monotonic()
                 self._changed.notify_all()
 
-    def _in_reach(self, seat: Seat, stream: Stream) -> None:
+    def _in_reach(self, seat: PartySlot, stream: Outbox) -> None:
         if seat.stream is None:
             with self._changed:
                 seat.stream = stream

@@ -19,7 +19,7 @@ class PartyFailure(Exception):
     """A party raised something unforeseen; the original is the cause. Links turn it into `PartyLostError`."""
 
 
-class Desk:
+class PartyEndpoint:
     """Decodes asks, has the party answer, encodes replies; repeats its last reply, or error, when a step comes again.
 
     Args:
