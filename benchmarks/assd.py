@@ -30,7 +30,7 @@ import common
 import numpy as np
 import pandas as pd
 
-from silosynth.attacks import membership, rivals, targets
+from silosynth.attacks import membership, rivals
 from silosynth.attacks.generators import Catalogued
 from silosynth.attacks.membership import Trainings
 from silosynth.core.streams import Streams
@@ -44,8 +44,8 @@ PAPER = {("wine_quality_red", 100): 0.98, ("wine_quality_red", 200): 0.95,
          ("wine_quality_white", 100): 0.87, ("wine_quality_white", 200): 0.92}  # fmt: skip
 PARTS = ("assd", "rivals", "private")
 RECORDS: dict[str, Callable[[Coded], int]] = {
-    "outlying": targets.most_outlying,
-    "isolated": lambda table: int(targets.nearest_distances(table).argmax()),
+    "outlying": membership.most_outlying,
+    "isolated": lambda table: int(membership.nearest_distances(table).argmax()),
 }
 STEPS, PRIVATE_STEPS = 3000, 300  # of critics
 SETTING: dict[str, Any] = {

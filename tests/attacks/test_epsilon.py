@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from silosynth.attacks import canaries, epsilon
+from silosynth.attacks import canaries
 from silosynth.attacks.canaries import Claim
 from silosynth.attacks.generators import Catalogued
 from silosynth.attacks.membership import Trainings
@@ -58,31 +58,31 @@ def records(rows: int) -> pd.DataFrame:
 def test_the_bound_of_a_perfect_attack_is_that_of_clopper_and_pearson() -> None:
     n, miss = 200, 0.05 / 4
     tail = miss ** (1 / n)  # the lower end for n of n, and one less the upper end for 0 of n
-    assert epsilon.of_rates(n, n, 0, n, 0.0) == pytest.approx(math.log(tail / (1 - tail)))
-    assert epsilon.of_rates(n, n, 0, n, 1e-3) == pytest.approx(math.log((tail - 1e-3) / (1 - tail)))
+    assert canaries.epsilon_of_rates(n, n, 0, n, 0.0) == pytest.approx(math.log(tail / (1 - tail)))
+    assert canaries.epsilon_of_rates(n, n, 0, n, 1e-3) == pytest.approx(math.log((tail - 1e-3) / (1 - tail)))
 
 
 def test_an_attack_that_guesses_shows_nothing() -> None:
-    assert epsilon.of_rates(50, 100, 50, 100, 0.0) == 0
-    assert epsilon.of_rates(0, 100, 100, 100, 0.0) == epsilon.of_rates(100, 100, 0, 100, 0.0) * 0
-    assert epsilon.of_one_run(50, 100, 100, 0.0) == 0
-    assert epsilon.of_one_run(0, 0, 100, 0.0) == 0
+    assert canaries.epsilon_of_rates(50, 100, 50, 100, 0.0) == 0
+    assert canaries.epsilon_of_rates(0, 100, 100, 100, 0.0) == canaries.epsilon_of_rates(100, 100, 0, 100, 0.0) * 0
+    assert canaries.epsilon_of_one_run(50, 100, 100, 0.0) == 0
+    assert canaries.epsilon_of_one_run(0, 0, 100, 0.0) == 0
 
 
 @pytest.mark.parametrize(("hits", "inside", "false", "outside"), [(3, 2, 0, 1), (-1, 2, 0, 1), (0, 0, 0, 1)])
 def test_counts_that_do_not_fit_are_refused(hits: int, inside: int, false: int, outside: int) -> None:
     with pytest.raises(ConfigError):
-        epsilon.of_rates(hits, inside, false, outside, 0.0)
+        canaries.epsilon_of_rates(hits, inside, false, outside, 0.0)
     with pytest.raises(ConfigError):
-        epsilon.of_one_run(inside + 1, inside, 100, 0.0)
+        canaries.epsilon_of_one_run(inside + 1, inside, 100, 0.0)
 
 
 def test_the_bound_of_one_run_is_where_the_binomial_tail_is_the_level() -> None:
-    bound = epsilon.of_one_run(90, 100, 100, 0.0)
+    bound = canaries.epsilon_of_one_run(90, 100, 100, 0.0)
     chance = 1 / (1 + math.exp(-bound))
     assert stats.binom.sf(89, 100, chance) == pytest.approx(0.05, abs=1e-6)
-    assert epsilon.of_one_run(90, 100, 100, 1e-5) < bound
-    assert epsilon.of_one_run(90, 100, 1000, 1e-5) < epsilon.of_one_run(90, 100, 100, 1e-5)
+    assert canaries.epsilon_of_one_run(90, 100, 100, 1e-5) < bound
+    assert canaries.epsilon_of_one_run(90, 100, 1000, 1e-5) < canaries.epsilon_of_one_run(90, 100, 100, 1e-5)
 
 
 @pytest.mark.parametrize("true", [0.5, 1.0, 3.0])
@@ -92,15 +92,15 @@ def test_bounds_hold_for_randomised_response(true: float) -> None:
     chance, failures = 1 / (1 + math.exp(-true)), [0, 0]
     for _ in range(200):
         hits, false = int(draw.binomial(300, chance)), int(draw.binomial(300, 1 - chance))
-        failures[0] += epsilon.of_rates(hits, 300, false, 300, 0.0) > true
-        failures[1] += epsilon.of_one_run(int(draw.binomial(600, chance)), 600, 600, 0.0) > true
+        failures[0] += canaries.epsilon_of_rates(hits, 300, false, 300, 0.0) > true
+        failures[1] += canaries.epsilon_of_one_run(int(draw.binomial(600, chance)), 600, 600, 0.0) > true
     assert max(failures) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_a_threshold_is_found_on_either_side() -> None:
     high, low = np.arange(50.0, 100), np.arange(50.0)
-    assert epsilon.counted(high, low, epsilon.best_threshold(high, low, 0.0), 0.0) > 2
-    assert epsilon.counted(low, high, epsilon.best_threshold(low, high, 0.0), 0.0) > 2
+    assert canaries.counted(high, low, canaries.best_threshold(high, low, 0.0), 0.0) > 2
+    assert canaries.counted(low, high, canaries.best_threshold(low, high, 0.0), 0.0) > 2
 
 
 @pytest.mark.parametrize(("budget", "least"), [(1.0, 0.0), (40.0, 1.5)])

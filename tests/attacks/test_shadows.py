@@ -22,12 +22,12 @@ from tests.attacks.makers import Copier, lengths, table
 from silosynth.attacks import canaries, membership, shadows
 from silosynth.attacks.generators import Catalogued, Command, described
 from silosynth.attacks.membership import Trainings
-from silosynth.attacks.shadows import Game, Job, Kept, Train
+from silosynth.attacks.shadows import Game, Kept, Shadow, Train
 from silosynth.core.errors import ConfigError, StorageError, UnavailableError
 from silosynth.core.streams import Streams
 
 TABLE = table(20, 1)
-JOBS = [Job(f"job-{i}", np.arange(20 - i), i) for i in range(6)]
+JOBS = [Shadow(f"job-{i}", np.arange(20 - i), i) for i in range(6)]
 
 
 def game(frame: pd.DataFrame = TABLE, about: str = "lengths") -> Game:

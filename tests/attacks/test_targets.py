@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silosynth.attacks import targets
+from silosynth.attacks import membership
 from silosynth.core.errors import DataError
 from silosynth.evaluation.coding import Coded, code_tables
 
@@ -41,22 +41,22 @@ def test_neighbours_are_those_of_the_equation(seed: int, rows: int) -> None:
     draw = np.random.default_rng(seed)
     frame = pd.DataFrame({"a": draw.choice(list("pq"), rows), "b": draw.choice(list("rst"), rows)})
     frame = frame.assign(x=draw.normal(size=rows), y=draw.normal(size=rows))
-    assert targets.nearest_distances(coded(frame)) == pytest.approx(_distances(frame), abs=1e-9)
+    assert membership.nearest_distances(coded(frame)) == pytest.approx(_distances(frame), abs=1e-9)
 
 
 def test_outliers_are_those_of_the_equations() -> None:
     frame = pd.DataFrame({"x": [*range(1, 102), 151.9, 153, -52, -48.0], "y": [0.5 * i for i in range(104)] + [500.0]})
     first, third = np.percentile(frame["x"], [25, 75])
     expected = ((first - frame["x"]) > (third - first)) | ((frame["x"] - third) > (third - first))
-    counts = targets.outlier_counts(coded(frame))
+    counts = membership.outlier_counts(coded(frame))
     assert (counts[:104] == expected[:104]).all() and counts[104] == expected[104] + 1
 
 
 def test_of_equally_outlying_records_the_furthest_is_taken() -> None:
     frame = pd.DataFrame({"x": [*np.linspace(0, 1, 50), 5.0, 9.0, 7.0], "y": np.linspace(0, 1, 53)})
-    assert targets.most_outlying(coded(frame)) == 51
+    assert membership.most_outlying(coded(frame)) == 51
 
 
 def test_without_numbers_there_are_no_outliers() -> None:
     with pytest.raises(DataError, match="numeric"):
-        targets.outlier_counts(coded(pd.DataFrame({"a": ["x", "y"]})))
+        membership.outlier_counts(coded(pd.DataFrame({"a": ["x", "y"]})))

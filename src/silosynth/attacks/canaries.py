@@ -8,6 +8,8 @@ those with the fewest to be out, and the number of right guesses bounds epsilon 
 A bound says that no smaller epsilon holds, with the confidence stated; it never says that some epsilon does. Canaries
 change the table: the generator that is audited is not the one that is released.
 
+Two tables are neighbours if one has one row more, as in `silosynth.privacy.events`.
+
 Legend: N records, K canaries, M trainings of a side.
 """
 
@@ -20,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from scipy.spatial import cKDTree
 from sklearn.ensemble import RandomForestClassifier
 
-from silosynth.attacks import epsilon, features, shadows
-from silosynth.attacks.epsilon import CONFIDENCE
+from silosynth.attacks import features, shadows
 from silosynth.attacks.features import embed
-from silosynth.attacks.findings import GROUP, Finding
+from silosynth.attacks.findings import GROUP, Bools, Finding
 from silosynth.attacks.generators import Fit, described, tables
 from silosynth.attacks.membership import DEPTH, TREES, Trainings
-from silosynth.attacks.shadows import Game, Job, Kept, Train
+from silosynth.attacks.shadows import Game, Kept, Shadow, Train
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import MAX_INTEGER_LEVELS, Ints, code_tables
@@ -39,18 +41,20 @@ CANDIDATES = 2000  # made-up records that canaries are chosen from
 GUESSED = 1 / 3  # share of canaries that are guessed to be in, and as many to be out
 LEAST = 20  # trainings of a side
 FEATURES = ("naive", "correlation", "near")
+CONFIDENCE = 0.95
+MOST_EPSILON = 64.0  # no audit of this size shows more
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a generator says of itself: (epsilon, delta); an infinite epsilon says nothing."""
+    """The (epsilon, delta) that a generator states; an infinite epsilon states nothing."""
 
     epsilon: float = math.inf
     delta: float = 0.0
 
 
 @dataclass(frozen=True)
-class Measure:
+class CanaryTraces:
     """Trains, and keeps the usual features and how near synthetic rows come to each canary."""
 
     fit: Fit
@@ -105,11 +109,11 @@ def craft(records: pd.DataFrame, count: int, streams: Streams) -> pd.DataFrame:
 def _values(column: pd.Series, draw: np.random.Generator) -> pd.Series:
     """A candidate's value of one column, many times."""
     present = column.dropna()
-    some = draw.integers(len(present), size=CANDIDATES)
+    anyone = draw.integers(len(present), size=CANDIDATES)
     if present.nunique() > MAX_INTEGER_LEVELS and pd.api.types.is_numeric_dtype(column):
         order = present.argsort()
         ends = np.asarray(order)[[0, -1]]
-        at = np.where(draw.random(CANDIDATES) < 1 / 3, some, ends[draw.integers(2, size=CANDIDATES)])
+        at = np.where(draw.random(CANDIDATES) < 1 / 3, anyone, ends[draw.integers(2, size=CANDIDATES)])
         return present.iloc[at].reset_index(drop=True)
     distinct = present.drop_duplicates()
     return distinct.iloc[draw.integers(len(distinct), size=CANDIDATES)].reset_index(drop=True)
@@ -133,20 +137,20 @@ def many(records: pd.DataFrame, fit: Fit, how: Trainings, claim: Claim | None = 
         for i in range(how.count)
         for side, present in sides.items()
     ]
-    found = _trained(records, craft(records, 1, streams.child("craft")), fit, jobs, how)
-    seen_MF = np.concatenate([shadows.matrix(found, [job.name for job in jobs], kind) for kind in FEATURES], axis=1)
-    with_MF, without_MF = seen_MF[::2], seen_MF[1::2]
+    kept = _trained(records, craft(records, 1, streams.child("craft")), fit, jobs, how)
+    features_MF = np.concatenate([shadows.matrix(kept, [job.name for job in jobs], kind) for kind in FEATURES], axis=1)
+    with_MF, without_MF = features_MF[::2], features_MF[1::2]
     half, delta = how.count // 2, _delta(claim)
     forest = RandomForestClassifier(
         TREES, max_depth=DEPTH, oob_score=True, random_state=streams.child("forest").integer() % 2**31
     )
     forest.fit(np.concatenate([with_MF[:half], without_MF[:half]]), np.repeat([True, False], half))
     votes = forest.oob_decision_function_[:, 1]
-    test = epsilon.best_threshold(votes[:half], votes[half:], delta)
-    said = [forest.predict_proba(side[half:])[:, 1] for side in (with_MF, without_MF)]
-    bound = epsilon.counted(said[0], said[1], test, delta)
-    how_found = "Clopper-Pearson on true and false positive rates, one half of the trainings held back"
-    return _finding("canary", f"Epsilon from {len(jobs)} trainings", bound, 2 * (how.count - half), claim, how_found)
+    test = best_threshold(votes[:half], votes[half:], delta)
+    scores = [forest.predict_proba(side[half:])[:, 1] for side in (with_MF, without_MF)]
+    bound = counted(scores[0], scores[1], test, delta)
+    method = "Clopper-Pearson on true and false positive rates, one half of the trainings held back"
+    return _finding("canary", f"Epsilon from {len(jobs)} trainings", bound, 2 * (how.count - half), claim, method)
 
 
 def one_run(records: pd.DataFrame, fit: Fit, count: int, how: Trainings, claim: Claim | None = None) -> Finding:
@@ -161,25 +165,25 @@ def one_run(records: pd.DataFrame, fit: Fit, count: int, how: Trainings, claim: 
     streams, size = Streams(how.seed).child("one run", count), len(records)
     coin_K = streams.child("coins").numpy().random(count) < 0.5
     job = _job(f"one-run-{count}", size, np.flatnonzero(coin_K), how.seed)
-    found = _trained(records, craft(records, count, streams.child("craft")), fit, [job], how)
-    near_K, each = np.array(found[job.name]["near"]), max(1, int(GUESSED * count))
+    kept = _trained(records, craft(records, count, streams.child("craft")), fit, [job], how)
+    near_K, each = np.array(kept[job.name]["near"]), max(1, int(GUESSED * count))
     order = np.argsort(near_K, kind="stable")
     right = int(coin_K[order[-each:]].sum() + (~coin_K[order[:each]]).sum())
-    bound = epsilon.of_one_run(right, 2 * each, count, _delta(claim))
-    how_found = f"{right} of {2 * each} guesses right; theorem 5.2 of Steinke, Nasr and Jagielski 2023"
-    return _finding("canaries_one_run", f"Epsilon from one training, {count} canaries", bound, count, claim, how_found)
+    bound = epsilon_of_one_run(right, 2 * each, count, _delta(claim))
+    method = f"{right} of {2 * each} guesses right; theorem 5.2 of Steinke, Nasr and Jagielski 2023"
+    return _finding("canaries_one_run", f"Epsilon from one training, {count} canaries", bound, count, claim, method)
 
 
-def _job(name: str, records: int, present: Ints, seed: int) -> Job:
+def _job(name: str, records: int, present: Ints, seed: int) -> Shadow:
     rows = np.concatenate([np.arange(records), records + present])
-    return Job(name, rows, shadows.seed_of(Streams(seed).child("canaries"), name))
+    return Shadow(name, rows, shadows.seed_of(Streams(seed).child("canaries"), name))
 
 
 def _trained(
-    records: pd.DataFrame, canaries: pd.DataFrame, fit: Fit, jobs: list[Job], how: Trainings
+    records: pd.DataFrame, canaries: pd.DataFrame, fit: Fit, jobs: list[Shadow], how: Trainings
 ) -> dict[str, Kept]:
     whole = pd.concat([records, canaries.astype(records.dtypes.to_dict())], ignore_index=True)
-    game = Game(whole, Measure(fit, len(canaries)), f"{described(fit)} {how.seed}")
+    game = Game(whole, CanaryTraces(fit, len(canaries)), f"{described(fit)} {how.seed}")
     folder: Path | None = None if how.folder is None else how.folder / f"canaries-{len(canaries)}"
     return how.carry_out(game, jobs, fit, folder)
 
@@ -196,3 +200,93 @@ def _finding(name: str, label: str, bound: float, n: int, claim: Claim | None, m
         method=f"one-sided, {100 * CONFIDENCE:.0f} %: {method}",
     )  # fmt: skip
     return Finding(score, claimed=None if claim is None or math.isinf(claim.epsilon) else claim.epsilon)
+
+
+# From an attack's success to a lower bound: what (epsilon, delta) cannot hold, at a confidence level
+
+
+def epsilon_of_rates(
+    hits: int, inside: int, false: int, outside: int, delta: float, confidence: float = CONFIDENCE
+) -> float:
+    """The bound of a fixed test on independent trainings (Jagielski et al. 2020): 0 where it shows nothing.
+
+    The attack says "in" for ``hits`` of ``inside`` trainings with the record, and for ``false`` of ``outside`` without.
+    Under (epsilon, delta), TPR <= exp(epsilon) FPR + delta, and 1 - FPR <= exp(epsilon) (1 - TPR) + delta. The rates
+    are taken at the bad ends of Clopper-Pearson intervals; both hold at once with the confidence asked for.
+
+    Raises:
+        ConfigError: counts do not fit.
+    """
+    if not (0 <= hits <= inside and 0 <= false <= outside and inside and outside):
+        raise ConfigError("Counts of hits are at most those of trials", (hits, inside, false, outside))
+    miss = (1 - confidence) / 4  # four one-sided intervals, of which two are used
+    tpr, fpr = _least(hits, inside, miss), _most(false, outside, miss)
+    tnr, fnr = _least(outside - false, outside, miss), _most(inside - hits, inside, miss)
+    return max(_ratio(tpr, fpr, delta), _ratio(tnr, fnr, delta))
+
+
+def _ratio(rate: float, error: float, delta: float) -> float:
+    return max(0.0, math.log((rate - delta) / error)) if rate > delta else 0.0
+
+
+def _least(hits: int, n: int, miss: float) -> float:
+    return float(stats.beta.ppf(miss, hits, n - hits + 1)) if hits else 0.0
+
+
+def _most(hits: int, n: int, miss: float) -> float:
+    return float(stats.beta.ppf(1 - miss, hits + 1, n - hits)) if hits < n else 1.0
+
+
+def epsilon_of_one_run(right: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE) -> float:
+    """The bound of one training with many canaries (Steinke, Nasr and Jagielski 2023, theorem 5.2).
+
+    Each of ``canaries`` was in with probability 1/2; the attacker guessed about ``guesses`` of them and was ``right``
+    so often. The largest epsilon that the test refuses at this confidence; 0 where it refuses none.
+
+    Raises:
+        ConfigError: counts do not fit.
+    """
+    if not 0 <= right <= guesses <= canaries:
+        raise ConfigError("Right guesses are at most all guesses, and these the canaries", (right, guesses, canaries))
+    if guesses == 0 or _tail(right, guesses, canaries, 0.0, delta) > 1 - confidence:
+        return 0.0
+    low, high = 0.0, MOST_EPSILON
+    for _ in range(60):
+        middle = (low + high) / 2
+        refused = _tail(right, guesses, canaries, middle, delta) <= 1 - confidence
+        low, high = (middle, high) if refused else (low, middle)
+    return low
+
+
+def _tail(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """An upper bound on the probability of this many right guesses under (epsilon, delta)."""
+    chance = 1 / (1 + math.exp(-epsilon))
+    pure = float(stats.binom.sf(right - 1, guesses, chance))
+    if delta == 0 or right == 0:
+        return min(1.0, pure)
+    i = np.arange(1, right + 1)
+    slack = float((np.cumsum(stats.binom.pmf(right - i, guesses, chance)) / i).max())
+    return min(1.0, pure + 2 * canaries * delta * slack)
+
+
+def best_threshold(with_: Floats, without: Floats, delta: float) -> tuple[float, int]:
+    """The threshold, and the side (1: "in" above it, -1: below), whose rates would bound epsilon highest.
+
+    For choosing on trainings that are not counted afterwards: a test chosen on those it is counted on proves nothing.
+    """
+    best = (-1.0, 0.0, 1)
+    for at in np.unique(np.concatenate([with_, without])).tolist():
+        for side in (1, -1):
+            hits, false = (int(_says_in(scores, at, side).sum()) for scores in (with_, without))
+            best = max(best, (epsilon_of_rates(hits, len(with_), false, len(without), delta), at, side))
+    return best[1], best[2]
+
+
+def counted(with_: Floats, without: Floats, test: tuple[float, int], delta: float) -> float:
+    """The bound of that test on these trainings."""
+    hits, false = (int(_says_in(scores, *test).sum()) for scores in (with_, without))
+    return epsilon_of_rates(hits, len(with_), false, len(without), delta)
+
+
+def _says_in(scores: Floats, threshold: float, side: int) -> Bools:
+    return np.asarray(side * scores >= side * threshold)

@@ -101,11 +101,11 @@ class Catalogued:
         apart = 1 if self.in_lockstep else len(trains)
         return apart * seconds_of(partial(self._runs, trains[: len(trains) // apart]), limit)
 
-    def _runs(self, trains: Sequence[Train], watch: Watch = _unwatched) -> list[_Run]:
+    def _runs(self, trains: Sequence[Train], watch: Watch = _unwatched) -> list[_Trained]:
         if len(trains) == 1 or not self.in_lockstep:
             return [self._trained(train, seed, watch) for train, seed in trains]
         begun = [self._begun(train, seed) for train, seed in trains]
-        alike: dict[Any, list[lockstep.Training]] = {}
+        alike: dict[Any, list[lockstep.LockstepTraining]] = {}
         for _, training in begun:
             alike.setdefault(training.likeness, []).append(training)
         done = 0
@@ -114,7 +114,7 @@ class Catalogued:
             done += len(trainings)
         return [run for run, _ in begun]
 
-    def _trained(self, train: pd.DataFrame, seed: int, watch: Watch = _unwatched) -> _Run:
+    def _trained(self, train: pd.DataFrame, seed: int, watch: Watch = _unwatched) -> _Trained:
         """A training as `silosynth.fit` has it, but that nothing is written to disk."""
 
         def told(progress: Progress) -> None:
@@ -124,9 +124,9 @@ class Catalogued:
         parties, coordinator = self._parties(federation, seed), streams.child("coordinator")
         start = partial(entry.coordinate, federation.roster, self.config, coordinator, CPU)
         with InProcess(parties) as link:
-            return _Run(federation, seed, parties, drive(start, link, Ledger(), watch=told))
+            return _Trained(federation, seed, parties, drive(start, link, Ledger(), watch=told))
 
-    def _begun(self, train: pd.DataFrame, seed: int) -> tuple[_Run, lockstep.Training]:
+    def _begun(self, train: pd.DataFrame, seed: int) -> tuple[_Trained, lockstep.LockstepTraining]:
         """A training of VFLGAN until its first step."""
         federation, config = self._federation(train), self.config
         parties = self._parties(federation, seed)
@@ -134,8 +134,8 @@ class Catalogued:
             state = drive(lambda _: begin(federation.roster, config), link, Ledger())
         silos = [_networks(party) for party in parties.values() if isinstance(party, Silo)]
         shared = Shared(len(silos), config, None, Streams(seed).child("coordinator"), CPU)
-        run = _Run(federation, seed, parties, {name: state[name] for name in ("rows", "run")})
-        return run, lockstep.Training(silos, shared)
+        run = _Trained(federation, seed, parties, {name: state[name] for name in ("rows", "run")})
+        return run, lockstep.LockstepTraining(silos, shared)
 
     @property
     def config(self) -> Any:
@@ -157,7 +157,7 @@ class Catalogued:
             for silo, table in federation.tables.items()
         }
 
-    def _drawn(self, run: _Run) -> pd.DataFrame:
+    def _drawn(self, run: _Trained) -> pd.DataFrame:
         held = run.federation
         parts = {name: party.trained() if algorithm(self.name).parts else {} for name, party in run.parties.items()}
         model = Model(
@@ -167,7 +167,7 @@ class Catalogued:
         drawn: pd.DataFrame = model.sample(self.rows, seed=run.seed)
         return drawn
 
-    def _features(self, run: _Run, whole: pd.DataFrame) -> Floats:
+    def _features(self, run: _Trained, whole: pd.DataFrame) -> Floats:
         parts = []
         for silo, party in self._parties(self._federation(whole), run.seed).items():
             assert isinstance(party, Silo)  # checked
@@ -183,7 +183,7 @@ def _networks(silo: Silo) -> Local:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Trained:
     """A training that has ended: who held what, and what each side has learnt."""
 
     federation: Federation

@@ -1,7 +1,7 @@
-"""Train VT-GAN and write down what each party is told: the coordinator, every silo; and the truth, to score attacks.
+"""Train VT-GAN and record what each party is sent: the coordinator, every silo; and the truth, to score attacks by.
 
-Ears are fed by a `Wiretap` around the link, so that an attack cannot use more than its party is sent. `Truth` looks
-into the silos; no attack may touch it. Of old rounds only counts are kept.
+A `Wiretap` around the link feeds the ears, so that an attack cannot use more than its party is sent. `Truth` looks
+into the silos; only scoring may use it. Of old rounds only counts are kept.
 
 Shapes: N rows, B rows of a batch, R rows that a silo pushes, W features of a silo, P positions: levels that a silo's
 conditions can name.
@@ -31,7 +31,7 @@ from silosynth.algorithms.vtgan.messages import (
     VTGANConfig,
 )
 from silosynth.algorithms.vtgan.silo import Silo, condition_columns
-from silosynth.attacks.guesses import Ints
+from silosynth.attacks.findings import Ints
 from silosynth.core.conversation import Progress
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
@@ -79,7 +79,7 @@ class Wiretap(Link):
 
 
 @dataclass
-class Told:
+class CriticStep:
     """A critic step as the coordinator sees it.
 
     Attributes:
@@ -95,17 +95,17 @@ class Told:
 
 
 class CoordinatorEar:
-    """What the coordinator is told.
+    """What the coordinator is sent.
 
     Attributes:
-        votes: by silo how often a number came with a position (N, P), over the whole training.
+        votes: by silo how often a number came with a position (N, P), in all of the training.
         steps: the critic steps of the last rounds.
     """
 
     def __init__(self, config: VTGANConfig) -> None:
         self._steps = config.critic_steps + 1
         self.votes: dict[str, Tensor] = {}
-        self.steps: dict[int, Told] = {}
+        self.steps: dict[int, CriticStep] = {}
 
     def __call__(self, silo: str, ask: Message, reply: Message) -> None:
         """Hear one exchange."""
@@ -113,35 +113,35 @@ class CoordinatorEar:
             self.votes[silo] = torch.zeros(reply.rows, reply.conditions, dtype=torch.int32)
         elif isinstance(ask, DrawConditions) and isinstance(reply, Drawn):
             for i, step in enumerate(ask.critic):
-                self.steps[step] = Told(silo, reply.positions_TB[i].long(), reply.picks_TB[i].long())
+                self.steps[step] = CriticStep(silo, reply.positions_TB[i].long(), reply.picks_TB[i].long())
                 self._count(silo, self.steps[step])
         elif isinstance(ask, Criticise | CriticiseListed) and isinstance(reply, Features):
             self.steps[ask.step].features[silo] = reply.real_RW
             self._forget(ask.step // self._steps)
 
-    def _count(self, silo: str, told: Told) -> None:
+    def _count(self, silo: str, heard: CriticStep) -> None:
         votes = self.votes[silo]
-        known = (told.position_B >= 0) & (told.number_B < len(votes))  # a list may be longer than the table
-        at = told.number_B[known], told.position_B[known]
+        known = (heard.position_B >= 0) & (heard.number_B < len(votes))  # a list may be longer than the table
+        at = heard.number_B[known], heard.position_B[known]
         votes.index_put_(at, torch.ones(len(at[0]), dtype=torch.int32), accumulate=True)
 
     def _forget(self, now: int) -> None:
         forget(self.steps, (now - KEPT + 1) * self._steps)
-        for step, told in self.steps.items():
-            if step < (now - PUSHED + 1) * self._steps:
-                told.features = {k: v for k, v in told.features.items() if k == told.contributor}
+        for number, step in self.steps.items():
+            if number < (now - PUSHED + 1) * self._steps:
+                step.features = {k: v for k, v in step.features.items() if k == step.contributor}
 
 
 class SiloEar:
-    """What a silo learns of the rows that others contribute: from sealed lists, or from whose gradients it is handed.
+    """What a silo learns about rows that others contribute: from sealed lists, or from the gradients that it is sent.
 
     Attributes:
         silo: itself, with all that it holds.
-        count_N: how often it was told of each of its rows.
-        lists: the rows that it was told of in critic steps of the last rounds.
-        surest: of these, as many as a batch has: those that it had been told of most often before.
-        gradients: in critic steps of the last rounds, of so many rows (B,) of a batch as it was told: these, and the
-            gradients (B, W) in their features.
+        count_N: how often each of its rows was named to it.
+        lists: the rows that were named to it in critic steps of the last rounds.
+        surest: of these, as many as a batch has: those that had been named most often before.
+        gradients: by critic step of the last rounds: the rows (B,) of the batch that it knows, and the gradients (B, W)
+            of the loss with respect to their features.
     """
 
     def __init__(self, silo: Silo, config: VTGANConfig) -> None:
@@ -152,23 +152,23 @@ class SiloEar:
         self.gradients: dict[int, tuple[Tensor, Tensor]] = {}
 
     def hear(self, ask: Message) -> None:
-        """Hear one ask, after it was answered: what was pushed for it is still at hand."""
+        """Hear one ask, after it was answered: the silo still holds what it pushed for it."""
         if isinstance(ask, Criticise | CriticiseListed):
             self._step = ask.step
         if isinstance(ask, CriticiseListed):
-            self._learn(self.silo.pushed)
+            self._note_rows(self.silo.pushed)
         elif isinstance(ask, DescendPicked):
-            self._learn(self.silo.pushed[ask.picks_B.long()])
-            self._feel(self.silo.pushed[ask.picks_B.long()], ask.real_BW)
+            self._note_rows(self.silo.pushed[ask.picks_B.long()])
+            self._note_gradients(self.silo.pushed[ask.picks_B.long()], ask.real_BW)
         elif isinstance(ask, DescendCritic):
-            self._feel(self.silo.pushed, ask.real_BW)
+            self._note_gradients(self.silo.pushed, ask.real_BW)
 
-    def _feel(self, row_B: Tensor, gradient_BW: Tensor) -> None:
+    def _note_gradients(self, row_B: Tensor, gradient_BW: Tensor) -> None:
         self.gradients[self._step] = row_B.clone(), gradient_BW
         forget(self.gradients, self._kept)
 
-    def _learn(self, row_R: Tensor) -> None:
-        """Of a step's rows; what was learnt before of the same step is replaced."""
+    def _note_rows(self, row_R: Tensor) -> None:
+        """Count a step's rows, in place of what was noted earlier for the same step."""
         before = self.lists.get(self._step, row_R[:0])
         self.count_N -= torch.bincount(before, minlength=len(self.count_N))
         most = torch.argsort(self.count_N[row_R], descending=True, stable=True)
@@ -184,7 +184,7 @@ class SiloEar:
 
 
 class Truth:
-    """What attacks are scored by, in the last rounds.
+    """What attacks on the last rounds are scored by.
 
     Attributes:
         row_B: the rows of each critic step.
@@ -208,7 +208,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Overheard:
-    """A training, and what was heard of it."""
+    """A training, and what each party heard in it."""
 
     config: VTGANConfig
     silos: dict[str, Silo]
@@ -233,7 +233,7 @@ def levels_of(silo: Silo) -> tuple[Ints, Ints]:
 
 
 def forget(store: dict[int, Any], before: int) -> None:
-    """Drop what is of steps before that one."""
+    """Drop entries of earlier steps."""
     for step in [step for step in store if step < before]:
         del store[step]
 

@@ -4,7 +4,7 @@ A training on a small table is thousands of tiny products: most of its time goes
 product for all trainings. What is drawn is drawn by each training's own parties, from their own streams and secrets, so
 that weights agree with those of the conversation up to rounding (`tests/attacks/test_lockstep.py`).
 
-Mathematics are those of `silosynth.models.vflgan`; names as there. Trainings have the same options, and tables that are
+The mathematics and names are those of `silosynth.models.vflgan`. Trainings have the same options, and tables that are
 encoded to the same shapes. Without differential privacy, and without choosing among weights.
 
 Legend: M trainings, B made and R real rows of a batch, I numbers of a row, W features, L levels, Z numbers of z.
@@ -39,7 +39,7 @@ def fits(config: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Training:
+class LockstepTraining:
     """One federation that is ready to train: each silo's networks, and the coordinator's."""
 
     silos: Sequence[Local]
@@ -52,7 +52,7 @@ class Training:
         return rounds, tuple((silo.coded.shape, silo.draws.batch) for silo in self.silos)
 
 
-class Stack:
+class NetworkStack:
     """Networks of one build, their weights stacked (M, …), with one Adam."""
 
     def __init__(self, networks: Sequence[nn.Module], config: VFLGANConfig) -> None:
@@ -82,7 +82,7 @@ class Stack:
             network.load_state_dict({name: value[m].detach() for name, value in self.values.items()})
 
 
-class Critics(Stack):
+class StackedCritics(NetworkStack):
     """Critic parts: ``path`` names one of them within its network, "" the network itself."""
 
     def onwards(self, path: str, depth: int, x_MBI: Tensor, hidden: int) -> Tensor:
@@ -92,8 +92,8 @@ class Critics(Stack):
             x_MBI = F.leaky_relu(x_MBI, SLOPE) if i < hidden else x_MBI
         return x_MBI
 
-    def downwards(self, path: str, hidden: int, x_MBI: Tensor, slope_MBW: Tensor) -> Tensor:
-        """Slopes in the outputs of ``hidden`` layers as slopes in their inputs, as a function of the weights."""
+    def downwards(self, path: str, hidden: int, x_MBI: Tensor, grad_MBW: Tensor) -> Tensor:
+        """Gradients with respect to ``hidden`` layers' outputs as gradients with respect to their inputs."""
         gates = []
         with torch.no_grad():
             for i in range(hidden):
@@ -101,8 +101,8 @@ class Critics(Stack):
                 gates.append(torch.where(h_MBW > 0, 1.0, SLOPE))
                 x_MBI = h_MBW * gates[-1]
         for i in reversed(range(hidden)):
-            slope_MBW = (slope_MBW * gates[i]) @ self.values[f"{path}linears.{i}.weight"]
-        return slope_MBW
+            grad_MBW = (grad_MBW * gates[i]) @ self.values[f"{path}linears.{i}.weight"]
+        return grad_MBW
 
     @torch.no_grad()
     def keep_distances(self, path: str, depth: int) -> None:
@@ -111,13 +111,13 @@ class Critics(Stack):
             weight = self.values[f"{path}linears.{i}.weight"]
             weight.copy_(nearer_orthonormal(weight))
 
-    def slope(self, path: str, hidden: int, x_MBI: Tensor) -> Tensor:
-        """Slopes of the only output."""
+    def gradient(self, path: str, hidden: int, x_MBI: Tensor) -> Tensor:
+        """The gradient of the only output with respect to the input."""
         last = self.values[f"{path}linears.{hidden}.weight"]
         return self.downwards(path, hidden, x_MBI, last.expand(-1, x_MBI.shape[1], -1))
 
 
-class Generators(Stack):
+class StackedGenerators(NetworkStack):
     """Generators of one silo in all trainings."""
 
     momentum = 0.1
@@ -154,15 +154,15 @@ class Generators(Stack):
         return unit * values[f"{name}.weight"][:, None] + values[f"{name}.bias"][:, None]
 
 
-class Silo:
+class LockstepSilo:
     """One silo's networks in all trainings; `Local`, stacked."""
 
     def __init__(self, locals_: Sequence[Local]) -> None:
         config = locals_[0].config
         assert isinstance(config, VFLGANConfig)  # see `fits`
         self.locals, self.config = locals_, config
-        self.critics = Critics([local.critic.network for local in locals_], self.config)
-        self.generators = Generators([local.parts[0].network for local in locals_], self.config)
+        self.critics = StackedCritics([local.critic.network for local in locals_], self.config)
+        self.generators = StackedGenerators([local.parts[0].network for local in locals_], self.config)
         self.depth, self.judging = len(self.config.critic), len(self.config.second)
 
     def criticise(self, step: int, z_MBZ: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,11 +176,11 @@ class Silo:
         self.features = self._features(torch.cat([self.fake, self.real], dim=1))
         return self._split(self.features.detach())
 
-    def descend_critic(self, fake_MBW: Tensor, real_MRW: Tensor) -> None:
+    def descend_critic(self, grad_fake_MBW: Tensor, grad_real_MRW: Tensor) -> None:
         """Update the critics."""
         of_fake, of_real = self._split(self.features)
-        real = -self._judge(of_real) + self.config.penalty * self._penalty() + (real_MRW * of_real).sum(2)
-        fake = self._judge(of_fake) + (fake_MBW * of_fake).sum(2)
+        real = -self._judge(of_real) + self.config.penalty * self._penalty() + (grad_real_MRW * of_real).sum(2)
+        fake = self._judge(of_fake) + (grad_fake_MBW * of_fake).sum(2)
         self.critics.descend(real.mean(1).sum() + fake.mean(1).sum())
         if self.config.slopes == "orthonormal":
             self.critics.keep_distances("first.", self.depth)
@@ -191,9 +191,9 @@ class Silo:
         self.features = self._features(self._rows(self.generators.outputs(z_MBZ, self.config), torch.stack(noise)))
         return self.features.detach()
 
-    def descend_generator(self, step: int, fake_MBW: Tensor) -> None:
+    def descend_generator(self, step: int, grad_fake_MBW: Tensor) -> None:
         """Update the generators."""
-        loss = (fake_MBW * self.features).sum(2) - self._judge(self.features)
+        loss = (grad_fake_MBW * self.features).sum(2) - self._judge(self.features)
         self.generators.descend(loss.mean(1).sum())
         if self.config.average:
             self.generators.average(step + 1, self.config.average)
@@ -242,81 +242,81 @@ class Silo:
         with torch.no_grad():
             f_MBW = self._features(self.between)
         through = torch.ones_like(f_MBW)
-        slope = self.critics.slope("second.", self.judging, f_MBW) if self.config.local else None
+        gradient = self.critics.gradient("second.", self.judging, f_MBW) if self.config.local else None
         if self.config.slopes == "orthonormal":
-            return f_MBW.new_zeros(f_MBW.shape[:2]) if slope is None else _steepness(slope)
-        if slope is not None and self.config.slopes == "critic":
-            through, slope = slope, None
-        first = _steepness(self.critics.downwards("first.", self.depth, self.between, through))
-        return first if slope is None else first + _steepness(slope)
+            return f_MBW.new_zeros(f_MBW.shape[:2]) if gradient is None else _one_norm_penalty(gradient)
+        if gradient is not None and self.config.slopes == "critic":
+            through, gradient = gradient, None
+        first = _one_norm_penalty(self.critics.downwards("first.", self.depth, self.between, through))
+        return first if gradient is None else first + _one_norm_penalty(gradient)
 
     def _split(self, all_MBW: Tensor) -> tuple[Tensor, Tensor]:
         fake, real = all_MBW.split([self.fake.shape[1], self.real.shape[1]], dim=1)
         return fake, real
 
 
-class Coordinators:
+class LockstepCoordinators:
     """The shared critics of all trainings; `Shared`, stacked."""
 
     def __init__(self, shared: Sequence[Shared]) -> None:
         self.config, self.streams = shared[0].config, [one.streams for one in shared]
-        self.critics = Critics([one.critic.network for one in shared], self.config)
+        self.critics = StackedCritics([one.critic.network for one in shared], self.config)
         self.hidden = len(self.config.shared)
 
     def descend(self, step: int, fake_MBW: Tensor, real_MRW: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the shared critics; λ1 times their slopes before that."""
+        """Update the shared critics; returns λ1 times their gradients from before the update."""
         with torch.no_grad():
-            slopes = self._slope(fake_MBW), -self._slope(real_MRW)
+            gradients = self._gradient(fake_MBW), -self._gradient(real_MRW)
         mix = torch.stack([_mixed(streams, step, real_MRW.shape[1]) for streams in self.streams])
         between = fake_MBW[:, : real_MRW.shape[1]]
         between = between + mix * (real_MRW - between)
         judged = self._judge(fake_MBW).mean(1) - self._judge(real_MRW).mean(1)
-        self.critics.descend((judged + self.config.penalty * _steepness(self._slope(between)).mean(1)).sum())
-        return self.config.lambda1 * slopes[0], self.config.lambda1 * slopes[1]
+        self.critics.descend((judged + self.config.penalty * _one_norm_penalty(self._gradient(between)).mean(1)).sum())
+        return self.config.lambda1 * gradients[0], self.config.lambda1 * gradients[1]
 
     @torch.no_grad()
-    def slopes(self, fake_MBW: Tensor) -> Tensor:
-        """λ2 times the slopes of the generators' loss in features of made rows."""
-        return -self.config.lambda2 * self._slope(fake_MBW)
+    def gradients(self, fake_MBW: Tensor) -> Tensor:
+        """λ2 times the gradients of the generators' loss with respect to features of made rows."""
+        return -self.config.lambda2 * self._gradient(fake_MBW)
 
     def _judge(self, f_MBW: Tensor) -> Tensor:
         return self.critics.onwards("", self.hidden + 1, f_MBW, self.hidden).squeeze(2)
 
-    def _slope(self, f_MBW: Tensor) -> Tensor:
-        return self.critics.slope("", self.hidden, f_MBW)
+    def _gradient(self, f_MBW: Tensor) -> Tensor:
+        return self.critics.gradient("", self.hidden, f_MBW)
 
 
 def _mixed(streams: Streams, step: int, rows: int) -> Tensor:
     return torch.rand(rows, 1, generator=streams.child("critic", step).torch())
 
 
-def _steepness(slope_MBW: Tensor) -> Tensor:
-    steep: Tensor = (slope_MBW.norm(dim=2) - 1).square()
-    return steep
+def _one_norm_penalty(grad_MBW: Tensor) -> Tensor:
+    penalty: Tensor = (grad_MBW.norm(dim=2) - 1).square()
+    return penalty
 
 
-def train(trainings: Sequence[Training], watch: Watch) -> None:
+def train(trainings: Sequence[LockstepTraining], watch: Watch) -> None:
     """Carry out trainings of one likeness; each one's networks have their final weights afterwards.
 
-    ``watch`` is told before each round what share of the rounds is done.
+    ``watch`` is called before each round with the share of the rounds that is done.
     """
     config = trainings[0].shared.config
-    silos = [Silo(locals_) for locals_ in zip(*(training.silos for training in trainings), strict=True)]
-    coordinators = Coordinators([training.shared for training in trainings])
+    silos = [LockstepSilo(locals_) for locals_ in zip(*(training.silos for training in trainings), strict=True)]
+    coordinators = LockstepCoordinators([training.shared for training in trainings])
     first = [training.silos[0] for training in trainings]  # all silos of a training draw the same z
     rounds = config.rounds(first[0].draws.rows)
     for number in range(rounds):
         watch("lockstep", number / rounds)
         for step in range(number * config.critic_steps, (number + 1) * config.critic_steps):
-            told = [silo.criticise(step, _noise(first, f"critic {step}")) for silo in silos]
-            fake, real = (torch.cat(part, dim=2) for part in zip(*told, strict=True))
-            slopes = (part.chunk(len(silos), dim=2) for part in coordinators.descend(step, fake, real))
-            for silo, of_fake, of_real in zip(silos, *slopes, strict=True):
+            features = [silo.criticise(step, _noise(first, f"critic {step}")) for silo in silos]
+            fake, real = (torch.cat(part, dim=2) for part in zip(*features, strict=True))
+            gradients = (part.chunk(len(silos), dim=2) for part in coordinators.descend(step, fake, real))
+            for silo, of_fake, of_real in zip(silos, *gradients, strict=True):
                 silo.descend_critic(of_fake, of_real)
         z_MBZ = _noise(first, f"generator {number}")
         made = torch.cat([silo.generate(number, z_MBZ) for silo in silos], dim=2)
-        for silo, slope in zip(silos, coordinators.slopes(made).chunk(len(silos), dim=2), strict=True):
-            silo.descend_generator(number, slope)
+        for silo, gradient in zip(silos, coordinators.gradients(made).chunk(len(silos), dim=2), strict=True):
+            silo.descend_generator(number, gradient)
     for silo in silos:
         silo.unstack()
     coordinators.critics.unstack()

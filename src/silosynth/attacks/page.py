@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from silosynth.attacks.findings import Finding
-from silosynth.attacks.study import Audit
 from silosynth.evaluation import svg
-from silosynth.evaluation.scores import Score
+from silosynth.evaluation.scores import Score, Skipped
 
 DOMAINS = {"AUC": (0.0, 1.0), "%": (0.0, 100.0)}
 SIDE = 150  # pixels of an ROC curve
@@ -40,7 +41,7 @@ p { margin: .2rem 0; }
 </head>
 <body>
 <h1>What attacks found</h1>
-<p>{{ about }}</p>
+<p>{{ setting }}</p>
 <p class="soft">Ticks mark what guessing gets, bands 95 % intervals. An attack that finds nothing proves
 nothing: a better one may find something.</p>
 {% for card in cards %}
@@ -60,22 +61,22 @@ nothing: a better one may find something.</p>
 """
 
 
-def render(audit: Audit) -> str:
+def render(findings: Sequence[Finding], skipped: Sequence[Skipped], about: Mapping[str, Any]) -> str:
     """The whole page. It carries no date: the same audit gives the same bytes."""
     from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    facts = {**audit.about, "attacks": ", ".join(audit.about.get("attacks", ()))}
-    about = " · ".join(f"{name}: {value}" for name, value in facts.items())
+    facts = {**about, "attacks": ", ".join(about.get("attacks", ()))}
+    setting = " · ".join(f"{name}: {value}" for name, value in facts.items())
     cards = [
         {
-            "score": found.score, "value": number(found.score, found.score.value), "interval": interval(found.score),
-            "plot": Markup(_plot(found.score)), "roc": Markup(_roc(found)), "rates": rates(found),
-            "claim": claim(found), "refuted": found.refuted,
+            "score": finding.score, "value": number(finding.score, finding.score.value),
+            "interval": interval(finding.score), "plot": Markup(_plot(finding.score)), "roc": Markup(_roc(finding)),
+            "rates": rates(finding), "claim": claim(finding), "refuted": finding.refuted,
         }
-        for found in audit.findings
+        for finding in findings
     ]  # fmt: skip
-    return environment.from_string(PAGE).render(side=SIDE, about=about, cards=cards, skipped=audit.skipped)
+    return environment.from_string(PAGE).render(side=SIDE, setting=setting, cards=cards, skipped=skipped)
 
 
 def number(score: Score, value: float | None) -> str:
@@ -92,30 +93,33 @@ def interval(score: Score) -> str:
     return f"{number(score, score.low)} to {number(score, score.high)}"
 
 
-def rates(found: Finding) -> str:
+def rates(finding: Finding) -> str:
     """The rates behind a risk, and the spread over repeats."""
-    parts = [f"{name} {value:.1f} % ({low:.1f} to {high:.1f})" for name, (value, low, high) in found.rates.items()]
-    return ", ".join(parts if found.spread is None else [*parts, f"standard deviation over repeats {found.spread:.2f}"])
+    parts = [f"{name} {value:.1f} % ({low:.1f} to {high:.1f})" for name, (value, low, high) in finding.rates.items()]
+    return ", ".join(
+        parts if finding.spread is None else [*parts, f"standard deviation over repeats {finding.spread:.2f}"]
+    )
 
 
-def claim(found: Finding) -> str:
+def claim(finding: Finding) -> str:
     """A lower bound beside the accountant's upper one."""
-    if found.claimed is None:
+    if finding.claimed is None:
         return ""
-    verdict = "REFUTED: one of the two is wrong" if found.refuted else "not refuted"
-    return f"stated upper bound: epsilon {found.claimed:g}, {verdict}"
+    verdict = "REFUTED: one of the two is wrong" if finding.refuted else "not refuted"
+    return f"stated upper bound: epsilon {finding.claimed:g}, {verdict}"
 
 
 def _plot(score: Score) -> str:
-    told = f"{score.label}: {number(score, score.value)}, {interval(score)}"
-    return svg.range_plot(score, DOMAINS.get(score.unit, (0.0, max(1.0, 1.2 * score.value))), told)
+    label = f"{score.label}: {number(score, score.value)}, {interval(score)}"
+    return svg.range_plot(score, DOMAINS.get(score.unit, (0.0, max(1.0, 1.2 * score.value))), label)
 
 
-def _roc(found: Finding) -> str:
-    if not found.roc:
+def _roc(finding: Finding) -> str:
+    """By hand, so that its colours follow the page's, light or dark."""
+    if not finding.roc:
         return ""
-    points = " ".join(f"{SIDE * x:.1f},{SIDE * (1 - y):.1f}" for x, y in found.roc)
+    points = " ".join(f"{SIDE * x:.1f},{SIDE * (1 - y):.1f}" for x, y in finding.roc)
     body = f'<rect class="frame" width="{SIDE}" height="{SIDE}"/><polyline class="curve" points="{points}"/>'
     body += f'<line class="axis" x1="0" y1="{SIDE}" x2="{SIDE}" y2="0"/>'
-    label = escape(f"ROC curve of {found.score.label}: true over false positive rate")
+    label = escape(f"ROC curve of {finding.score.label}: true over false positive rate")
     return f'<svg role="img" aria-label="{label}" viewBox="0 0 {SIDE} {SIDE}" width="100%">{body}</svg>'

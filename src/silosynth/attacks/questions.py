@@ -16,16 +16,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy.stats import norm
 
-from silosynth.attacks.findings import GROUP, Finding
+from silosynth.attacks.findings import GROUP, Bools, Finding, wilson
 from silosynth.core.errors import DataError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded, Ints, code_tables
 from silosynth.evaluation.scores import Floats, Score
 
-Bools = NDArray[np.bool_]
 QUESTIONS = 1000  # guesses of each attack, at most
 COLUMNS = 4  # that a predicate of several columns is about
 TOLERANCE = 0.05  # of a number's size: a guess so near counts as right
@@ -35,7 +32,7 @@ METHOD = "95 % interval from the Wilson intervals of attack and control"
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of right guesses and its Wilson interval, all between 0 and 1."""
+    """A share of right guesses as Wilson estimates it, the middle of his interval; all between 0 and 1."""
 
     value: float
     low: float
@@ -43,12 +40,9 @@ class Rate:
 
     @classmethod
     def of(cls, right: Bools) -> Rate:
-        """The rate as Wilson estimates it: a little nearer to one half than the plain share, with the interval."""
-        z, n = float(norm.ppf(0.975)), len(right)
-        centre = (float(right.sum()) + z * z / 2) / (n + z * z)
-        share = float(right.mean())
-        reach = z / (n + z * z) * math.sqrt(n * share * (1 - share) + z * z / 4)
-        return cls(centre, max(0.0, centre - reach), min(1.0, centre + reach))
+        """Of these guesses: a little nearer to one half than the plain share."""
+        low, high = wilson(int(right.sum()), len(right))
+        return cls((low + high) / 2, low, high)
 
     @property
     def error(self) -> float:

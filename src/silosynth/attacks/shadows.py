@@ -1,7 +1,7 @@
-"""Many trainings of one generator, side by side in processes, each kept in a file of its own as soon as it has ended.
+"""Many trainings of one generator, in parallel processes, each kept in a file of its own as soon as it has ended.
 
-What is kept of a training are numbers, as measured on it. They tell about the table as much as its synthetic tables do:
-the folder is for its user alone.
+What is kept of a training are figures measured on it. They reveal as much of the table as its synthetic tables do: only
+the user may read the folder.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Train = tuple[pd.DataFrame, int]  # records and a seed
 Kept = dict[str, list[float]]
 Tell = Callable[[str, float], None]  # the stage, and the share of the work that is done
 Announce = Callable[[int, float], None]  # how many trainings are left, and the seconds that they will take
-OFF = 1.5  # a forecast that was off by more is told again
+OFF = 1.5  # a forecast that was off by more is corrected
 _PLAN = "plan.json"
 _BLINK = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """One training: its name, the rows of the table that it gets, and its seed."""
+class Shadow:
+    """One shadow training: its name, the rows of the table that it gets, and its seed."""
 
     name: str
     rows: Ints
@@ -51,38 +51,38 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """What every training shares.
+    """What all trainings share.
 
     Attributes:
         table: all rows that a training may get.
-        measure: (records and seed of each training, whole table) -> what is kept of each. It is sent to other
-            processes, with the table.
-        about: what beside the table decides the outcome; trainings kept under another description are not taken up.
+        measure: (records and seed of each training, the table) -> what is kept of each. Both are sent to other
+            processes.
+        description: what besides the table decides the outcome; trainings kept under another one are not reused.
     """
 
     table: pd.DataFrame
     measure: Callable[[Sequence[Train], pd.DataFrame], list[Kept]]
-    about: str
+    description: str
 
-    def __call__(self, jobs: Sequence[Job]) -> list[tuple[str, Kept]]:
-        """Do them; names and outcomes."""
+    def __call__(self, jobs: Sequence[Shadow]) -> list[tuple[str, Kept]]:
+        """Carry them out; names and outcomes."""
         kept = self.measure(self.trains(jobs), self.table)
         return [(job.name, outcome) for job, outcome in zip(jobs, kept, strict=True)]
 
-    def trains(self, jobs: Sequence[Job]) -> list[Train]:
+    def trains(self, jobs: Sequence[Shadow]) -> list[Train]:
         """Records and seed of each training."""
         return [(self.table.iloc[job.rows].reset_index(drop=True), job.seed) for job in jobs]
 
     @property
-    def mark(self) -> str:
-        """A hash of the table and of ``about``."""
-        return mark(self.table, self.about)
+    def fingerprint(self) -> str:
+        """A hash of the table and of the description."""
+        return fingerprint(self.table, self.description)
 
 
-def mark(table: pd.DataFrame, about: str) -> str:
+def fingerprint(table: pd.DataFrame, description: str) -> str:
     """A hash of a table, of how it is used, and of the version of this package."""
     cells = np.asarray(pd.util.hash_pandas_object(table, index=False)).tobytes()
-    return hashlib.sha256(cells + f"{list(table.columns)} {about} {VERSION}".encode()).hexdigest()
+    return hashlib.sha256(cells + f"{list(table.columns)} {description} {VERSION}".encode()).hexdigest()
 
 
 def seed_of(streams: Streams, name: str) -> int:
@@ -92,7 +92,7 @@ def seed_of(streams: Streams, name: str) -> int:
 
 def train(
     game: Game,
-    jobs: Sequence[Job],
+    jobs: Sequence[Shadow],
     folder: Path | None = None,
     processes: int = 1,
     together: int = 1,
@@ -102,17 +102,17 @@ def train(
 ) -> dict[str, Kept]:
     """What is kept of every job, by name; jobs whose outcome is in ``folder`` already are not done again.
 
-    So many jobs are handed to ``game.measure`` ``together``. Before the first, ``announce`` is told how long all will
-    take, if ``foresee`` knows how long the first ones will; and once more if these take much longer, or much less. What
-    cannot be foreseen is timed: the first ones are done before the others then. With one process the work is done in
-    this one; several are started afresh, and end with this one however that ends.
+    ``game.measure`` gets ``together`` jobs at a time. Before the first, ``announce`` is called with how long all will
+    take if ``foresee`` can estimate that for the first ones; and again if these turn out much slower or quicker. If it
+    cannot, the first ones are carried out alone and timed. One process is this one; several are started afresh, and end
+    when this one does, however that happens.
 
     Raises:
         StorageError: the folder holds another audit, or cannot be written.
         UnavailableError: a process died; it was killed, or out of memory.
     """
-    found = _kept(game, folder)
-    pending = [job for job in jobs if job.name not in found]
+    kept = _kept(game, folder)
+    pending = [job for job in jobs if job.name not in kept]
     groups = [pending[start : start + together] for start in range(0, len(pending), together)]
     foreseen = None
     if announce is not None and groups:
@@ -123,30 +123,30 @@ def train(
     began = time.perf_counter()
     alone = announce is not None and foreseen is None
     for number, outcomes in enumerate(_outcomes(game, groups, processes, alone)):
-        for name, kept in outcomes:
+        for name, outcome in outcomes:
             if folder is not None:
-                write_atomic(folder / f"{name}.json", json.dumps(kept).encode())
-            found[name] = kept
+                write_atomic(folder / f"{name}.json", json.dumps(outcome).encode())
+            kept[name] = outcome
         left = len(groups) - number - 1
         if announce is not None and number == 0 and left:
             took = time.perf_counter() - began
             if foreseen is None or not 1 / OFF < took / foreseen < OFF:
                 announce(len(pending) - len(outcomes), took * left / min(processes, left))
-        done = sum(job.name in found for job in jobs)
+        done = sum(job.name in kept for job in jobs)
         tell(f"{done}/{len(jobs)} trainings", done / len(jobs))
-    return {job.name: found[job.name] for job in jobs}
+    return {job.name: kept[job.name] for job in jobs}
 
 
 def _kept(game: Game, folder: Path | None) -> dict[str, Kept]:
-    """What an earlier start has left."""
+    """What an earlier run has left."""
     if folder is None:
         return {}
-    claim(folder, game.mark)
+    claim(folder, game.fingerprint)
     return {path.stem: json.loads(read(path)) for path in sorted(folder.glob("*.json")) if path.name != _PLAN}
 
 
-def claim(folder: Path, mark: str) -> None:
-    """Make ``folder`` ready, for its user alone and for what ``mark`` stands for alone.
+def claim(folder: Path, fingerprint: str) -> None:
+    """Make ``folder`` ready, for its user alone and for what ``fingerprint`` stands for alone.
 
     Raises:
         StorageError: it holds something else, or cannot be written.
@@ -157,15 +157,15 @@ def claim(folder: Path, mark: str) -> None:
     sweep(folder)
     plan = folder / _PLAN
     if not plan.exists():
-        write_atomic(plan, json.dumps({"form": "silosynth audit", "mark": mark}).encode())
-    if json.loads(read(plan)).get("mark") != mark:
+        write_atomic(plan, json.dumps({"form": "silosynth audit", "mark": fingerprint}).encode())
+    if json.loads(read(plan)).get("mark") != fingerprint:
         raise StorageError(
             "A folder keeps one audit: one table, generator and seed", str(folder), "Name another one, or empty it."
         )
 
 
 def _outcomes(
-    game: Game, groups: Sequence[Sequence[Job]], processes: int, alone: bool
+    game: Game, groups: Sequence[Sequence[Shadow]], processes: int, alone: bool
 ) -> Iterator[list[tuple[str, Kept]]]:
     """Names and outcomes as they come; the first group ``alone``, or beside the others."""
     if processes <= 1 or len(groups) <= 1:
@@ -223,11 +223,11 @@ def _end_with(alive: Connection) -> None:
     os._exit(0)
 
 
-def _work(jobs: Sequence[Job]) -> list[tuple[str, Kept]]:
+def _work(jobs: Sequence[Shadow]) -> list[tuple[str, Kept]]:
     assert _game is not None  # `_begin` came first
     return _game(jobs)
 
 
-def matrix(found: dict[str, Kept], names: Sequence[str], kind: str) -> Floats:
+def matrix(kept: dict[str, Kept], names: Sequence[str], kind: str) -> Floats:
     """Features called ``kind`` of the trainings called ``names``: (M, F)."""
-    return np.array([found[name][kind] for name in names], dtype=np.float64)
+    return np.array([kept[name][kind] for name in names], dtype=np.float64)

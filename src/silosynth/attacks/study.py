@@ -1,4 +1,4 @@
-"""A whole audit: which attacks, on what, and what they found."""
+"""An audit: which attacks are carried out, on what, and what they find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from silosynth.attacks import canaries, membership, questions, rivals, shadows, targets
+from silosynth.attacks import canaries, membership, page, questions, rivals, shadows
 from silosynth.attacks.canaries import Claim
 from silosynth.attacks.findings import Finding
 from silosynth.attacks.generators import Fit, described
@@ -72,9 +72,9 @@ class Audit:
         Raises:
             KeyError: there is none; names those that there are.
         """
-        for found in self.findings:
-            if found.score.name == name:
-                return found
+        for finding in self.findings:
+            if finding.score.name == name:
+                return finding
         raise KeyError(f"no finding is called {name!r}; there are {', '.join(f.score.name for f in self.findings)}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,9 +95,7 @@ class Audit:
         if target.suffix.lower() == ".json":
             text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
         else:
-            from silosynth.attacks.page import render
-
-            text = render(self)
+            text = page.render(self.findings, self.skipped, self.about)
         write_atomic(target, text.encode())
         return target
 
@@ -110,7 +108,7 @@ def audit(
     Args:
         subject: what is attacked.
         attacks: names of `ATTACKS`.
-        how: how many trainings, with which seed, and where they are kept: the same again goes on where it stopped.
+        how: how many trainings, with which seed, and where they are kept: the same call again continues there.
         canaries_in_one: how many made-up records "one-run" uses.
 
     Raises:
@@ -120,8 +118,7 @@ def audit(
     """
     how = how or Trainings()
     _check(subject, attacks)
-    findings: list[Finding] = []
-    skipped: list[Skipped] = []
+    findings, skipped = list[Finding](), list[Skipped]()
     if "assd" in attacks or "asif" in attacks:
         findings += _leave_one_out(subject, how, "asif" in attacks)
     if "rivals" in attacks or "questions" in attacks:
@@ -142,7 +139,7 @@ def audit(
 
 
 def _check(subject: Subject, attacks: Sequence[str]) -> None:
-    """Refuse before hours of training."""
+    """Refuse what cannot work before hours of training."""
     if not attacks:
         raise ConfigError("An audit needs an attack", remedy=f"Known: {', '.join(ATTACKS)}.")
     for name in attacks:
@@ -159,10 +156,10 @@ def _check(subject: Subject, attacks: Sequence[str]) -> None:
 
 def vulnerable(train: Coded) -> dict[str, int]:
     """The two records that are tried: by neighbours (VFLGAN's record 1), and by outliers (record 2)."""
-    found = {"isolated record": targets.most_isolated(train)}
+    records = {"isolated record": membership.most_isolated(train)}
     if any(not field.categorical for field in train.fields):
-        found["outlying record"] = targets.most_outlying(train)
-    return found
+        records["outlying record"] = membership.most_outlying(train)
+    return records
 
 
 def _leave_one_out(subject: Subject, how: Trainings, intermediate: bool) -> list[Finding]:
@@ -182,7 +179,7 @@ def _synthetic(subject: Subject, how: Trainings) -> pd.DataFrame:
     if how.folder is None:
         return subject.fit(subject.train, seed)
     folder = make_folder(how.folder) / "released"
-    shadows.claim(folder, shadows.mark(subject.train, f"{described(subject.fit)} {seed}"))
+    shadows.claim(folder, shadows.fingerprint(subject.train, f"{described(subject.fit)} {seed}"))
     made = folder / "synthetic.parquet"
     if not made.exists():
         sources.write(subject.fit(subject.train, seed), made)

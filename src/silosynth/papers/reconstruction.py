@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from silosynth.algorithms.vtgan.messages import PRESETS, VTGANConfig
-from silosynth.attacks.guesses import Finding
+from silosynth.attacks.findings import PartyFinding
 from silosynth.attacks.inference import attack
 from silosynth.attacks.listening import Ear, overhear
 from silosynth.core import files
@@ -52,7 +52,7 @@ def run(
     settings: Mapping[str, VTGANConfig] = SETTINGS,
     progress: Tell = lambda stage, share: None,
 ) -> Iterator[Row]:
-    """Train each setting and attack it; a row per attack, with the setting's name and the attack's `Finding`.
+    """Train each setting and attack it; a row per attack, with the setting's name and the attack's `PartyFinding`.
 
     ``options`` are VTGANConfig's, for all settings. The secret that silos shuffle by comes from the operating system:
     figures that depend on it differ from run to run, within what their intervals say.
@@ -69,7 +69,7 @@ def run(
 def measure(
     federation: Federation, config: VTGANConfig, seed: int,
     watch: Callable[[Progress], None] | None = None, also: Ear | None = None,
-) -> list[Finding]:  # fmt: skip
+) -> list[PartyFinding]:  # fmt: skip
     """Train one setting and attack it; ``also`` is one more ear on the link."""
     return attack(overhear(federation, config, seed, watch, also), np.random.default_rng(seed))
 

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 
 import silosynth as ss
 from silosynth.algorithms.vtgan.messages import Criticise, CriticiseListed, DescendCritic, DescendPicked
-from silosynth.attacks import guesses as findings
-from silosynth.attacks.gradients import levels_by_gradients
-from silosynth.attacks.guesses import Finding
-from silosynth.attacks.inference import attack
+from silosynth.attacks import findings
+from silosynth.attacks.findings import PartyFinding
+from silosynth.attacks.inference import attack, levels_by_gradients
 from silosynth.attacks.listening import Overheard, overhear
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
@@ -64,7 +63,7 @@ def heard(setting: str) -> tuple[Overheard, list[tuple[str, Message]]]:
 
 
 @cache
-def found(setting: str) -> dict[str, Finding]:
+def found(setting: str) -> dict[str, PartyFinding]:
     return {finding.attack: finding for finding in attack(heard(setting)[0], np.random.default_rng(0))}
 
 
