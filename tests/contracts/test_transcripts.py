@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,6 +106,7 @@ PAPER = {"algorithms.gdts.NoisedSummaries": {RARE}, "algorithms.vtgan.SyntheticC
 LISTED = {Release.SYNTHETIC, Release.NOISED, Release.STATISTICS}
 
 
+@cache
 def heard_of(case: str, party: type[Tap] = Tap) -> tuple[list[Heard], list[Record]]:
     entry, (preset, options) = ALGORITHMS[case.partition(" ")[0]], CASES[case]
     config = entry.configure(preset, options)
