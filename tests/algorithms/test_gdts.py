@@ -27,7 +27,7 @@ from silosynth.encoders.column import CategoricalEncoder
 from silosynth.encoders.federated import Merged
 from silosynth.models.averaging import flatten
 from silosynth.models.gan import one_hot
-from silosynth.privacy.rounds import Masked
+from silosynth.privacy.aggregation import Masked
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack

@@ -26,8 +26,7 @@ from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.encoders import private as private_encoders
-from silosynth.models.flow import flow_loss, times
-from silosynth.models.latent import LatentConfig, LatentGenerator
+from silosynth.models.latent import LatentConfig, LatentGenerator, flow_loss, times
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.dpsgd import poisson_mask
 from silosynth.privacy.events import Event, gaussian_steps

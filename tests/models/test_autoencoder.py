@@ -15,8 +15,7 @@ from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, TableAutoencoder
 from silosynth.models.calibration import calibrate, level_shares
 from silosynth.models.encoded import RowShape
-from silosynth.models.flow import draw_times, flow_loss, last_time, sample_flow, start_noise
-from silosynth.models.gaussian import gaussian_path
+from silosynth.models.latent import draw_times, flow_loss, gaussian_path, last_time, sample_flow, start_noise
 from silosynth.models.layers import build, dropout
 from silosynth.models.training import Learner, batches, held_out
 

@@ -12,7 +12,7 @@ from torch import nn
 import silosynth as ss
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
-from silosynth.models.moving_average import MovingAverage
+from silosynth.models.training import MovingAverage
 from silosynth.runtime.wire import pack
 
 

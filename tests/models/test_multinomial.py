@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from silosynth.core.streams import Streams
-from silosynth.models.gaussian import gaussian_path
-from silosynth.models.multinomial import Multinomial
+from silosynth.models.latent import gaussian_path
+from silosynth.models.tabddpm import Multinomial
 
 WIDTHS, STEPS = (2, 5, 3), 12
 BAR = gaussian_path(STEPS, "cosine", "noise").alpha_bar

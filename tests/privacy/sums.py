@@ -12,7 +12,7 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
-from silosynth.privacy.aggregation import Total, secure_sum
+from silosynth.privacy.aggregation import WeightedSum, secure_sum
 from silosynth.privacy.masker import Masker
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode
@@ -70,7 +70,7 @@ def untouched(silo: str, ask: Message) -> Message:
 class Talk:
     """A round that has ended: what came of it and all that crossed borders, by silo."""
 
-    total: Total
+    total: WeightedSum
     asks: list[tuple[str, Message]]
     replies: list[tuple[str, Message]]
 

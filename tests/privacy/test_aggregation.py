@@ -15,23 +15,23 @@ from tests.privacy.sums import Talk, Train, play, silos, sums
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.privacy import masker
-from silosynth.privacy.aggregation import secure_sum
-from silosynth.privacy.rounds import (
-    Confirm,
-    Confirmed,
+from silosynth.privacy.aggregation import (
+    ArrivalsConfirmed,
+    ConfirmArrivals,
     Deal,
-    Dealt,
+    DealtShares,
     Masked,
     Offer,
     Offered,
     Relay,
     Revealed,
-    Table,
+    RoundMembers,
     Unmask,
+    secure_sum,
     threshold,
 )
 
-STAGES = (Offer, Deal, Relay, Train, Confirm, Unmask)
+STAGES = (Offer, Deal, Relay, Train, ConfirmArrivals, Unmask)
 
 
 def check(talk: Talk, parties: dict, among: tuple[str, ...]) -> None:
@@ -104,7 +104,7 @@ class TestTheForm:
     def test_it_is_what_the_oracle_computes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._fix(monkeypatch)
         talk = play(silos(4, width=11))
-        table = self._table(talk)
+        table = self._members(talk)
         for place, silo in enumerate(table.silos):
             private, seed = (bytes([3 * place + i]) * 32 for i in (0, 1))
             numbers = silos(4, width=11)[silo].update.double().tolist()
@@ -120,9 +120,11 @@ class TestTheForm:
         for silo in parties.values():
             silo.update = torch.tensor([1.0, -0.25])
         talk = play(parties)
-        assert self._table(talk).about().hex() == ABOUT
+        assert self._members(talk).digest().hex() == ABOUT
         assert {silo: words.tolist() for silo, words in self._masked(talk).items()} == WORDS
-        (tags,) = (reply.tags for silo, reply in talk.replies if isinstance(reply, Confirmed) and silo == "silo0")
+        (tags,) = (
+            reply.tags for silo, reply in talk.replies if isinstance(reply, ArrivalsConfirmed) and silo == "silo0"
+        )
         assert [tag.hex() for tag in tags] == ["", *TAGS]
 
     @staticmethod
@@ -137,17 +139,17 @@ class TestTheForm:
         monkeypatch.setattr(masker, "_Round", fixed)
 
     @staticmethod
-    def _table(talk: Talk) -> Table:
+    def _members(talk: Talk) -> RoundMembers:
         deal = next(ask for _, ask in talk.asks if isinstance(ask, Deal))
-        return Table(deal.number, deal.silos, deal.keys, deal.threshold)
+        return RoundMembers(deal.number, deal.silos, deal.keys, deal.threshold)
 
     @staticmethod
     def _masked(talk: Talk) -> dict[str, torch.Tensor]:
         return {silo: reply.words for silo, reply in talk.replies if isinstance(reply, Masked)}
 
     def test_what_it_gives_away(self) -> None:
-        kinds = {Release.SEALED: {Dealt, Relay}, Release.MASKED: {Masked, Revealed}}
-        kinds[Release.NOTHING] = {Offer, Offered, Deal, Confirm, Confirmed, Unmask}
+        kinds = {Release.SEALED: {DealtShares, Relay}, Release.MASKED: {Masked, Revealed}}
+        kinds[Release.NOTHING] = {Offer, Offered, Deal, ConfirmArrivals, ArrivalsConfirmed, Unmask}
         assert all(kind.release is release for release, those in kinds.items() for kind in those)
 
 
@@ -191,15 +193,15 @@ class TestRepliesThatAreNot:
     @pytest.mark.parametrize(
         ("kind", "reply", "words"),
         [
-            (Offered, Done(), "'silo1' answers with Offered"),
-            (Dealt, Done(), "'silo1' answers with Dealt"),
-            (Done, Offered(b""), "'silo1' answers with Done"),
-            (Masked, Done(), "'silo1' answers with Masked"),
+            (Offered, Done(), "'silo1' replies with Offered"),
+            (DealtShares, Done(), "'silo1' replies with DealtShares"),
+            (Done, Offered(b""), "'silo1' replies with Done"),
+            (Masked, Done(), "'silo1' replies with Masked"),
             (Masked, Masked(torch.zeros(5, dtype=torch.int64)), "masks 5 numbers and their weight"),
             (Masked, Masked(torch.zeros(6)), "masks 5 numbers and their weight"),
-            (Confirmed, Done(), "'silo1' answers with Confirmed"),
-            (Confirmed, Confirmed((b"",)), "a tag for each silo that arrived"),
-            (Revealed, Done(), "'silo1' answers with Revealed"),
+            (ArrivalsConfirmed, Done(), "'silo1' replies with ArrivalsConfirmed"),
+            (ArrivalsConfirmed, ArrivalsConfirmed((b"",)), "a tag for each silo that arrived"),
+            (Revealed, Done(), "'silo1' replies with Revealed"),
             (Revealed, Revealed((bytes(33),)), "33 bytes for each silo"),
             (Revealed, Revealed((bytes(33), bytes(33), bytes(32), bytes(33))), "33 bytes for each silo"),
         ],
@@ -216,9 +218,9 @@ class TestRepliesThatAreNot:
         kept: list[Message] = []
 
         def twice(silo: str, said: Message) -> Message:
-            if isinstance(said, Dealt):
+            if isinstance(said, DealtShares):
                 kept.append(said)
-            return kept[0] if isinstance(said, Dealt) else said
+            return kept[0] if isinstance(said, DealtShares) else said
 
         with pytest.raises(ProtocolError, match="'silo1' sends envelopes in its own name"):
             play(silos(3), answered=twice)

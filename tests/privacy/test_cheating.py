@@ -176,10 +176,10 @@ class TestSilosWhoCheat:
             talk.send({"bank": shares["bank"], "clinic": shares["bank"]})
         talk = agree(roster, "shuffle")
         next(talk)
-        with pytest.raises(ProtocolError, match="'bank' answers with its shares"):
+        with pytest.raises(ProtocolError, match="'bank' replies with Shares"):
             talk.send({"bank": Done(), "clinic": Done()})
         talk = agree(roster, "shuffle")
         next(talk)
         talk.send(shares)
-        with pytest.raises(ProtocolError, match="'bank' answers with its tag"):
+        with pytest.raises(ProtocolError, match="'bank' replies with Confirmation"):
             talk.send({"bank": Done(), "clinic": Done()})

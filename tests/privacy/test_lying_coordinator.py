@@ -14,13 +14,12 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.privacy import masker
-from silosynth.privacy.aggregation import secure_sum
-from silosynth.privacy.rounds import Confirm, Confirmed, Revealed, Unmask
+from silosynth.privacy.aggregation import ArrivalsConfirmed, ConfirmArrivals, Revealed, Unmask, secure_sum
 
 
 def tags_for(reader: str, arrived: tuple[str, ...], confirmed: Mapping[str, Message]) -> Unmask:
     """All these silos' tags for one reader, as if they had all been told what it was told."""
-    tags = {silo: reply.tags for silo, reply in confirmed.items() if isinstance(reply, Confirmed)}
+    tags = {silo: reply.tags for silo, reply in confirmed.items() if isinstance(reply, ArrivalsConfirmed)}
     return Unmask(0, tuple(tags), tuple((of[arrived.index(reader)] if of else b"") for of in tags.values()))
 
 
@@ -28,12 +27,12 @@ class TestLists:
     def test_one_is_told_that_all_arrived_and_the_others_that_it_did_not(self) -> None:
         """The others reveal its pairs' seeds. Its own seed would open its update: nobody reveals that."""
         parties = silos(5)
-        until(Confirm, parties)
+        until(ConfirmArrivals, parties)
         everyone, others = names(5), names(5)[1:]
-        mine = parties["silo0"].answer(Confirm(0, everyone))
-        theirs = {silo: parties[silo].answer(Confirm(0, others)) for silo in others}
-        assert isinstance(mine, Confirmed)
-        said = tuple(reply.tags for reply in theirs.values() if isinstance(reply, Confirmed))
+        mine = parties["silo0"].answer(ConfirmArrivals(0, everyone))
+        theirs = {silo: parties[silo].answer(ConfirmArrivals(0, others)) for silo in others}
+        assert isinstance(mine, ArrivalsConfirmed)
+        said = tuple(reply.tags for reply in theirs.values() if isinstance(reply, ArrivalsConfirmed))
         asked = Unmask(0, everyone, (b"", *(tags[0] for tags in said)))
         refused(parties["silo0"], asked, "Silo 'silo0' reveals once silos confirmed the same.*silo1, .*silo4 did not")
         short = Unmask(0, ("silo0",), (b"",))
@@ -52,7 +51,7 @@ class TestLists:
         parties = silos(count, least=least, colluding=colluding)
         talk = secure_sum({name: Train(0) for name in parties}, 0, 5, least, colluding)
         step = next(talk)
-        while isinstance(step, Exchange) and not isinstance(next(iter(step.asks.values())), Confirm):
+        while isinstance(step, Exchange) and not isinstance(next(iter(step.asks.values())), ConfirmArrivals):
             step = talk.send({silo: parties[silo].answer(ask) for silo, ask in step.asks.items()})
         everyone = names(count)
         subsets = st.lists(st.sampled_from(everyone), unique=True, min_size=1).map(sorted).map(tuple)
@@ -63,10 +62,10 @@ class TestLists:
         for silo in honest:
             arrived = data.draw(st.sampled_from(lists))
             try:
-                reply = parties[silo].answer(Confirm(0, arrived))
+                reply = parties[silo].answer(ConfirmArrivals(0, arrived))
             except ProtocolError:
                 continue
-            assert isinstance(reply, Confirmed)
+            assert isinstance(reply, ArrivalsConfirmed)
             told[silo], tags[silo] = arrived, reply.tags
         opened = set()
         for reader, arrived in told.items():
@@ -95,20 +94,24 @@ class TestLists:
     )
     def test_lists_that_are_refused(self, arrived: tuple[str, ...], words: str) -> None:
         parties = silos(4)
-        until(Confirm, parties)
-        refused(parties["silo0"], Confirm(0, arrived), f"Silo 'silo0' {words}")
-        assert isinstance(parties["silo0"].answer(Confirm(0, names(4))), Confirmed)  # and goes on with a right one
+        until(ConfirmArrivals, parties)
+        refused(parties["silo0"], ConfirmArrivals(0, arrived), f"Silo 'silo0' {words}")
+        assert isinstance(
+            parties["silo0"].answer(ConfirmArrivals(0, names(4))), ArrivalsConfirmed
+        )  # and goes on with a right one
 
     def test_a_minority(self) -> None:
         parties = silos(7)
-        until(Confirm, parties)
-        refused(parties["silo0"], Confirm(0, names(3)), "sums over 4 silos or more")
+        until(ConfirmArrivals, parties)
+        refused(parties["silo0"], ConfirmArrivals(0, names(3)), "sums over 4 silos or more")
 
     def test_it_confirms_one(self) -> None:
         parties = silos(4)
         until(Unmask, parties)
         for arrived in (names(4), names(3)):
-            refused(parties["silo0"], Confirm(0, arrived), "takes this step in round 0 where it is 'masked', once")
+            refused(
+                parties["silo0"], ConfirmArrivals(0, arrived), "takes this step in round 0 where it is 'masked', once"
+            )
 
     def test_it_reveals_once(self) -> None:
         parties = silos(4)
@@ -118,12 +121,12 @@ class TestLists:
 
     def test_shares_are_of_seed_or_key_by_who_arrived(self) -> None:
         parties = silos(4)
-        until(Confirm, parties)
+        until(ConfirmArrivals, parties)
         now = parties["silo0"].masker._round
         assert now is not None
         shares = now.shares
         arrived = names(3)
-        said = {silo: parties[silo].answer(Confirm(0, arrived)) for silo in arrived}
+        said = {silo: parties[silo].answer(ConfirmArrivals(0, arrived)) for silo in arrived}
         reply = parties["silo0"].answer(tags_for("silo0", arrived, said))
         assert isinstance(reply, Revealed)
         assert reply.shares == (*(shares[silo][0] for silo in arrived), shares["silo3"][1])

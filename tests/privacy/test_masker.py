@@ -11,9 +11,9 @@ from tests.privacy.sums import Train, maskers, names, play, refused, silos, unti
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.privacy import masker
+from silosynth.privacy.aggregation import ConfirmArrivals, Deal, DealtShares, Masked, Offer, Offered, Relay, Unmask
 from silosynth.privacy.masker import Masker
 from silosynth.privacy.masks import public_key
-from silosynth.privacy.rounds import Confirm, Deal, Dealt, Masked, Offer, Offered, Relay, Unmask
 from silosynth.runtime.wire import pack, unpack
 
 STRANGER_KEY = public_key(bytes([9]) * 32)
@@ -39,7 +39,7 @@ class TestTables:
         deal = until(Deal, parties)["silo0"]
         assert isinstance(deal, Deal)
         refused(parties["silo0"], Deal(0, *change(deal)), f"Silo 'silo0' .*{words}")
-        assert isinstance(parties["silo0"].answer(deal), Dealt)
+        assert isinstance(parties["silo0"].answer(deal), DealtShares)
 
     def test_a_silo_that_expects_traitors_wants_more_tags(self) -> None:
         with pytest.raises(ProtocolError, match="deals shares of which 4 or more of 5"):
@@ -110,8 +110,8 @@ class TestEnvelopes:
         parties = silos(3)
         relay = until(Relay, parties)["silo0"]
         other = parties["silo1"].masker
-        assert isinstance(relay, Relay) and other._round is not None and other._round.table is not None
-        short = other._seat.seal("silo0", masker._sealed_for(other._round.table), b"short")
+        assert isinstance(relay, Relay) and other._round is not None and other._round.members is not None
+        short = other._seat.seal("silo0", masker._sealed_for(other._round.members), b"short")
         refused(parties["silo0"], Relay(0, (short, relay.envelopes[1])), "98 bytes from each other silo")
 
 
@@ -120,7 +120,7 @@ class TestOrder:
         Deal(0, names(3), (b"a", b"b", b"c"), 2),
         Relay(0, ()),
         Train(0),
-        Confirm(0, names(3)),
+        ConfirmArrivals(0, names(3)),
         Unmask(0, (), ()),
     )
 
@@ -128,7 +128,7 @@ class TestOrder:
     def test_nothing_before_an_offer(self, ask: Message) -> None:
         refused(silos(3)["silo0"], ask, "Silo 'silo0' takes this step in round 0 where it is .*none under way")
 
-    @pytest.mark.parametrize("stage", [Deal, Relay, Train, Confirm, Unmask])
+    @pytest.mark.parametrize("stage", [Deal, Relay, Train, ConfirmArrivals, Unmask])
     def test_only_the_next_step(self, stage: type[Message]) -> None:
         for ask in self.ASKS:
             parties = silos(3)
@@ -136,14 +136,14 @@ class TestOrder:
             if type(ask) is not stage:
                 refused(parties["silo0"], ask, "takes this step in round 0 where it is")
 
-    @pytest.mark.parametrize("stage", [Deal, Relay, Train, Confirm, Unmask])
+    @pytest.mark.parametrize("stage", [Deal, Relay, Train, ConfirmArrivals, Unmask])
     def test_not_with_another_rounds_number(self, stage: type[Message]) -> None:
         parties = silos(3)
         ask = until(stage, parties, 7)["silo0"]
         for number in (6, 8):
             refused(parties["silo0"], dataclasses.replace(ask, number=number), f"takes this step in round {number} ")
 
-    @pytest.mark.parametrize("stage", [Relay, Train, Confirm, Unmask])
+    @pytest.mark.parametrize("stage", [Relay, Train, ConfirmArrivals, Unmask])
     def test_not_twice(self, stage: type[Message]) -> None:
         parties = silos(3)
         ask = until(stage, parties)["silo0"]
@@ -152,7 +152,7 @@ class TestOrder:
 
     def test_it_masks_once_for_a_number(self) -> None:
         parties = silos(3)
-        until(Confirm, parties, 4)
+        until(ConfirmArrivals, parties, 4)
         for number in (4, 3, -1):
             refused(parties["silo0"], Offer(number), "masks once per round; rounds' numbers rise")
         assert isinstance(parties["silo0"].answer(Offer(5)), Offered)
@@ -187,7 +187,7 @@ class TestState:
             refused(silo, Offer(3), "rounds' numbers rise .*3 after 3")
         assert play(again, 4).total.silos == names(4)
 
-    @pytest.mark.parametrize("stage", [Deal, Relay, Train, Confirm, Unmask])
+    @pytest.mark.parametrize("stage", [Deal, Relay, Train, ConfirmArrivals, Unmask])
     def test_a_round_under_way_is_not_kept(self, stage: type[Message]) -> None:
         """So no checkpoint lets a coordinator go back, and open a second list with the same masks."""
         silo = (parties := silos(3))["silo0"]
@@ -199,7 +199,7 @@ class TestState:
 
     def test_secrets_are_not_shown(self) -> None:
         parties = silos(3)
-        until(Confirm, parties)
+        until(ConfirmArrivals, parties)
         one: Masker = parties["silo0"].masker
         assert one._round is not None
         shown = repr(one._round)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.oracles import aggregation as slow
 
 from silosynth.core.errors import ProtocolError
-from silosynth.privacy import shares
+from silosynth.privacy import masks as shares
 
 SECRET = bytes(range(32))
 

@@ -30,9 +30,8 @@ from silosynth.core.streams import Streams
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.encoded import EncodedRows, RowShape, check_range, chunks, joined, span
 from silosynth.models.gan import Activation, critic_loss, make_critic, make_generator, one_hot, slope_penalty
-from silosynth.models.moving_average import MovingAverage
 from silosynth.models.raking import PILOT, Raking, rake
-from silosynth.models.training import trainee
+from silosynth.models.training import MovingAverage, trainee
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,237 @@
-"""A generator of latent vectors: rectified flow or Gaussian diffusion over standardised latents.
+"""Rectified flow: a network learns the velocity of the straight path from data to noise.
 
-Shapes: N training rows, B a batch of them, L latents, G generated rows.
+x_t = (1 - t) x_0 + t e, velocity e - x_0 (Liu et al. 2023; Lipman et al. 2023). Times are logit-normal and stratified
+(Esser et al. 2024), so that a batch covers the path evenly. The network learns what is left over by the best linear
+guess for data of unit variance (as in Karras et al. 2022). Shapes: B rows, L latents.
+
+Training and sampling end where the path's noise is ``noise`` times its data: closer to the data there is nothing that
+decoders who learnt to read through that noise would need.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
 
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.streams import Streams
-from silosynth.models.denoiser import PlainMLP, ResidualMLP
-from silosynth.models.flow import draw_times, flow_loss, sample_flow, start_noise
-from silosynth.models.gaussian import gaussian_path
-from silosynth.models.layers import build
+from silosynth.models.layers import build, dropout, time_features
 from silosynth.models.training import Learner, batches, held_out
+
+Network = Callable[..., Tensor]
+_START = 0.9995  # the first time at sampling: at 1 the log noise-to-signal ratio is infinite
+
+
+def last_time(noise: float) -> float:
+    """The time at which noise is ``noise`` times data: t / (1 - t) = noise."""
+    return noise / (1 + noise)
+
+
+def draw_times(n: int, mean: float, sd: float, noise: float, generator: torch.Generator) -> Tensor:
+    """Stratified logit-normal times (n,), cut off below `last_time`."""
+    device = generator.device
+    cell = torch.randperm(n, generator=generator, device=device)
+    return times((cell + torch.rand(n, generator=generator, device=device)) / n, mean, sd, noise)
+
+
+def times(rank: Tensor, mean: float, sd: float, noise: float) -> Tensor:
+    """Logit-normal times (n,), cut off below `last_time`, of ranks (n,) in [0, 1)."""
+    end = torch.tensor(last_time(noise), dtype=torch.float64).logit()
+    least = float(torch.special.ndtr((end - mean) / sd))
+    return torch.sigmoid(mean + sd * torch.special.ndtri((least + (1 - least) * rank).clamp(1e-5, 1 - 1e-5)))
+
+
+def velocity(network: Network, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Predicted velocity (B, L) at x_t: the best linear guess for unit-variance data, corrected by the network."""
+    t = t_B[:, None]
+    spread = (t.square() + (1 - t).square()).rsqrt()
+    return (2 * t - 1) * spread.square() * x_BL + spread * network(x_BL * spread, t_B, generator)
+
+
+def flow_loss(
+    network: Network, x_BL: Tensor, t_B: Tensor, noise_BL: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """Mean squared error of the predicted velocity."""
+    t = t_B[:, None]
+    guess = velocity(network, (1 - t) * x_BL + t * noise_BL, t_B, generator)
+    return (guess - (noise_BL - x_BL)).square().mean()
+
+
+def start_noise(n: int, latents: int, generator: torch.Generator) -> Tensor:
+    """Standard normal starting points (n, L) from a scrambled Sobol sequence: they cover the space evenly.
+
+    A generated table then has less sampling error than one of independent draws.
+    """
+    if latents > SobolEngine.MAXDIM:
+        return torch.randn(n, latents, generator=generator, device=generator.device)
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator, device=generator.device))
+    points = SobolEngine(latents, scramble=True, seed=seed).draw(n, dtype=torch.float64)
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    noise: Tensor = torch.special.ndtri(points.clamp(1e-7, 1 - 1e-7)).float().to(generator.device)
+    return noise[order]
+
+
+def sample_flow(network: Network, noise_BL: Tensor, steps: int, noise: float) -> Tensor:
+    """Carry noise (B, L) to data plus ``noise`` in equal steps by Heun's method (a last step to 0 is Euler's)."""
+    x, times = noise_BL, torch.linspace(_START, last_time(noise), steps + 1).tolist()
+    for now, then in pairwise(times):
+        slope = velocity(network, x, x.new_full((len(x),), now))
+        if then > 0:
+            ahead = velocity(network, x + (then - now) * slope, x.new_full((len(x),), then))
+            slope = (slope + ahead) / 2
+        x = x + (then - now) * slope
+    latents: Tensor = x / (1 - times[-1])
+    return latents
+
+
+@dataclass(frozen=True)
+class GaussianPath:
+    """A variance schedule beta_1..beta_T and what is read off it.
+
+    Attributes:
+        alpha_bar: (T,) products of 1 - beta (paper, below eq. 1).
+        target: "noise" or "latent".
+    """
+
+    alpha_bar: Tensor
+    target: str
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.alpha_bar)
+
+    def noised(self, z_BL: Tensor, t_B: Tensor, noise_BL: Tensor) -> Tensor:
+        """The forward process F(z, t, e) of eq. (1); t counts from 0."""
+        a = self.alpha_bar.to(z_BL.device)[t_B][:, None]
+        return a.sqrt() * z_BL + (1 - a).sqrt() * noise_BL
+
+    def loss(
+        self, network: Network, z_BL: Tensor, t_B: Tensor, noise_BL: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """Mean squared error of the prediction: eq. (2) or eq. (5)."""
+        guess = network(self.noised(z_BL, t_B, noise_BL), (t_B + 1) / self.steps, generator)
+        return (guess - (noise_BL if self.target == "noise" else z_BL)).square().mean()
+
+    def clean(self, network: Network, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The clean latents that the network sees behind x at steps t."""
+        guess = network(x_BL, (t_B + 1) / self.steps, generator)
+        if self.target == "latent":
+            return guess
+        a = self.alpha_bar.to(x_BL.device)[t_B][:, None]
+        return (x_BL - (1 - a).sqrt() * guess) / a.sqrt()
+
+    def sample(self, network: Network, noise_BL: Tensor, steps: int, eta: float, generator: torch.Generator) -> Tensor:
+        """Carry noise (B, L) to latents over ``steps`` of the T steps (respaced; betas follow from the kept alpha_bar).
+
+        ``eta`` = 1 draws from the strided posterior (DDPM), 0 is deterministic (DDIM).
+        """
+        kept = torch.linspace(self.steps - 1, 0, steps).round().long().unique().flip(0)
+        x = noise_BL
+        for i, t in enumerate(kept.tolist()):
+            a = float(self.alpha_bar[t])
+            before = float(self.alpha_bar[kept[i + 1]]) if i + 1 < len(kept) else 1.0
+            z = self.clean(network, x, torch.full((len(x),), t, device=x.device))
+            noise = (x - math.sqrt(a) * z) / math.sqrt(1 - a)
+            sigma = eta * math.sqrt((1 - before) / (1 - a) * max(0.0, 1 - a / before))
+            fresh = torch.randn(x.shape, generator=generator, device=x.device) if sigma > 0 else torch.zeros_like(x)
+            x = math.sqrt(before) * z + math.sqrt(max(0.0, 1 - before - sigma**2)) * noise + sigma * fresh
+        return x
+
+
+def gaussian_path(steps: int, schedule: str, target: str) -> GaussianPath:
+    """A path of ``steps`` steps with a "linear" (Ho et al.) or "cosine" (Nichol and Dhariwal) schedule.
+
+    The linear one keeps the end points of T = 1000, rescaled, so that the last step is noise for any T.
+    """
+    if schedule == "linear":
+        scale = 1000 / steps
+        beta = torch.linspace(scale * 1e-4, min(0.999, scale * 0.02), steps, dtype=torch.float64)
+    else:
+        s = torch.arange(steps + 1, dtype=torch.float64) / steps
+        bar = torch.cos((s + 0.008) / 1.008 * math.pi / 2) ** 2
+        beta = (1 - bar[1:] / bar[:-1]).clamp(max=0.999)
+    return GaussianPath(torch.cumprod(1 - beta, 0).float(), target)
+
+
+class ResidualMLP(nn.Module):
+    """Residual blocks whose normalised input is scaled and shifted by the time."""
+
+    def __init__(self, latents: int, width: int, blocks: int) -> None:
+        super().__init__()
+        self.time = nn.Linear(32, 64)
+        self.enter = nn.Linear(latents, width)
+        self.blocks = nn.ModuleList(_Block(width, 64) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.leave = nn.Linear(width, latents)
+
+    def forward(self, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Prediction (B, L) at times in (0, 1)."""
+        when = F.silu(self.time(_ratio_features(t_B)))
+        h: Tensor = self.enter(x_BL)
+        for block in self.blocks:
+            h = block(h, when)
+        out: Tensor = self.leave(self.norm(h))
+        return out.float()
+
+    @torch.no_grad()
+    def start_small(self) -> None:
+        """Let blocks start close to the identity, and the whole at zero."""
+        for block in self.modules():
+            if isinstance(block, _Block):
+                block.second.weight.mul_(0.1)
+                block.time.weight.mul_(0.1)
+        self.leave.weight.zero_()
+        self.leave.bias.zero_()
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, time: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.time = nn.Linear(time, 2 * width)
+
+    def forward(self, h: Tensor, when: Tensor) -> Tensor:
+        scale, shift = self.time(when).chunk(2, dim=-1)
+        change: Tensor = self.second(F.silu(self.first(self.norm(h) * (1 + scale) + shift)))
+        return h + change
+
+
+class PlainMLP(nn.Module):
+    """The paper's denoiser: ``layers`` linear layers with GELU and dropout; the time's embedding is added once."""
+
+    def __init__(self, latents: int, width: int, layers: int, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.time = nn.Sequential(nn.Linear(64, width), nn.GELU(), nn.Linear(width, width))
+        self.layers = nn.ModuleList(
+            nn.Linear(latents if i == 0 else width, latents if i == layers - 1 else width) for i in range(layers)
+        )
+
+    def forward(self, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Prediction (B, L); dropout only where ``generator`` is given."""
+        h: Tensor = self.layers[0](x_BL) + self.time(time_features(t_B, 64))
+        for layer in self.layers[1:]:
+            h = layer(dropout(F.gelu(h), self.rate, generator))
+        return h.float()
+
+
+def _ratio_features(t_B: Tensor) -> Tensor:
+    """Sinusoidal features (B, 32) of the log noise-to-signal ratio of the straight path."""
+    ratio = torch.logit(t_B, eps=3e-4)[:, None]
+    rates = torch.exp(torch.linspace(math.log(0.125), math.log(8.0), 16, device=t_B.device))
+    return torch.cat([(ratio * rates).sin(), (ratio * rates).cos()], dim=1)
+
 
 _CHUNK = 4096
 

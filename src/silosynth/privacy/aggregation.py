@@ -1,93 +1,194 @@
-"""Sums over silos of which the coordinator sees nothing but the sum: how it works, and the coordinator's side.
+"""Secure aggregation: the coordinator learns a sum over silos and nothing else. Messages, and the coordinator's side.
 
-After Bonawitz et al. (2017), "Practical Secure Aggregation for Privacy-Preserving Machine Learning". Every silo adds to
-its update one mask from a seed of its own, and for each other silo a mask from a seed that only the two share, which
-one adds and the other subtracts. In the sum, pairs' masks cancel. What is left to remove is revealed only after silos
-have made sure of each other that they are told the same list of those whose updates arrived:
+After Bonawitz et al. (2017), "Practical Secure Aggregation for Privacy-Preserving Machine Learning". Every silo masks
+its update twice: with a mask from a seed of its own, and with one mask per other silo from a seed that the pair shares,
+which one of them adds and the other subtracts. In the sum the pairwise masks cancel. What opens the rest is revealed
+only after the silos have checked with each other that the coordinator told all of them the same list of arrivals:
 
-- of a silo on that list its own seed, never its key;
-- of a silo that is not, its key of this round, from which its pairs' seeds follow, never its own seed.
+- for a silo whose update arrived, the seed of its own mask, never its key;
+- for a silo whose update did not, its key of this round, from which its pairwise seeds follow, never its own seed.
 
-Seeds and keys lie, in shares (`silosynth.privacy.shares`), with all silos of the round, so that those who get lost, at
-any step, do not lose the round as long as a majority stays. A silo's side is `silosynth.privacy.masker`. Messages
-(`silosynth.privacy.rounds`) in talking order, with the paper's names:
+Seeds and keys are secret-shared (`silosynth.privacy.masks`) among all silos of the round, so that losing silos at any
+step does not lose the round as long as a majority stays. A silo's side is `silosynth.privacy.masker`. Messages in
+talking order, with the paper's names:
 
-    Offer → Offered            0 AdvertiseKeys: a key for this round only
-    Deal → Dealt               1 ShareKeys: shares, sealed for each other silo. If a silo is lost so far, both are
-                                 repeated without it: there is nothing to lose yet
-    Relay → Done               1 the sealed shares, delivered
-    the algorithm's → Masked   2 MaskedInputCollection: compute an update, and `Masker.mask` it
-    Confirm → Confirmed        3 ConsistencyCheck: who arrived, with a tag for each other silo
-    Unmask → Revealed          4 Unmasking
+    Offer → Offered                     0 AdvertiseKeys: a key for this round only
+    Deal → DealtShares                  1 ShareKeys: shares, sealed for each other silo. If a silo has been lost so far,
+                                          both steps are repeated without it: nothing is lost yet
+    Relay → Done                        1 the sealed shares, delivered
+    the algorithm's ask → Masked        2 MaskedInputCollection: compute an update and mask it (`Masker.mask`)
+    ConfirmArrivals → ArrivalsConfirmed 3 ConsistencyCheck: who arrived, with a tag for each other silo
+    Unmask → Revealed                   4 Unmasking
 
-Let n be the silos of a round, c = ``colluding`` (default 0) and t = ⌊(n + c) / 2⌋ + 1, the shares and tags it takes.
-What is guaranteed:
+Let n be the silos of a round, c = ``colluding`` (default 0) and t = ⌊(n + c) / 2⌋ + 1, the number of shares and of tags
+that are needed. What is guaranteed:
 
-- A coordinator that lies as it likes, with c silos, learns one sum of which a silo's update is part, over ``least`` or
-  more silos. One only: a silo confirms one list, a list opens with t tags, and no two lists get them. So who was taken
-  for lost and answers after all (it was late, or the coordinator lied) stays hidden.
-- A coordinator that follows the protocol, with t - 1 silos, learns the sum of the others' updates.
+- A coordinator that deviates as it likes, together with c silos, learns one sum that a silo's update is part of, over
+  ``least`` or more silos. Only one: a silo confirms one list, a list opens with t tags, and no two lists can get them.
+  A silo that was taken for lost and replies after all (it was late, or the coordinator lied) keeps its update hidden.
+- A coordinator that follows the protocol, together with t - 1 silos, learns the sum of the others' updates.
 - Silos without the coordinator learn nothing.
-- A silo goes by the keys of its own roster (`Seat`). Each seals its shares for one list of the round's keys, so that
-  envelopes do not open where the coordinator put a key of its own in place of another's.
-- Nothing of a finished round is kept. It takes long-lived keys of t silos, and what they were sent, to open it later.
+- A silo uses the keys of its own roster (`Seat`). Shares are sealed for one list of the round's keys, so that envelopes
+  do not open where the coordinator replaced a key.
+- Nothing of a finished round is kept. Opening it later takes the long-lived keys of t silos and what they were sent.
 
-What is not:
+What is not guaranteed:
 
-- More than c silos with a lying coordinator can unmask any silo (two lists with t tags each); t silos can with any
-  coordinator; and all silos but one, with the sum, always can.
-- **Sums themselves are not private**: they have no noise, and no differential privacy. A coordinator that has the same
-  model trained in two rounds, once without a silo, subtracts; so does one that has silos go back to a checkpoint and
-  leaves one out. A silo masks once per number; that updates of two numbers differ is for the algorithm to see to.
-- Who wants to spoil a sum can. It is noticed if the result is far out of range.
+- More than c silos with a coordinator that deviates can unmask any silo (two lists with t tags each); t silos can with
+  any coordinator; and all silos but one always can, from the sum.
+- **Sums themselves are not private**: they carry no noise and no differential privacy. A coordinator that has the same
+  model trained in two rounds, once without a silo, subtracts; so does one that sends silos back to a checkpoint and
+  leaves one out. A silo masks once per round number; that updates of two rounds differ is up to the algorithm.
+- Anyone who takes part can spoil a sum. It is noticed if the result is far out of range.
 
 Differences from the paper: signatures of the consistency check are tags for each reader, with keys that are dealt with
-the shares; shares are of seeds and keys as they are, modulo a prime; all silos mask with all; a weight is summed along.
+the shares; seeds and keys themselves are shared, modulo a prime; all silos mask with all; a weight is summed along.
 
 Shapes: W numbers of an update. Why, and what it costs: docs/decisions/0012-secure-aggregation.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.core.conversation import Conversation, Exchange, Replies
-from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Done, Message
-from silosynth.privacy.masks import Words, add_mask, pair_seed, public_key, to_numbers
-from silosynth.privacy.rounds import (
-    LEAST,
-    MOST,
-    Confirm,
-    Confirmed,
-    Deal,
-    Dealt,
-    Masked,
-    Offer,
-    Offered,
-    Relay,
-    Revealed,
-    Table,
-    Unmask,
-    check_policy,
-    threshold,
-)
-from silosynth.privacy.sealed import Envelope
-from silosynth.privacy.shares import SHARE, join, weights
+from silosynth.core.conversation import Conversation, Exchange, Replies, expect_one
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Done, Message, Release
+from silosynth.privacy.masks import SHARE, Words, add_mask, join, pair_seed, public_key, to_numbers, weights
+from silosynth.privacy.sealed import Envelope, framed
 
-TOGETHER = 8  # updates that are held at the same time
-_NEXT = "This round is lost: go on with the next one, without those that do not answer."
-M = TypeVar("M", bound=Message)
+LEAST = 3
+MOST = 10_000  # silos; what `silosynth.privacy.masks` has room for
+_LABEL = "silosynth aggregation 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(Message):
+    """Coordinator: a round begins. Numbers rise from round to round."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offered(Message):
+    """Silo: my public key (32 bytes) for this round."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Deal(Message):
+    """Coordinator: who takes part, with which keys, and how many shares are to give back a secret."""
+
+    number: int
+    silos: tuple[str, ...]
+    keys: tuple[bytes, ...]
+    threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class DealtShares(Message):
+    """Silo: shares of my seed and of my key, and a key for my tags, sealed for each other silo."""
+
+    release: ClassVar[Release] = Release.SEALED
+    envelopes: tuple[Envelope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay(Message):
+    """Coordinator: what the other silos sealed for you."""
+
+    release: ClassVar[Release] = Release.SEALED
+    number: int
+    envelopes: tuple[Envelope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Masked(Message):
+    """Silo: weight · update and the weight, in fixed point and masked: (W + 1,) int64."""
+
+    release: ClassVar[Release] = Release.MASKED
+    words: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmArrivals(Message):
+    """Coordinator: the updates of these silos arrived."""
+
+    number: int
+    arrived: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsConfirmed(Message):
+    """Silo: I was told this list; a tag (32 bytes) for each on it, empty for myself."""
+
+    tags: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmask(Message):
+    """Coordinator: these silos confirmed, with these tags for you."""
+
+    number: int
+    confirmed: tuple[str, ...]
+    tags: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revealed(Message):
+    """Silo: for each silo of the round my share of its seed if it arrived, else of its key."""
+
+    release: ClassVar[Release] = Release.MASKED
+    shares: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
-class Total:
+class RoundMembers:
+    """The silos of a round: names and keys in one order, and how many shares restore a secret."""
+
+    number: int
+    silos: tuple[str, ...]
+    keys: tuple[bytes, ...]
+    threshold: int
+
+    def digest(self) -> bytes:
+        """32 bytes that no other round has."""
+        return hashlib.sha256(framed(_LABEL, str(self.number), str(self.threshold), *self.silos, *self.keys)).digest()
+
+
+def threshold(silos: int, colluding: int) -> int:
+    """How many of so many silos it takes: any two lists that many confirmed share a silo that does not collude."""
+    return (silos + colluding) // 2 + 1
+
+
+def check_policy(least: int, colluding: int) -> None:
+    """Check how many silos a sum has at least, given how many may work together with the coordinator.
+
+    Raises:
+        ConfigError: two that do not would not be left.
+    """
+    if colluding < 0 or least < colluding + 2:
+        raise ConfigError(
+            f"With {colluding} colluding silos a sum is over at least {max(colluding, 0) + 2}",
+            least,
+            "Raise least, or expect fewer to collude.",
+        )
+
+
+TOGETHER = 8  # updates that are held at the same time
+_NEXT = "This round is lost: go on with the next one, without those that do not answer."
+
+
+@dataclass(frozen=True)
+class WeightedSum:
     """What was summed: Σ weight · update as float64 (W,), Σ weight, and whose."""
 
     sum_W: Tensor
@@ -101,7 +202,7 @@ class Total:
 
 def secure_sum(
     asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
-) -> Conversation[Total]:
+) -> Conversation[WeightedSum]:
     """The weighted sum of the silos' updates; of replies that are missing at any step, the round goes on without.
 
     Args:
@@ -119,26 +220,26 @@ def secure_sum(
     check_policy(least, colluding)
     if len(asks) > MOST:
         raise ProtocolError(f"A sum is over at most {MOST} silos", len(asks), "Sum in groups.")
-    table, ready = yield from _set_up(tuple(asks), number, least, colluding)
+    members, ready = yield from _set_up(tuple(asks), number, least, colluding)
     words, delivered = yield from _gathered(asks, ready, width)
-    arrived = _present(table.silos, delivered, max(least, table.threshold), "deliver an update")
-    tags = yield from _confirmed(table, arrived)
-    shares = yield from _revealed(table, arrived, tags)
-    _unmask(words, table, arrived, shares)
+    arrived = _present(members.silos, delivered, max(least, members.threshold), "deliver an update")
+    tags = yield from _confirmed(members, arrived)
+    shares = yield from _revealed(members, arrived, tags)
+    _unmask(words, members, arrived, shares)
     numbers = to_numbers(words, len(arrived))
-    return Total(numbers[:-1], float(numbers[-1]), arrived)
+    return WeightedSum(numbers[:-1], float(numbers[-1]), arrived)
 
 
 def _set_up(
     silos: tuple[str, ...], number: int, least: int, colluding: int
-) -> Conversation[tuple[Table, tuple[str, ...]]]:
-    """Keys and shares of a round: from the start again, without whom was lost, until all at the table have dealt."""
+) -> Conversation[tuple[RoundMembers, tuple[str, ...]]]:
+    """Keys and shares of a round: from the start again, without whom was lost, until all at the members have dealt."""
     while True:
         offers = yield _ask({silo: Offer(number) for silo in silos})
         silos = _present(silos, offers, least, "offer a key")
-        keys = tuple(_reply(offers, silo, Offered).key for silo in silos)
-        table = Table(number, silos, keys, threshold(len(silos), colluding))
-        deals = yield _ask({silo: Deal(number, silos, keys, table.threshold) for silo in silos})
+        keys = tuple(expect_one(silo, offers[silo], Offered).key for silo in silos)
+        members = RoundMembers(number, silos, keys, threshold(len(silos), colluding))
+        deals = yield _ask({silo: Deal(number, silos, keys, members.threshold) for silo in silos})
         dealers = _present(silos, deals, least, "deal shares")
         if dealers == silos:
             break
@@ -147,15 +248,15 @@ def _set_up(
     asks = {silo: Relay(number, tuple(one for one in sealed if one.receiver == silo)) for silo in silos}
     done = yield _ask(asks)
     for silo in done:
-        _reply(done, silo, Done)
-    return table, _present(silos, done, least, "receive shares")
+        expect_one(silo, done[silo], Done)
+    return members, _present(silos, done, least, "receive shares")
 
 
-def _confirmed(table: Table, arrived: tuple[str, ...]) -> Conversation[dict[str, tuple[bytes, ...]]]:
+def _confirmed(members: RoundMembers, arrived: tuple[str, ...]) -> Conversation[dict[str, tuple[bytes, ...]]]:
     """The tags of each silo that confirms who arrived, one for each that did."""
-    replies = yield _ask({silo: Confirm(table.number, arrived) for silo in arrived})
-    confirmed = _present(arrived, replies, table.threshold, "confirm who arrived")
-    tags = {silo: _reply(replies, silo, Confirmed).tags for silo in confirmed}
+    replies = yield _ask({silo: ConfirmArrivals(members.number, arrived) for silo in arrived})
+    confirmed = _present(arrived, replies, members.threshold, "confirm who arrived")
+    tags = {silo: expect_one(silo, replies[silo], ArrivalsConfirmed).tags for silo in confirmed}
     for silo in confirmed:
         if len(tags[silo]) != len(arrived):
             raise ProtocolError(f"Silo {silo!r} sends a tag for each silo that arrived", len(tags[silo]), _NEXT)
@@ -163,26 +264,29 @@ def _confirmed(table: Table, arrived: tuple[str, ...]) -> Conversation[dict[str,
 
 
 def _revealed(
-    table: Table, arrived: tuple[str, ...], tags: Mapping[str, tuple[bytes, ...]]
+    members: RoundMembers, arrived: tuple[str, ...], tags: Mapping[str, tuple[bytes, ...]]
 ) -> Conversation[dict[int, tuple[bytes, ...]]]:
-    """By place at the table, the shares of as many silos as it takes."""
+    """By place at the members, the shares of as many silos as it takes."""
     asks = {
-        silo: Unmask(table.number, tuple(tags), tuple(of[arrived.index(silo)] for of in tags.values())) for silo in tags
+        silo: Unmask(members.number, tuple(tags), tuple(of[arrived.index(silo)] for of in tags.values()))
+        for silo in tags
     }
     replies = yield _ask(asks)
-    enough = _present(tuple(tags), replies, table.threshold, "reveal shares")[: table.threshold]
-    shares = {table.silos.index(silo) + 1: _reply(replies, silo, Revealed).shares for silo in enough}
+    enough = _present(tuple(tags), replies, members.threshold, "reveal shares")[: members.threshold]
+    shares = {members.silos.index(silo) + 1: expect_one(silo, replies[silo], Revealed).shares for silo in enough}
     for place, of in shares.items():
-        if [len(share) for share in of] != [SHARE] * len(table.silos):
-            silo = table.silos[place - 1]
+        if [len(share) for share in of] != [SHARE] * len(members.silos):
+            silo = members.silos[place - 1]
             raise ProtocolError(f"Silo {silo!r} reveals {SHARE} bytes for each silo of the round", len(of), _NEXT)
     return shares
 
 
-def _unmask(words: Words, table: Table, arrived: Sequence[str], shares: Mapping[int, tuple[bytes, ...]]) -> None:
+def _unmask(
+    words: Words, members: RoundMembers, arrived: Sequence[str], shares: Mapping[int, tuple[bytes, ...]]
+) -> None:
     """Take what masks are left out of the sum, in place: those of own seeds, and those with silos that are missing."""
-    weight_of, about = weights(list(shares)), table.about()
-    for place, (silo, key) in enumerate(zip(table.silos, table.keys, strict=True)):
+    weight_of, digest = weights(list(shares)), members.digest()
+    for place, (silo, key) in enumerate(zip(members.silos, members.keys, strict=True)):
         secret = join({holder: of[place] for holder, of in shares.items()}, weight_of)
         if silo in arrived:
             add_mask(words, secret, -1)
@@ -190,8 +294,8 @@ def _unmask(words: Words, table: Table, arrived: Sequence[str], shares: Mapping[
         if public_key(secret) != key:
             raise ProtocolError(f"Shares of the key of silo {silo!r} give that key", "another", _NEXT)
         for other in arrived:
-            theirs = table.silos.index(other)
-            add_mask(words, pair_seed(secret, table.keys[theirs], about), 1 if theirs > place else -1)
+            theirs = members.silos.index(other)
+            add_mask(words, pair_seed(secret, members.keys[theirs], digest), 1 if theirs > place else -1)
 
 
 def _ask(asks: Mapping[str, Message]) -> Exchange:
@@ -205,7 +309,7 @@ def _gathered(asks: Mapping[str, Message], silos: Sequence[str], width: int) -> 
     for first in range(0, len(silos), TOGETHER):
         updates = yield _ask({silo: asks[silo] for silo in silos[first : first + TOGETHER]})
         for silo in updates:
-            masked = _reply(updates, silo, Masked).words
+            masked = expect_one(silo, updates[silo], Masked).words
             if masked.dtype != torch.int64 or masked.shape != (width + 1,):
                 found = f"{tuple(masked.shape)} of {masked.dtype}"
                 raise ProtocolError(f"Silo {silo!r} masks {width} numbers and their weight, as int64", found, _NEXT)
@@ -215,7 +319,7 @@ def _gathered(asks: Mapping[str, Message], silos: Sequence[str], width: int) -> 
 
 
 def _envelopes(deals: Replies, silo: str) -> tuple[Envelope, ...]:
-    envelopes = _reply(deals, silo, Dealt).envelopes
+    envelopes = expect_one(silo, deals[silo], DealtShares).envelopes
     if strange := sorted({envelope.sender for envelope in envelopes} - {silo}):
         raise ProtocolError(f"Silo {silo!r} sends envelopes in its own name", strange, _NEXT)
     return envelopes
@@ -226,10 +330,3 @@ def _present(silos: Iterable[str], replies: Collection[str], least: int, what: s
     if len(present) < least:
         raise ProtocolError(f"At least {least} silos {what}", f"{len(present)}: {', '.join(present)}", _NEXT)
     return present
-
-
-def _reply(replies: Replies, silo: str, kind: type[M]) -> M:
-    reply = replies[silo]
-    if not isinstance(reply, kind):
-        raise ProtocolError(f"Silo {silo!r} answers with {kind.__name__}", type(reply).__name__, _NEXT)
-    return reply

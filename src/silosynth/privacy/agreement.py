@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from silosynth.core.conversation import Conversation, State
+from silosynth.core.conversation import Conversation, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.roster import Roster
@@ -89,13 +89,13 @@ def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None
     ``fresh`` makes a secret that no earlier run had; otherwise the same silos get the same one for a purpose each time.
 
     Raises:
-        ProtocolError: a silo gave an answer of another kind, or an envelope in another silo's name.
+        ProtocolError: a silo replied with another type, or with an envelope in another silo's name.
     """
-    offered = yield roster.everyone(OfferShares(purpose, fresh))
-    sent = [envelope for silo in roster for envelope in _sent(silo, offered[silo])]
+    offered = expect((yield roster.everyone(OfferShares(purpose, fresh))), Shares)
+    sent = [envelope for silo, reply in zip(roster, offered, strict=True) for envelope in _sent(silo, reply)]
     asks = {silo: RelayedShares(tuple(one for one in sent if one.receiver == silo)) for silo in roster}
-    confirmed = yield roster.each(asks)
-    yield roster.everyone(Confirmations(tuple(_tag(silo, confirmed[silo]) for silo in roster)))
+    confirmed = expect((yield roster.each(asks)), Confirmation)
+    yield roster.everyone(Confirmations(tuple(reply.tag for reply in confirmed)))
 
 
 class Group:
@@ -277,15 +277,7 @@ def _check_senders(senders: Sequence[str], others: Sequence[str]) -> None:
         raise ProtocolError("Every silo receives one share from each other silo", shown, _AGAIN)
 
 
-def _sent(silo: str, reply: Message) -> tuple[Envelope, ...]:
-    if not isinstance(reply, Shares):
-        raise ProtocolError(f"Silo {silo!r} answers with its shares", type(reply).__name__, _AGAIN)
+def _sent(silo: str, reply: Shares) -> tuple[Envelope, ...]:
     if strange := sorted({envelope.sender for envelope in reply.envelopes} - {silo}):
         raise ProtocolError(f"Silo {silo!r} sends envelopes in its own name", strange, _AGAIN)
     return reply.envelopes
-
-
-def _tag(silo: str, reply: Message) -> bytes:
-    if not isinstance(reply, Confirmation):
-        raise ProtocolError(f"Silo {silo!r} answers with its tag", type(reply).__name__, _AGAIN)
-    return reply.tag

@@ -14,26 +14,25 @@ from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import KEY_BYTES
-from silosynth.privacy.masks import add_mask, pair_seed, public_key, to_words
-from silosynth.privacy.rounds import (
+from silosynth.privacy.aggregation import (
     LEAST,
     MOST,
-    Confirm,
-    Confirmed,
+    ArrivalsConfirmed,
+    ConfirmArrivals,
     Deal,
-    Dealt,
+    DealtShares,
     Masked,
     Offer,
     Offered,
     Relay,
     Revealed,
-    Table,
+    RoundMembers,
     Unmask,
     check_policy,
     threshold,
 )
+from silosynth.privacy.masks import SECRET, SHARE, add_mask, pair_seed, public_key, split, to_words
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
-from silosynth.privacy.shares import SECRET, SHARE, split
 
 _LABEL = "silosynth masker 1"
 _AGAIN = "Start a round with a higher number."
@@ -49,15 +48,15 @@ class _Round:
     private: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
     seed: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
     tagging: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
-    table: Table | None = None
+    members: RoundMembers | None = None
     shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)  # of seed and key, by whose
     tag_keys: dict[str, bytes] = field(default_factory=dict, repr=False)  # of the tags that others make for this silo
     pairs: dict[str, bytes] = field(default_factory=dict, repr=False)
     arrived: tuple[str, ...] = ()
 
-    def at_table(self) -> Table:
-        assert self.table is not None  # from the stage "dealt" on
-        return self.table
+    def members_now(self) -> RoundMembers:
+        assert self.members is not None  # from the stage "dealt" on
+        return self.members
 
 
 class Masker:
@@ -94,7 +93,7 @@ class Masker:
                 return self._deal(ask)
             case Relay():
                 return self._receive(ask)
-            case Confirm():
+            case ConfirmArrivals():
                 return self._confirm(ask)
             case Unmask():
                 return self._reveal(ask)
@@ -117,7 +116,7 @@ class Masker:
         words = to_words(update_W, weight, self._seat.name)
         self._last, now.stage = number, "masked"
         add_mask(words, now.seed, 1)
-        silos = now.at_table().silos
+        silos = now.members_now().silos
         for other, seed in now.pairs.items():
             add_mask(words, seed, 1 if silos.index(self._seat.name) < silos.index(other) else -1)
         return Masked(torch.from_numpy(words.view("int64")))
@@ -136,22 +135,22 @@ class Masker:
         self._round = _Round(ask.number)
         return Offered(public_key(self._round.private))
 
-    def _deal(self, ask: Deal) -> Dealt:
+    def _deal(self, ask: Deal) -> DealtShares:
         now = self._at(ask.number, "offered")
-        self._check_table(ask, public_key(now.private))
-        now.stage, now.table = "dealt", Table(ask.number, ask.silos, ask.keys, ask.threshold)
+        self._check_members(ask, public_key(now.private))
+        now.stage, now.members = "dealt", RoundMembers(ask.number, ask.silos, ask.keys, ask.threshold)
         parts = [split(secret, len(ask.silos), ask.threshold) for secret in (now.seed, now.private)]
         shares = dict(zip(ask.silos, zip(*parts, strict=True), strict=True))
         now.shares = {self._seat.name: shares.pop(self._seat.name)}
-        about = _sealed_for(now.table)
-        return Dealt(
+        about = _sealed_for(now.members)
+        return DealtShares(
             tuple(
                 self._seat.seal(silo, about, of_seed + of_key + _tag_key(now, silo))
                 for silo, (of_seed, of_key) in shares.items()
             )
         )
 
-    def _check_table(self, ask: Deal, own: bytes) -> None:
+    def _check_members(self, ask: Deal, own: bytes) -> None:
         name, silos, least = self._seat.name, ask.silos, threshold(len(ask.silos), self._colluding)
         if strange := sorted(set(silos) - set(self._seat.roster)):
             raise self._refusal("sums with silos of its roster", strange, _COMPARE)
@@ -168,48 +167,50 @@ class Masker:
 
     def _receive(self, ask: Relay) -> Done:
         now = self._at(ask.number, "dealt")
-        table, name = now.at_table(), self._seat.name
-        if sorted(one.sender for one in ask.envelopes) != sorted(set(table.silos) - {name}):
+        members, name = now.members_now(), self._seat.name
+        if sorted(one.sender for one in ask.envelopes) != sorted(set(members.silos) - {name}):
             senders = tuple(one.sender for one in ask.envelopes)
             raise self._refusal("receives shares once from each other silo of the round", senders)
-        opened = {one.sender: self._opened(one, table) for one in ask.envelopes}
-        about, keys = table.about(), dict(zip(table.silos, table.keys, strict=True))
+        opened = {one.sender: self._opened(one, members) for one in ask.envelopes}
+        about, keys = members.digest(), dict(zip(members.silos, members.keys, strict=True))
         now.pairs = {silo: pair_seed(now.private, keys[silo], about) for silo in opened}
         now.shares |= {silo: (text[:SHARE], text[SHARE : 2 * SHARE]) for silo, text in opened.items()}
         now.tag_keys = {silo: text[2 * SHARE :] for silo, text in opened.items()}
         now.stage, now.private = "ready", b""
         return Done()
 
-    def _opened(self, envelope: Envelope, table: Table) -> bytes:
-        text = self._seat.open(envelope, _sealed_for(table))
+    def _opened(self, envelope: Envelope, members: RoundMembers) -> bytes:
+        text = self._seat.open(envelope, _sealed_for(members))
         if len(text) != 2 * SHARE + SECRET:
             raise self._refusal(
                 f"receives {2 * SHARE + SECRET} bytes from each other silo", f"{len(text)} from {envelope.sender!r}"
             )
         return text
 
-    def _confirm(self, ask: Confirm) -> Confirmed:
+    def _confirm(self, ask: ConfirmArrivals) -> ArrivalsConfirmed:
         now = self._at(ask.number, "masked")
-        table, name = now.at_table(), self._seat.name
-        least = max(self._least, table.threshold)
-        if ask.arrived != tuple(silo for silo in table.silos if silo in ask.arrived):
+        members, name = now.members_now(), self._seat.name
+        least = max(self._least, members.threshold)
+        if ask.arrived != tuple(silo for silo in members.silos if silo in ask.arrived):
             raise self._refusal("confirms silos of the round, once each and in its order", ask.arrived)
         if name not in ask.arrived:
             raise self._refusal("confirms lists that it is on", ask.arrived)
         if len(ask.arrived) < least:
             raise self._refusal(f"confirms sums over {least} silos or more", len(ask.arrived))
         now.stage, now.arrived = "confirmed", ask.arrived
-        return Confirmed(tuple(b"" if silo == name else _tag(_tag_key(now, silo), ask.arrived) for silo in ask.arrived))
+        return ArrivalsConfirmed(
+            tuple(b"" if silo == name else _tag(_tag_key(now, silo), ask.arrived) for silo in ask.arrived)
+        )
 
     def _reveal(self, ask: Unmask) -> Revealed:
         now = self._at(ask.number, "confirmed")
         self._check_tags(ask, now)
         self._round = None  # nothing more can be asked of it
-        return Revealed(tuple(now.shares[silo][silo not in now.arrived] for silo in now.at_table().silos))
+        return Revealed(tuple(now.shares[silo][silo not in now.arrived] for silo in now.members_now().silos))
 
     def _check_tags(self, ask: Unmask, now: _Round) -> None:
         """That enough silos were told the list of arrivals that this one was told, and will reveal for no other."""
-        name, least = self._seat.name, now.at_table().threshold
+        name, least = self._seat.name, now.members_now().threshold
         if len(set(ask.confirmed)) != len(ask.tags) or len(ask.confirmed) != len(ask.tags):
             raise self._refusal("checks one tag of each silo that confirmed", f"{len(ask.tags)} tags")
         others = {silo: tag for silo, tag in zip(ask.confirmed, ask.tags, strict=True) if silo != name}
@@ -238,8 +239,8 @@ class Masker:
         return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, remedy)
 
 
-def _sealed_for(table: Table) -> str:
-    return f"{_LABEL} shares {table.about().hex()}"
+def _sealed_for(members: RoundMembers) -> str:
+    return f"{_LABEL} shares {members.digest().hex()}"
 
 
 def _tag_key(now: _Round, reader: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Vectors of numbers as whole numbers modulo 2⁶⁴, and masks that hide them.
+"""Updates as integers modulo 2⁶⁴, the masks that hide them, and Shamir's secret sharing of seeds and keys.
 
 Fixed point: a number x is the whole number nearest to x·2²⁹. Numbers stay within ±2²⁰, so that a sum of 10 000 of them
 stays below 2⁶³ and never wraps around; each is off by at most 2⁻³⁰, about 10⁻⁹, and a sum over n silos by n times that.
@@ -7,12 +7,18 @@ Sums are exact otherwise: they depend on neither order nor masks.
 A mask is the ChaCha20 keystream of a seed of 32 bytes (nonce and counter zero), as little-endian words of 64 bits. A
 vector plus a mask, modulo 2⁶⁴, is any vector equally likely, to whoever cannot derive the seed. A seed is used once.
 
-Shapes: W numbers of an update, M words that are masked.
+Secret sharing (Shamir 1979): any t of n shares of a secret of 32 bytes restore it, fewer reveal nothing. A secret is
+the value at zero of a random polynomial with t coefficients modulo the prime 2²⁵⁶ + 297, the smallest above all
+secrets; share i is its value at i, for i = 1 … n. A wrong share is not noticed here: it gives another secret.
+
+Shapes: W numbers of an update, M masked words.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -111,3 +117,51 @@ def pair_seed(private: bytes, public: bytes, about: bytes) -> bytes:
             "Keys of a round are 32 bytes and not of low order", "another", "It was altered: start the round again."
         ) from None
     return derive(shared, framed(_LABEL, "pair", about))
+
+
+PRIME = 2**256 + 297
+SECRET, SHARE = 32, 33  # bytes
+
+
+def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
+    """``count`` shares of ``secret``, for the places 1 to ``count``; ``threshold`` of them are needed."""
+    coefficients = [int.from_bytes(secret, "big"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    return [_value(coefficients, place).to_bytes(SHARE, "big") for place in range(1, count + 1)]
+
+
+def weights(places: list[int]) -> dict[int, int]:
+    """What the share of each place counts for when these places join theirs: Lagrange's polynomials at zero.
+
+    The same for every secret that was split for these places, and slower than using them.
+    """
+    found = {}
+    for one in places:
+        above, below = 1, 1
+        for other in places:
+            if other != one:
+                above, below = above * other % PRIME, below * (other - one) % PRIME
+        found[one] = above * pow(below, -1, PRIME) % PRIME
+    return found
+
+
+def join(shares: Mapping[int, bytes], weight_of: Mapping[int, int]) -> bytes:
+    """The secret whose shares, by place, these are.
+
+    Args:
+        shares: at least as many as the secret was split for, of the places in ``weight_of``.
+        weight_of: from `weights`.
+
+    Raises:
+        ProtocolError: they are not shares of one secret, as far as that shows.
+    """
+    whole = sum(weight * int.from_bytes(shares[place], "big") for place, weight in weight_of.items()) % PRIME
+    if whole >= 1 << 8 * SECRET:
+        raise ProtocolError("Shares that are joined are of one secret", "others", "Start again with the next round.")
+    return whole.to_bytes(SECRET, "big")
+
+
+def _value(coefficients: list[int], place: int) -> int:
+    value = 0
+    for coefficient in reversed(coefficients):  # Horner
+        value = (value * place + coefficient) % PRIME
+    return value

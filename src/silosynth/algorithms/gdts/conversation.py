@@ -79,8 +79,7 @@ from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.encoders.federated import Summary, merge
 from silosynth.models.averaging import RunningMean
 from silosynth.models.encoded import shape_of
-from silosynth.privacy.aggregation import TOGETHER, secure_sum
-from silosynth.privacy.rounds import LEAST
+from silosynth.privacy.aggregation import LEAST, TOGETHER, secure_sum
 
 _RESUME = "Resume from the last checkpoint; if silos are slow, with a longer time limit."
 

@@ -14,8 +14,7 @@ from torch.func import functional_call
 
 from silosynth.algorithms.silofuse.coder import Coder
 from silosynth.core.streams import Streams, integers, normals, uniforms
-from silosynth.models.flow import flow_loss, times
-from silosynth.models.latent import LatentGenerator
+from silosynth.models.latent import LatentGenerator, flow_loss, times
 from silosynth.models.training import Learner
 from silosynth.privacy.dpsgd import clipped_gradients, noised, poisson_mask
 from silosynth.privacy.events import Event

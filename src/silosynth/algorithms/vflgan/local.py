@@ -28,8 +28,7 @@ from silosynth.models.calibration import Calibration, calibrate
 from silosynth.models.encoded import EncodedRows, chunks, joined
 from silosynth.models.gan import frozen
 from silosynth.models.layers import build
-from silosynth.models.moving_average import MovingAverage
-from silosynth.models.training import Trainee, trainee
+from silosynth.models.training import MovingAverage, Trainee, trainee
 from silosynth.models.vflgan import LocalCritic, MadeLoss, RealLoss, Rows, frechet_distance
 from silosynth.privacy.dpsgd import block_clips, set_gradient
 

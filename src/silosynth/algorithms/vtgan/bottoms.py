@@ -16,8 +16,7 @@ from silosynth.algorithms.vtgan.messages import Build, VTGANConfig
 from silosynth.core.streams import Streams
 from silosynth.models.encoded import RowShape
 from silosynth.models.gan import Activation, frozen, make_critic, make_generator, orthonormalise
-from silosynth.models.moving_average import MovingAverage
-from silosynth.models.training import Trainee
+from silosynth.models.training import MovingAverage, Trainee
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 

@@ -21,8 +21,7 @@ from silosynth.models.gan import (
     orthonormalise,
     slope_penalty,
 )
-from silosynth.models.moving_average import MovingAverage
-from silosynth.models.training import Trainee
+from silosynth.models.training import MovingAverage, Trainee
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 WIDEST_FILTER = 256  # outputs of D^s, at most; it has as many as there are levels where these are fewer
