@@ -11,7 +11,7 @@ Algorithm 1, lines 1-8                `_train_autoencoders`, `SiloFuseParty._tra
 Algorithm 1, lines 9-12               `_gather_latents`, `SiloFuseParty._latents`
 Algorithm 1, lines 13-18              `train_diffusion`
 Algorithm 2                           `drawn`, `decoded`, `synthesised`
-eq. (1), (2), (5)                     `models.gaussian`; eq. (4): `models.autoencoder`
+eq. (1), (2), (5)                     `models.latent`; eq. (4): `models.autoencoder`
 ====================================  ==========================================
 
 Readings and deviations, each an option:
