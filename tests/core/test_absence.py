@@ -113,5 +113,5 @@ def test_other_policies_keep_nothing_and_zeros_stand_in(policy):
 
 
 def test_rows_of_another_width_are_refused():
-    with pytest.raises(ProtocolError, match=r"'a' sends 2 numbers of each row"):
+    with pytest.raises(ProtocolError, match=r"'a' sends 2 numbers per row"):
         LastRows({"a": 2}, 12, "cache").fill(torch.arange(3), {"a": torch.ones(3, 1)})

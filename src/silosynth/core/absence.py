@@ -1,9 +1,9 @@
-"""Silos that get lost: what becomes of a conversation then, what stands in for them, and losing them by lot.
+"""Lost silos: how a conversation continues without them, what replaces their values, and simulated absence.
 
-A runtime sees who is lost, and what follows is the conversation's policy. Which policies an algorithm supports, it
-says itself: what it can do without is a matter of its mathematics.
+The runtime notices who is lost; the conversation's policy decides what follows. Each algorithm declares the policies
+that it supports, since its mathematics decides what it can do without.
 
-Shapes: N rows, B rows of a batch, W_i numbers that party i sends of a row.
+Shapes: N rows, B rows of a batch, W_i numbers per row that party i sends.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from silosynth.core.conversation import Conversation, Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 
 Policy: TypeAlias = Literal["fail", "wait", "omit", "cache", "zeros"]
-"""What becomes of a silo that died, or did not answer within its time limit:
+"""How a run treats a silo that died or did not reply within its time limit:
 
-* "fail": it ends the run, which can be resumed.
-* "wait": it is waited for as long as it lives, with a warning. One that died ends the run.
-* "omit", "cache", "zeros": exchanges that can do without it go on; all others wait for it. What stands in for it is
-  nothing, what it sent last, or zeros.
+* "fail": the run ends, and can be resumed.
+* "wait": the run waits, with a warning, as long as the silo is alive. A silo that died ends the run.
+* "omit", "cache", "zeros": exchanges that can do without the silo continue, all others wait for it. Its values are left
+  out, replaced by those that it sent last, or replaced by zeros.
 """
 
 T = TypeVar("T")
 
 
-def under(policy: Policy, talk: Conversation[T]) -> Conversation[T]:
-    """Lead a conversation whose lost silos are dealt with by ``policy``."""
+def under(policy: Policy, conversation: Conversation[T]) -> Conversation[T]:
+    """The same conversation, with lost silos treated as ``policy`` says."""
     try:
-        step = next(talk)
+        step = next(conversation)
         while True:
-            step = talk.send((yield _bound(policy, step) if isinstance(step, Exchange) else step))
+            step = conversation.send((yield _bound(policy, step) if isinstance(step, Exchange) else step))
     except StopIteration as end:
         result: T = end.value
         return result
     finally:
-        talk.close()
+        conversation.close()
 
 
 def _bound(policy: Policy, exchange: Exchange) -> Exchange:
@@ -50,7 +50,7 @@ def _bound(policy: Policy, exchange: Exchange) -> Exchange:
 
 
 def chosen(asked: str | None, supported: Sequence[Policy]) -> Policy:
-    """The policy that was asked for; the first one that is supported if none was.
+    """The policy asked for, or the first supported one where none was.
 
     Raises:
         ConfigError: it is not supported; names those that are.
@@ -59,25 +59,25 @@ def chosen(asked: str | None, supported: Sequence[Policy]) -> Policy:
         if asked in (None, policy):
             return policy
     names = " or ".join(f'"{policy}"' for policy in supported)
-    raise ConfigError("What becomes of lost silos is something that the algorithm supports", asked, f"Choose {names}.")
+    raise ConfigError("The policy for lost silos must be one that the algorithm supports", asked, f"Choose {names}.")
 
 
 def present(parties: Sequence[T], absence: float, rng: np.random.Generator, least: int = 0) -> list[T]:
-    """Who is there: each is away with probability ``absence``, by lot. The first ``least`` if fewer would be."""
+    """Draw who is present: each is absent with probability ``absence``, but at least ``least`` are present."""
     there = [party for party in parties if rng.random() >= absence]
     return there if len(there) >= least else list(parties[:least])
 
 
 class LastRows:
-    """What parties sent last of each row, to stand in for them while they are lost.
+    """The values that each party sent last for each row, to replace its own while it is lost.
 
-    By row, so that batches may change. Under any policy but "cache" nothing is kept, and zeros stand in.
+    Kept by row, so that batches may change. Under any policy but "cache" nothing is kept, and zeros are used.
 
     Args:
         widths: W_i, by party.
         rows: N.
-        policy: what stands in.
-        dtype: of what is sent.
+        policy: "cache", or any other for zeros.
+        dtype: of the values.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class LastRows:
         self._last = {party: torch.zeros(kept, width, dtype=dtype) for party, width in widths.items()}
 
     def fill(self, rows_B: Tensor, sent: Mapping[str, Tensor]) -> list[Tensor]:
-        """Note what was sent (B, W_i) of a batch; the same of all parties, with what stands in for those that are lost.
+        """Store the values (B, W_i) of a batch; returns those of all parties, lost ones replaced.
 
         Raises:
             ProtocolError: a party sent something of another shape.
         """
         return [
-            self._noted(party, rows_B, sent[party]) if party in sent else self._stands_in(party, rows_B)
+            self._stored(party, rows_B, sent[party]) if party in sent else self._replacement(party, rows_B)
             for party in self._widths
         ]
 
-    def _noted(self, party: str, rows_B: Tensor, part_BW: Tensor) -> Tensor:
+    def _stored(self, party: str, rows_B: Tensor, part_BW: Tensor) -> Tensor:
         if part_BW.shape != (len(rows_B), self._widths[party]):
-            raise ProtocolError(f"Silo {party!r} sends {self._widths[party]} numbers of each row", tuple(part_BW.shape))
+            raise ProtocolError(f"Silo {party!r} sends {self._widths[party]} numbers per row", tuple(part_BW.shape))
         if len(self._last[party]):
             self._last[party][rows_B] = part_BW
         return part_BW
 
-    def _stands_in(self, party: str, rows_B: Tensor) -> Tensor:
+    def _replacement(self, party: str, rows_B: Tensor) -> Tensor:
         if len(self._last[party]):
             return self._last[party][rows_B]
         return torch.zeros(len(rows_B), self._widths[party], dtype=self._dtype)

@@ -1,8 +1,8 @@
-"""A protocol is a conversation, and the conversation does no I/O.
+"""A protocol is a conversation that does no I/O.
 
-The coordinator's side of an algorithm is a generator: it yields an `Exchange` (what it asks of parties) and receives
+The coordinator's side of an algorithm is a generator: it yields an `Exchange` (what it asks the parties) and receives
 their replies; it yields a `Checkpoint` where it is safe to stop, and `Progress` while it computes. A party is an object
-with one handler per message type. A runtime drives both; the algorithm never learns which one.
+that answers messages. A runtime drives both; the algorithm never learns which one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ State: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Ask some parties and wait for all their answers; the generator receives ``{party: reply}``.
+    """Ask some parties and wait for their replies; the generator receives ``{party: reply}`` in the order of the asks.
 
-    A party is lost if it died, or did not answer in time. What a party itself raises ends the conversation in any case.
+    A party is lost if it died or did not reply in time. An error that a party itself raises always ends the
+    conversation.
 
     Attributes:
-        asks: what each is asked.
-        missing: whether the conversation goes on without those that are lost: their replies are then left out.
-        wait: whether one that did not answer in time is waited for as long as it lives, with a warning. It is then not
-            missing.
-        times: how many times the run's time limit parties have, as some asks are more work than others.
-        rides: whether nobody waits for the answers, which only say `Done`: the asks may then travel with the next
-            exchange's, and the generator receives nothing.
+        asks: the message for each party.
+        missing: whether the conversation continues without lost parties; their replies are then left out.
+        wait: whether to wait, with a warning, for a party that is late as long as it is alive; it is then not missing.
+        times: multiple of the run's time limit that parties have, since some asks take longer than others.
+        rides: whether all replies are a mere `Done` that nobody waits for: the asks may then travel with those of the
+            next exchange, and the generator receives nothing.
     """
 
     asks: Mapping[str, Message]
@@ -47,8 +47,8 @@ class Exchange:
 class Checkpoint:
     """A safe point: calling the coordinator again with ``state`` continues from here, to the same bytes.
 
-    It takes a part of every party. While one is lost none is written; the last one stays, and resuming from it works
-    once all parties are there.
+    Every party stores its own state with it. While a party is lost no checkpoint is written; the last one stays, and
+    can be resumed from once all parties are back.
     """
 
     state: State
@@ -56,7 +56,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the conversation is: ``done`` of ``total`` units of the stage called ``stage``."""
+    """``done`` of ``total`` units of the stage called ``stage`` are done."""
 
     stage: str
     done: int
@@ -132,10 +132,10 @@ def shared_columns(replies: Replies) -> dict[str, Table]:
 
 
 class Party(ABC):
-    """A silo's side of an algorithm: answers messages, and can save and restore what it has learnt.
+    """A silo's side of an algorithm: answers messages, and can save and restore its state.
 
-    A party never sees another party's messages. ``answer`` must be a function of its state and the ask, so that a
-    repeated ask after `restore` gives the repeated reply.
+    A party never sees another party's messages. `answer` must be a function of the party's state and the ask, so that
+    repeating an ask after `restore` gives the same reply.
     """
 
     _kept: tuple[Table, ...] = ()
@@ -150,11 +150,11 @@ class Party(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """All that is needed to continue, in storable form. Stays inside the silo."""
+        """Everything needed to continue, in storable form. Stays inside the silo."""
 
     @abstractmethod
     def trained(self) -> State:
-        """The silo's part of the model: what `restore` needs to sample, without what only training needs."""
+        """The silo's part of the model: what sampling needs after `restore`, without what only training needs."""
 
     @abstractmethod
     def restore(self, state: State) -> None:

@@ -53,17 +53,17 @@ class MessageError(SilosynthError):
 
 
 class ProtocolError(SilosynthError):
-    """A party or a coordinator said something that the conversation does not allow at this point."""
+    """A party or the coordinator sent a message that the protocol does not allow at this point."""
 
     exit_code = 3
 
 
 class PolicyError(ProtocolError):
-    """A silo's own policy does not allow what it was asked for; names the rule."""
+    """A silo's own policy does not allow what the silo was asked for; names the rule."""
 
 
 class StoppedError(ProtocolError):
-    """The engine below ends a job before its end: somebody stopped it, or the coordinator is shut down."""
+    """The engine ended a job early: somebody stopped it, or the coordinator is shutting down."""
 
 
 class PartyLostError(ProtocolError):

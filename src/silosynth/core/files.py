@@ -18,7 +18,7 @@ _PART = re.compile(r"\.[0-9a-f]{8}\..+")  # the names of `replacing`'s temporary
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file through a temporary neighbour that takes its place only when all went well.
+    """Write a file through a temporary one beside it, which replaces it only once everything succeeded.
 
     Yields the path of an empty temporary file in the same folder, with the same suffix. It is flushed to disk and
     renamed to ``path`` when the block ends, and removed when the block raises: ``path`` is never half-written.
@@ -43,7 +43,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def sweep(folder: str | os.PathLike[str]) -> None:
-    """Remove what processes that were killed while writing have left in a folder, and below it.
+    """Remove temporary files that killed processes left in a folder or below it.
 
     Raises:
         StorageError: a file cannot be removed.
@@ -112,7 +112,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 
 def storage_error(error: OSError, verb: str, path: Path) -> StorageError:
-    """What an `OSError` means, in words: ``verb`` is what was tried (``"read"``, ``"written"``)."""
+    """An `OSError` in plain words; ``verb`` says what was tried ("read", "written")."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageError(f"The file cannot be {verb}: the disk is full", str(path), "Free space; nothing was kept.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

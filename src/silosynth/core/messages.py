@@ -24,7 +24,7 @@ S = TypeVar("S", bound="Struct")
 
 
 class Release(Enum):
-    """What a message gives away about training rows to whoever receives it; shown in the ledger."""
+    """What a message reveals about training rows to its receiver; shown in the ledger."""
 
     NOTHING = "nothing about single rows"
     SCHEMA = "names and kinds of columns"
@@ -56,24 +56,24 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Message(Struct):
-    """A struct that crosses a border. ``release`` says what it gives away."""
+    """A struct that crosses a border. ``release`` says what it reveals."""
 
     release: ClassVar[Release] = Release.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Message):
-    """The answer that only says: done."""
+    """The reply that only confirms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing(Message):
-    """What the ledger records in place of a reply that did not come. Nobody sends it."""
+    """Recorded in the ledger in place of a reply that did not arrive; never sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Several(Message):
-    """Messages of several steps that travel as one, each encoded; or the answers to them. Ledgers record each."""
+    """Encoded messages of several steps that travel together, or the replies to them. Ledgers record each by itself."""
 
     steps: tuple[int, ...]
     messages: tuple[bytes, ...]
@@ -82,11 +82,11 @@ class Several(Message):
         Struct.__post_init__(self)
         rising = len(self.steps) > 0 and list(self.steps) == sorted(set(self.steps))
         if not rising or len(self.steps) != len(self.messages):
-            raise MessageError("Messages that travel together are of steps one after the other", self.steps)
+            raise MessageError("Messages that travel together belong to increasing steps", self.steps)
 
 
 def check_positive(struct: Struct, *names: str) -> None:
-    """Check that fields of a config are above zero; of tuples, that they hold something and all of it is.
+    """Check that fields of a config are above zero; tuples must be non-empty and hold only such numbers.
 
     Raises:
         ConfigError: names the field and its value.
@@ -104,7 +104,7 @@ def wire_name(kind: type[Struct]) -> str:
 
 
 def all_structs(root: type[Struct] = Struct) -> dict[str, type[Struct]]:
-    """Every struct class that is currently defined, by wire name. Dataclass slots make twins: the last one counts."""
+    """Every struct class currently defined, by wire name. A dataclass with slots is made twice: the last one counts."""
     found: dict[str, type[Struct]] = {}
     for kind in root.__subclasses__():
         if dataclasses.is_dataclass(kind):

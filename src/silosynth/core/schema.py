@@ -123,12 +123,12 @@ def check_trainable(table: Table, schema: Schema) -> None:
 
 
 def beside(tables: Iterable[Table]) -> Table:
-    """Tables of the same rows, side by side."""
+    """Columns of the same rows, side by side."""
     return Table(tuple(column for table in tables for column in table.columns))
 
 
 def below(tables: Sequence[Table]) -> Table:
-    """Tables of the same columns, one below the other.
+    """Tables of the same columns, concatenated by rows.
 
     Raises:
         DataError: names or levels of a column differ, so that its codes mean different things.
@@ -198,7 +198,7 @@ class Schema(Struct):
 
 
 def agreed(schemas: Mapping[str, Schema]) -> Schema:
-    """The one schema of silos that hold different rows of the same columns, in the first silo's column order.
+    """The common schema of silos that hold different rows of the same columns, in the first silo's column order.
 
     A column has the decimal places of the most precise silo, or no grid where one silo's has none; and the widest
     declared range, or the data's own at an end where one silo declares none.
@@ -217,31 +217,31 @@ def agreed(schemas: Mapping[str, Schema]) -> Schema:
     return Schema(tuple(_agreed({silo: schema[name] for silo, schema in schemas.items()}) for name in first.names))
 
 
-def _agreed(said: Mapping[str, ColumnSchema]) -> ColumnSchema:
-    first = next(iter(said.values()))
+def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
+    first = next(iter(declared.values()))
     _check_alike(
         f"Column {first.name!r} must be of the same kind in every silo",
-        {silo: column.kind for silo, column in said.items()},
+        {silo: column.kind for silo, column in declared.items()},
         f'Declare its kind, such as schema={{"{first.name}": "{first.kind}"}}, or cast it to one dtype in every silo.',
     )
     _check_alike(
         f"Column {first.name!r} must have the same dtype in every silo",
-        {silo: column.dtype for silo, column in said.items()},
+        {silo: column.dtype for silo, column in declared.items()},
         "Cast it to one of them in every silo, with .astype.",
     )
     return replace(
         first,
-        decimals=_if_all(max, [column.decimals for column in said.values()]),
-        low=_if_all(min, [column.low for column in said.values()]),
-        high=_if_all(max, [column.high for column in said.values()]),
+        decimals=_if_all(max, [column.decimals for column in declared.values()]),
+        low=_if_all(min, [column.low for column in declared.values()]),
+        high=_if_all(max, [column.high for column in declared.values()]),
         reason="agreed",
     )
 
 
-def _check_alike(rule: str, said: Mapping[str, str], remedy: str) -> None:
-    """Refuse where silos say different things; the error groups silos by what they say."""
-    if len(set(said.values())) > 1:
-        groups = {what: [silo for silo in said if said[silo] == what] for what in said.values()}
+def _check_alike(rule: str, declared: Mapping[str, str], remedy: str) -> None:
+    """Raise if silos differ; the error groups silos by what they declare."""
+    if len(set(declared.values())) > 1:
+        groups = {what: [silo for silo in declared if declared[silo] == what] for what in declared.values()}
         raise SchemaError(rule, "; ".join(f"{what} in {', '.join(them)}" for what, them in groups.items()), remedy)
 
 
@@ -278,12 +278,12 @@ def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]]) 
 def _check_same(first: Table, second: Table) -> None:
     if first.names != second.names:
         raise DataError(
-            "Tables that are set below each other have the same columns", second.names, f"Wanted: {first.names}."
+            "Tables can be concatenated only if their columns are the same", second.names, f"Wanted: {first.names}."
         )
     unlike = [a.name for a, b in zip(first.columns, second.columns, strict=True) if a.levels != b.levels]
     if unlike:
         raise DataError(
-            "Columns that are set below each other have the same levels", unlike, "Code them by common levels first."
+            "Columns can be concatenated only if their levels are the same", unlike, "Code them by common levels first."
         )
 
 
@@ -293,9 +293,8 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 def union(known: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Levels of several tables' column: sorted if every table's are; if not, each behind the one that it follows first.
-
-    So an order that was declared for categories stays.
+    """The union of a column's levels in several tables: sorted if they are sorted in every table, else in an order that
+    keeps each table's own where possible, so that a declared order of categories is preserved.
     """
     every = {level for levels in known for level in levels}
     if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):

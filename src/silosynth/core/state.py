@@ -1,4 +1,4 @@
-"""Structs as storable state and back, so that what a party has fitted survives in a checkpoint or a model file."""
+"""Structs ⇄ storable state, for checkpoints and model files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to_state(struct: Struct) -> dict[str, Any]:
 
 
 def from_state(kind: type[T], state: Any) -> T:
-    """The struct that `to_state` took apart.
+    """The struct that `to_state` converted.
 
     Raises:
         StorageError: the state holds another struct, or one that this version does not know.

@@ -34,11 +34,11 @@ class Streams:
         return Streams(self.seed, (*self.path, *(str(name) for name in names)))
 
     def party(self, name: str) -> Streams:
-        """The stream of the silo called ``name``: all that its side of a protocol draws comes from there."""
+        """The stream from which the party called ``name`` draws everything."""
         return self.child("party", name)
 
     def integer(self) -> int:
-        """A 63-bit integer that is a function of seed and path alone."""
+        """A 63-bit integer that depends on seed and path alone."""
         return int.from_bytes(self._digest()[:8], "big") >> 1
 
     def numpy(self) -> np.random.Generator:
@@ -80,14 +80,14 @@ def normals(draw: Draw, *shape: int, device: torch.device | str = "cpu") -> Tens
 
 
 def uniforms(draw: Draw, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-    """Numbers of this shape, uniform from 0 to below 1."""
+    """Numbers of this shape, drawn uniformly from [0, 1)."""
     if isinstance(draw, torch.Generator):
         return torch.rand(shape, generator=draw, device=device)
     return torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device)
 
 
 def integers(draw: Draw, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:
-    """So many whole numbers (count,), uniform from 0 to ``below``, which is none of them."""
+    """``count`` integers drawn uniformly from [0, below)."""
     if isinstance(draw, torch.Generator):
         return torch.randint(below, (count,), generator=draw, device=device)
     return torch.from_numpy(draw.integers(below, size=count)).to(device)
