@@ -15,8 +15,8 @@ from silosynth.attacks.study import Subject, audit
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
-from silosynth.evaluation.auc import EXACT
 from silosynth.evaluation.coding import code_tables
+from silosynth.evaluation.intervals import EXACT
 
 TRAIN, OTHERS, REFERENCE = (table(rows, seed) for rows, seed in ((50, 1), (50, 2), (1000, 3)))
 MORE, MORE_OTHERS = table(300, 4), table(300, 5)

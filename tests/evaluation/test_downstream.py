@@ -10,9 +10,9 @@ import pytest
 from sklearn.metrics import d2_absolute_error_score, f1_score, r2_score
 
 from silosynth.evaluation.coding import Coded, code_tables
-from silosynth.evaluation.downstream import Booster, confusion, downstream, f1_macro, predict_classes, r_squared
-from silosynth.evaluation.paper_utility import d2_absolute_error, outputs, silofuse_utility
 from silosynth.evaluation.scores import Score, Skipped
+from silosynth.evaluation.silofuse_paper import d2_absolute_error, outputs, silofuse_utility
+from silosynth.evaluation.utility import Booster, confusion, downstream, f1_macro, predict_classes, r_squared
 
 People = Callable[..., pd.DataFrame]
 

@@ -15,7 +15,7 @@ import pytest
 import silosynth.evaluation
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.evaluation import Report, Score, Skipped, evaluate
-from silosynth.evaluation.overlays import _edges, densities
+from silosynth.evaluation.fidelity import _edges, densities
 
 People = Callable[..., pd.DataFrame]
 SILOS = {"tax office": ["age", "wage", "gain", "rich"], "registry": ["job", "children", "born"]}

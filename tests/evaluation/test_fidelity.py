@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from silosynth.evaluation.coding import Coded, code_tables
-from silosynth.evaluation.dependence import dependence
-from silosynth.evaluation.fidelity import Floor, column_shape, compare, pair_trend, size_scale
-from silosynth.evaluation.marginals import Dealt, marginals
-from silosynth.evaluation.resampling import jackknife, without
+from silosynth.evaluation.fidelity import (
+    Dealt,
+    Floor,
+    column_shape,
+    compare,
+    dependence,
+    marginals,
+    pair_trend,
+    size_scale,
+)
+from silosynth.evaluation.intervals import jackknife, without
 from silosynth.evaluation.scores import Score, Skipped
 
 People = Callable[..., pd.DataFrame]
@@ -87,7 +94,7 @@ def test_trend_errors_against_loops(people: People) -> None:
 def test_sparse_joint_tables_equal_dense_ones(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [undealt(t) for t in coded(people(100, 1), people(80, 2))]
     dense = dependence(*tables)
-    monkeypatch.setattr("silosynth.evaluation.dependence.DENSE", 0)
+    monkeypatch.setattr("silosynth.evaluation.fidelity.DENSE", 0)
     sparse = dependence(*tables)
     for a, b in ((dense.error, sparse.error), (dense.real, sparse.real), (dense.other, sparse.other)):
         np.testing.assert_allclose(a, b, atol=1e-12)

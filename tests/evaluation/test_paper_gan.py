@@ -16,10 +16,10 @@ from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from silosynth.core.errors import ConfigError
 from silosynth.evaluation import Report, evaluate
-from silosynth.evaluation.classifiers import GDTS, MLP, TREE, VTGAN, Classifier, Judgement, features, judge
 from silosynth.evaluation.coding import Coded, code_tables
-from silosynth.evaluation.paper_gan import UTILITY, Trial, _area, _area_lost, _shares_lost, classifier_differences
+from silosynth.evaluation.gan_papers import UTILITY, Trial, _area, _area_lost, _shares_lost, classifier_differences
 from silosynth.evaluation.scores import Score, Skipped
+from silosynth.evaluation.utility import GDTS, MLP, TREE, VTGAN, Classifier, Judgement, features, judge
 
 People = Callable[..., pd.DataFrame]
 SILOS = {"tax office": ["age", "wage", "gain", "rich"], "registry": ["job", "children", "born"]}

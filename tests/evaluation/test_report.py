@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from silosynth.evaluation import svg
-from silosynth.evaluation.report import MAX_OVERLAYS, human_bytes, relate, render
-from silosynth.evaluation.scores import ColumnScore, Pairs, Report, Rows, Score, Skipped
+from silosynth.evaluation.report import MAX_OVERLAYS, Report, human_bytes, relate, render
+from silosynth.evaluation.scores import ColumnScore, Pairs, Rows, Score, Skipped
 
 EVIL = "<script>alert('x')</script>\"&"
 SILOS = {"bank": ("age", "income"), "tax <b>office</b>": ("region",), "insurer": ("claims", EVIL)}
@@ -229,7 +229,7 @@ def test_the_verdict_counts_and_does_not_promise_privacy(page: str) -> None:
     assert "1 of 1 figure is worse than the floor: a sign that training rows show through" in verdict
     assert "not a proof of privacy" in verdict
     clean = section(render(make_report(scores=(make_share(50.0, 49.0, 51.0),))), "verdict")
-    assert "does not prove that nothing can be found" in clean
+    assert "does not prove that nothing leaks" in clean
     assert "show through" not in clean
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from statsmodels.stats.proportion import proportion_confint
 
-from silosynth.evaluation.auc import DELONG, EXACT, auc_interval, normal_interval
+from silosynth.evaluation.intervals import DELONG, EXACT, auc_interval, normal_interval
 from silosynth.evaluation.scores import Floats, Score
 
 Ints = NDArray[np.int64]

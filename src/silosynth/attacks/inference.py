@@ -46,7 +46,7 @@ from silosynth.algorithms.vtgan.silo import Silo
 from silosynth.attacks import findings
 from silosynth.attacks.findings import Bools, Ints, PartyFinding, balanced, nothing, share
 from silosynth.attacks.listening import CriticStep, Overheard, SiloEar, levels_of
-from silosynth.evaluation.auc import auc_with_influence
+from silosynth.evaluation.intervals import auc_with_influence
 from silosynth.evaluation.scores import Floats
 
 PAIRS = 2000  # (features, level) that a classifier is trained on, at most

@@ -36,8 +36,8 @@ from silosynth.attacks.features import embed
 from silosynth.attacks.findings import Finding, auc_score, curve
 from silosynth.core.errors import DataError
 from silosynth.core.streams import Streams
-from silosynth.evaluation.auc import auc_with_influence
 from silosynth.evaluation.coding import code_tables
+from silosynth.evaluation.intervals import auc_with_influence
 from silosynth.evaluation.scores import Floats
 from silosynth.models.gan import CriticPart, make_critic
 

@@ -11,7 +11,7 @@ import typer
 from silosynth.commands.session import Debug, Json, Quiet, Session, session
 
 if TYPE_CHECKING:
-    from silosynth.evaluation.scores import Report
+    from silosynth.evaluation.report import Report
 
 EXAMPLE = """Example: silosynth evaluate --train train.csv --holdout holdout.csv --synthetic synthetic.csv
 --target income --report report.html"""

@@ -1,6 +1,6 @@
-"""Frames become columns of numbers and codes, coded alike in every table: what all figures are computed from.
+"""Frames → columns of numbers and codes, coded alike in all tables. All figures are computed from these.
 
-Kinds are decided by the *training* table alone, after the project's definition: text, booleans, declared categories
+The *training* table alone decides on kinds: text, booleans, declared categories
 and integers with at most `MAX_INTEGER_LEVELS` levels are categorical; other numbers and instants are numeric. A float
 column with gaps whose present values are all whole counts as integer, because that is how pandas stores an integer
 column with missing values.
@@ -21,10 +21,10 @@ from pandas.api import types
 
 from silosynth.core.errors import DataError, nearest
 from silosynth.data.frames import to_pandas
-from silosynth.evaluation.scores import Floats, Kind
+from silosynth.evaluation.scores import ColumnKind, Floats
 
 Ints = NDArray[np.int64]
-Nature = Literal["number", "instant", "truth", "text"]  # what a frame's column holds
+ValueType = Literal["number", "instant", "truth", "text"]  # of a frame's column
 
 MAX_INTEGER_LEVELS = 20
 LARGEST = 1e60  # ratios of squares of larger numbers overflow
@@ -37,15 +37,15 @@ _INSTANTS = {"date", "datetime", "datetime64"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What is common to one column in all tables."""
+    """One column, as all tables have it."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     levels: tuple[str, ...] = ()  # labels of the codes 0..K-1, over all tables, sorted
 
     @property
     def categorical(self) -> bool:
-        """Whether its values are level codes."""
+        """Whether values are level codes."""
         return self.kind == "categorical"
 
 
@@ -64,20 +64,20 @@ class Coded:
         return Coded(self.fields, tuple(v[rows] for v in self.values))
 
     def missing(self, j: int) -> NDArray[np.bool_]:
-        """Where column `j` has no value."""
+        """(n,) whether the value of column `j` is missing."""
         field, values = self.fields[j], self.values[j]
         return np.asarray(values == len(field.levels) if field.categorical else np.isnan(values))
 
     def sample(self, at_most: int, rng: np.random.Generator) -> Coded:
-        """At most that many rows, drawn without replacement."""
+        """At most `at_most` rows, drawn without replacement."""
         return self if len(self) <= at_most else self.take(np.sort(rng.choice(len(self), at_most, replace=False)))
 
 
 def code_tables(frames: Mapping[str, Any]) -> dict[str, Coded]:
-    """Code all frames alike; the first is the training table, whose columns and kinds rule.
+    """Code all frames alike. The first is the training table, which decides on columns and kinds.
 
     Raises:
-        DataError: a table is empty, columns differ, or a column's values cannot be compared with the training table's.
+        DataError: a table is empty, columns differ, or a column's values are not comparable with the training table's.
     """
     tables = {name: _frame(frame, name) for name, frame in frames.items()}
     first = next(iter(tables))
@@ -90,7 +90,7 @@ def code_tables(frames: Mapping[str, Any]) -> dict[str, Coded]:
 
 
 def check_target(target: str, fields: Sequence[Field]) -> int:
-    """The position of the target column. Raises DataError that names the nearest column."""
+    """The position of the target column. Raises DataError, which names the nearest column."""
     names = [f.name for f in fields]
     if target not in names:
         raise DataError("The target must be a column of the tables", target, nearest(target, names))
@@ -98,7 +98,7 @@ def check_target(target: str, fields: Sequence[Field]) -> int:
 
 
 def check_silos(silos: Mapping[str, Iterable[str]], fields: Sequence[Field]) -> tuple[str, ...]:
-    """Each column's silo, in column order. Raises DataError unless the silos divide the columns among themselves."""
+    """Each column's silo, in column order. Raises DataError unless each column has exactly one silo."""
     names = [f.name for f in fields]
     owner: dict[str, str] = {}
     for silo, columns in silos.items():
@@ -112,14 +112,14 @@ def check_silos(silos: Mapping[str, Iterable[str]], fields: Sequence[Field]) -> 
             if column in owner:
                 raise DataError(f"A column belongs to one silo, {owner[column]!r} and {silo!r} both name it", column)
             owner[column] = silo
-    homeless = [name for name in names if name not in owner]
-    if homeless:
-        raise DataError("Every column needs a silo", homeless, "Add them to `silos`, or leave `silos` out.")
+    unowned = [name for name in names if name not in owner]
+    if unowned:
+        raise DataError("Every column needs a silo", unowned, "Add them to `silos`, or leave `silos` out.")
     return tuple(owner[name] for name in names)
 
 
 def cut(values: Floats, real: Floats, bins: int) -> Ints:
-    """Equal-width bins of the real range: codes 0..bins-1, outside values in the end bins, `bins` for missing."""
+    """Codes of equal-width bins of the real range: 0..bins-1, outside values in the end bins; `bins` for missing."""
     present = real[~np.isnan(real)]
     low, high = (present.min(), present.max()) if len(present) else (0.0, 0.0)
     width = (high - low) / bins
@@ -131,7 +131,7 @@ def cut(values: Floats, real: Floats, bins: int) -> Ints:
 
 
 def standardised(values: Floats) -> Floats:
-    """Mean 0 and deviation 1 over present values (deviation 0 if constant): sums of squares then lose no digits."""
+    """Values with mean 0 and deviation 1 (0 if constant) where present, so that sums of squares lose no digits."""
     present = values[~np.isnan(values)]
     if len(present) == 0:
         return values
@@ -159,20 +159,20 @@ def _check_columns(names: list[str], others: list[str], first: str, name: str) -
 
 def _code_column(name: str, series: Mapping[str, pd.Series[Any]]) -> tuple[Field, dict[str, NDArray[Any]]]:
     first = next(iter(series.values()))
-    nature = _nature(first, name)
-    kind = _kind(first, nature)
-    if kind == "categorical" and nature in ("text", "instant"):
+    value_type = _value_type(first, name)
+    kind = _kind(first, value_type)
+    if kind == "categorical" and value_type in ("text", "instant"):
         return _code_texts(name, series)
-    numbers = {t: _numbers(s, nature, name, t) for t, s in series.items()}
+    numbers = {t: _numbers(s, value_type, name, t) for t, s in series.items()}
     if kind != "categorical":
         return Field(name, kind), dict(numbers)
-    return _code_numbers(name, numbers, nature == "truth")
+    return _code_numbers(name, numbers, value_type == "truth")
 
 
-def _nature(series: pd.Series[Any], name: str) -> Nature:
+def _value_type(series: pd.Series[Any], name: str) -> ValueType:
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        return _nature(pd.Series(dtype.categories), name)
+        return _value_type(pd.Series(dtype.categories), name)
     if types.is_bool_dtype(dtype):
         return "truth"
     if types.is_complex_dtype(dtype):
@@ -189,10 +189,10 @@ def _nature(series: pd.Series[Any], name: str) -> Nature:
     return "truth" if inferred == "boolean" else "text"
 
 
-def _kind(series: pd.Series[Any], nature: Nature) -> Kind:
-    if isinstance(series.dtype, pd.CategoricalDtype) or nature in ("text", "truth"):
+def _kind(series: pd.Series[Any], value_type: ValueType) -> ColumnKind:
+    if isinstance(series.dtype, pd.CategoricalDtype) or value_type in ("text", "truth"):
         return "categorical"
-    if nature == "instant":
+    if value_type == "instant":
         return "datetime"
     return "categorical" if _integer(series) and series.nunique() <= MAX_INTEGER_LEVELS else "numeric"
 
@@ -208,14 +208,16 @@ def _integer(series: pd.Series[Any]) -> bool:
     return 0 < len(present) < len(series) and bool((present == np.floor(present.to_numpy(np.float64))).all())
 
 
-def _numbers(series: pd.Series[Any], nature: Nature, name: str, table: str) -> Floats:
+def _numbers(series: pd.Series[Any], value_type: ValueType, name: str, table: str) -> Floats:
     """Values as float64 (instants: nanoseconds since 1970), NaN where missing."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.cat.categories.dtype if not series.hasnans else object)
     try:
-        values = _instants(series) if nature == "instant" else _plain_numbers(series, nature)
+        values = _instants(series) if value_type == "instant" else _plain_numbers(series, value_type)
     except (TypeError, ValueError, OverflowError) as error:
-        rule = f"Column {name!r} holds {_WORDS[nature]} in the training table; the {table} table must hold such, too"
+        rule = (
+            f"Column {name!r} holds {_WORDS[value_type]} in the training table; the {table} table must hold such, too"
+        )
         raise DataError(rule, str(series.dtype), "Give the column the same dtype in all tables.") from error
     with np.errstate(invalid="ignore"):
         wild = np.abs(values) > LARGEST
@@ -228,12 +230,12 @@ def _numbers(series: pd.Series[Any], nature: Nature, name: str, table: str) -> F
     return np.where(np.abs(values) < SMALLEST, 0.0, values)
 
 
-def _plain_numbers(series: pd.Series[Any], nature: Nature) -> Floats:
+def _plain_numbers(series: pd.Series[Any], value_type: ValueType) -> Floats:
     if types.is_datetime64_any_dtype(series.dtype):
         raise TypeError("instants are no numbers")
     if types.infer_dtype(series, skipna=True) in ("timedelta", "timedelta64"):
         return np.asarray(pd.to_timedelta(series).dt.total_seconds().to_numpy(np.float64) * 1e9)
-    if nature == "truth" and not types.is_bool_dtype(series.dtype):
+    if value_type == "truth" and not types.is_bool_dtype(series.dtype):
         series = series.map(_truth)
     values = pd.to_numeric(series)
     return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
@@ -255,7 +257,7 @@ def _instants(series: pd.Series[Any]) -> Floats:
 
 
 def _code_numbers(name: str, numbers: Mapping[str, Floats], truth: bool) -> tuple[Field, dict[str, NDArray[Any]]]:
-    """Levels that are numbers: 3, 3.0 and True == 1 are equal whatever the dtype."""
+    """Codes of numeric levels: 3, 3.0 and True == 1 are equal whatever the dtype."""
     present = [v[~np.isnan(v)] for v in numbers.values()]
     levels = np.unique(np.concatenate(present)) + 0.0
     labels = tuple(_label(v, truth) for v in levels.tolist())
@@ -280,7 +282,7 @@ def _code_texts(name: str, series: Mapping[str, pd.Series[Any]]) -> tuple[Field,
 
 
 def _factorise(series: pd.Series[Any], name: str, table: str) -> tuple[Ints, list[str]]:
-    """Codes into labels; -1 (which indexes the last place) for missing."""
+    """Codes of labels, and the labels; -1, which indexes the last one, for missing."""
     try:
         codes, uniques = pd.factorize(series)
     except TypeError as error:

@@ -1,13 +1,13 @@
 """Basic disclosure figures: exact copies, nearest-neighbour share, distance to the closest record.
 
-They compare what the synthetic table has of its training rows with what it has of a hold-out it has never seen; the
-audit's attacks are another matter. Passing them proves nothing: data that pass can still be attacked. Where the
-hold-out is smaller than the training table, only as many training rows are drawn, and copies of the others count as
-chance: at k of n rows a table of pure copies has a nearest-neighbour share near 50 + 50 k / n %.
+They compare the synthetic table's closeness to its training rows with its closeness to a hold-out it has never seen.
+They are no attacks (`silosynth.attacks` has those), and passing them proves nothing: data that pass can still be
+attacked. Where the hold-out is smaller than the training table, only as many training rows are drawn, and copies of the
+others count as chance: at k of n rows a table of pure copies has a nearest-neighbour share near 50 + 50 k / n %.
 
-Distance between two rows: Euclidean over columns, numeric differences in standard deviations of the real rows used, a
-different level counts 1, a missing number is the mean and counts 1 against any present one. It is computed exactly,
-block by block, in float64.
+Distance between two rows: Euclidean over columns; numeric differences in standard deviations of the real rows, a
+different level counts 1, a missing number is taken as the mean and counts 1 against any present one. It is exact,
+computed in blocks and in float64.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from scipy.stats import binom
 from statsmodels.stats.proportion import proportion_confint
 
 from silosynth.evaluation.coding import Coded
-from silosynth.evaluation.scores import Better, Floats, Score, Skipped
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, Better, Floats, Score, Skipped
 
 MOST_SYNTHETIC = 10_000
 MOST_REAL = 16_384
 DUMMY_LEVELS = 64  # columns with more levels are compared code by code instead of as dummies
-FAR = 1e6  # standard deviations beyond which a number is far, however far
-CELLS = 8_000_000  # distances held at a time
+FAR = 1e6  # standard deviations beyond which numbers are clipped
+CELLS = 8_000_000  # distances in memory at a time
 WILSON = "95 % Wilson interval"
 
 
 def exact_copies(
     train: Coded, holdout: Coded | None, synthetic: Coded, rng: np.random.Generator
 ) -> list[Score | Skipped]:
-    """Share of synthetic rows that equal a training row in every column, and the same at the hold-out's size."""
+    """Share of synthetic rows that equal a training row in every column; and the same at the hold-out's size."""
     if holdout is None:
         return [_copies_alone(train, synthetic, rng), Skipped("exact_copy_rate_equal_size", NEEDS_HOLDOUT)]
     n, h = len(train), len(holdout)
-    copied, seen_elsewhere = _copied(synthetic, train), _copied(synthetic, holdout)
-    least = min(100.0, _percent(seen_elsewhere) * max(1.0, n / h))
+    copied, in_holdout = _copied(synthetic, train), _copied(synthetic, holdout)
+    least = min(100.0, _percent(in_holdout) * max(1.0, n / h))
     factor = f"times {max(1.0, n / h):.2f}, which is at most what {n:,} would give"
     note = f"share of synthetic rows found among {h:,} hold-out rows, {factor}"
-    whole = _share_score("exact_copy_rate", "Exact copies", copied, least, note, COPY_TEXT)
+    full = _share_score("exact_copy_rate", "Exact copies", copied, least, note, COPY_TEXT)
     k = min(n, h)
     equal_train, equal_holdout = _copied(synthetic, train.sample(k, rng)), _copied(synthetic, holdout.sample(k, rng))
     text = f"How many synthetic rows equal one of {k:,} training rows; to compare with as many unseen real rows."
     label = "Exact copies, equal sizes"
     note = f"share of synthetic rows found among {k:,} hold-out rows"
     return [
-        whole,
+        full,
         _share_score("exact_copy_rate_equal_size", label, equal_train, _percent(equal_holdout), note, text),
     ]
 
@@ -67,7 +67,7 @@ def _copies_alone(train: Coded, synthetic: Coded, rng: np.random.Generator) -> S
 
 
 def _copied(rows: Coded, among: Coded) -> NDArray[np.bool_]:
-    """Which rows equal some row of `among` in every column (missing equals missing)."""
+    """(rows,) whether a row equals one of `among` in every column; missing equals missing."""
     keys = np.zeros(len(rows) + len(among), np.int64)
     for a, b in zip(rows.values, among.values, strict=True):
         codes, levels = pd.factorize(np.concatenate([a, b]), use_na_sentinel=False)
@@ -86,7 +86,7 @@ class Nearest:
 def neighbours(
     train: Coded, holdout: Coded | None, synthetic: Coded, rng: np.random.Generator
 ) -> list[Score | Skipped]:
-    """Nearest-neighbour share and distance to the closest record, on equally many training and hold-out rows."""
+    """Nearest-neighbour share and distance to the closest record, on as many training as hold-out rows."""
     if holdout is None:
         return [Skipped("nearest_neighbour_share", NEEDS_HOLDOUT), Skipped("distance_to_closest_record", NEEDS_HOLDOUT)]
     k = min(len(train), len(holdout), MOST_REAL)
@@ -99,7 +99,7 @@ def neighbours(
 
 
 def nearest_squared(queries: Coded, among: Coded, lines: Floats) -> Floats:
-    """Exact squared distance of every query to its nearest row of `among`."""
+    """Exact squared distance of each query to its nearest row in `among`."""
     a, b = _embed(queries, lines), _embed(among, lines)
     wide = [j for j, f in enumerate(queries.fields) if f.categorical and len(f.levels) > DUMMY_LEVELS]
     norms = (b * b).sum(axis=1)
@@ -111,7 +111,7 @@ def nearest_squared(queries: Coded, among: Coded, lines: Floats) -> Floats:
         for j in wide:
             distances += queries.values[j][rows, None] != among.values[j][None, :]
         at = distances.argmin(axis=1)
-        nearest[rows] = ((a[rows] - b[at]) ** 2).sum(axis=1)  # anew, so that equal distances come out equal
+        nearest[rows] = ((a[rows] - b[at]) ** 2).sum(axis=1)  # recomputed, so that equal distances are equal floats
         for j in wide:
             nearest[rows] += queries.values[j][rows] != among.values[j][at]
     return nearest
@@ -130,7 +130,7 @@ def _lines(*tables: Coded) -> Floats:
 
 
 def _embed(table: Coded, lines: Floats) -> Floats:
-    """(rows, D) whose squared Euclidean distance is the rows' (but for wide categorical columns)."""
+    """(rows, D) with the squared Euclidean distances of the rows, but for wide categorical columns."""
     columns: list[Floats] = []
     for j, field in enumerate(table.fields):
         values = table.values[j]
@@ -145,7 +145,7 @@ def _embed(table: Coded, lines: Floats) -> Floats:
 def _neighbour_share(to_train: Floats, to_holdout: Floats, k: int, n: int) -> Score:
     tied = np.isclose(to_train, to_holdout, rtol=1e-9, atol=0)
     closer = np.where(tied, 0.5, (to_train < to_holdout).astype(np.float64))
-    text = "How many synthetic rows lie closer to a training row than to an unseen real row; 50 % shows no pull."
+    text = "How many synthetic rows lie closer to a training row than to an unseen real row; 50 % shows no attraction."
     note = f"50 % by symmetry: {k:,} of {n:,} training rows against {k:,} hold-out rows"
     return _share_score(
         "nearest_neighbour_share", "Nearest-neighbour share", closer, 50.0, note, text, better="near", ideal=50.0
@@ -203,7 +203,7 @@ def _share_score(
         value=value,
         floor=floor,
         floor_note=note,
-        low=min(low, value),  # Wilson's ends are off by rounding at 0 and 100 %
+        low=min(low, value),  # at 0 and 100 %, Wilson's ends have rounding errors
         high=max(high, value),
         unit="%",
         better=better,
@@ -214,7 +214,6 @@ def _share_score(
     )
 
 
-NEEDS_HOLDOUT = "needs a hold-out of real rows that the generator has not seen"
 COPY_TEXT = (
     "How many synthetic rows equal a training row in every column; "
     "more than for as many unseen real rows means that rows were copied."

@@ -9,27 +9,19 @@ from typing import Any, Literal
 import numpy as np
 
 from silosynth.core.errors import ConfigError
-from silosynth.evaluation.classifiers import GDTS, VTGAN, Classifier
+from silosynth.evaluation import disclosure, fidelity, gan_papers, silofuse_paper, two_sample, utility
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables
-from silosynth.evaluation.disclosure import exact_copies, neighbours
-from silosynth.evaluation.downstream import HOLDOUT_NEEDED, downstream
-from silosynth.evaluation.fidelity import Comparison, Floor, column_shape, compare, pair_trend, size_scale
-from silosynth.evaluation.gan_similarity import similarity
-from silosynth.evaluation.overlays import column_scores, pair_matrices
-from silosynth.evaluation.paper_gan import classifier_differences
-from silosynth.evaluation.paper_utility import outputs, silofuse_utility
-from silosynth.evaluation.resemblance import resemblance
-from silosynth.evaluation.scores import Progress, Report, Rows, Score, Skipped
-from silosynth.evaluation.two_sample import Separation, separate, two_sample_auc
+from silosynth.evaluation.report import Report
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, Skipped
 
 MAX_ROWS = 100_000
-GAN = {"gan": VTGAN, "gdts": GDTS}  # figures of one paper -> its classifiers
+GAN_CLASSIFIERS = {"gan": utility.VTGAN, "gdts": utility.GDTS}  # `figures` -> classifiers of that paper
 QUICK_OUTPUTS = 150  # boosters per table that the paper's utility may train in a quick evaluation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """The coded tables, and the two disjoint real samples from which floors come."""
+    """The coded tables, and two disjoint real samples for the floors."""
 
     train: Coded
     holdout: Coded | None
@@ -47,7 +39,7 @@ def evaluate(
     silos: Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
     ledger: Sequence[Mapping[str, Any]] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     max_rows: int = MAX_ROWS,
     figures: Literal["quick", "all", "gan", "gdts"] = "quick",
 ) -> Report:
@@ -55,69 +47,71 @@ def evaluate(
 
     Args:
         train: the real rows the generator was trained on (pandas, Polars or Arrow; so are the other tables).
-        holdout: real rows it has not seen; without them, floors come from two halves of `train` and figures that need
-            unseen rows are skipped.
+        holdout: real rows the generator has not seen; without them, floors are computed from two halves of `train`,
+            and figures that need unseen rows are skipped.
         synthetic: the synthetic rows.
         target: the column to predict, for the utility figures.
-        silos: each silo's columns, to tell pairs within a silo from pairs across silos. Several silos that all hold the
-            same columns hold different rows: no pair lies across silos, and the report is that without silos.
+        silos: each silo's columns, to distinguish pairs within a silo from pairs across silos. Several silos with the
+            same columns hold different rows: no pair is across silos, and the report is the same as without silos.
         seed: of all subsamples, folds and models; the same seed gives the same report.
-        ledger: the run's ledger entries, handed through to the report.
+        ledger: the run's ledger entries, shown in the report.
         progress: called with the name of a stage and the share of the work done.
         max_rows: larger tables are evaluated on a random subset of this many rows (exact copies on all of them).
-        figures: "quick" leaves SiloFuse's utility out where it takes long; "all" computes it in any case, and the
-            figures of the VT-GAN paper; "gan" computes only these, beside column shapes and pair trends; "gdts" the
+        figures: "quick" skips SiloFuse's utility where it takes long; "all" always computes it, and the
+            figures of the VT-GAN paper; "gan" computes only these, column shapes and pair trends; "gdts" does the
             same with the four classifiers of the GDTS paper.
 
     Raises:
-        DataError: the tables cannot be compared; the message names the column, the table and the remedy.
-        ConfigError: an option is not valid.
+        DataError: the tables cannot be compared; names the column, the table and the remedy.
+        ConfigError: an option is invalid.
     """
-    if figures not in ("quick", "all", *GAN):
+    if figures not in ("quick", "all", *GAN_CLASSIFIERS):
         raise ConfigError("figures must be 'quick', 'all', 'gan' or 'gdts'", figures)
     if max_rows < 1:
         raise ConfigError("max_rows must be at least 1", max_rows)
-    tell: Progress = progress or (lambda stage, share: None)
-    tell("reading", 0.0)
+    on_progress: OnProgress = progress or (lambda stage, share: None)
+    on_progress("reading", 0.0)
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
     coded = code_tables(frames)
     fields = coded["training"].fields
-    silos = _without_rows(silos, fields)
+    silos = _column_silos(silos, fields)
     owners: tuple[str | None, ...] = check_silos(silos, fields) if silos is not None else (None,) * len(fields)
     position = None if target is None else check_target(target, fields)
     streams = np.random.default_rng(seed).spawn(9)
-    holdouts = coded.get("hold-out")
-    copies = [] if figures in GAN else exact_copies(coded["training"], holdouts, coded["synthetic"], streams[0])
+    uncapped = (coded["training"], coded.get("hold-out"), coded["synthetic"])
+    copies = [] if figures in GAN_CLASSIFIERS else disclosure.exact_copies(*uncapped, streams[0])
     tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
 
-    tell("fidelity", 0.05)
-    compared = compare(tables.train, tables.synthetic, streams[3])
+    on_progress("fidelity", 0.05)
+    compared = fidelity.compare(tables.train, tables.synthetic, streams[3])
     floor = _floor(tables, streams[3])
-    results = [*column_shape(compared, floor), *pair_trend(compared, floor, owners)]
-    if figures not in GAN:
-        results += _general(tables, compared, floor, position, figures, streams, tell)
-        results += [*copies, *neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])]
+    results = [*fidelity.column_shape(compared, floor), *fidelity.pair_trend(compared, floor, owners)]
+    if figures not in GAN_CLASSIFIERS:
+        results += _general(tables, compared, floor, position, figures, streams, on_progress)
+        results += [*copies, *disclosure.neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])]
     if figures != "quick":
-        tell("figures of GAN papers", 0.92 if figures == "all" else 0.4)
-        results += _gan(tables, compared, floor, position, owners, GAN.get(figures, VTGAN), streams[8])
+        on_progress("figures of GAN papers", 0.92 if figures == "all" else 0.4)
+        results += _gan(
+            tables, compared, floor, position, owners, GAN_CLASSIFIERS.get(figures, utility.VTGAN), streams[8]
+        )
     report = Report(
         scores=tuple(r for r in results if isinstance(r, Score)),
         skipped=tuple(r for r in results if isinstance(r, Skipped)),
-        columns=column_scores(tables.train, tables.synthetic, compared, floor, owners),
-        pairs=pair_matrices(fields, compared, floor, owners),
+        columns=fidelity.column_scores(tables.train, tables.synthetic, compared, floor, owners),
+        pairs=fidelity.pair_matrices(fields, compared, floor, owners),
         rows=Rows(len(coded["training"]), None if holdout is None else len(coded["hold-out"]), len(coded["synthetic"])),
         silos=None if silos is None else {name: tuple(columns) for name, columns in silos.items()},
         target=target,
         ledger=None if ledger is None else tuple(ledger),
     )
-    tell("done", 1.0)
+    on_progress("done", 1.0)
     return report
 
 
-def _without_rows(
+def _column_silos(
     silos: Mapping[str, Sequence[str]] | None, fields: Sequence[Field]
 ) -> Mapping[str, Sequence[str]] | None:
-    """None where several silos hold different rows of the same columns, which must be those of the tables."""
+    """`silos`, or None if several silos hold different rows of the same columns. Raises DataError as `check_silos`."""
     if silos is None or len(silos) < 2 or len({frozenset(columns) for columns in silos.values()}) > 1:
         return silos
     for name, columns in silos.items():
@@ -127,39 +121,40 @@ def _without_rows(
 
 def _general(
     tables: Tables,
-    compared: Comparison,
-    floor: Floor | None,
+    compared: fidelity.Comparison,
+    floor: fidelity.Floor | None,
     target: int | None,
     figures: str,
     streams: Sequence[np.random.Generator],
-    tell: Progress,
+    on_progress: OnProgress,
 ) -> list[Score | Skipped]:
-    """Telling apart, resemblance and utility."""
-    tell("two-sample", 0.35)
+    """Two-sample tests, resemblance and utility."""
+    on_progress("two-sample", 0.35)
     trees, lines = (_separations(tables, kind, streams[4]) for kind in ("xgboost", "logistic"))
-    results = [two_sample_auc("xgboost", *trees, tables.note), two_sample_auc("logistic", *lines, tables.note)]
-    tell("resemblance", 0.6)
-    results += resemblance(compared, floor, *trees)
-    tell("utility", 0.62)
+    separations = {"xgboost": trees, "logistic": lines}
+    results = [two_sample.two_sample_auc(kind, *pair, tables.note) for kind, pair in separations.items()]
+    on_progress("resemblance", 0.6)
+    results += silofuse_paper.resemblance(compared, floor, *trees)
+    on_progress("utility", 0.62)
     results += _downstream(tables, target, streams[5])
-    results.append(_paper_utility(tables, figures, streams[6], tell))
-    tell("disclosure", 0.9)
+    results.append(_paper_utility(tables, figures, streams[6], on_progress))
+    on_progress("disclosure", 0.9)
     return results
 
 
 def _gan(
     tables: Tables,
-    compared: Comparison,
-    floor: Floor | None,
+    compared: fidelity.Comparison,
+    floor: fidelity.Floor | None,
     target: int | None,
     owners: Sequence[str | None],
-    classifiers: Sequence[Classifier],
+    classifiers: Sequence[utility.Classifier],
     rng: np.random.Generator,
 ) -> list[Score | Skipped]:
     """The figures of the papers on tabular GANs."""
-    found = classifier_differences(tables.train, tables.holdout, tables.synthetic, target, rng, classifiers)
+    lost = gan_papers.classifier_differences(tables.train, tables.holdout, tables.synthetic, target, rng, classifiers)
     pair, samples = (tables.train, tables.synthetic), (tables.real_a, tables.real_b)
-    return [*found, *similarity(compared, floor, pair, samples, owners, rng)]
+    return [*lost, *gan_papers.similarity(compared, floor, pair, samples, owners, rng)]
 
 
 def _tables(coded: Mapping[str, Coded], rng: np.random.Generator) -> Tables:
@@ -171,37 +166,39 @@ def _tables(coded: Mapping[str, Coded], rng: np.random.Generator) -> Tables:
     return Tables(train, None, synthetic, a, b, "two random halves of the training rows")
 
 
-def _floor(tables: Tables, rng: np.random.Generator) -> Floor | None:
+def _floor(tables: Tables, rng: np.random.Generator) -> fidelity.Floor | None:
     a, b = tables.real_a, tables.real_b
     if min(len(a), len(b)) == 0:
         return None
-    scale = size_scale(len(tables.train), len(tables.synthetic), len(a), len(b))
-    return Floor(compare(a, b, rng, replicates=False), scale, tables.note)
+    scale = fidelity.size_scale(len(tables.train), len(tables.synthetic), len(a), len(b))
+    return fidelity.Floor(fidelity.compare(a, b, rng, replicates=False), scale, tables.note)
 
 
-def _separations(tables: Tables, kind: str, rng: np.random.Generator) -> tuple[Separation | str, Separation | str]:
-    """Of real from synthetic rows, and of two real samples no bigger than these."""
-    found = separate(tables.train, tables.synthetic, kind, rng)
-    if isinstance(found, str):
-        return found, found
-    return found, separate(tables.real_a.sample(found.k, rng), tables.real_b, kind, rng)
+def _separations(
+    tables: Tables, kind: str, rng: np.random.Generator
+) -> tuple[two_sample.Separation | str, two_sample.Separation | str]:
+    """Of real from synthetic rows; and, as its floor, of two real samples of at most that size."""
+    separation = two_sample.separate(tables.train, tables.synthetic, kind, rng)
+    if isinstance(separation, str):
+        return separation, separation
+    return separation, two_sample.separate(tables.real_a.sample(separation.k, rng), tables.real_b, kind, rng)
 
 
 def _downstream(tables: Tables, target: int | None, rng: np.random.Generator) -> list[Score | Skipped]:
     if target is None:
         return [Skipped("downstream", "no target column was given")]
     if tables.holdout is None:
-        return [Skipped("downstream", HOLDOUT_NEEDED)]
-    return downstream(tables.train, tables.holdout, tables.synthetic, target, rng)
+        return [Skipped("downstream", NEEDS_HOLDOUT)]
+    return utility.downstream(tables.train, tables.holdout, tables.synthetic, target, rng)
 
 
-def _paper_utility(tables: Tables, figures: str, rng: np.random.Generator, tell: Progress) -> Score | Skipped:
+def _paper_utility(tables: Tables, figures: str, rng: np.random.Generator, on_progress: OnProgress) -> Score | Skipped:
     if tables.holdout is None:
-        return Skipped("utility", HOLDOUT_NEEDED)
-    if figures == "quick" and outputs(tables.train.fields) > QUICK_OUTPUTS:
+        return Skipped("utility", NEEDS_HOLDOUT)
+    if figures == "quick" and silofuse_paper.outputs(tables.train.fields) > QUICK_OUTPUTS:
         return Skipped(
             "utility", 'predicts every column of a wide table, which takes minutes; ask for it by figures="all"'
         )
-    return silofuse_utility(
-        tables.train, tables.holdout, tables.synthetic, rng, lambda share: tell("utility", 0.7 + 0.2 * share)
+    return silofuse_paper.silofuse_utility(
+        tables.train, tables.holdout, tables.synthetic, rng, lambda share: on_progress("utility", 0.7 + 0.2 * share)
     )

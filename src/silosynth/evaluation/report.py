@@ -1,22 +1,28 @@
-"""The report as one HTML page that needs nothing else: no script, no network, no fonts of its own.
+"""The report: summary, JSON, and one HTML page that needs nothing else: no script, no network, no fonts of its own.
 
-`render` turns a `Report` into views (plain values, numbers already written out) and hands them to
-``template.html.j2``, which holds all structure and style. Everything that comes from data or from a ledger is escaped.
+`render` turns a `Report` into views (plain values, numbers already formatted) and passes them to
+``template.html.j2``, which holds all structure and style. Everything from data or from a ledger is escaped.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
+from silosynth.core.files import write_atomic
 from silosynth.evaluation import svg
-from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Report, Score
+from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Rows, Score, Skipped
 from silosynth.privacy.statement import cell, mechanism, statement
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
@@ -33,12 +39,120 @@ GROUPS = {
     "resemblance": ("Resemblance", "Does it do as well as real samples on the papers' measures?"),
     "disclosure": ("Disclosure", "What does it give away about people in the training table?"),
 }
-NOTHING_FOUND = "No figure is measurably worse than its floor, which does not prove that nothing can be found."
-NO_VERDICT = {"distance_to_closest_record"}  # shown, never counted: data that pass it can still be attacked
+NOTHING_FOUND = "No figure is measurably worse than its floor, which does not prove that nothing leaks."
+NO_VERDICT = {"distance_to_closest_record"}  # shown but never judged: data that pass can still be attacked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """All results of `evaluate`. `print(report)` shows a summary; `save` writes HTML or JSON."""
+
+    scores: tuple[Score, ...]
+    skipped: tuple[Skipped, ...]
+    columns: tuple[ColumnScore, ...]
+    pairs: Pairs
+    rows: Rows
+    silos: Mapping[str, tuple[str, ...]] | None = None
+    target: str | None = None
+    ledger: tuple[Mapping[str, Any], ...] | None = None
+
+    def score(self, name: str) -> Score:
+        """The score called `name`. Raises KeyError with the reason for skipping it, or with the names that exist."""
+        for score in self.scores:
+            if score.name == name:
+                return score
+        for skipped in self.skipped:
+            if skipped.name == name:
+                raise KeyError(f"{name} was not computed: {skipped.why}")
+        raise KeyError(f"no score is called {name!r}; there are {', '.join(s.name for s in self.scores)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, strings and numbers, ready for `json.dumps`."""
+        return {f.name: _json_value(getattr(self, f.name)) for f in fields(self)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per score, indexed by its name."""
+        names = [f.name for f in fields(Score)]
+        rows = [{name: getattr(score, name) for name in names} for score in self.scores]
+        return pd.DataFrame(rows, columns=names).set_index("name")
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as HTML, or JSON if the name ends in .json; never half a file. Returns the path."""
+        target = Path(path)
+        if target.suffix.lower() == ".json":
+            text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        else:
+            text = render(self)
+        write_atomic(target, text.encode("utf-8"))
+        return target
+
+    def __str__(self) -> str:
+        return "\n".join([_heading(self), "", *_summary(self.scores), *_skips(self.skipped)])
+
+
+def _heading(report: Report) -> str:
+    rows = report.rows
+    holdout = "none" if rows.n_holdout is None else f"{rows.n_holdout:,}"
+    return (
+        f"silosynth evaluation: {len(report.columns)} columns, {rows.n_train:,} training, "
+        f"{holdout} hold-out and {rows.n_synthetic:,} synthetic rows"
+    )
+
+
+def _summary(scores: Sequence[Score]) -> list[str]:
+    head = ("figure", "value", "95 % interval", "floor", "")
+    body = [(s.label, _printed(s, s.value), _printed_interval(s), _printed(s, s.floor), s.unit) for s in scores]
+    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:4], widths[1:4], strict=True)), row[4]]
+        )
+        for row in [head, *body]
+    ]
+    return [line.rstrip() for line in lines] + ["floor: the same figure between real samples"]
+
+
+def _printed_interval(score: Score) -> str:
+    if score.low is None or score.high is None:
+        return "-"
+    return f"{_printed(score, score.low)} .. {_printed(score, score.high)}"
+
+
+def _printed(score: Score, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(score.ideal) <= 1 and score.unit != "%" else f"{value:.2f}"
+
+
+def _skips(skipped: Sequence[Skipped]) -> list[str]:
+    return ["", "not computed:", *(f"  {s.name}: {s.why}" for s in skipped)] if skipped else []
+
+
+def _json_value(value: Any) -> Any:
+    """Dataclasses, named tuples, arrays and NumPy scalars as JSON values; non-finite numbers become None."""
+    if isinstance(value, (str, bool)) or value is None:
+        return value
+    if isinstance(value, np.ndarray):
+        return _json_value(value.tolist())
+    if isinstance(value, np.generic):
+        return _json_value(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: _json_value(getattr(value, name)) for name in value._fields}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_json_value(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {f.name: _json_value(getattr(value, f.name)) for f in fields(value)}
+    return str(value)
 
 
 class Relation(NamedTuple):
-    """How a figure stands to its floor.
+    """A figure in relation to its floor.
 
     ``state`` is "level" (no worse), "unsure" (worse, but the floor lies inside the interval), "short" or "none".
     """
@@ -48,7 +162,7 @@ class Relation(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """The whole page. It carries no date: the same report gives the same bytes."""
+    """The HTML page. It carries no date: the same report gives the same bytes."""
     environment = Environment(
         loader=PackageLoader("silosynth.evaluation", ""),
         autoescape=True,
@@ -78,7 +192,7 @@ def _version() -> str:
 
 
 def _groups(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """Scores by group, known groups first; each group is drawn on shared scales."""
+    """Scores by group, known groups first; a group shares its scales."""
     order = [*GROUPS, *dict.fromkeys(s.group for s in scores if s.group not in GROUPS)]
     members = {name: [s for s in scores if s.group == name] for name in order}
     return [_group(name, own) for name, own in members.items() if own]
@@ -95,7 +209,7 @@ def _group(name: str, scores: Sequence[Score]) -> dict[str, Any]:
 def _score(score: Score, domain: tuple[float, float]) -> dict[str, Any]:
     value, floor, ideal = (figure(score, number) for number in (score.value, score.floor, score.ideal))
     interval = _interval(figure(score, score.low), figure(score, score.high))
-    told = f"{score.label}: {value} {score.unit}, {interval or 'no interval'}, floor {floor}, ideal {ideal}"
+    caption = f"{score.label}: {value} {score.unit}, {interval or 'no interval'}, floor {floor}, ideal {ideal}"
     return {
         "score": score,
         "value": value,
@@ -105,7 +219,7 @@ def _score(score: Score, domain: tuple[float, float]) -> dict[str, Any]:
         "unit": "" if score.unit == "score" or score.unit in score.label else score.unit,
         "relation": relate(score),
         "ends": [figure(score, end) for end in domain],
-        "plot": svg.range_plot(score, domain, told),
+        "plot": svg.range_plot(score, domain, caption),
     }
 
 
@@ -114,7 +228,7 @@ def _interval(low: str, high: str) -> str | None:
 
 
 def relate(score: Score) -> Relation:
-    """A figure beside its floor, in words that claim no more than the two numbers and the interval say."""
+    """A figure in relation to its floor, in words that claim no more than the numbers and the interval do."""
     if score.floor is None or not math.isfinite(score.floor):
         return Relation("none", "no floor: " + (score.floor_note.removeprefix("no floor: ") or "none was given"))
     if score.name in NO_VERDICT or not math.isfinite(score.value):
@@ -132,10 +246,10 @@ def relate(score: Score) -> Relation:
 
 
 def _badness(score: Score, number: float) -> float:
-    """How far from the good end; less is better.
+    """Distance from the good end.
 
-    A figure whose ideal lies in the middle is worse above it only: below it a classifier guesses, and synthetic rows
-    keep away from training rows.
+    A figure whose ideal lies in the middle is worse above it only: below, a classifier guesses, and synthetic rows keep
+    away from training rows.
     """
     if score.better == "near":
         return max(number - score.ideal, 0.0)
@@ -143,22 +257,24 @@ def _badness(score: Score, number: float) -> float:
 
 
 def _answer(group: str, scores: Sequence[Score]) -> str:
-    """One computed sentence that counts; it judges nothing that the figures don't say."""
+    """One sentence that counts the figures worse than their floors, and claims no more."""
     states = [relate(score).state for score in scores]
     n = len(states) - states.count("none")
     worse = states.count("short")
     if n == 0:
         return "No figure here has a floor to be judged by."
     if group == "disclosure":
-        found = f"{worse} of {_count(n)} {'is' if worse == 1 else 'are'} worse than the floor"
-        return f"{found}: a sign that training rows show through." if worse else NOTHING_FOUND
+        which = f"{worse} of {_count(n)} {'is' if worse == 1 else 'are'} worse than the floor"
+        return f"{which}: a sign that training rows show through." if worse else NOTHING_FOUND
     if worse == 0:
         rows = min(score.n for score in scores)
-        return f"Yes, as far as {_count(n)} on {rows:,} rows can tell: level with the floor, or not to be told from it."
+        return (
+            f"Yes, as far as {_count(n)} on {rows:,} rows can tell: level with the floor, or indistinguishable from it."
+        )
     if worse == n:
         which = {1: "the figure is", 2: "both figures are"}.get(n, f"all {n} figures are")
-        return f"Short of real rows: {which} worse than the floor, by as much as stated."
-    return f"In part: {n - worse} of {_count(n)} are level with the floor or cannot be told from it, {worse} worse."
+        return f"Short of real rows: {which} worse than the floor, by the margins shown."
+    return f"In part: {n - worse} of {_count(n)} are level with the floor or indistinguishable from it, {worse} worse."
 
 
 def _count(n: int) -> str:
@@ -178,7 +294,7 @@ def _drawn(score: Score) -> list[float]:
 
 
 def _columns(columns: Sequence[ColumnScore]) -> dict[str, Any]:
-    """Worst first; the first `MAX_OVERLAYS` with a picture, the first `MAX_ROWS` in the table."""
+    """Columns, worst first: the first `MAX_OVERLAYS` with a picture, the first `MAX_ROWS` in the table."""
     ranked = sorted(columns, key=lambda c: (-c.error if math.isfinite(c.error) else math.inf, c.name))
     views = [_column(column) for column in ranked[:MAX_ROWS]]
     for view in views[:MAX_OVERLAYS]:
@@ -226,7 +342,7 @@ def _heat(title: str, matrix: Floats, names: Sequence[str], groups: svg.Groups, 
 
 
 def _blocks(pairs: Pairs, silos: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Mean error and floor of each pair of silos, the lower triangle with its diagonal; empty for one silo or many."""
+    """Mean error and floor of each pair of silos (lower triangle with diagonal); empty for one silo or too many."""
     if not 2 <= len(silos) <= MAX_BLOCKS:
         return []
     owner = np.array([silo or "" for silo in pairs.silos])
@@ -256,7 +372,7 @@ def _pair(pairs: Pairs, i: int, j: int) -> dict[str, Any]:
 
 
 def _ledger(records: Iterable[Mapping[str, Any]], order: Sequence[str]) -> dict[str, Any]:
-    """Entries summed per sender, message type and privacy event; silos in their order, the coordinator apart."""
+    """Entries summed by sender, message type and privacy event; silos in order, the coordinator separately."""
     sums: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
     for record in records:
         key = (str(record.get("type", "?")), str(record.get("privacy") or "not stated"))

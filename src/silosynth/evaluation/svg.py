@@ -1,5 +1,8 @@
 """The report's pictures: pure functions from numbers to inline SVG.
 
+By hand, since plotting libraries emit either scripts or SVG with their own fonts, sizes and colours, where this page
+needs pictures that follow its light and dark style and stretch to the width of a phone.
+
 No picture relies on colour alone: real is a filled area or bar and synthetic a line or tick, negative cells are round,
 floors are ticks and values are dots. Text never sits in a stretched viewBox, so it keeps its size on a phone. Colours
 are classes that the page styles for light and dark; only the raster of `heatmap` carries its own, as opacity of two
@@ -19,14 +22,14 @@ import numpy as np
 
 from silosynth.evaluation.scores import ColumnScore, Floats, Score
 
-Groups = Sequence[tuple[str, int]]  # silo name ("" for none) and how many neighbouring columns it holds
+Groups = Sequence[tuple[str, int]]  # silo name ("" for none) and number of its columns, which are neighbours
 
 POSITIVE, NEGATIVE, NEUTRAL = (0x2F, 0x86, 0xC8), (0xD9, 0x6F, 0x1A), (0x88, 0x90, 0x9A)
-VECTOR_CELLS = 40  # up to so many columns a heatmap is drawn cell by cell, beyond it as a picture
-NAMED_CELLS = 20  # up to so many columns, rows have their names and cells their tooltips
-RASTER_CELLS = 400  # beyond so many columns, neighbours are merged, keeping the largest value
+VECTOR_CELLS = 40  # columns up to which a heatmap is drawn cell by cell; beyond, as a raster
+NAMED_CELLS = 20  # columns up to which rows have names and cells tooltips
+RASTER_CELLS = 400  # columns beyond which neighbours are merged, keeping the largest value
 MAX_LEVELS = 8  # levels drawn by name, the most frequent ones
-SPIKE = 12  # a histogram whose top is that many times its mean is drawn with square-root heights
+SPIKE = 12  # a histogram whose top exceeds this multiple of its mean has square-root heights
 MISSING, OTHER = "(missing)", "(other)"
 _SHADES = 63
 
@@ -49,7 +52,7 @@ def range_plot(score: Score, domain: tuple[float, float], label: str) -> str:
 
 
 def column_overlay(column: ColumnScore) -> str:
-    """The picture of one column; empty where a table has no values to draw."""
+    """The picture of one column; empty if there are no values to draw."""
     label = f"{column.name}: real and synthetic distribution, shape error {column.error:.2f} %"
     if column.levels is not None and column.real_shares is not None and column.synthetic_shares is not None:
         return level_overlay(*_folded(column.levels, column.real_shares, column.synthetic_shares), label)
@@ -59,13 +62,13 @@ def column_overlay(column: ColumnScore) -> str:
 
 
 def spiky(column: ColumnScore) -> bool:
-    """Whether one bin towers so high that the others would not be seen."""
+    """Whether one bin is so high that the others would be invisible."""
     density = column.real_density
     return density is not None and len(density) > 0 and bool(density.max() > SPIKE * density.mean() > 0)
 
 
 def axis_ends(column: ColumnScore) -> tuple[str, str] | None:
-    """Both ends of a numeric axis in words. Bins of whole numbers reach half a unit further, which is not shown."""
+    """Labels of both ends of a numeric axis; for integers, without the half unit that bins reach beyond them."""
     if column.edges is None or len(column.edges) < 2:
         return None
     low, high = float(column.edges[0]), float(column.edges[-1])
@@ -101,7 +104,7 @@ def heatmap(
 ) -> str:
     """A square matrix from -scale to +scale, with a border line between silos and their names on the margins.
 
-    ``tip(i, j)`` is a cell's tooltip; it is asked for up to `NAMED_CELLS` columns only.
+    ``tip(i, j)`` is a cell's tooltip, used for up to `NAMED_CELLS` columns.
     """
     d, side, above = len(names), 240, 20
     left, cell = 18 + (94 if d <= NAMED_CELLS else 0), side / max(d, 1)
@@ -114,7 +117,7 @@ def heatmap(
 
 
 def by_silo(silos: Sequence[str | None], order: Sequence[str]) -> tuple[list[int], list[tuple[str, int]]]:
-    """Columns silo by silo (those without one last), and the `Groups` they form."""
+    """Columns ordered by silo (those without one last), and their `Groups`."""
     known = [*order, *dict.fromkeys(s for s in silos if s is not None and s not in order)]
     members = {silo: [i for i, own in enumerate(silos) if own == silo] for silo in [*known, None]}
     groups = [(silo or "", len(own)) for silo, own in members.items() if own]
@@ -122,7 +125,7 @@ def by_silo(silos: Sequence[str | None], order: Sequence[str]) -> tuple[list[int
 
 
 def round_domain(numbers: Iterable[float]) -> tuple[float, float]:
-    """Round ends around all that is drawn on one scale."""
+    """Round ends of a scale that covers all numbers."""
     finite = [x for x in numbers if _finite(x)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     step = round_up((high - low) / 4 or 1.0)
@@ -162,7 +165,7 @@ def _steps(x: Floats, y: Floats) -> str:
 
 
 def _folded(levels: Sequence[str], real: Floats, synthetic: Floats) -> tuple[list[str], Floats, Floats]:
-    """The first `MAX_LEVELS` levels and the missing ones; all others become one, which keeps the sums."""
+    """The first `MAX_LEVELS` levels and the missing ones; all others are summed into one."""
     if len(levels) <= MAX_LEVELS + 2:
         return list(levels), real, synthetic
     named = [i for i, level in enumerate(levels) if level not in (MISSING, OTHER)]
@@ -238,7 +241,7 @@ def _raster(matrix: Floats, side: float, scale: float) -> str:
 
 
 def _pooled(matrix: Floats) -> Floats:
-    """The matrix without its diagonal, neighbours merged to `RASTER_CELLS`; the largest value by size stays."""
+    """The matrix without its diagonal, pooled to `RASTER_CELLS` by the largest absolute value."""
     off = np.where(np.eye(len(matrix), dtype=bool), np.nan, matrix)
     step = math.ceil(len(matrix) / RASTER_CELLS)
     if step == 1:
@@ -250,7 +253,7 @@ def _pooled(matrix: Floats) -> Floats:
 
 
 def _png(matrix: Floats, scale: float) -> bytes:
-    """An indexed PNG: two hues whose opacity is the value's size, so that zero is whatever lies behind."""
+    """An indexed PNG: two hues with the absolute value as opacity, so that zero is transparent."""
     size = np.rint(np.clip(np.abs(matrix) / scale, 0, 1) * _SHADES)
     index = np.where(np.isfinite(matrix), np.where(matrix < 0, size + _SHADES + 1, size), 2 * _SHADES + 2).astype(
         np.uint8
@@ -274,7 +277,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _fit(text: str, pixels: float) -> str:
-    """``text``, escaped and cut to about ``pixels`` of 11-pixel type; the whole text is the tooltip of what was cut."""
+    """``text``, escaped and cut to about ``pixels`` of 11-pixel type; the full text is the tooltip of what was cut."""
     room = max(int(pixels / 6.6), 0)
     if len(text) <= room:
         return escape(text)

@@ -16,10 +16,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, f1_score
 
-from silosynth.evaluation.auc import macro_auc
-from silosynth.evaluation.classifiers import FOREST, LOGISTIC, MLP, SVM, TREE, Classifier, judge
 from silosynth.evaluation.coding import Ints
+from silosynth.evaluation.intervals import macro_auc
 from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.utility import FOREST, LOGISTIC, MLP, SVM, TREE, Classifier, judge
 
 
 def _boosted(seed: int) -> Any:

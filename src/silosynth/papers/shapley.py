@@ -18,9 +18,9 @@ import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 
 from silosynth.core.errors import DataError
-from silosynth.evaluation.classifiers import MLP, design
 from silosynth.evaluation.coding import Ints, check_target, code_tables
 from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.utility import MLP, design
 
 LEARNT = 10_000  # rows that the network is trained on at most
 EXPLAINED = 100

@@ -27,8 +27,8 @@ from silosynth.core.conversation import Checkpoint, Conversation, Progress, Repl
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
-from silosynth.evaluation.gan_similarity import wasserstein
-from silosynth.evaluation.marginals import Dealt, marginals
+from silosynth.evaluation.fidelity import Dealt, marginals
+from silosynth.evaluation.gan_papers import wasserstein
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger

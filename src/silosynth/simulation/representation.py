@@ -24,8 +24,8 @@ from silosynth.core.schema import Column, Kind, Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data.frames import to_pandas
-from silosynth.evaluation.auc import macro_auc
-from silosynth.evaluation.downstream import confusion, f1_macro, r_squared
+from silosynth.evaluation.intervals import macro_auc
+from silosynth.evaluation.utility import confusion, f1_macro, r_squared
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger

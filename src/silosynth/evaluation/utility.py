@@ -1,31 +1,134 @@
-"""Utility: XGBoost trained on the synthetic table, scored on the real hold-out, beside the same model trained on the
-real table.
+"""Utility: models trained on the synthetic table and on the real one, scored on the same real hold-out.
 
-XGBoost has 200 trees of depth 6 at rate 0.1. Rows without a target are left out. A categorical target is a
-classification: ROC area (binary, or the mean of one-against-rest areas) and macro F1, both over the classes that the
-hold-out has. A class that the training table lacks gets probability 0; a class that only the synthetic table has
+**XGBoost** (`downstream`) has 200 trees of depth 6 at rate 0.1. Rows without a target are left out. A categorical
+target is a classification: ROC area (binary, or the mean of one-against-rest areas) and macro F1, both over the classes
+in the hold-out. A class that the training table lacks gets probability 0; a class that only the synthetic table has
 stays in its model and counts as wrong whenever predicted. A training table with a single class gives a constant
 prediction (area 0.5). A numeric target is a regression: R².
 
-Legend: n training rows, h hold-out rows, K classes (the levels of the target), k classes present in the hold-out.
+**scikit-learn classifiers** (`judge`) that papers train: they all see the same features, since three of the five are
+linear or a network: one-hot levels (the most frequent of the real training rows), and numbers standardised by the real
+training rows and clipped at `WILDEST` deviations, with 0 and a flag where a value is missing. A class that the training
+rows lack is never predicted and ranks all rows alike (area 0.5). Settings that no paper names are scikit-learn's
+defaults.
+
+Legend: n training rows, h hold-out rows, F features, K classes (the levels of the target), k classes in the hold-out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 
-from silosynth.evaluation.auc import DELONG, EXACT, auc_interval, macro_auc
-from silosynth.evaluation.coding import Coded, Ints
+from silosynth.evaluation.coding import Coded, Field, Ints
+from silosynth.evaluation.intervals import DELONG, EXACT, auc_interval, macro_auc
 from silosynth.evaluation.scores import Floats, Score, Skipped
-from silosynth.evaluation.two_sample import codes_matrix, side_by_side
+from silosynth.evaluation.two_sample import ONE_HOT, codes_matrix, side_by_side
+
+WILDEST = 20.0  # deviations; one wild synthetic value must not decide a linear model
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """A classifier; `limit` is its maximum of iterations, None where it does not iterate."""
+
+    name: str
+    make: Callable[[int], Any]  # seed -> an unfitted estimator
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """Predictions of a fitted classifier for the hold-out rows."""
+
+    scores_hK: Floats  # larger: more likely that class; minus infinity for classes not in training
+    converged: bool
+
+    @property
+    def predicted_h(self) -> Ints:
+        """The class with the largest score."""
+        return np.asarray(self.scores_hK.argmax(axis=1), np.int64)
+
+
+TREE = Classifier("decision tree", lambda seed: DecisionTreeClassifier(random_state=seed))
+SVM = Classifier("linear SVM", lambda seed: LinearSVC(dual=False, max_iter=1000, random_state=seed), 1000)
+FOREST = Classifier("random forest", lambda seed: RandomForestClassifier(n_estimators=100, random_state=seed))
+LOGISTIC = Classifier("logistic regression", lambda seed: LogisticRegression(max_iter=500, random_state=seed), 500)
+MLP = Classifier("MLP", lambda seed: MLPClassifier((100,), max_iter=200, random_state=seed), 200)
+
+VTGAN = (TREE, SVM, FOREST, LOGISTIC, MLP)  # VT-GAN paper, section 4.2.1
+GDTS = (TREE, FOREST, LOGISTIC, MLP)  # GDTS paper, section II-D: the same without the SVM
+
+
+def features(reference: Coded, table: Coded, target: int) -> Floats:
+    """(n, F): all columns of `table` but the target, with the levels and scales of the `reference` rows."""
+    return design(reference, table, target)[0]
+
+
+def design(reference: Coded, table: Coded, target: int) -> tuple[Floats, Ints]:
+    """`features`, and the column of the table that each of the F comes from."""
+    fields = table.fields
+    most = max(5, min(100, ONE_HOT // max(1, sum(f.categorical for f in fields))))
+    columns: list[Floats] = []
+    origin: list[int] = []
+    for j, field in enumerate(fields):
+        if j != target:
+            own = (_one_hot if field.categorical else _numeric)(field, reference.values[j], table.values[j], most)
+            columns += own
+            origin += [j] * len(own)
+    return np.stack(columns, axis=1), np.array(origin, np.int64)
+
+
+def judge(classifier: Classifier, x_nF: Floats, y_n: Ints, test_hF: Floats, size: int, seed: int) -> Judgement:
+    """Fit one classifier, and score the test rows for `size` classes.
+
+    Convergence is judged by the number of iterations; the caller silences scikit-learn's warning about it.
+    """
+    present, codes = np.unique(y_n, return_inverse=True)
+    scores = np.full((len(test_hF), size), -np.inf)
+    if len(present) == 1:
+        scores[:, present[0]] = 0.0
+        return Judgement(scores, True)
+    model = classifier.make(seed).fit(x_nF, codes)
+    scores[:, present] = _scores(model, test_hF)
+    iterations = np.max(getattr(model, "n_iter_", 0))
+    return Judgement(scores, classifier.limit is None or bool(iterations < classifier.limit))
+
+
+def _scores(model: Any, test: Floats) -> Floats:
+    if hasattr(model, "predict_proba"):
+        return np.asarray(model.predict_proba(test), np.float64)
+    margin = np.asarray(model.decision_function(test), np.float64)
+    return np.stack([-margin, margin], axis=1) if margin.ndim == 1 else margin
+
+
+def _one_hot(field: Field, reference: NDArray[Any], values: NDArray[Any], most: int) -> list[Floats]:
+    """Flags of the most frequent levels; missing counts as a level."""
+    counted = np.bincount(reference, minlength=len(field.levels) + 1)
+    frequent = np.argsort(-counted, kind="stable")[: min(most, np.count_nonzero(counted))]
+    return [(values == level).astype(np.float64) for level in frequent]
+
+
+def _numeric(field: Field, reference: NDArray[Any], values: NDArray[Any], most: int) -> list[Floats]:
+    """The standardised number, and its missing flag."""
+    present = reference[~np.isnan(reference)]
+    centre, deviation = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+    scaled = np.clip((values - centre) / (deviation if deviation > 0 else 1.0), -WILDEST, WILDEST)
+    return [np.nan_to_num(scaled), np.isnan(values).astype(np.float64)]
+
 
 DRAWS = 500
 BOOTSTRAP = f"95 % percentile interval, bootstrap over hold-out rows ({DRAWS} draws)"
-HOLDOUT_NEEDED = "needs a hold-out of real rows that the generator has not seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +144,7 @@ class Booster:
 def downstream(
     train: Coded, holdout: Coded, synthetic: Coded, target: int, rng: np.random.Generator
 ) -> list[Score | Skipped]:
-    """The downstream scores that fit the target's kind."""
+    """AUC and macro F1 for a categorical target, R² for a numeric one."""
     classify = train.fields[target].categorical
     names = ("downstream_auc", "downstream_f1") if classify else ("downstream_r2",)
     train, holdout, synthetic = (t.take(~t.missing(target)) for t in (train, holdout, synthetic))
@@ -83,7 +186,7 @@ def _unfit(train: Coded, holdout: Coded, synthetic: Coded, target: int) -> str |
 
 
 def split(x: Floats, tables: list[Coded], target: int) -> list[Floats]:
-    """The design matrix without the target's column, cut into the tables it was made from."""
+    """The design matrix without the target's column, split into the tables it was made from."""
     return np.split(np.delete(x, target, axis=1), np.cumsum([len(t) for t in tables])[:-1])
 
 
@@ -129,7 +232,7 @@ def predict_numbers(x: Floats, y: Floats, test: Floats, booster: Booster, seed: 
 
 
 def f1_macro(confusion_kK: NDArray[np.int64], classes: Ints) -> float:
-    """Macro F1 over `classes`, from counts of (true class of `classes`, predicted class of all)."""
+    """Macro F1 over `classes`, from counts of (true class in `classes`, predicted class)."""
     hits = confusion_kK[np.arange(len(classes)), classes]
     both = confusion_kK.sum(axis=1) + confusion_kK.sum(axis=0)[classes]
     return float(np.mean(2 * hits / np.maximum(both, 1)))
