@@ -268,9 +268,7 @@ def _answer(group: str, scores: Sequence[Score]) -> str:
         return f"{which}: a sign that training rows show through." if worse else NOTHING_FOUND
     if worse == 0:
         rows = min(score.n for score in scores)
-        return (
-            f"Yes, as far as {_count(n)} on {rows:,} rows can tell: level with the floor, or indistinguishable from it."
-        )
+        return f"Yes, as far as {_count(n)} on {rows:,} rows can tell: at the floor, or indistinguishable from it."
     if worse == n:
         which = {1: "the figure is", 2: "both figures are"}.get(n, f"all {n} figures are")
         return f"Short of real rows: {which} worse than the floor, by the margins shown."
