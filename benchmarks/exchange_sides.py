@@ -23,7 +23,7 @@ import torch
 from silosynth.core.conversation import Party, State
 from silosynth.core.messages import Message
 from silosynth.runtime.tls import Certificates
-from silosynth.simulation.process_kit import open_kit
+from silosynth.simulation.processes import open_process_kit
 
 METHOD = "/bare.Stream/Talk"
 PIECE = 2 << 20  # bytes of one gRPC message
@@ -123,7 +123,7 @@ def main() -> None:
     """Be what the command line says."""
     what, *given = sys.argv[1:]
     if what == "party":
-        open_kit(given[0]).serve(Answering())
+        open_process_kit(given[0]).serve(Answering())
     elif what == "bare":
         bare(Path(given[0]), given[1])
     else:

@@ -235,7 +235,7 @@ def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
     fit = {"options": options, "progress": seen, "checkpoint_every": 1e9}
     runtime, kind = ("inprocess", Processes) if way == "in process" else ("processes", WAY[way])
     Counted.at.clear()
-    with patch("silosynth.simulation.silo_process.Processes", kind), patch.object(Remote, "far", joined):
+    with patch("silosynth.simulation.processes.Processes", kind), patch.object(Remote, "far", joined):
         ledger = ss.fit("vtgan", federation, "balanced", runtime=runtime, **fit).ledger
     rounds = len(at) - 1
     first = next(record["step"] for record in ledger if record["type"].endswith("DrawConditions"))

@@ -23,7 +23,7 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
-from silosynth.privacy.sealed import seats
+from silosynth.simulation.inprocess import make_parties
 from silosynth.simulation.model import resolve_device
 
 ROWS, TESTED = 10_000, 2000
@@ -33,11 +33,7 @@ def latents(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """What each silo sends: the conversation is driven by hand up to that message."""
     federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
     entry, cpu = algorithm("silofuse"), resolve_device("cpu")
-    seated = seats(federation.roster, Streams(0).child("seats"))
-    parties = {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).party(silo), cpu)
-        for silo, table in federation.tables.items()
-    }
+    parties = make_parties(entry, federation, Streams(0), cpu)
     talk = entry.coordinate(federation.roster, entry.configure("balanced"), Streams(0), cpu)
     step = next(talk)
     while True:

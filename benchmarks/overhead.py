@@ -23,7 +23,7 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
-from silosynth.privacy.sealed import seats
+from silosynth.simulation.inprocess import make_parties
 
 REPEATS = 5
 OPTIONS = {"coder.steps": 500, "latent.steps": 500}
@@ -32,11 +32,7 @@ OPTIONS = {"coder.steps": 500, "latent.steps": 500}
 def direct(federation: ss.Federation) -> None:
     """The algorithm without a runtime."""
     entry, cpu = algorithm("silofuse"), torch.device("cpu")
-    seated = seats(federation.roster, Streams(0).child("seats"))
-    parties = {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], Streams(0).party(silo), cpu)
-        for silo, table in federation.tables.items()
-    }
+    parties = make_parties(entry, federation, Streams(0), cpu)
     config = entry.configure("fast", OPTIONS)
     talk = entry.coordinate(federation.roster, config, Streams(0).child("coordinator"), cpu)
     got: dict = {}

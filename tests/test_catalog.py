@@ -7,7 +7,7 @@ import pytest
 from tests import toy_rows
 
 import silosynth as ss
-from silosynth.catalog import ALGORITHMS, algorithm, fitting
+from silosynth.catalog import ALGORITHMS, algorithm, fitting, names
 from silosynth.core.errors import ConfigError
 
 FRAME = pd.DataFrame({"a": range(4), "b": list("xyxy")})
@@ -59,11 +59,11 @@ def test_federations_that_do_not_fit_are_refused(name: str, federation: ss.Feder
 
 
 def test_fitting_names_every_algorithm_of_several_silos_once() -> None:
-    several = {name for name, entry in ALGORITHMS.items() if not entry.central}
+    several = {name for name in names("generator") if not ALGORITHMS[name].central}
     assert {*fitting(True).split(", "), *fitting(False).split(", ")} == several
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", names("generator"))
 def test_what_may_become_of_lost_silos_is_said_and_anything_else_is_refused(name: str) -> None:
     """The first policy is the default; GDTS alone averages what is there."""
     entry = algorithm(name)
@@ -84,3 +84,17 @@ def test_whole_numbers_are_floats_where_the_option_is_one() -> None:
         (4, 5),
         "8",
     )
+
+
+def test_an_algorithm_of_the_other_kind_is_refused_with_the_function_to_use() -> None:
+    assert names("representation") == ["tabvfl"]
+    assert {*names("generator"), "tabvfl"} == {*names()}
+    with pytest.raises(
+        ConfigError, match=r"takes a generator.*a representation \(got: tabvfl\)\. Use silosynth\.repres"
+    ):
+        ss.fit("tabvfl", COLUMNS, progress=False)
+    with pytest.raises(
+        ConfigError, match=r"takes a representation.*a generator \(got: silofuse\)\. Use silosynth\.fit"
+    ):
+        ss.represent("silofuse", COLUMNS, "a", progress=False)
+    assert algorithm("tabvfl", kind=None) is algorithm("tabvfl", "representation")

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from silosynth.simulation.federation import Federation, simulate
     from silosynth.simulation.model import Model, load
     from silosynth.simulation.representation import Representation
-    from silosynth.simulation.representing import represent
-    from silosynth.simulation.training import fit
+    from silosynth.simulation.training import fit, represent
 
 os.environ.setdefault("MKL_CBWR", "AUTO")  # same seed, same bytes; read when MKL is first used (docs/decisions/0006)
 
@@ -53,7 +52,7 @@ _HOMES = {
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.simulation.training",
     "load": "silosynth.simulation.model",
-    "represent": "silosynth.simulation.representing",
+    "represent": "silosynth.simulation.training",
     "simulate": "silosynth.simulation.federation",
 }
 

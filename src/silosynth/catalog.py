@@ -1,11 +1,11 @@
-"""Name → algorithm, as an explicit table, and options → config."""
+"""The table of algorithms by name, and how options change a preset."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,6 +19,8 @@ from silosynth.algorithms.gdts.messages import PRESETS as GDTS_PRESETS
 from silosynth.algorithms.gdts.silo import Silo as GDTSSilo
 from silosynth.algorithms.silofuse import end_to_end, joint, stacked
 from silosynth.algorithms.silofuse.messages import PRESETS as SILOFUSE_PRESETS
+from silosynth.algorithms.tabvfl import conversation as tabvfl
+from silosynth.algorithms.tabvfl.messages import PRESETS as TABVFL_PRESETS
 from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
 from silosynth.algorithms.vflgan import conversation as vflgan
 from silosynth.algorithms.vflgan import presets, vertigan
@@ -37,6 +39,7 @@ from silosynth.privacy.sealed import Seat
 from silosynth.privacy.target import Target
 
 MakeParty = Callable[[Table, Schema, Seat, Streams, torch.device], Party]
+AlgorithmKind = Literal["generator", "representation"]
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,25 @@ class Algorithm:
         summary: one sentence for ``--help``.
         presets: configs by name.
         party: makes a silo's side from (table, schema, seat, streams, device).
-        coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation.
-        synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation.
-        central: whether it wants a federation of one silo.
+        coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation; of a
+            representation: (roster, config, labels, streams, device, state) → conversation.
+        synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation; None for a
+            representation.
+        kind: "generator" for `silosynth.fit`, "representation" for `silosynth.represent`.
+        central: whether it needs a federation of one silo.
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
-        policies: what may become of silos that get lost in training; the first is what does unless asked otherwise.
+        policies: what can be done about silos that get lost in training; the first is the default. None for an
+            algorithm that has an option of its own for it.
     """
 
     summary: str
     presets: Mapping[str, Any]
     party: MakeParty
     coordinate: Callable[..., Conversation[dict[str, Any]]]
-    synthesise: Callable[..., Conversation[dict[str, Table]]]
+    synthesise: Callable[..., Conversation[dict[str, Table]]] | None = None
+    kind: AlgorithmKind = "generator"
     central: bool = False
     horizontal: bool = False
     parts: bool = True
@@ -74,10 +82,10 @@ class Algorithm:
         """
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
-        return configured(self.presets[preset], options)
+        return _changed(self.presets[preset], _nested(options or {}), "")
 
     def under(self, missing: str | None = None) -> Callable[..., Conversation[dict[str, Any]]]:
-        """`coordinate`, with silos that get lost dealt with by the policy ``missing``.
+        """`coordinate`, handling lost silos by the policy ``missing``; None is the algorithm's default.
 
         Raises:
             ConfigError: the algorithm does not support it; names those that it does.
@@ -86,7 +94,7 @@ class Algorithm:
         return lambda *given, **named: under(policy, self.coordinate(*given, **named))
 
     def check(self, roster: Roster, horizontal: bool) -> None:
-        """Refuse a federation of several silos where one is wanted, or one that is divided the other way.
+        """Refuse a federation of several silos for a central baseline, or one that is divided the other way.
 
         Raises:
             ConfigError: names the algorithms that fit.
@@ -113,7 +121,7 @@ class Algorithm:
 
 
 def _central(name: str, summary: str) -> Algorithm:
-    """A baseline that sees all columns: all of them have one conversation."""
+    """A baseline that sees all columns; they share one conversation."""
     return Algorithm(summary, CENTRAL[name], central.CentralParty, central.coordinate, central.synthesise, central=True)
 
 
@@ -167,6 +175,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "a latent tree over discretised columns, learnt from noised tables of two attributes (TDSC 2021)",
         DPLT_PRESETS, DPLTSilo, dplt.coordinate, dplt.synthesise,
     ),
+    "tabvfl": Algorithm(
+        "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",
+        TABVFL_PRESETS, TabVFLSilo, tabvfl.coordinate, kind="representation", policies=(),
+    ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),
     "tvae": _central("tvae", "a variational autoencoder of all columns in one silo (TVAE, 2019)"),
@@ -174,35 +186,37 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }  # fmt: skip
 
 
+def names(kind: AlgorithmKind | None = None) -> list[str]:
+    """The names of the algorithms of this kind; of all without one."""
+    return [name for name, entry in ALGORITHMS.items() if kind in (None, entry.kind)]
+
+
 def fitting(horizontal: bool) -> str:
-    """The names of the algorithms for silos that hold different rows of the same columns; or else of the others."""
-    entries = ALGORITHMS.items()
+    """The names of the generators for silos with different rows of the same columns; otherwise of the others."""
+    entries = {name: ALGORITHMS[name] for name in names("generator")}.items()
     return ", ".join(name for name, entry in entries if entry.horizontal is horizontal and not entry.central) or "none"
 
 
-def algorithm(name: str) -> Algorithm:
-    """The algorithm called ``name``.
+def algorithm(name: str, kind: AlgorithmKind | None = "generator") -> Algorithm:
+    """The algorithm called ``name``, of this kind; of any kind if that is None.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: there is none (names the nearest), or it is of the other kind (names the function to use).
     """
-    if name not in ALGORITHMS:
-        raise ConfigError("There is no such algorithm", name, nearest(name, ALGORITHMS))
-    return ALGORITHMS[name]
-
-
-def party_of(name: str) -> MakeParty:
-    """How a silo's side of an algorithm, or of a representation, is made."""
-    return TabVFLSilo if name == "tabvfl" else algorithm(name).party
-
-
-def configured(config: Struct, options: Mapping[str, Any] | None) -> Any:
-    """A config with options changed, nested or dotted: see `Algorithm.configure`."""
-    return _changed(config, _nested(options or {}), "")
+    entry = ALGORITHMS.get(name)
+    if entry is None:
+        what = "representation" if kind == "representation" else "algorithm"
+        raise ConfigError(f"There is no such {what}", name, nearest(name, names(kind)))
+    if kind not in (None, entry.kind):
+        use = "represent" if entry.kind == "representation" else "fit"
+        raise ConfigError(
+            f"This takes a {kind}; the algorithm is a {entry.kind}", name, f'Use silosynth.{use}("{name}", …).'
+        )
+    return entry
 
 
 def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a tree, whether they came nested, dotted, or both."""
+    """Options as a tree, whether they are given nested, dotted or both."""
     tree: dict[str, Any] = {}
     for path, value in _leaves(options):
         branch: Any = tree
@@ -219,7 +233,7 @@ def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(options: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with its path; an empty mapping has none."""
+    """Every value with its path; an empty mapping yields nothing."""
     for name, value in options.items():
         path = (*above, *name.split("."))
         if isinstance(value, Mapping):
@@ -228,12 +242,12 @@ def _leaves(options: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
             yield path, value
 
 
-def _like(before: Any, value: Any) -> Any:
-    """A list as a tuple, and whole numbers as floats where there were floats before: 0 for 0.0."""
+def _like(old: Any, value: Any) -> Any:
+    """Lists become tuples, and integers become floats where the old value is a float: 0 for 0.0."""
     if isinstance(value, list | tuple):
-        kinds = before if isinstance(before, tuple) and len(before) == len(value) else (None,) * len(value)
-        return tuple(_like(kind, part) for kind, part in zip(kinds, value, strict=True))
-    return float(value) if isinstance(before, float) and type(value) is int and abs(value) < 2**53 else value
+        olds = old if isinstance(old, tuple) and len(old) == len(value) else (None,) * len(value)
+        return tuple(_like(before, part) for before, part in zip(olds, value, strict=True))
+    return float(value) if isinstance(old, float) and type(value) is int and abs(value) < 2**53 else value
 
 
 def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:

@@ -14,9 +14,8 @@ from tests.oracles import tabvfl_one_piece as one
 import silosynth as ss
 from silosynth.algorithms.tabvfl import conversation
 from silosynth.algorithms.tabvfl.host import Labels, partitions
-from silosynth.algorithms.tabvfl.messages import PRESETS
 from silosynth.algorithms.tabvfl.silo import Silo
-from silosynth.catalog import _changed, _nested
+from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Checkpoint, Exchange, Progress
 from silosynth.core.streams import Streams
 from silosynth.models.tabnet import obfuscate
@@ -50,7 +49,7 @@ def table(rows: int = 40) -> pd.DataFrame:
 
 
 def configured(preset: str = "fast", **options: Any):
-    return _changed(PRESETS[preset], _nested({**SIZES, **options}), "")
+    return ALGORITHMS["tabvfl"].configure(preset, {**SIZES, **options})
 
 
 class Play:

@@ -31,8 +31,8 @@ from silosynth.privacy.aggregation import Masked
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
-from silosynth.simulation import runs
-from silosynth.simulation.silo_process import spawn
+from silosynth.simulation import training
+from silosynth.simulation.processes import spawn
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -345,7 +345,7 @@ FOUR = {"a": range(40), "b": range(40, 70), "c": range(70, 110), "d": range(110,
 def fit_apart(monkeypatch, happens, **options) -> ss.Model:
     """``happens`` is called with the link before each round."""
     links = []
-    monkeypatch.setattr(runs, "spawn", lambda *given: links.append(spawn(*given)) or links[0])
+    monkeypatch.setattr(training, "spawn", lambda *given: links.append(spawn(*given)) or links[0])
     return ss.fit(
         "gdts", ss.simulate(table(), rows=FOUR), preset="fast", options=SIZES | options, runtime="processes",
         progress=lambda progress: happens(links[0], progress.done),

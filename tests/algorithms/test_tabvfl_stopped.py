@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ import silosynth as ss
 from silosynth.algorithms.tabvfl.batches import Batches
 from silosynth.algorithms.tabvfl.messages import FINETUNING, PRETRAINING, Embed
 from silosynth.algorithms.tabvfl.silo import Silo
+from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
-from silosynth.simulation import representing as training
 
 STOPPED, LIMIT = 30.0, 4.0  # seconds
 EPOCHS, AT = 200, 5  # of the phase in which the silo is stopped; the step before which it is
@@ -96,7 +96,9 @@ def kinds(made: ss.Representation, silo: str, number: int) -> list[str]:
 @pytest.mark.parametrize("phase", [PRETRAINING, FINETUNING])
 def test_a_silo_that_is_stopped_rejoins_at_the_right_batch_and_nothing_is_lost(monkeypatch, tmp_path, phase):
     exchanges, stop, federation = [], Stop(phase), ss.simulate(table(), SILOS)
-    monkeypatch.setattr(training, "coordinate", noting(exchanges, stop, training.coordinate))
+    entry = ALGORITHMS["tabvfl"]
+    noted = replace(entry, coordinate=noting(exchanges, stop, entry.coordinate))
+    monkeypatch.setitem(ALGORITHMS, "tabvfl", noted)  # type: ignore[arg-type]
     options = SIZES | {f"{phase}_epochs": EPOCHS, "validation": 0.3, "patience": 999}
     how = {"preset": "fast", "options": options, "runtime": "processes", "folder": tmp_path, "checkpoint_every": 0}
     with pytest.warns(PartyLostWarning) as told:

@@ -12,7 +12,7 @@ from silosynth.attacks.findings import Finding
 from silosynth.attacks.generators import Catalogued
 from silosynth.attacks.membership import Trainings
 from silosynth.attacks.study import Subject, audit
-from silosynth.catalog import ALGORITHMS
+from silosynth.catalog import names
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
@@ -107,7 +107,7 @@ def test_what_an_attack_lacks_is_said_before_anything_is_trained() -> None:
         audit(Subject(TRAIN, Copier()), ["asif"], Trainings(10))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("vflgan", "vflgan-base")])
+@pytest.mark.parametrize("name", [name for name in names("generator") if name not in ("vflgan", "vflgan-base")])
 def test_asif_is_refused_before_training_where_silos_send_no_features(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,9 @@ def main() -> None:
     from tests.runtime.toy import Adder
 
     from silosynth.core.streams import Streams
-    from silosynth.simulation.process_kit import open_kit
+    from silosynth.simulation.processes import open_process_kit
 
-    kit = open_kit(sys.argv[1])
+    kit = open_process_kit(sys.argv[1])
     kit.serve(Adder(kit.name, Streams(int(sys.argv[2]))))
 
 

@@ -15,8 +15,8 @@ from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.tls import Authority
 from silosynth.runtime.wire import unpack
-from silosynth.simulation import silo_process as party
-from silosynth.simulation.process_kit import Kit
+from silosynth.simulation import processes
+from silosynth.simulation.processes import ProcessKit
 
 TINY = {"coder.steps": 2, "coder.hidden": [4], "latent.width": 4, "latent.steps": 2, "latent.batch": 8,
         "latent.sample_steps": 2, "least_rows": 8}  # fmt: skip
@@ -34,12 +34,12 @@ def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     def start(roster, command, folder, limit):
         for name in roster:
             places[name].mkdir()
-            Kit(name, "127.0.0.1:1", None, 1, Authority().party(name)).write(places[name])
+            ProcessKit(name, "127.0.0.1:1", None, 1, Authority().party(name)).write(places[name])
             command(name, places[name])
 
-    monkeypatch.setattr(party, "Processes", start)
+    monkeypatch.setattr(processes, "Processes", start)
     made = seats(("bank", "shop"), Streams(3).child("seats"))
-    party.spawn("silofuse", federation(), made, 3, "cpu", tmp_path)
+    processes.spawn("silofuse", federation(), made, 3, "cpu", tmp_path)
     return places
 
 
@@ -54,10 +54,10 @@ def test_a_process_is_given_its_own_private_key_and_everybodys_public_one(tmp_pa
 
 def test_a_process_sits_down_as_the_silo_that_its_kit_names(tmp_path, monkeypatch):
     seen: list[Seat] = []
-    monkeypatch.setattr(Kit, "serve", lambda self, party: None)
+    monkeypatch.setattr(ProcessKit, "serve", lambda self, party: None)
     _watch(monkeypatch, seen)
     for place in kits(tmp_path, monkeypatch).values():
-        party.serve(place)
+        processes.serve(place)
         assert not (place / "silo").exists()
     assert seen == list(seats(("bank", "shop"), Streams(3).child("seats")).values())
 

@@ -31,11 +31,10 @@ from silosynth.core.errors import ConfigError, UnavailableError
 from silosynth.core.streams import Streams
 from silosynth.data import sources
 from silosynth.evaluation.scores import Floats
-from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.federation import Federation, simulate
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.inprocess import InProcess, make_parties
 from silosynth.simulation.model import Model
 from silosynth.simulation.pace import Watch, seconds_of
 
@@ -150,19 +149,15 @@ class Catalogued:
         return federation
 
     def _parties(self, federation: Federation, seed: int) -> dict[str, Party]:
-        entry, streams = algorithm(self.name), Streams(seed)
-        seated = seats(federation.roster, streams.child("seats"))
-        return {
-            silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), CPU)
-            for silo, table in federation.tables.items()
-        }
+        return make_parties(algorithm(self.name), federation, Streams(seed), CPU)
 
     def _drawn(self, run: _Trained) -> pd.DataFrame:
         held = run.federation
         parts = {name: party.trained() if algorithm(self.name).parts else {} for name, party in run.parties.items()}
         model = Model(
-            self.name, self.preset, run.seed, self.config, held.roster, held.columns, held.schemas, held.flavour,
-            run.coordinator, parts, held.rows, device=CPU,
+            algorithm=self.name, preset=self.preset, seed=run.seed, config=self.config, roster=held.roster,
+            columns=held.columns, schemas=held.schemas, flavour=held.flavour, coordinator=run.coordinator, parts=parts,
+            rows=held.rows, device=CPU,
         )  # fmt: skip
         drawn: pd.DataFrame = model.sample(self.rows, seed=run.seed)
         return drawn

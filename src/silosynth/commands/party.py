@@ -65,6 +65,6 @@ def timed(say: Session) -> Callable[[str], None]:
 def silo_process(place: Annotated[Path, typer.Argument(metavar="FOLDER", help="What the runtime prepared.")]) -> None:
     """Be one silo of a run on this machine, until its coordinator says goodbye."""
     with session(as_json=False, quiet=True, debug=False):
-        from silosynth.simulation.silo_process import serve
+        from silosynth.simulation.processes import serve
 
         serve(place)

@@ -21,7 +21,6 @@ from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, S
 from silosynth.core.files import make_folder, read, sweep, write_atomic
 from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
-from silosynth.core.schema import Schema
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
@@ -33,8 +32,9 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
 from silosynth.runtime.wire import pack, unpack
-from silosynth.simulation.model import Model, as_dict, framed, resolve_device
-from silosynth.simulation.runs import secret_seed
+from silosynth.simulation.model import Model, as_dict, resolve_device
+from silosynth.simulation.sampling import all_columns, to_synthetic_frame
+from silosynth.simulation.training import secret_seed
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
@@ -194,15 +194,15 @@ def _fingerprint(job: Job) -> str:
 
 def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
     entry = catalog.algorithm(job.algorithm)
-    held = list(outcome.schemas.values())[: 1 if entry.horizontal else None]
-    schema = Schema(tuple(column for schema in held for column in schema.columns))
+    schema = all_columns(outcome.schemas, entry.horizontal)
     model = Model(
-        job.algorithm, job.preset, -1 if job.seed is None else job.seed, job.config, Roster(job.silos), schema.names,
-        outcome.schemas, "pandas", outcome.coordinator, {silo: {} for silo in job.silos}, outcome.rows,
-        [as_dict(record) for record in ledger.records],
+        algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
+        roster=Roster(job.silos), columns=schema.names, schemas=outcome.schemas, flavour="pandas",
+        coordinator=outcome.coordinator, parts={silo: {} for silo in job.silos}, rows=outcome.rows,
+        ledger=[as_dict(record) for record in ledger.records],
     )  # fmt: skip
     if outcome.table is not None:
-        files.write(framed(outcome.table, schema), folder / SYNTHETIC)
+        files.write(to_synthetic_frame([outcome.table], schema), folder / SYNTHETIC)
     if not entry.parts:
         model.save(folder / MODEL)
     about = {key: value for key, value in model.describe().items() if key != "config"}

@@ -32,7 +32,7 @@ from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.target import Target
-from silosynth.simulation.model import BATCH
+from silosynth.simulation.sampling import all_columns, batches, draw, sampling_streams
 
 ROOMS = (
     "__init__.py", "algorithms", "alignment", "catalog.py", "core", "data", "deployment", "encoders", "experiment",
@@ -174,7 +174,6 @@ class Publish(Message):
 
 R = TypeVar("R")
 M = TypeVar("M", bound=Message)
-CALL = "call 0"  # the name of a model's first sampling, in `Model.sample` as well
 
 
 @dataclass(frozen=True)
@@ -292,15 +291,14 @@ def _draw(
     job: Job, roster: Roster, streams: Streams, device: torch.device, coordinator: dict[str, Any],
     schemas: Mapping[str, Schema], rows: int,
 ) -> Conversation[Table | None]:  # fmt: skip
-    """The synthetic table, in the batches and from the streams that `Model.sample` has; then every silo gets it."""
-    entry, streams = catalog.algorithm(job.algorithm), streams.child("sample", CALL)
+    """The synthetic table, as the first `Model.sample` draws it; then every silo gets it."""
+    entry, streams = catalog.algorithm(job.algorithm), sampling_streams(streams)
     if entry.parts:
         yield roster.everyone(PrepareSynthesis())
     drawn: list[Table] = []
-    for number, first in enumerate(range(0, rows, BATCH)):
-        yield Progress("sampling rows", first, rows)
-        size = min(BATCH, rows - first)
-        shared = yield from entry.synthesise(roster, job.config, coordinator, size, streams.child(number), device)
+    for batch in batches(rows):
+        yield Progress("sampling rows", batch.first, rows)
+        shared = yield from draw(entry, roster, job.config, coordinator, batch, streams, device)
         drawn += [beside(shared.values())] if shared else []
     yield Progress("sampling rows", rows, rows)
     yield from _publish(roster, drawn, schemas, rows, entry.horizontal)
@@ -314,8 +312,7 @@ def _publish(
 
     Where silos hold the same columns, training may have gone on without one; then this does as well.
     """
-    held = list(schemas.values())[: 1 if alike else None]
-    columns, first = Schema(tuple(column for schema in held for column in schema.columns)), 0
+    columns, first = all_columns(schemas, horizontal=alike), 0
     for table in drawn or [Table(())]:
         yield Exchange(dict.fromkeys(roster, Publish(columns, table, first, rows)), missing=alike)
         first += len(table)

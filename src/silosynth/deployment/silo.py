@@ -22,7 +22,7 @@ from silosynth.core.errors import CheckpointError, DataError, ProtocolError, Sil
 from silosynth.core.files import make_folder, write_atomic
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import Roster
-from silosynth.core.schema import Schema, Table, below
+from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
@@ -30,7 +30,6 @@ from silosynth.data import sources as files
 from silosynth.data.partition import own_levels
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import (
-    CALL,
     Begin,
     Greet,
     Greeted,
@@ -48,7 +47,7 @@ from silosynth.deployment.settings import RowSource
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
 from silosynth.simulation.federation import digest, read_table
-from silosynth.simulation.model import framed
+from silosynth.simulation.sampling import sampling_streams, to_synthetic_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,7 +230,7 @@ class DeploymentSilo(Party):
         """A party that draws from the silo's part of the model, as `silosynth.Model.sample` makes it."""
         if self._part is None:
             raise ProtocolError("Rows are drawn once training has ended", "Draw", "Start the job again.")
-        self._party = self._make_party(Table(()), self._streams().child("sample", CALL))
+        self._party = self._make_party(Table(()), sampling_streams(self._streams()))
         self._party.restore(self._part)
         return Done()
 
@@ -241,7 +240,7 @@ class DeploymentSilo(Party):
         self._drawn = [*(self._drawn if ask.first else []), *own]
         if sum(map(len, self._drawn)) >= ask.total and own:
             schema = ask.columns if ask.table.columns else self._schema
-            files.write(framed(below(self._drawn), schema), make_folder(self.folder) / SYNTHETIC)
+            files.write(to_synthetic_frame(self._drawn, schema), make_folder(self.folder) / SYNTHETIC)
             self._drawn = []
             self._say(f"{ask.total:,} synthetic rows kept")
         return Done()

@@ -17,10 +17,11 @@ from silosynth import catalog
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError
 from silosynth.core.version import VERSION
-from silosynth.evaluation import Report
+from silosynth.evaluation import Report, evaluate
 from silosynth.papers import watching
 from silosynth.papers.tables import Split, load
 from silosynth.simulation import training as api
+from silosynth.simulation.federation import simulate
 from silosynth.simulation.pace import seconds_of
 
 Fit = Callable[..., Any]  # as `silosynth.fit`
@@ -191,7 +192,7 @@ def measure(job: Job, data: Split, fit: Fit | None = None, tell: Tell = lambda s
     seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
     tell("evaluating", TRAINING)
     synthetic = model.sample(len(data.train), seed=job.seed)
-    report = api.evaluate(
+    report = evaluate(
         data.train, data.holdout, synthetic, data.target, _columns(setting, held), job.seed, figures=job.figures,
         progress=lambda stage, share: tell("evaluating", TRAINING + (1 - TRAINING) * share),
     )  # fmt: skip
@@ -208,7 +209,7 @@ def measure(job: Job, data: Split, fit: Fit | None = None, tell: Tell = lambda s
 def train(job: Job, data: Split, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell) -> Any:
     """Fit the setting's model. What a stopped training leaves goes with it: a row is computed as a whole."""
     setting = job.setting
-    federation = api.simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
+    federation = simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
     if setting.central:
         federation = federation.central()
     options = {**setting.sized(job.sizes.epochs, min(map(len, federation.tables.values()))), **setting.options}

@@ -45,6 +45,7 @@ from silosynth.papers.results import shown, stamp
 from silosynth.papers.vflgan_figures import frechet, inception_score
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation import training as api
+from silosynth.simulation.federation import simulate
 
 TABLE = "mnist_test_10k"
 SIDE, HALF = 28, 392  # pixels of a side, of a silo
@@ -133,7 +134,7 @@ def train(job: Job, frame: pd.DataFrame, tell: Tell) -> Any:
     """The model. What a stopped training leaves goes with it."""
     entry, columns = catalog.algorithm(job.algorithm), list(frame.columns)
     kinds = {column: {"kind": "continuous", "low": 0.0, "high": 1.0} for column in columns}
-    federation = api.simulate(frame, {"upper": columns[:HALF], "lower": columns[HALF:]}, kinds)
+    federation = simulate(frame, {"upper": columns[:HALF], "lower": columns[HALF:]}, kinds)
     federation = federation.central() if entry.central else federation
     config = entry.configure("balanced")
     options = {name: value for name, value in NETWORKS.items() if hasattr(config, name)} | {"epochs": job.epochs}

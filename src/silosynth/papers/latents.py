@@ -42,10 +42,9 @@ from silosynth.evaluation.scores import Floats
 from silosynth.papers import learners
 from silosynth.papers.common import TRAINING, Row, Tell, in_turn
 from silosynth.papers.results import shown, stamp
-from silosynth.simulation import training as api
-from silosynth.simulation.federation import Federation
+from silosynth.simulation.federation import Federation, simulate
 from silosynth.simulation.representation import Representation
-from silosynth.simulation.representing import represent
+from silosynth.simulation.training import represent
 
 TABLES = ("airline_satisfaction", "bank_marketing", "covertype_50k", "intrusion_nsl_kdd_20pct")
 METHODS: Mapping[str, Mapping[str, Any]] = {  # what a method is called -> options; "ct" has all columns in one place
@@ -131,7 +130,7 @@ class Task:
 
     def federation(self, rows: Ints) -> Federation:
         """These rows."""
-        return api.simulate(self.frame.iloc[rows].reset_index(drop=True), self.silos, self.kinds)
+        return simulate(self.frame.iloc[rows].reset_index(drop=True), self.silos, self.kinds)
 
     def told(self, rows: Ints) -> pd.Series[Any]:
         """Their labels, as text."""

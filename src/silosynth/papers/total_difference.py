@@ -33,6 +33,7 @@ from silosynth.papers.results import shown, stamp
 from silosynth.papers.vflgan_figures import Judged, Protocol, averaged, figures, table_frechet
 from silosynth.privacy.statement import statement
 from silosynth.simulation import training as api
+from silosynth.simulation.federation import simulate
 
 ALGORITHMS = ("wgan-gp", "vertigan", "vflgan-base", "vflgan", "dplt")
 DELTAS = {
@@ -194,7 +195,7 @@ def _figures(job: Job, task: Task, drawn: Iterable[pd.DataFrame]) -> Iterator[di
 def train(job: Job, task: Task, tell: Tell) -> Any:
     """The model, or (with a curve) what was seen of its training. What a stopped training leaves goes with it."""
     entry = catalog.algorithm(job.algorithm)
-    federation = api.simulate(task.frame, task.silos, task.kinds)
+    federation = simulate(task.frame, task.silos, task.kinds)
     federation = federation.central() if entry.central else federation
     watched = partial(watching.fit, real=task.frame, compare=partial(_distance, task))
     usual = watched if job.curve and job.algorithm != "dplt" else api.fit  # which is learnt in four steps

@@ -29,12 +29,11 @@ from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.fidelity import Dealt, marginals
 from silosynth.evaluation.gan_papers import wasserstein
-from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Received
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.inprocess import InProcess, make_parties
 from silosynth.simulation.model import Model, as_dict, resolve_device
 
 Compare = Callable[[pd.DataFrame, pd.DataFrame], dict[str, float | None]]
@@ -114,18 +113,15 @@ def fit(
     entry, device, streams, clock = algorithm(name), resolve_device("auto"), Streams(seed), Clock()
     config = entry.configure(preset, options)
     entry.check(federation.roster, federation.horizontal)
-    seated = seats(federation.roster, streams.child("seats"))
-    parties = {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device)
-        for silo, table in federation.tables.items()
-    }
+    parties = make_parties(entry, federation, streams, device)
 
     def model(state: State) -> Model:
         """The model where the training is now."""
         parts = {silo: party.trained() for silo, party in parties.items()}
         return Model(
-            name, preset, seed, config, federation.roster, federation.columns, federation.schemas, federation.flavour,
-            state, parts, federation.rows, [as_dict(record) for record in ledger.records], device,
+            algorithm=name, preset=preset, seed=seed, config=config, roster=federation.roster,
+            columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour, coordinator=state,
+            parts=parts, rows=federation.rows, ledger=[as_dict(record) for record in ledger.records], device=device,
         )  # fmt: skip
 
     def look(share: float, state: State) -> None:

@@ -9,13 +9,26 @@ from pathlib import Path
 
 import torch
 
+from silosynth.catalog import Algorithm
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
+from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import seats
 from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
 from silosynth.runtime.link import Link, Received, at, encoded, failed, named
 from silosynth.runtime.wire import decode
 from silosynth.runtime.workers import PendingResult, Worker, dismiss, done_here
+from silosynth.simulation.federation import Federation
+
+
+def make_parties(entry: Algorithm, federation: Federation, streams: Streams, device: torch.device) -> dict[str, Party]:
+    """Each silo's side of an algorithm, with the silo's own table, seat and stream."""
+    seated = seats(federation.roster, streams.child("seats"))
+    return {
+        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device)
+        for silo, table in federation.tables.items()
+    }
 
 
 class InProcess(Link):

@@ -1,30 +1,95 @@
-"""One operating-system process per party on this machine, over the same streams that cross organisations."""
+"""One operating-system process per silo on this machine, over the same streams that cross organisations.
+
+A process is started with a folder: its name, its address and its keys (`ProcessKit`), and its own silo's table, nothing
+of the others; everything else reaches it as messages.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from silosynth.core.errors import PartyLostError, UnavailableError
-from silosynth.core.files import make_folder
+import torch
+
+from silosynth.catalog import algorithm
+from silosynth.core.conversation import Party
+from silosynth.core.errors import PartyLostError, StorageError, UnavailableError
+from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import Seat
 from silosynth.runtime.hub import Hub, Lost
 from silosynth.runtime.link import PARTY_THREADS, Remote
-from silosynth.runtime.stream import StreamHub
-from silosynth.runtime.tls import Authority
-from silosynth.simulation.process_kit import Kit
+from silosynth.runtime.stream import StreamHub, serve_party
+from silosynth.runtime.tls import Authority, Certificates
+from silosynth.runtime.wire import pack, unpack
+from silosynth.simulation.federation import Federation
+from silosynth.simulation.model import resolve_device
 
 Command = Callable[[str, Path], Sequence[str]]
-"""The command line that starts a party, from its name and the folder of its kit (`process_kit`)."""
+"""The command line that starts a party, from its name and the folder of its `ProcessKit`."""
 
+_KIT, _SILO = "kit.json", "silo"  # files in a process's folder
 _GOODBYE = 0.3  # seconds that children have to leave; Python with torch takes a second to clean up what nobody needs
 _WORDS = 1500  # characters of a dead child's log that go into the error
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessKit:
+    """All that a party's process needs to take part.
+
+    Attributes:
+        name: the party's name.
+        address: where the coordinator listens.
+        folder: where the party keeps its parts of checkpoints; None for nowhere.
+        threads: how many threads torch uses; equal to the coordinator's, so that numbers are equal too.
+        certificates: who the party is.
+    """
+
+    name: str
+    address: str
+    folder: Path | None
+    threads: int
+    certificates: Certificates
+
+    def write(self, place: Path) -> None:
+        """Write the kit into the folder ``place``, which must exist."""
+        folder = None if self.folder is None else str(self.folder)
+        text = {"name": self.name, "address": self.address, "folder": folder, "threads": self.threads}
+        (place / _KIT).write_text(json.dumps(text), encoding="utf-8")
+        self.certificates.write(place)
+
+    def serve(self, party: Party) -> None:
+        """Answer the coordinator until it says goodbye; see `serve_party`."""
+        serve_party(party, name=self.name, address=self.address, certs=self.certificates, folder=self.folder)
+
+
+def open_process_kit(place: Path | str) -> ProcessKit:
+    """Read a kit and have torch use as many threads as it says. Call it before anything is computed.
+
+    Raises:
+        StorageError: there is no kit, or it is damaged.
+    """
+    place = Path(place)
+    try:
+        text = json.loads(read(place / _KIT))
+        folder = None if text["folder"] is None else Path(text["folder"])
+        kit = ProcessKit(text["name"], text["address"], folder, text["threads"], Certificates.read(place))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{str(place)!r} holds a party's kit", str(error)[:80], "Start the run again.") from error
+    torch.set_num_threads(kit.threads)
+    return kit
 
 
 class Processes(Remote):
@@ -89,7 +154,7 @@ class Processes(Remote):
         place = self._place / party
         place.mkdir(mode=0o700)
         own = None if folder is None else make_folder(Path(folder).absolute() / party)
-        Kit(party, address, own, PARTY_THREADS, authority.party(party)).write(place)
+        ProcessKit(party, address, own, PARTY_THREADS, authority.party(party)).write(place)
         argv = list(command(party, place))
         try:
             with open(place / "log", "wb") as log:
@@ -141,3 +206,43 @@ class Processes(Remote):
                     child.wait()
         finally:
             shutil.rmtree(self._place, ignore_errors=True)
+
+
+def spawn(
+    name: str, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str, folder: Path,
+    limit: float | None = None,
+) -> Processes:  # fmt: skip
+    """One process per silo, each answering for algorithm ``name``; ``folder`` is where they keep their parts.
+
+    They have ``limit`` seconds for an answer; None waits as long as they live. Each is handed its own private key of
+    ``seated``, and everybody's public ones.
+    """
+
+    def command(silo: str, place: Path) -> Sequence[str]:
+        given = {
+            "algorithm": name,
+            "seed": seed,
+            "device": device,
+            "private": seated[silo].private,
+            "silos": list(seated[silo].roster.parties),
+            "keys": list(seated[silo].roster.keys),
+            "table": to_state(federation.tables[silo]),
+            "schema": to_state(federation.schemas[silo]),
+        }
+        write_atomic(place / _SILO, pack(given))
+        return [sys.executable, "-m", "silosynth", "silo-process", str(place)]
+
+    return Processes(federation.roster, command, folder, limit=limit)
+
+
+def serve(place: Path) -> None:
+    """Be the silo whose kit lies in ``place``, until the coordinator says goodbye."""
+    kit = open_process_kit(place)
+    given = unpack(read(place / _SILO))
+    (place / _SILO).unlink()
+    streams = Streams(given["seed"]).party(kit.name)
+    table, schema = from_state(Table, given["table"]), from_state(Schema, given["schema"])
+    seat = Seat(kit.name, given["private"], Roster(tuple(given["silos"]), tuple(given["keys"])))
+    kit.serve(
+        algorithm(given["algorithm"], kind=None).party(table, schema, seat, streams, resolve_device(given["device"]))
+    )

@@ -1,38 +1,51 @@
-"""The public face: `simulate`, `fit`, `evaluate`, `load`."""
+"""`fit` and `represent`: train over a simulated federation, in this process or in one per silo.
+
+A run has a folder, for itself alone: checkpoints, from which it can be resumed to the same bytes, and the ledger.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import secrets
-from collections.abc import Callable, Mapping
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from silosynth.catalog import Algorithm, algorithm
-from silosynth.core.conversation import Progress
-from silosynth.core.errors import ConfigError, nearest
-from silosynth.core.files import make_folder
+import platformdirs
+import torch
+
+from silosynth.algorithms.tabvfl.label import Label, fit_label
+from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
+from silosynth.core.conversation import Conversation, Progress, State
+from silosynth.core.errors import ConfigError, StorageError, nearest
+from silosynth.core.files import make_folder, read, storage_error, write_atomic
+from silosynth.core.messages import Struct
+from silosynth.core.schema import Column, Table
+from silosynth.core.state import to_state
 from silosynth.core.streams import Streams
-from silosynth.evaluation import evaluate
-from silosynth.privacy.sealed import seats
+from silosynth.core.version import VERSION
+from silosynth.privacy.sealed import Seat, seats
 from silosynth.privacy.target import Target
-from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.checkpoint import CheckpointStore, PartStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.federation import Federation, check_federation, simulate
-from silosynth.simulation.model import Model, as_dict, load, resolve_device, whole_number
-from silosynth.simulation.runs import (
-    RUNTIMES,
-    connect,
-    fingerprint,
-    run_folder,
-    secret_run,
-    secret_seed,
-    trained,
-    watching,
-)
+from silosynth.runtime.link import Link
+from silosynth.runtime.progress import RichProgress
+from silosynth.simulation.federation import Federation, check_federation, digest
+from silosynth.simulation.inprocess import InProcess, make_parties
+from silosynth.simulation.model import Model, as_dict, resolve_device, whole_number
+from silosynth.simulation.processes import spawn
+from silosynth.simulation.representation import Representation, read_labels
 
-__all__ = ["Federation", "Model", "evaluate", "fit", "load", "simulate"]
+RUNTIMES = ("inprocess", "processes")
+SEED = "seed"
 
 
 def fit(
@@ -79,28 +92,197 @@ def fit(
         PartyLostError: a silo failed; or it died or was too slow, and the algorithm cannot do without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
-    entry, where = algorithm(algorithm_name), resolve_device(device)
-    config, coordinate = _checked(entry, federation, preset, options, runtime, limit), entry.under(missing)
+    how = _Training(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
+    entry, config = how.prepared(algorithm_name, "generator", federation, preset, options)
+    coordinate = entry.under(missing)
     secret = seed is None and getattr(config, "dp", Target()).private
     drawn = whole_number("A seed", 0 if seed is None else seed)
-    mark = fingerprint(algorithm_name, config, federation, drawn, threads, where)
+    mark = how.fingerprint(algorithm_name, config, federation, drawn)
     if secret:
         drawn, mark = secret_run(_secret(folder, resume), mark)
     streams = Streams(drawn)
-    start = partial(coordinate, federation.roster, config, streams.child("coordinator"), where)
-    with run_folder(folder, mark) as place:
-        store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
-        seated = seats(federation.roster, streams.child("seats"))
-        link = connect(runtime, limit, algorithm_name, federation, seated, streams, where, store)
-        with link, watching(progress) as watch:
-            coordinator = drive(start, link, ledger, store, watch, resume, threads=threads, seconds=checkpoint_every)
-            parts = trained(link, store, algorithm_name, federation, seated, where) if entry.parts else {}
-    parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
+    start = partial(coordinate, federation.roster, config, streams.child("coordinator"), how.device)
+    learnt = how.carry_out(algorithm_name, entry, federation, streams, mark, start)
     return Model(
-        algorithm_name, preset, -1 if secret else drawn, config, federation.roster, federation.columns,
-        federation.schemas, federation.flavour, coordinator, parts, federation.rows,
-        [as_dict(record) for record in ledger.records], where,
+        algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
+        roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
+        coordinator=learnt.coordinator, parts=learnt.parts, rows=federation.rows, ledger=learnt.ledger,
+        device=how.device,
     )  # fmt: skip
+
+
+def represent(
+    name: str,
+    federation: Federation,
+    label: Any = None,
+    preset: str = "balanced",
+    seed: int = 0,
+    *,
+    options: Mapping[str, Any] | None = None,
+    runtime: str = "inprocess",
+    limit: float | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | Callable[[Progress], None] = True,
+    device: str = "auto",
+    threads: int = 1,
+    checkpoint_every: float = 15.0,
+) -> Representation:
+    """Learn one latent representation of a federation's rows, and to predict a label from it.
+
+    Args:
+        name: "tabvfl".
+        federation: from `simulate`; silos hold different columns of the same rows.
+        label: what to predict: a column of one silo, which is taken out there and **given to the coordinator**; or
+            labels of their own, aligned with the rows. None only with ``finetune = False``.
+        preset: "fast", "balanced", or "paper" for the published settings.
+        seed: the same seed on the same machine gives the same bytes, in either runtime.
+        options: changes to the preset (docs/algorithms/tabvfl.md), nested or dotted.
+        runtime, folder, resume, progress, device, threads, checkpoint_every: see `silosynth.fit`.
+        limit: seconds that a silo has for an answer, in runtime "processes". What then becomes of training, option
+            ``missing`` says: "cache" and "zeros" go on without the silo, "wait" waits for it as long as it lives, with
+            a warning, "fail" ends the run.
+
+    Raises:
+        ConfigError, DataError, SchemaError: the arguments are not valid; tables or labels cannot be learnt from.
+        PartyLostError: a silo failed, or got lost where training cannot do without it.
+        StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
+    """
+    how = _Training(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
+    entry, config = how.prepared(name, "representation", federation, preset, options)
+    seed = whole_number("A seed", seed)
+    features, about, column = _without_label(federation, label)
+    labels = None if about is None or column is None else about.known(column)
+    streams, label_table = Streams(seed), Table(() if column is None else (column,))
+    mark = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
+    mark = hashlib.sha256(mark.encode()).hexdigest()
+    start = partial(entry.coordinate, features.roster, config, labels, streams.child("coordinator"), how.device)
+    learnt = how.carry_out(name, entry, features, streams, mark, start)
+    return Representation(
+        algorithm=name, preset=preset, seed=seed, config=config, roster=features.roster, schemas=features.schemas,
+        label=about, coordinator=learnt.coordinator, parts=learnt.parts, rows=features.rows, ledger=learnt.ledger,
+        device=how.device,
+    )  # fmt: skip
+
+
+def _without_label(federation: Federation, label: Any) -> tuple[Federation, Label | None, Column | None]:
+    """The federation without the label; what is known of the label; and the labels."""
+    if label is None:
+        return federation, None, None
+    if not isinstance(label, str):
+        column, kind = read_labels(label)
+        return federation, fit_label(column, kind), column
+    holders = [silo for silo, names in federation.silos.items() if label in names]
+    if not holders:
+        raise ConfigError("The label is a column of a silo", label, nearest(label, federation.columns))
+    silo = holders[0]
+    table, schema = federation.tables[silo], federation.schemas[silo]
+    rest = [name for name in table.names if name != label]
+    if not rest:
+        raise ConfigError(f"Silo {silo!r} holds a column besides the label", label, "Pass the labels by themselves.")
+    features = replace(
+        federation,
+        tables={**federation.tables, silo: table.select(rest)},
+        schemas={**federation.schemas, silo: schema.select(rest)},
+        columns=tuple(name for name in federation.columns if name != label),
+    )
+    return features, fit_label(table[label], schema[label].kind, silo), table[label]
+
+
+class _Learnt(NamedTuple):
+    """What a training leaves: the coordinator's part, each silo's, and the ledger's records."""
+
+    coordinator: dict[str, Any]
+    parts: dict[str, dict[str, Any]]
+    ledger: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Training:
+    """How a training is carried out: the arguments that `fit` and `represent` share."""
+
+    runtime: str
+    limit: float | None
+    folder: str | Path | None
+    resume: bool
+    progress: bool | Callable[[Progress], None]
+    device: torch.device
+    threads: int
+    checkpoint_every: float
+
+    def prepared(
+        self, name: str, kind: AlgorithmKind, federation: Federation, preset: str, options: Mapping[str, Any] | None
+    ) -> tuple[Algorithm, Any]:
+        """The catalog's entry and the config, after all that can be refused before anything starts has been checked."""
+        entry = algorithm(name, kind)
+        check_federation(federation)
+        config = entry.configure(preset, options)
+        entry.check(federation.roster, federation.horizontal)
+        if self.runtime not in RUNTIMES:
+            raise ConfigError("There is no such runtime", self.runtime, nearest(self.runtime, RUNTIMES))
+        if self.limit is not None and self.runtime != "processes":
+            rule = "A time limit is for silos in processes of their own"
+            raise ConfigError(rule, self.runtime, "Set runtime='processes'.")
+        if self.limit is not None and not self.limit > 0:
+            rule = "A time limit is above zero seconds"
+            raise ConfigError(rule, self.limit, "Leave it out to wait as long as silos live.")
+        return entry, config
+
+    def fingerprint(self, name: str, config: Struct, federation: Federation, seed: int) -> str:
+        """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
+        arithmetic = [self.threads, self.device.type, torch.backends.cpu.get_cpu_capability()]
+        about = [VERSION, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def carry_out(
+        self, name: str, entry: Algorithm, federation: Federation, streams: Streams, mark: str,
+        start: Callable[[State | None], Conversation[dict[str, Any]]],
+    ) -> _Learnt:  # fmt: skip
+        """Train in the run's folder; ``start`` begins the coordinator's side from a checkpoint's state, or None."""
+        with run_folder(self.folder, mark) as place:
+            store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
+            seated = seats(federation.roster, streams.child("seats"))
+            link = self._connect(name, entry, federation, seated, streams, store)
+            with link, _watching(self.progress) as watch:
+                coordinator = drive(
+                    start, link, ledger, store, watch, self.resume, threads=self.threads, seconds=self.checkpoint_every
+                )
+                parts = self._parts(entry, link, store, federation, seated) if entry.parts else {}
+        parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
+        return _Learnt(coordinator, parts, [as_dict(record) for record in ledger.records])
+
+    def _connect(
+        self, name: str, entry: Algorithm, federation: Federation, seated: Mapping[str, Seat], streams: Streams,
+        store: CheckpointStore,
+    ) -> Link:  # fmt: skip
+        """The way to the silos: here, or each in a process of its own. Their parts of checkpoints go to ``store``."""
+        if self.runtime == "processes":
+            return spawn(name, federation, seated, streams.seed, str(self.device), store.parties, self.limit)
+        return InProcess(make_parties(entry, federation, streams, self.device), store.parties)
+
+    def _parts(
+        self, entry: Algorithm, link: Link, store: CheckpointStore, federation: Federation, seated: Mapping[str, Seat]
+    ) -> dict[str, dict[str, Any]]:
+        """Each silo's part: it writes its state to its own folder, from which this simulation reads it."""
+        last = store.latest()
+        number = 1 if last is None else last.number + 1
+        link.save(number)
+        parts = {}
+        for silo, schema in federation.schemas.items():
+            party = entry.party(Table(()), schema, seated[silo], Streams(0), self.device)
+            party.restore(PartStore(store.parties / silo).load(number))
+            parts[silo] = party.trained()
+        return parts
+
+
+def _watching(progress: bool | Callable[[Progress], None]) -> Any:
+    """A context that shows progress: a bar, a function of the caller's, or nothing."""
+    if callable(progress):
+        return nullcontext(progress)
+    return RichProgress() if progress else nullcontext(None)
+
+
+# Secret seeds.
 
 
 def _secret(folder: str | Path | None, resume: bool) -> int:
@@ -111,18 +293,107 @@ def _secret(folder: str | Path | None, resume: bool) -> int:
     return secrets.randbits(128)
 
 
-def _checked(
-    entry: Algorithm, federation: Federation, preset: str, options: Mapping[str, Any] | None, runtime: str,
-    limit: float | None,
-) -> Any:  # fmt: skip
-    """The config, if all that can be refused before anything starts is right."""
-    check_federation(federation)
-    config = entry.configure(preset, options)
-    entry.check(federation.roster, federation.horizontal)
-    if runtime not in RUNTIMES:
-        raise ConfigError("There is no such runtime", runtime, nearest(runtime, RUNTIMES))
-    if limit is not None and runtime != "processes":
-        raise ConfigError("A time limit is for silos in processes of their own", runtime, "Set runtime='processes'.")
-    if limit is not None and not limit > 0:
-        raise ConfigError("A time limit is above zero seconds", limit, "Leave it out to wait as long as silos live.")
-    return config
+def secret_seed(folder: Path, again: bool) -> int:
+    """128 bits that nobody knows, kept in the run's folder: drawn anew, or those of before where there are some."""
+    path = folder / SEED
+    if not (again and path.exists()):
+        write_atomic(path, str(secrets.randbits(128)).encode())
+    path.chmod(0o600)  # each time: a process may have been killed in between
+    return int(read(path))
+
+
+def secret_run(secret: int, mark: str) -> tuple[int, str]:
+    """The seed and the fingerprint of a run with a secret seed, from the secret and the fingerprint without it.
+
+    On other data, or with other options, noise is another: two releases with the same noise tell their difference.
+    """
+    digest = hashlib.sha256(f"{secret} {mark}".encode()).digest()
+    return int.from_bytes(digest[:16], "big"), digest[16:].hex()
+
+
+def fingerprint(
+    name: str, config: Struct, federation: Federation, seed: int, threads: int, device: torch.device
+) -> str:
+    """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
+    arithmetic = [threads, device.type, torch.backends.cpu.get_cpu_capability()]
+    about = [VERSION, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+# The folder of a run.
+
+
+@contextmanager
+def run_folder(folder: str | Path | None, mark: str) -> Iterator[Path]:
+    """The folder of a run, for this run alone; the default one goes at the end unless it can be resumed from."""
+    place = _default_folder(mark) if folder is None else make_folder(folder)
+    with _locked(place):
+        try:
+            yield place
+        except BaseException:
+            if folder is None and not any((place / "coordinator").glob("*.ckpt")):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+        if folder is None:
+            shutil.rmtree(place)
+
+
+def _default_folder(mark: str) -> Path:
+    """A folder that its user alone may read: checkpoints hold what silos keep to themselves."""
+    place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / mark[:16]
+    make_folder(place.parent)
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        place.chmod(0o700)  # where it was there before
+    except OSError as error:
+        raise storage_error(error, "made", place) from error
+    return place
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Keep a second run out of the folder. The lock is advisory, and ends with the process however that ends."""
+    if sys.platform == "win32":  # has no such locks
+        yield
+        return
+    path = place / "lock"
+    handle = _lock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before others can have it: see `_lock`
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """A handle of the locked file; opened anew where whoever held the lock has removed the file meanwhile."""
+    while True:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise storage_error(error, "written", path) from error
+        try:
+            _take(handle, path.parent)
+            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _take(handle: int, place: Path) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl  # where there is one
+
+    with suppress(OSError):  # a file system without locks
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(
+                "One run at a time works in a folder; another is going on",
+                str(place),
+                "Wait until it has ended, or name another folder.",
+            ) from error
