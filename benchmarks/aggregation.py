@@ -17,8 +17,7 @@ from collections.abc import Callable
 import common
 import torch
 
-from silosynth.algorithms.gdts.conversation import averaged
-from silosynth.algorithms.gdts.messages import Send, Trained
+from silosynth.algorithms.gdts.protocol import SendWeights, Trained, averaged
 from silosynth.core.conversation import Conversation, Exchange
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
@@ -45,14 +44,14 @@ def measure(setting: str, silos: int, width: int) -> dict[str, object]:
     draw = torch.Generator().manual_seed(0)
 
     def answer(silo: str, ask: Message) -> Message:
-        if not isinstance(ask, Send):
+        if not isinstance(ask, SendWeights):
             reply = maskers[silo].answer(ask)
             assert reply is not None
             return reply
         weights_W = torch.randn(width, generator=draw)
         return maskers[silo].mask(weights_W, ask.weight, ask.part) if maskers else Trained(weights_W)
 
-    asks = {name: Send(1, 1 / silos) for name in names}
+    asks = {name: SendWeights(1, 1 / silos) for name in names}
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     drive(secure_sum(asks, 1, width) if maskers else averaged(asks, width), answer)  # type: ignore[arg-type]
     return {

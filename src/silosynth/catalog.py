@@ -14,9 +14,9 @@ from silosynth.algorithms.central.options import PRESETS as CENTRAL
 from silosynth.algorithms.dplt import conversation as dplt
 from silosynth.algorithms.dplt.messages import PRESETS as DPLT_PRESETS
 from silosynth.algorithms.dplt.silo import Silo as DPLTSilo
-from silosynth.algorithms.gdts import conversation as gdts
-from silosynth.algorithms.gdts.messages import PRESETS as GDTS_PRESETS
-from silosynth.algorithms.gdts.silo import Silo as GDTSSilo
+from silosynth.algorithms.gdts import protocol as gdts
+from silosynth.algorithms.gdts.options import PRESETS as GDTS_PRESETS
+from silosynth.algorithms.gdts.silo import GDTSSilo
 from silosynth.algorithms.silofuse import end_to_end, joint, stacked
 from silosynth.algorithms.silofuse.messages import PRESETS as SILOFUSE_PRESETS
 from silosynth.algorithms.tabvfl import conversation as tabvfl

@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import silosynth as ss
-from silosynth.algorithms.gdts import conversation, md
-from silosynth.algorithms.gdts import messages as gdts
-from silosynth.algorithms.gdts.models import weights_of
-from silosynth.algorithms.gdts.silo import Silo
-from silosynth.algorithms.gdts.weights import figure_4, weights
+from silosynth.algorithms.gdts import protocol as gdts
+from silosynth.algorithms.gdts.networks import figure_4, silo_weights, weights_of
+from silosynth.algorithms.gdts.options import PRESETS
+from silosynth.algorithms.gdts.silo import GDTSSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
@@ -79,7 +78,7 @@ class Play:
         self.streams = Streams(0).child("coordinator")
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: GDTSSilo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
@@ -101,13 +100,13 @@ class Play:
                     if not self.lost(name, ask):
                         got[name] = reply
 
-    def begin(self) -> conversation.Known:
-        return self.drive(conversation._begin(self.roster, self.config, self.streams))
+    def begin(self) -> gdts.MergedColumns:
+        return self.drive(gdts._begin(self.roster, self.config, self.streams))
 
     def train(self) -> dict:
-        return self.drive(conversation.coordinate(self.roster, self.config, self.streams, CPU))
+        return self.drive(gdts.coordinate(self.roster, self.config, self.streams, CPU))
 
-    def model(self, about: conversation.Known):
+    def model(self, about: gdts.MergedColumns):
         return about.model(self.config, self.streams, CPU)
 
     def asked(self, kind: type) -> list[tuple[str, Message, Message]]:
@@ -116,7 +115,7 @@ class Play:
     def rounds(self) -> list[dict[str, torch.Tensor]]:
         """What each silo answered `Send` with, round by round."""
         found: list[dict[str, torch.Tensor]] = [{} for _ in range(self.config.rounds)]
-        for name, ask, reply in self.asked(gdts.Send):
+        for name, ask, reply in self.asked(gdts.SendWeights):
             found[ask.part][name] = reply.weights_W
         return found
 
@@ -151,21 +150,21 @@ def test_the_papers_weights_are_those_computed_by_hand():
     step_2 = [step_1[0][i] + step_1[1][i] for i in range(3)]
     step_3 = [n / 40 * (1 - ss_i / sum(step_2)) for n, ss_i in zip((10, 10, 20), step_2, strict=True)]
     step_4 = [math.exp(sd) / sum(math.exp(x) for x in step_3) for sd in step_3]
-    assert weights("paper", columns, [10, 10, 20]) == pytest.approx(step_4, abs=1e-9)
+    assert silo_weights("paper", columns, [10, 10, 20]) == pytest.approx(step_4, abs=1e-9)
 
 
 def test_where_no_silo_differs_all_are_equally_far():
     same = [column_of(counts=[[3, 7]] * 3), column_of(drawn=[[1, 1]] * 3), column_of(drawn=[[], [], []])]
     for kind in ("paper", "sharp", "rows", "equal"):
-        assert weights(kind, same, [5, 5, 5]) == pytest.approx([1 / 3] * 3)
+        assert silo_weights(kind, same, [5, 5, 5]) == pytest.approx([1 / 3] * 3)
     assert np.isfinite(figure_4(np.zeros((3, 2)), np.array([0.2, 0.3, 0.5]))).all()
-    assert weights("sharp", same, [10, 20, 70]) == pytest.approx([0.1, 0.2, 0.7])
+    assert silo_weights("sharp", same, [10, 20, 70]) == pytest.approx([0.1, 0.2, 0.7])
 
 
 @pytest.mark.parametrize("kind", ["paper", "sharp", "rows", "equal"])
 def test_one_silo_or_a_silo_without_rows_is_no_problem(kind):
-    assert weights(kind, [column_of(counts=[[3, 7]])], [10]) == [1.0]
-    assert sum(weights(kind, [column_of(counts=[[0, 0], [0, 9]])], [-3, 9])) == pytest.approx(1)
+    assert silo_weights(kind, [column_of(counts=[[3, 7]])], [10]) == [1.0]
+    assert sum(silo_weights(kind, [column_of(counts=[[0, 0], [0, 9]])], [-3, 9])) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("kind", "most", "least"), [("sharp", 0.2, 0.0), ("rows", 0.81, 0.79), ("paper", 0.4, 0.2)])
@@ -192,7 +191,7 @@ def test_all_silos_start_from_one_model_that_is_the_coordinators():
     fresh = play.model(about)
     play = Play()
     play.train()
-    first = [ask.weights_W for _, ask, _ in play.asked(gdts.Train) if ask.part == 0]
+    first = [ask.weights_W for _, ask, _ in play.asked(gdts.TrainPart) if ask.part == 0]
     assert len(first) == 3
     assert all(torch.equal(start, weights_of(fresh.given(0, 3))) for start in first)
 
@@ -201,12 +200,12 @@ def test_all_silos_start_from_one_model_that_is_the_coordinators():
 def test_the_average_is_the_weighted_mean_of_what_silos_say(generator):
     play = Play(generator=generator)
     state = play.train()
-    about = conversation.known(state)
+    about = gdts.MergedColumns.restored(state)
     model, weight = play.model(about), dict(zip(play.roster, state["weights"], strict=True))
     model.restore(state["model"])
     for number, said in enumerate(play.rounds()):
         mean = sum(weight[name] * said[name].double() for name in said) / sum(weight[name] for name in said)
-        later = [ask.weights_W for _, ask, _ in play.asked(gdts.Train) if ask.part == number + 1]
+        later = [ask.weights_W for _, ask, _ in play.asked(gdts.TrainPart) if ask.part == number + 1]
         after = later[0] if later else weights_of(model.given(number, 3))
         start = len(weights_of(model.given(number, 3))) - len(mean)  # what was trained before stands in front
         kept = len(mean)
@@ -245,7 +244,7 @@ def test_moments_of_the_optimiser_stay_in_their_silo():
     moments = [silo.state()["model"]["generator"]["moments"]["0"]["exp_avg"] for silo in play.silos.values()]
     assert not torch.equal(moments[0], moments[1]) and not torch.equal(moments[1], moments[2])
     assert state["model"]["generator"]["moments"] is None
-    sent = {len(reply.weights_W) for *_, reply in play.asked(gdts.Send)}
+    sent = {len(reply.weights_W) for *_, reply in play.asked(gdts.SendWeights)}
     model = play.silos["a"].model
     assert sent == {sum(len(flatten(network.state_dict())) for network in model.networks(0, 2).values())}
 
@@ -255,7 +254,7 @@ def test_who_was_away_comes_back_to_the_current_average(generator):
     play = Play(generator=generator, rounds=8, participation=0.67, absence=0.3)
     state = play.train()
     weight, told = dict(zip(play.roster, state["weights"], strict=True)), {}
-    for name, ask, _ in play.asked(gdts.Train):
+    for name, ask, _ in play.asked(gdts.TrainPart):
         told.setdefault(ask.part, {})[name] = ask.weights_W
     attended = [set(told[number]) for number in range(8)]
     assert all(1 <= len(there) <= 2 for there in attended)
@@ -278,7 +277,7 @@ def test_the_flow_is_learnt_on_latents_of_the_averaged_autoencoder_whoever_was_a
     """Otherwise silos' latents would mean something else to each, and to the coordinator's decoder."""
     play = Play(generator="diffusion", rounds=8, absence=0.4)
     state = play.train()
-    flows = {name for name, ask, _ in play.asked(gdts.Train) if ask.part > 3}
+    flows = {name for name, ask, _ in play.asked(gdts.TrainPart) if ask.part > 3}
     assert len(flows) >= 2
     final = flatten(state["model"]["coder"])
     for name in flows:
@@ -313,7 +312,7 @@ def test_rounds_of_secure_sums_have_enough_silos_whoever_is_away():
     play = Play(rows=rows, secure=True, participation=0.25, absence=0.9, rounds=4)
     play.train()
     for number in range(4):
-        assert len([ask for _, ask, _ in play.asked(gdts.Train) if ask.part == number]) == 3
+        assert len([ask for _, ask, _ in play.asked(gdts.TrainPart) if ask.part == number]) == 3
 
 
 @pytest.mark.parametrize(
@@ -427,7 +426,7 @@ def test_what_becomes_of_lost_silos_is_said_of_each_exchange(policy):
             got = yield step
 
     assert pack(play.drive(noted())) == pack(Play(generator="ctgan").train())
-    rounds = [isinstance(next(iter(step.asks.values())), gdts.Train | gdts.Send) for step in steps]
+    rounds = [isinstance(next(iter(step.asks.values())), gdts.TrainPart | gdts.SendWeights) for step in steps]
     assert rounds[0] is False and rounds.count(True) == 2 * play.config.rounds
     assert [step.missing for step in steps] == [policy == "omit" and one for one in rounds]
     assert [step.wait for step in steps] == [policy != "fail" and not step.missing for step in steps]
@@ -437,14 +436,14 @@ def test_what_becomes_of_lost_silos_is_said_of_each_exchange(policy):
 def test_whoever_is_lost_wherever_the_rest_are_averaged(generator):
     """A silo that is lost while it trains is not asked to send; one that is lost then is left out of the average."""
     play = Play(generator=generator)
-    lost = {("a", gdts.Train, 0), ("c", gdts.Send, 1)}
+    lost = {("a", gdts.TrainPart, 0), ("c", gdts.SendWeights, 1)}
     play.lost = lambda name, ask: (name, type(ask), getattr(ask, "part", None)) in lost
     state = play.train()
     assert [set(said) for said in play.rounds()] == [{"b", "c"}, {"a", "b", "c"}, {"a", "b", "c"}]
     weight = dict(zip(play.roster, state["weights"], strict=True))
     said = play.rounds()[1]
     mean = (weight["a"] * said["a"].double() + weight["b"] * said["b"].double()) / (weight["a"] + weight["b"])
-    start = next(ask.weights_W for _, ask, _ in play.asked(gdts.Train) if ask.part == 2)
+    start = next(ask.weights_W for _, ask, _ in play.asked(gdts.TrainPart) if ask.part == 2)
     first = len(weights_of(play.silos["b"].model.given(1, 3))) - len(mean)  # what was trained before stands in front
     torch.testing.assert_close(start[first : first + len(mean)], mean.float(), rtol=1e-6, atol=1e-7)
 
@@ -452,7 +451,7 @@ def test_whoever_is_lost_wherever_the_rest_are_averaged(generator):
 @pytest.mark.parametrize(("secure", "says"), [(False, "at least one silo.*Resume"), (True, "At least 3 silos")])
 def test_a_round_without_silos_is_told(secure, says):
     play = Play(secure=secure)
-    play.lost = lambda name, ask: isinstance(ask, gdts.Train) and ask.part == 1
+    play.lost = lambda name, ask: isinstance(ask, gdts.TrainPart) and ask.part == 1
     with pytest.raises(ProtocolError, match=says):
         play.train()
 
@@ -462,12 +461,12 @@ def test_a_round_without_silos_is_told(secure, says):
 
 def test_frequencies_are_weighted_as_models_are():
     counts = torch.tensor([[10, 0, 4], [0, 30, 0]])
-    assert conversation.Known((), counts, [10, 30], [0.25, 0.75]).counts().tolist() == [
+    assert gdts.MergedColumns((), counts, [10, 30], [0.25, 0.75]).counts().tolist() == [
         10,
         30,
         4,
     ]  # by rows: as they occur
-    assert conversation.Known((), counts, [10, 30], [0.9, 0.1]).counts().tolist() == [
+    assert gdts.MergedColumns((), counts, [10, 30], [0.9, 0.1]).counts().tolist() == [
         36,
         4,
         15,
@@ -490,7 +489,7 @@ def test_the_generators_gradient_is_that_of_the_mean_loss_in_one_graph():
     for gan in (split, whole):
         gan.generator.network.train()
     streams = Streams(5)
-    play.drive(md._step(play.roster, play.config, split, laws, 0, streams))
+    play.drive(gdts._md_step(play.roster, play.config, split, laws, 0, streams))
 
     draw, pick = streams.child("noise").torch(), streams.child("conditions").torch()
     losses = []
@@ -513,8 +512,8 @@ def test_the_generators_gradient_is_that_of_the_mean_loss_in_one_graph():
         split.generator.network.named_parameters(), whole.generator.network.parameters(), strict=True
     ):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
-    asks = [ask for _, ask, _ in play.asked(gdts.Criticise)]
-    assert all(ask.made_EBW.shape == (2, 16, whole.shape.size) for ask in asks)
+    asks = [ask for _, ask, _ in play.asked(gdts.TeachCritic)]
+    assert all(ask.fake_EBW.shape == (2, 16, whole.shape.size) for ask in asks)
 
 
 @pytest.mark.parametrize("silos", [2, 3, 5])
@@ -525,7 +524,7 @@ def test_critics_go_along_the_circle_and_never_to_where_they_are(silos):
     for number in range(3):
         before, streams = critics(play), Streams(2).child("swap", number)
         order = [play.roster.parties[i] for i in streams.numpy().permutation(silos)]
-        play.drive(md.swap(play.roster, number, streams))
+        play.drive(gdts._swap(play.roster, number, streams))
         after = critics(play)
         for here, there in zip(order, [*order[1:], order[0]], strict=True):
             assert here != there and torch.equal(after[there], before[here])
@@ -537,7 +536,7 @@ def test_the_coordinator_cannot_read_the_critics_that_it_relays():
     play = Play(mode="md")
     play.begin()
     own, said = critics(play), len(play.said)
-    play.drive(md.swap(play.roster, 0, Streams(2)))
+    play.drive(gdts._swap(play.roster, 0, Streams(2)))
     relayed = [encode(message) for said in play.said[said:] for message in said[1:]]
     assert len(relayed) == 12
     for weights_W in own.values():
@@ -550,7 +549,7 @@ def test_a_swap_takes_weights_and_leaves_the_moments():
     assert state["model"]["critic"] is None
     before = {name: silo.state()["model"]["critic"]["moments"] for name, silo in play.silos.items()}
     before = {name: pack(moments) for name, moments in before.items()}
-    play.drive(md.swap(play.roster, 99, Streams(2)))
+    play.drive(gdts._swap(play.roster, 99, Streams(2)))
     for name, silo in play.silos.items():
         assert pack(silo.state()["model"]["critic"]["moments"]) == before[name]
 
@@ -600,7 +599,7 @@ def test_wrong_options_are_refused_by_name(options, words):
 
 
 def test_the_papers_preset_is_the_papers():
-    paper = gdts.PRESETS["paper"]
+    paper = PRESETS["paper"]
     assert (paper.mode, paper.generator, paper.weights, paper.numbers) == ("fl", "ctgan", "paper", "exact")
     assert (paper.rounds, paper.ctgan.epochs, paper.ctgan.batch, paper.ctgan.pac) == (500, 500, 500, 10)
     assert (paper.epsilon, paper.delta, paper.secure, paper.participation) == (1.0, 0.0, False, 1.0)
@@ -611,7 +610,7 @@ def test_the_papers_preset_is_the_papers():
 def test_what_comes_too_early_or_out_of_turn_is_refused():
     silo = Play().silos["a"]
     nothing = torch.zeros(0)
-    for ask in (gdts.Train(0, nothing), gdts.Send(0, 1.0), gdts.SealCritic(0, "b")):
+    for ask in (gdts.TrainPart(0, nothing), gdts.SendWeights(0, 1.0), gdts.SealCritic(0, "b")):
         with pytest.raises(ProtocolError, match="comes too early"):
             silo.answer(ask)
     play = Play(generator="diffusion")
@@ -619,7 +618,7 @@ def test_what_comes_too_early_or_out_of_turn_is_refused():
     with pytest.raises(ProtocolError, match="Only a GAN has a critic"):
         play.silos["a"].answer(gdts.SealCritic(0, "b"))
     with pytest.raises(ProtocolError, match="A vector for this network"):
-        play.silos["a"].answer(gdts.Train(0, nothing))
+        play.silos["a"].answer(gdts.TrainPart(0, nothing))
 
 
 def test_columns_are_dealt_with_by_other_algorithms():

@@ -12,9 +12,10 @@ import torch
 from tests.algorithms.test_gdts import ROWS, SIZES, Play, column_of, fit, table
 
 import silosynth as ss
-from silosynth.algorithms.gdts import messages as gdts
-from silosynth.algorithms.gdts import summaries
-from silosynth.algorithms.gdts.weights import weights
+from silosynth.algorithms.gdts import private
+from silosynth.algorithms.gdts import protocol as gdts
+from silosynth.algorithms.gdts.networks import silo_weights
+from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
 from silosynth.core.messages import Release
 from silosynth.privacy.statement import statement
@@ -38,7 +39,7 @@ def test_weights_do_not_depend_on_units_where_a_silo_has_no_value(kind):
     found = []
     for unit in (1e-6, 1.0, 1e6):
         drawn = [unit * np.array([0.0, 1.0, 2.0]), unit * np.array([0.5, 1.0, 2.0]), np.array([])]
-        found.append(weights(kind, [column_of(drawn=drawn)], [30, 30, 30]))
+        found.append(silo_weights(kind, [column_of(drawn=drawn)], [30, 30, 30]))
     assert found[0] == pytest.approx(found[1])
     assert found[0] == pytest.approx(found[2])
     assert np.isfinite(found).all() and found[0][2] < found[0][0]
@@ -49,7 +50,7 @@ def test_options_are_told_once():
     play = Play(secure=True)
     about = play.begin()
     silo, schema = play.silos["a"], play.asked(gdts.Summarise)[0][1].schema
-    with pytest.raises(ProtocolError, match=r"Options are told once.*secure"):
+    with pytest.raises(ProtocolError, match=r"takes options once.*secure"):
         silo.answer(gdts.Summarise(replace(play.config, secure=False), schema, "categories"))
     assert silo.config.secure and about.rows
 
@@ -91,9 +92,9 @@ def test_numbers_as_categories_that_noise_hides_are_refused_with_what_helps():
 
 def test_the_ledger_says_of_every_message_what_it_carries():
     for kind, release in {
-        gdts.Prepare: Release.MERGED,
-        gdts.Train: Release.AVERAGE,
-        gdts.Criticise: Release.SYNTHETIC,
+        gdts.TakeEncoders: Release.MERGED,
+        gdts.TrainPart: Release.AVERAGE,
+        gdts.TeachCritic: Release.SYNTHETIC,
     }.items():
         assert kind.release is release
 
@@ -108,14 +109,14 @@ def test_tables_without_numbers_are_not_asked_about_them():
 
 def test_mode_md_has_nobody_away():
     with pytest.raises(ConfigError, match="absence"):
-        gdts.GDTSConfig(mode="md", absence=0.2)
+        GDTSConfig(mode="md", absence=0.2)
 
 
 # What is told before training.
 
 
 def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
-    tell = summaries.categories if part == "categories" else summaries.numbers
+    tell = private.categories if part == "categories" else private.numbers
     held = play.silos[silo]
     return tell(held.table, held.schema, play.config, np.random.default_rng(seed))
 
@@ -215,7 +216,7 @@ def test_a_column_that_holds_no_missing_values_gets_none_from_noise():
     play = Play(numbers="noised", epsilon=0.2)
     schema = ss.simulate(table(), rows=ROWS, schema=BOUNDS).schema
     for seed in range(100):
-        told = summaries.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
+        told = private.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
         (visits,) = [s for s in told.columns if s.encoder.name == "visits"]
         assert not visits.encoder.missing
 
@@ -256,7 +257,7 @@ def test_a_table_in_which_nothing_varies_is_drawn_without_training():
     data = pd.DataFrame({"x": [True] * 60, "y": ["a"] * 60})
     model = fit(data, {"a": range(30), "b": range(30, 60)})
     assert model.sample(7).equals(data.head(7))
-    assert not any(record["type"].endswith("Train") for record in model.ledger)
+    assert not any(record["type"].endswith("TrainPart") for record in model.ledger)
 
 
 def test_an_order_of_categories_and_their_dtype_come_back():

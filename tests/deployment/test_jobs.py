@@ -13,7 +13,7 @@ import torch
 from tests.deployment.common import OPEN, SMALL, Rows, customers, job, parties, run, two_silos
 
 import silosynth as ss
-from silosynth.algorithms.gdts.messages import NoisedSummaries
+from silosynth.algorithms.gdts.protocol import NoisedSummaries
 from silosynth.algorithms.silofuse.messages import Synthesise
 from silosynth.core.errors import PolicyError, SilosynthError
 from silosynth.core.messages import Message

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import silosynth as ss
 from silosynth import catalog
-from silosynth.algorithms.gdts.messages import PRESETS
+from silosynth.algorithms.gdts.options import PRESETS
 from silosynth.cli import app
 from silosynth.core.conversation import Checkpoint, Exchange, Progress
 from silosynth.core.errors import DataError

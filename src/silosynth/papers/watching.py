@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from silosynth.algorithms.gdts.messages import GDTSConfig
+from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.attacks.listening import Wiretap
 from silosynth.catalog import algorithm
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, State, Step

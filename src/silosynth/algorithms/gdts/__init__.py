@@ -1,1 +1,1 @@
-"""GDTS. Options: `messages`. Coordinator: `conversation`, `md`, `weights`. A silo: `silo`, `summaries`, `models`."""
+"""GDTS: one generator for silos that hold different rows of the same columns."""

@@ -1,6 +1,6 @@
-"""A silo of GDTS: its rows, what it tells of them, and the model that it trains.
+"""A silo of GDTS: its rows, their summaries, and the model that it trains.
 
-Shapes: N rows, B rows of a batch, W numbers of a model.
+Shapes: N rows, B rows of a batch, E critic steps, W numbers of a model.
 """
 
 from __future__ import annotations
@@ -11,27 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from silosynth.algorithms.gdts.messages import (
-    Criticise,
-    Describe,
-    Described,
-    GDTSConfig,
-    Prepare,
-    SealCritic,
-    SealedCritic,
-    Send,
-    Slopes,
-    Summarise,
-    TakeCritic,
-    Train,
-    Trained,
-)
-from silosynth.algorithms.gdts.models import LocalModel, make_model, put_weights, weights_of
-from silosynth.algorithms.gdts.summaries import categories, numbers
+from silosynth.algorithms.gdts import private
+from silosynth.algorithms.gdts import protocol as gdts
+from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, weights_of
+from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.conversation import Party
-from silosynth.core.errors import DataError, ProtocolError
+from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, fields_of
-from silosynth.core.schema import Schema, Table
+from silosynth.core.schema import Schema, Table, check_trainable, modelled_columns
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import encode_table
@@ -40,18 +27,15 @@ from silosynth.models.ctgan import ConditionalGAN
 from silosynth.privacy.masker import Masker
 from silosynth.privacy.sealed import Seat
 
-LEAST_ROWS = 2
 
-
-class Silo(Party):
-    """A silo's side of GDTS."""
+class GDTSSilo(Party):
+    """A silo's side of GDTS. It keeps no part of the trained model."""
 
     def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.table = table.select([name for name in table.names if name in schema.modelled])
+        self.table = modelled_columns(table, schema)
         self.schema, self.seat, self.streams, self.device = schema, seat, streams, device
-        self.config = GDTSConfig()
-        self.asked: GDTSConfig | None = None
-        self.prepared: Prepare | None = None
+        self.config: GDTSConfig | None = None
+        self.encoders: gdts.TakeEncoders | None = None
         self.model: LocalModel | None = None
         self.masker = Masker(seat)
 
@@ -61,100 +45,96 @@ class Silo(Party):
         if reply is not None:
             return reply
         match ask:
-            case Describe():
+            case gdts.Describe():
                 return self._describe()
-            case Summarise():
+            case gdts.Summarise():
                 return self._summarise(ask)
-            case Prepare():
-                self._prepare(ask)
-                return Done()
-            case Train():
-                self._train(ask)
-                return Done()
-            case Send():
-                return self._send(ask)
-            case Criticise():
-                return self._criticise(ask)
-            case SealCritic():
+            case gdts.TakeEncoders():
+                self._take_encoders(ask)
+            case gdts.TrainPart():
+                self._train_part(ask)
+            case gdts.SendWeights():
+                return self._send_weights(ask)
+            case gdts.TeachCritic():
+                return self._teach_critic(ask)
+            case gdts.SealCritic():
                 return self._seal_critic(ask)
-            case TakeCritic():
-                return self._take_critic(ask)
+            case gdts.TakeCritic():
+                self._take_critic(ask)
             case _:
                 raise ProtocolError("A GDTS silo does not understand this message", type(ask).__name__)
+        return Done()
 
     # Columns.
 
-    def _describe(self) -> Described:
+    def _describe(self) -> gdts.Described:
         """Kinds of the modelled columns; why they were inferred stays here."""
-        if not self.table.columns:
-            raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
-        if len(self.table) < LEAST_ROWS:
-            raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
-        columns = (replace(self.schema[name], reason="") for name in self.table.names)
-        return Described(Schema(tuple(columns)))
+        check_trainable(self.table, self.schema)
+        return gdts.Described(Schema(tuple(replace(self.schema[name], reason="") for name in self.table.names)))
 
-    def _summarise(self, ask: Summarise) -> Message:
-        if self.asked is not None and ask.config != self.asked:
-            both = ((name, getattr(ask.config, name), getattr(self.asked, name)) for name, _ in fields_of(GDTSConfig))
-            other = [name for name, new, old in both if new != old]
-            raise ProtocolError("Options are told once", other, "A silo goes by the first: start a new run.")
-        self.config = self.asked = ask.config
+    def _summarise(self, ask: gdts.Summarise) -> Message:
+        """Step 1. The first options hold: a coordinator cannot have a model masked, then ask for it without."""
+        if self.config is not None and ask.config != self.config:
+            fields = [name for name, _ in fields_of(GDTSConfig)]
+            changed = [name for name in fields if getattr(ask.config, name) != getattr(self.config, name)]
+            raise ProtocolError("A silo takes options once", changed, "To change them, start a new run.")
+        self.config = ask.config
         self.table = self.table.select(ask.schema.names)
         rng = self.streams.child("summaries", ask.part).numpy()
-        tell = categories if ask.part == "categories" else numbers
-        return tell(self.table, ask.schema, self.config, rng)
+        summarise = private.categories if ask.part == "categories" else private.numbers
+        return summarise(self.table, ask.schema, ask.config, rng)
 
-    def _prepare(self, ask: Prepare) -> None:
+    def _take_encoders(self, ask: gdts.TakeEncoders) -> None:
         """Step 3: encode, and make a model. Its first weights come with the first round."""
-        self.prepared = ask
+        if self.config is None:
+            raise ProtocolError("A silo summarises its columns before it encodes them", "TakeEncoders comes too early")
+        self.encoders = ask
         levels, scores = encode_table(self.table, ask.encoders, self.streams.child("ties").numpy())
-        self.model = make_model(
-            self.config, ask.encoders, ask.rows, levels, scores, self.streams.child("model"), self.device
-        )
+        streams = self.streams.child("model")
+        self.model = make_model(self.config, ask.encoders, ask.rows, levels, scores, streams, self.device)
 
     # Mode "fl".
 
-    def _train(self, ask: Train) -> None:
-        model = self._trainee(ask)
-        put_weights(model.given(ask.part, self.config.rounds), ask.weights_W)
-        model.train(ask.part, self.config.rounds)
+    def _train_part(self, ask: gdts.TrainPart) -> None:
+        config, model = self._training(ask)
+        put_weights(model.given(ask.part, config.rounds), ask.weights_W)
+        model.train(ask.part, config.rounds)
 
-    def _send(self, ask: Send) -> Message:
-        weights_W = weights_of(self._trainee(ask).networks(ask.part, self.config.rounds))
-        return self.masker.mask(weights_W, ask.weight, ask.part) if self.config.secure else Trained(weights_W)
+    def _send_weights(self, ask: gdts.SendWeights) -> Message:
+        config, model = self._training(ask)
+        weights_W = weights_of(model.networks(ask.part, config.rounds))
+        return self.masker.mask(weights_W, ask.weight, ask.part) if config.secure else gdts.Trained(weights_W)
 
     # Mode "md".
 
-    def _criticise(self, ask: Criticise) -> Slopes:
-        """E steps of the critic, then what the generator has to know."""
-        gan = self._critic(ask)
+    def _teach_critic(self, ask: gdts.TeachCritic) -> gdts.GeneratorGradient:
+        """E steps of the critic, then the gradient that the generator needs."""
+        gan = self._gan(ask)
         streams = self.streams.child("step", ask.step)
         draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
-        for made_BW, given_B in zip(ask.made_EBW, ask.given_EB, strict=True):
-            gan.critic_step(made_BW.to(self.device), given_B.long(), draw, pick)
-        slope_BW = gan.slope(ask.asked_BW.to(self.device), ask.position_B.long().to(self.device), draw)
-        return Slopes(slope_BW.cpu())
+        for fake_BW, condition_B in zip(ask.fake_EBW, ask.condition_EB, strict=True):
+            gan.critic_step(fake_BW.to(self.device), condition_B.long(), draw, pick)
+        grad_fake_BW = gan.slope(ask.fake_BW.to(self.device), ask.condition_B.long().to(self.device), draw)
+        return gdts.GeneratorGradient(grad_fake_BW.cpu())
 
-    def _seal_critic(self, ask: SealCritic) -> SealedCritic:
-        weights_W = flatten(self._critic(ask).critic.network.state_dict())
-        context = f"gdts: critic of swap {ask.swap}"
-        return SealedCritic(self.seat.seal(ask.receiver, context, weights_W.cpu().numpy().tobytes()))
+    def _seal_critic(self, ask: gdts.SealCritic) -> gdts.SealedCritic:
+        weights_W = flatten(self._gan(ask).critic.network.state_dict())
+        return gdts.SealedCritic(self.seat.seal(ask.receiver, _context(ask.swap), weights_W.cpu().numpy().tobytes()))
 
-    def _take_critic(self, ask: TakeCritic) -> Done:
+    def _take_critic(self, ask: gdts.TakeCritic) -> None:
         """Another silo's critic goes on here; the moments of Adam stay where they are."""
-        critic = self._critic(ask).critic.network
-        sealed = self.seat.open(ask.envelope, f"gdts: critic of swap {ask.swap}")
-        weights_W = torch.from_numpy(np.frombuffer(sealed[: len(sealed) // 4 * 4], np.float32).copy())
+        critic = self._gan(ask).critic.network
+        content = self.seat.open(ask.envelope, _context(ask.swap))
+        weights_W = torch.from_numpy(np.frombuffer(content[: len(content) // 4 * 4], np.float32).copy())
         critic.load_state_dict(unflatten(weights_W.to(self.device), critic.state_dict()))
-        return Done()
 
     # State.
 
     def state(self) -> dict[str, Any]:
         """Encoders, model and its training."""
         return {
-            "config": to_state(self.config),
-            "prepared": None if self.prepared is None else to_state(self.prepared),
+            "config": None if self.config is None else to_state(self.config),
+            "prepared": None if self.encoders is None else to_state(self.encoders),
             "model": None if self.model is None else self.model.state(training=True),
             "masker": self.masker.state(),
         }
@@ -164,22 +144,27 @@ class Silo(Party):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned; of what `trained` returned there is nothing to restore."""
+        """Continue from what `state` returned; what `trained` returned restores nothing."""
         if not state or state["prepared"] is None or not len(self.table):
             return
-        self.config = self.asked = from_state(GDTSConfig, state["config"])
+        self.config = from_state(GDTSConfig, state["config"])
         self.masker.restore(state["masker"])
-        self._prepare(from_state(Prepare, state["prepared"]))
+        self._take_encoders(from_state(gdts.TakeEncoders, state["prepared"]))
         if self.model is not None:
             self.model.restore(state["model"])
 
-    def _trainee(self, ask: Message) -> LocalModel:
-        if self.model is None:
-            raise ProtocolError("A silo is prepared before it trains", f"{type(ask).__name__} comes too early")
-        return self.model
+    def _training(self, ask: Message) -> tuple[GDTSConfig, LocalModel]:
+        if self.config is None or self.model is None:
+            raise ProtocolError("A silo takes encoders before it trains", f"{type(ask).__name__} comes too early")
+        return self.config, self.model
 
-    def _critic(self, ask: Message) -> ConditionalGAN:
-        model = self._trainee(ask)
+    def _gan(self, ask: Message) -> ConditionalGAN:
+        config, model = self._training(ask)
         if not isinstance(model, ConditionalGAN):
-            raise ProtocolError("Only a GAN has a critic", self.config.generator, "Set generator = 'ctgan'.")
+            raise ProtocolError("Only a GAN has a critic", config.generator, "Set generator = 'ctgan'.")
         return model
+
+
+def _context(swap: int) -> str:
+    """What an envelope with a critic is bound to."""
+    return f"gdts: critic of swap {swap}"

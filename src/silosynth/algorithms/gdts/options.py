@@ -1,0 +1,108 @@
+"""Options and presets of GDTS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Struct, check_positive
+from silosynth.encoders.column import EncoderConfig
+from silosynth.encoders.normalised import ModeConfig
+from silosynth.models.ctgan import CTGANConfig
+from silosynth.models.latent import LatentConfig
+from silosynth.models.latent_table import STAGES, LatentTableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GANOptions(CTGANConfig):
+    """The paper's GAN, and how columns are encoded for it."""
+
+    encoders: ModeConfig = ModeConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class DiffusionOptions(LatentTableConfig):
+    """Ours: SiloFuse's autoencoder and flow over all columns, and how columns are encoded for them."""
+
+    encoders: EncoderConfig = EncoderConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class GDTSConfig(Struct):
+    """All options.
+
+    Raises:
+        ConfigError: an option is out of its range, or two do not go together; names them.
+    """
+
+    mode: Literal["fl", "md"] = "fl"  # average the silos' models, or train one generator against a critic in every silo
+    generator: Literal["ctgan", "diffusion"] = "ctgan"  # "diffusion" in mode "fl" only
+    rounds: int = 100  # mode "fl": parts into which the silos' training is divided
+    ctgan: GANOptions = GANOptions()
+    diffusion: DiffusionOptions = DiffusionOptions()
+    weights: Literal["paper", "sharp", "rows", "equal"] = "sharp"  # of silos in averages: see `networks.silo_weights`
+    epsilon: float = 1.0  # of the noise on each column's counts and on the row count; inf for none
+    delta: float = 1e-6  # probability that a category held by one row is named; 0 names all (paper)
+    numbers: Literal["exact", "noised"] = "exact"  # summaries of numbers: without noise (paper), or noised histograms
+    bins: int = 64  # of a noised histogram
+    participation: float = 1.0  # mode "fl": share of the silos asked in a round, drawn anew each time
+    absence: float = 0.0  # mode "fl": simulated probability that an asked silo is away for a round
+    secure: bool = False  # mode "fl": the coordinator sees only sums of models
+    swap_every: int = 1  # mode "md": epochs after which critics change places
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(self, "rounds", "epsilon", "bins", "participation", "swap_every")
+        if self.participation > 1 or not 0 <= self.absence < 1:
+            shares = self.participation, self.absence
+            raise ConfigError("Options 'participation' and 'absence' are shares: up to 1, and below 1", shares)
+        if not 0 <= self.delta < 0.5:
+            raise ConfigError("Option 'delta' is at least 0 and below 1/2", self.delta)
+        if self.ctgan.average:
+            raise ConfigError("GDTS averages silos' models, not steps", self.ctgan.average, "Set ctgan.average = 0.")
+        if self.numbers == "noised" and math.isinf(self.epsilon):
+            raise ConfigError("Noised histograms need a finite epsilon", self.epsilon, "Set epsilon = 1.0.")
+        if self.generator == "diffusion" and self.rounds < STAGES:
+            raise ConfigError(f"Generator 'diffusion' is trained in {STAGES} rounds or more", self.rounds)
+        if self.mode == "md":
+            self._check_md()
+
+    def _check_md(self) -> None:
+        if self.generator != "ctgan":
+            raise ConfigError("Mode 'md' trains a GAN", self.generator, "Set generator = 'ctgan', or mode = 'fl'.")
+        if self.secure or self.participation < 1 or self.absence:
+            rule = "Options 'secure', 'participation' and 'absence' are for models that are averaged"
+            raise ConfigError(rule, self.mode, "Set mode = 'fl'.")
+
+    @property
+    def model(self) -> GANOptions | DiffusionOptions:
+        """Options of the generator that is trained."""
+        return self.ctgan if self.generator == "ctgan" else self.diffusion
+
+
+_PAPER = GDTSConfig(
+    rounds=500, weights="paper", delta=0.0,
+    ctgan=GANOptions(epochs=500, critic_steps=1, pac=10, encoders=ModeConfig(pool_rare=False)),
+)  # fmt: skip
+
+
+def _narrow(coder: int, flow: int) -> DiffusionOptions:
+    """Networks half as wide as those of "best", which silos train in minutes on one core."""
+    return DiffusionOptions(steps=coder, latent=LatentConfig(held_out=0.0, width=256, batch=512, steps=flow))
+
+
+PRESETS: Mapping[str, GDTSConfig] = {
+    "paper": _PAPER,
+    "fast": GDTSConfig(
+        generator="diffusion", rounds=20, diffusion=_narrow(coder=300, flow=600),
+        ctgan=GANOptions(epochs=10, least_rounds=300, rate=5e-4, rake=True),
+    ),
+    "balanced": GDTSConfig(
+        generator="diffusion", rounds=60, diffusion=_narrow(coder=800, flow=2000),
+        ctgan=GANOptions(epochs=50, least_rounds=1000, rate=5e-4, rake=True),
+    ),
+    "best": GDTSConfig(generator="diffusion", rounds=60),
+}  # fmt: skip

@@ -1,0 +1,443 @@
+"""GDTS: one generator for silos that hold different rows of the same columns (Zhao, Birke, Chen; CLOUD 2023).
+
+========================================  ====================================================================
+paper                                     here
+========================================  ====================================================================
+section II-B, step 1                      `_summaries`, `GDTSSilo._summarise`, `private`
+section II-B, step 2                      `_begin`, `encoders.federated.merge`
+section II-B, step 3                      `_begin`, `GDTSSilo._take_encoders`
+section II-C, figure 4: weights           `networks.silo_weights`
+section II-A-2, GDTS_FL                   `_train_fl`, `_round`, `GDTSSilo._train_part`
+section II-A-1, GDTS_MD; swaps            `_train_md`, `_md_step`, `GDTSSilo._teach_critic`; `_swap`
+========================================  ====================================================================
+
+Readings, and deviations, each an option:
+
+* Counts get discrete Laplace noise: see `privacy.mechanisms`. Names of categories, which the paper releases as they
+  are, are released by ``delta`` only where enough rows hold them.
+* The paper adds no noise to summaries of numbers: ``numbers`` = "noised" is ours.
+* Rounds: the paper averages after every epoch; ``rounds`` divides the epochs otherwise. Weights and batch
+  normalisation's running statistics are averaged; each silo keeps the moments of its own Adam, and starts each round
+  from the average.
+* A round asks ``participation`` of the silos and goes on without those that get lost, or are away by lot
+  (``absence``); the weights of those that reply are scaled to sum 1. Whoever comes back starts from the average like
+  all others. Before training, and in mode "md", every silo is needed.
+* ``weights`` = "paper" are figure 4's, "sharp" ours. The average models a mixture of the silos' rows in these
+  proportions; conditions are drawn by the frequencies of that mixture.
+* ``generator`` = "diffusion" is ours: SiloFuse's autoencoder and flow, averaged round by round.
+* The coordinator holds the generator and samples alone, under conditions drawn by all silos' (noised) frequencies.
+* Mode "md" follows MD-GAN (Hardy et al. 2019). In a step the coordinator makes rows for each silo, under conditions
+  drawn by that silo's noised counts; each silo teaches its critic on some of them and returns the gradient of the
+  generator's loss in others; the generator takes one step along all of these. Every ``swap_every`` epochs critics
+  change places, sealed, so that none learns one silo by heart.
+
+Who learns what:
+
+* the coordinator: columns and kinds; noised counts of categories and rows; **un-noised summaries of numbers** (unless
+  "noised"); every silo's **un-noised weights** in every round (mode "fl"), or, with ``secure``, only their sum; the
+  gradients that a silo's critic returns for synthetic rows (mode "md").
+* other silos: encoders merged from all, and the total row count; the average; in mode "md" synthetic rows and each
+  other's critics, one after the other.
+
+With ``secure`` the coordinator still chooses weights: where they differ greatly, a sum is nearly one silo's model.
+
+Noise covers what the ledger lists with its events, and nothing else: no epsilon holds for the model.
+
+Shapes: P silos, W numbers of a model, B rows of a batch, E critic steps, C columns with levels, S scores, K levels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, silo_weights, weights_of
+from silosynth.algorithms.gdts.options import GDTSConfig
+from silosynth.core import absence
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, expect
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Done, Message, Release
+from silosynth.core.roster import Roster
+from silosynth.core.schema import Schema, Table, agreed
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import Encoder, decode_table, restored, stored
+from silosynth.encoders.federated import Summary, merge
+from silosynth.models.averaging import RunningMean
+from silosynth.models.conditions import ConditionLaw
+from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.encoded import shape_of
+from silosynth.privacy.aggregation import LEAST, TOGETHER, secure_sum
+from silosynth.privacy.events import Event
+from silosynth.privacy.sealed import Envelope
+
+REPORTS = 200  # times that mode "md" reports progress, and can be resumed from
+_RESUME = "Resume from the last checkpoint; if silos are slow, with a longer time limit."
+
+
+# Messages, in talking order.
+
+
+@dataclass(frozen=True, slots=True)
+class Describe(Message):
+    """Coordinator: describe your columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described(Message):
+    """Silo: my columns and their kinds, as declared or inferred from the rows."""
+
+    release: ClassVar[Release] = Release.STATISTICS
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Summarise(Message):
+    """Coordinator: summarise your categories, or your numbers. Kinds are as all silos agreed."""
+
+    config: GDTSConfig
+    schema: Schema
+    part: Literal["categories", "numbers"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedSummaries(Message):
+    """Silo: my columns, and with the categories my row count; all with noise."""
+
+    release: ClassVar[Release] = Release.NOISED
+    columns: tuple[Summary, ...]
+    rows: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSummaries(Message):
+    """Silo: the same without noise."""
+
+    release: ClassVar[Release] = Release.STATISTICS
+    columns: tuple[Summary, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeEncoders(Message):
+    """Coordinator: encode your rows with these, and make a model for a federation of ``rows`` rows."""
+
+    release: ClassVar[Release] = Release.MERGED
+    encoders: tuple[Encoder, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPart(Message):
+    """Coordinator: train part ``part`` from these weights (W,), which include those that earlier parts trained."""
+
+    release: ClassVar[Release] = Release.AVERAGE
+    part: int
+    weights_W: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SendWeights(Message):
+    """Coordinator: send your weights after part ``part``; with secure aggregation times ``weight``, and masked."""
+
+    part: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained(Message):
+    """Silo: my weights (W,)."""
+
+    release: ClassVar[Release] = Release.WEIGHTS
+    weights_W: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TeachCritic(Message):
+    """Coordinator: teach your critic on synthetic rows, then return the generator's gradient in others.
+
+    Attributes:
+        step: counts the generator's steps.
+        fake_EBW, condition_EB: synthetic rows (E, B, K + S) and their conditions (E, B), for the critic.
+        fake_BW, condition_B: those in which the generator's gradient is asked for.
+    """
+
+    release: ClassVar[Release] = Release.SYNTHETIC
+    step: int
+    fake_EBW: Tensor
+    condition_EB: Tensor
+    fake_BW: Tensor
+    condition_B: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorGradient(Message):
+    """Silo: the gradient (B, K + S) of the generator's loss in its rows."""
+
+    release: ClassVar[Release] = Release.GRADIENTS
+    grad_fake_BW: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SealCritic(Message):
+    """Coordinator: seal your critic for another silo."""
+
+    swap: int
+    receiver: str
+
+
+@dataclass(frozen=True, slots=True)
+class SealedCritic(Message):
+    """Silo: my critic."""
+
+    release: ClassVar[Release] = Release.SEALED
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCritic(Message):
+    """Coordinator: go on with this critic in place of yours."""
+
+    release: ClassVar[Release] = Release.SEALED
+    swap: int
+    envelope: Envelope
+
+
+# The coordinator.
+
+
+@dataclass(frozen=True)
+class MergedColumns:
+    """What the coordinator knows before training, in roster order.
+
+    Attributes:
+        encoders: of all columns, for all silos.
+        counts_PK: (P, K) int64, each silo's rows on each level, of columns with several levels.
+        rows: (P,) row counts.
+        weights: (P,) weights of silos in averages, sum 1.
+    """
+
+    encoders: tuple[Encoder, ...]
+    counts_PK: Tensor
+    rows: list[int]
+    weights: list[float]
+
+    def model(self, config: GDTSConfig, streams: Streams, device: torch.device) -> LocalModel | None:
+        """The model that silos train, without rows, and with the law of all silos' levels."""
+        shape = shape_of(self.encoders)
+        levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
+        return make_model(
+            config, self.encoders, sum(self.rows), levels, scores, streams.child("model"), device, self.counts()
+        )
+
+    def counts(self) -> Tensor:
+        """How often each level (K,) occurs among all rows, where a silo counts as much as in averages of models."""
+        weight_P, rows_P = torch.tensor([self.weights, [max(1, rows) for rows in self.rows]], dtype=torch.float64)
+        counts_K: Tensor = (weight_P * rows_P.sum() / rows_P) @ self.counts_PK.double()
+        return counts_K.ceil().long()  # no level is forgotten
+
+    def state(self) -> dict[str, Any]:
+        """In storable form."""
+        encoders = stored(self.encoders)
+        return {"encoders": encoders, "counts": self.counts_PK, "rows": self.rows, "weights": self.weights}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> MergedColumns:
+        """What `state` stored."""
+        return cls(restored(state["encoders"]), state["counts"], state["rows"], state["weights"])
+
+
+def coordinate(
+    roster: Roster, config: GDTSConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
+) -> Conversation[dict[str, Any]]:
+    """Train; returns the coordinator's part of the model, which is all that sampling needs."""
+    if config.secure and len(roster) < LEAST:
+        raise ConfigError(
+            f"Secure aggregation hides silos among at least {LEAST}", len(roster), "Set secure = false, or find more."
+        )
+    if state is None:
+        merged = yield from _begin(roster, config, streams)
+        state = {**merged.state(), "round": 0, "model": None}
+    merged = MergedColumns.restored(state)
+    model = merged.model(config, streams, device)
+    if model is not None:
+        if state["model"] is not None:
+            model.restore(state["model"])
+        train = _train_fl if config.mode == "fl" else _train_md
+        yield from train(roster, config, merged, model, streams, state)
+        state = {**state, "model": model.state(training=False)}
+    return {name: value for name, value in state.items() if name != "round"}
+
+
+def synthesise(
+    roster: Roster, config: GDTSConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """Make ``rows`` synthetic rows. The coordinator needs no silo for that."""
+    yield from ()
+    merged = MergedColumns.restored(model)
+    generator = merged.model(config, streams, device)
+    levels, scores = torch.zeros(rows, 0, dtype=torch.int64), torch.zeros(rows, 0)
+    if generator is not None:
+        generator.restore(model["model"])
+        levels, scores = generator.sample(rows, streams.child("rows"))
+    return {"coordinator": decode_table(levels, scores, merged.encoders, streams.child("columns").numpy())}
+
+
+# Before training: encoders and weights (section II-B, II-C).
+
+
+def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation[MergedColumns]:
+    replies = expect((yield roster.everyone(Describe())), Described)
+    schema = agreed({silo: reply.schema for silo, reply in zip(roster, replies, strict=True)})
+    summaries, rows = yield from _summaries(roster, config, schema)
+    rng = streams.child("encoders").numpy()
+    noise = math.sqrt(2) / config.epsilon if config.delta else 0.0
+    columns = [merge(summaries[name], rows, schema[name], config.model.encoders, rng, noise) for name in schema.names]
+    rule = config.weights if config.mode == "fl" else "equal"  # in mode "md" all silos teach the generator alike
+    weights = silo_weights(rule, columns, rows)
+    encoders = tuple(column.encoder for column in columns)
+    expect((yield roster.everyone(TakeEncoders(encoders, sum(rows)))), Done)
+    counts = [column.counts for column in columns if column.encoder.width > 1]
+    return MergedColumns(encoders, torch.cat([torch.zeros(len(rows), 0, dtype=torch.int64), *counts], 1), rows, weights)
+
+
+def _summaries(
+    roster: Roster, config: GDTSConfig, schema: Schema
+) -> Conversation[tuple[dict[str, list[Summary]], list[int]]]:
+    """Silos' summaries of each column, and their row counts, in roster order (step 1)."""
+    summaries: dict[str, list[Summary]] = {}
+    rows: list[int] = []
+    for part in ("categories", "numbers"):
+        if len(summaries) == len(schema.names):
+            break  # there are no numbers
+        replies = yield roster.everyone(Summarise(config, schema, part))
+        for reply in expect(replies, NoisedSummaries, ExactSummaries):
+            for summary in reply.columns:
+                summaries.setdefault(summary.encoder.name, []).append(summary)
+            rows += [reply.rows] if part == "categories" else []
+    missing = [name for name in schema.names if len(summaries.get(name, ())) != len(roster)]
+    if missing or set(summaries) != set(schema.names):
+        raise ProtocolError(
+            "Every silo summarises every column, once", missing or sorted(summaries), "Compare versions."
+        )
+    return summaries, rows
+
+
+# Mode "fl" (section II-A-2).
+
+
+def _train_fl(
+    roster: Roster, config: GDTSConfig, merged: MergedColumns, model: LocalModel, streams: Streams,
+    state: dict[str, Any],
+) -> Conversation[None]:  # fmt: skip
+    """Silos train, the coordinator averages, ``rounds`` times."""
+    for number in range(state["round"], config.rounds):
+        yield Progress("federated rounds", number, config.rounds)
+        yield Checkpoint({**state, "round": number, "model": model.state(training=True)})
+        active = _active(roster, config, streams.child("round", number).numpy())
+        yield from _round(active, dict(zip(roster, merged.weights, strict=True)), model, number, config)
+    yield Progress("federated rounds", config.rounds, config.rounds)
+
+
+def _active(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> list[str]:
+    """The silos of a round: ``participation`` of them are asked, of which each is away by ``absence``.
+
+    At least one is there, under secure aggregation as many as it needs.
+    """
+    least = LEAST if config.secure else 1
+    asked = rng.permutation(len(roster))[: max(least, round(config.participation * len(roster)))]
+    return [roster.parties[i] for i in sorted(absence.present(asked.tolist(), config.absence, rng, least))]
+
+
+def _round(
+    active: Sequence[str], weight: dict[str, float], model: LocalModel, number: int, config: GDTSConfig
+) -> Conversation[None]:
+    """One round: all train, then send their weights, each alone or in a sum. Silos that get lost are left out."""
+    networks = model.networks(number, config.rounds)
+    width, ask = len(weights_of(networks)), TrainPart(number, weights_of(model.given(number, config.rounds)))
+    trained = yield Exchange(dict.fromkeys(active, ask), missing=True)
+    expect(trained, Done)
+    asks = {silo: SendWeights(number, weight[silo]) for silo in trained}
+    if config.secure:
+        mean_W = (yield from secure_sum(asks, number, width)).mean()
+    else:
+        mean_W = yield from averaged(asks, width)
+    put_weights(networks, mean_W.float())
+
+
+def averaged(asks: dict[str, SendWeights], width: int) -> Conversation[Tensor]:
+    """The weighted mean (W,) of silos' weights, which are fetched a few at a time and added up as they come.
+
+    Raises:
+        ProtocolError: all silos are lost.
+    """
+    mean, silos = RunningMean(width), list(asks)
+    for first in range(0, len(silos), TOGETHER):
+        replies = yield Exchange({silo: asks[silo] for silo in silos[first : first + TOGETHER]}, missing=True)
+        for silo, reply in zip(replies, expect(replies, Trained), strict=True):
+            mean.add(reply.weights_W, asks[silo].weight)
+    if not mean.count:
+        raise ProtocolError("In each round at least one silo replies", "none", _RESUME)
+    return mean.mean()
+
+
+# Mode "md" (section II-A-1).
+
+
+def _train_md(
+    roster: Roster, config: GDTSConfig, merged: MergedColumns, model: Any, streams: Streams, state: dict[str, Any]
+) -> Conversation[None]:
+    """All steps. An epoch has as many as the mean silo has batches of rows."""
+    gan: ConditionalGAN = model
+    gan.generator.network.train()
+    epoch = max(1, sum(merged.rows) // len(roster) // config.ctgan.batch)
+    steps = max(config.ctgan.epochs * epoch, config.ctgan.least_rounds)
+    laws = [gan.law_of(counts_K) for counts_K in merged.counts_PK]
+    for step in range(state["round"], steps):
+        if step % max(1, steps // REPORTS) == 0:
+            yield Progress("adversarial training", step, steps)
+            yield Checkpoint({**state, "round": step, "model": gan.state(training=True)})
+        yield from _md_step(roster, config, gan, laws, step, streams.child("step", step))
+        if (step + 1) % (epoch * config.swap_every) == 0 and len(roster) > 1:
+            yield from _swap(roster, step, streams.child("swap", step))
+    yield Progress("adversarial training", steps, steps)
+
+
+def _md_step(
+    roster: Roster, config: GDTSConfig, gan: ConditionalGAN, laws: list[ConditionLaw], step: int, streams: Streams
+) -> Conversation[None]:
+    draw, pick = streams.child("noise").torch(gan.device), streams.child("conditions").torch()
+    asks, pending = {}, {}
+    for silo, law in zip(roster, laws, strict=True):
+        given_EB = torch.stack([law.draw(config.ctgan.batch, pick) for _ in range(config.ctgan.critic_steps + 1)])
+        with torch.no_grad():
+            fake_EBW = torch.stack([gan.made(given.to(gan.device), draw)[1].cpu() for given in given_EB[:-1]])
+        last_B = given_EB[-1].to(gan.device)
+        out_BO, fake_BW = gan.made(last_B, draw)
+        pending[silo] = out_BO, fake_BW, last_B
+        asks[silo] = TeachCritic(step, fake_EBW, given_EB[:-1].int(), fake_BW.detach().cpu(), given_EB[-1].int())
+    replies = yield roster.each(asks)
+    gan.generator.clear()
+    for silo, reply in zip(replies, expect(replies, GeneratorGradient), strict=True):
+        out_BO, fake_BW, condition_B = pending[silo]
+        gan.gather(out_BO, fake_BW, reply.grad_fake_BW.to(gan.device), condition_B, 1 / len(roster))
+    gan.generator.step()
+
+
+def _swap(roster: Roster, number: int, streams: Streams) -> Conversation[None]:
+    """Each critic goes to another silo: along a circle through all, in an order drawn anew each time."""
+    order = [roster.parties[i] for i in streams.numpy().permutation(len(roster))]
+    receiver = dict(zip(order, order[1:] + order[:1], strict=True))
+    replies = yield roster.each({silo: SealCritic(number, receiver[silo]) for silo in roster})
+    asks = {}
+    for silo, reply in zip(replies, expect(replies, SealedCritic), strict=True):
+        if reply.envelope.receiver != receiver[silo]:
+            raise ProtocolError(f"Silo {silo!r} seals its critic for {receiver[silo]!r}", reply.envelope.receiver)
+        asks[receiver[silo]] = TakeCritic(number, reply.envelope)
+    expect((yield roster.each(asks)), Done)
