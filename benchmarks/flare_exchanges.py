@@ -36,7 +36,7 @@ from silosynth.deployment.flare.daemon import serve_coordinator, serve_party
 from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import ASK, REPLY, Frame, from_whole
+from silosynth.runtime.frames import ASK, REPLY, Frame, frame_from_bytes
 from silosynth.runtime.link import Remote
 from silosynth.runtime.wire import encode
 
@@ -64,8 +64,8 @@ def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[
     desk = PartyEndpoint(kit.name, Echo(), None)  # type: ignore[arg-type]
 
     def answer(data: bytes) -> bytes:
-        frame = from_whole(data)
-        return Frame(REPLY, frame.job, frame.step, kit.name, desk.answer(frame.job, frame.step, frame.body)).whole()
+        frame = frame_from_bytes(data)
+        return Frame(REPLY, frame.job, frame.step, kit.name, desk.answer(frame.job, frame.step, frame.body)).to_bytes()
 
     return answer
 
@@ -103,7 +103,7 @@ def _bare(batch: Batch, first: int) -> Callable[[], None]:
     def exchange() -> None:
         number = next(numbers)
         frame = Frame(ASK, "bare", number, COORDINATOR, blob)
-        assert len(dict(clients(timeout=30.0).answer(number=number, frame=frame.whole()))) == len(PARTIES)
+        assert len(dict(clients(timeout=30.0).answer(number=number, frame=frame.to_bytes()))) == len(PARTIES)
 
     return exchange
 

@@ -28,7 +28,7 @@ import pandas as pd
 
 import silosynth as ss
 from silosynth.data import sources
-from silosynth.deployment.coordinator import ORDER, carry_out, unpack_order
+from silosynth.deployment.coordinator import ORDER, run_order, unpack_order
 from silosynth.deployment.entry import open_endpoint
 from silosynth.deployment.kits import read_kit
 from silosynth.deployment.settings import read_policy
@@ -137,7 +137,7 @@ def rehearse(out: Path) -> Path:
         kit = read_kit(place / silo)
         silos[silo] = open_endpoint(kit, read_policy(kit.folder), JOB, None).party
     with InProcess(silos, place / "checkpoints") as link:
-        carry_out(order, link, place / "coordinator")
+        run_order(order, link, place / "coordinator")
     return place / "coordinator"
 
 

@@ -18,7 +18,7 @@ tags = st.lists(st.integers(0, 30).map(lambda n: hashlib.sha256(bytes([n])).dige
 def found(asked: list[bytes], held: list[bytes]) -> list[int]:
     asker, holder = intersection.new_key(), intersection.new_key()
     answered = intersection.answer(holder, intersection.query(asker, asked))
-    return intersection.found(asker, intersection.encrypted(holder, held), answered, len(asked))
+    return intersection.matches(asker, intersection.encrypt(holder, held), answered, len(asked))
 
 
 @settings(max_examples=40)
@@ -38,7 +38,7 @@ def test_many_are_found_as_few_are() -> None:
 def test_there_are_no_false_positives_as_whole_points_are_compared() -> None:
     asked, held = ([hashlib.sha256(b"%d" % n).digest() for n in part] for part in (range(500), range(500, 3000)))
     assert found(asked, held) == []
-    raw = psi.ServerSetup.FromString(intersection.encrypted(intersection.new_key(), held))
+    raw = psi.ServerSetup.FromString(intersection.encrypt(intersection.new_key(), held))
     assert len({*raw.raw.encrypted_elements}) == 2500 and all(len(one) == 33 for one in raw.raw.encrypted_elements)
 
 
@@ -46,8 +46,8 @@ def test_what_is_sent_is_a_function_of_the_key_and_says_nothing_without_it() -> 
     asked = [hashlib.sha256(b"%d" % n).digest() for n in range(5)]
     one, other = intersection.new_key(), intersection.new_key()
     assert intersection.query(one, asked) == intersection.query(one, asked) != intersection.query(other, asked)
-    held = intersection.encrypted(one, asked)
-    assert held == intersection.encrypted(one, asked[::-1])  # nothing of the order of rows
+    held = intersection.encrypt(one, asked)
+    assert held == intersection.encrypt(one, asked[::-1])  # nothing of the order of rows
     assert not [tag for tag in asked for sent in (held, intersection.query(one, asked)) if tag in sent]
 
 
@@ -69,7 +69,7 @@ def test_answers_that_do_not_fit() -> None:
     asked = [hashlib.sha256(b"%d" % n).digest() for n in range(3)]
     asker, holder = intersection.new_key(), intersection.new_key()
     held, answered = (
-        intersection.encrypted(holder, asked),
+        intersection.encrypt(holder, asked),
         intersection.answer(holder, intersection.query(asker, asked)),
     )
     golomb = psi.server.CreateFromKey(holder, True).CreateSetupMessage(1e-9, 3, ["a"]).SerializeToString()
@@ -82,4 +82,4 @@ def test_answers_that_do_not_fit() -> None:
         (golomb, answered, 3),
     ):
         with pytest.raises(ProtocolError, match="an answer that it cannot read"):
-            intersection.found(asker, setup, answer, count)
+            intersection.matches(asker, setup, answer, count)

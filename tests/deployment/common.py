@@ -14,7 +14,7 @@ import torch
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core.streams import Streams
-from silosynth.deployment.coordinator import Order, carry_out
+from silosynth.deployment.coordinator import Order, run_order
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo import DeploymentSilo
@@ -104,5 +104,5 @@ def run(job: Job, silos: Mapping[str, DeploymentSilo], folder: Path, **order: An
     """Carry out a job with silos in this process; returns the coordinator's folder."""
     place = folder / "coordinator"
     with InProcess(silos, folder / "checkpoints") as link:
-        carry_out(Order(job, **order), link, place)
+        run_order(Order(job, **order), link, place)
     return place

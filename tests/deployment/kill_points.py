@@ -19,7 +19,7 @@ from typing import Any
 from silosynth.core.conversation import Exchange
 from silosynth.core.messages import Message, wire_name
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.link import Reached, Received, Remote, Slow
+from silosynth.runtime.link import Reached, Received, Remote, TellSlow
 from silosynth.runtime.wire import decode
 
 FILES = ("half", "whole", "renamed")
@@ -123,16 +123,16 @@ def _file(path: str | Path) -> str:
     return "checkpoint" if name.endswith(".ckpt") else name
 
 
-class MarkedDesk(PartyEndpoint):
-    """A silo's desk that passes points."""
+class MarkedEndpoint(PartyEndpoint):
+    """A silo's endpoint that passes points."""
 
     marks: Marks
 
     @classmethod
-    def of(cls, desk: PartyEndpoint, marks: Marks) -> MarkedDesk:
-        """The same desk, with points."""
+    def of(cls, endpoint: PartyEndpoint, marks: Marks) -> MarkedEndpoint:
+        """The same endpoint, with points."""
         marked = cls.__new__(cls)
-        marked.__dict__.update(vars(desk))
+        marked.__dict__.update(vars(endpoint))
         marked.marks = marks
         return marked
 
@@ -165,7 +165,7 @@ class MarkedRemote(Remote):
         self.marks.passes("heard", what)
         return received
 
-    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+    def reach(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
         what = self._asks(exchange.asks)
         reached = super().reach(step, exchange, tell)
         self.marks.passes("heard", what)

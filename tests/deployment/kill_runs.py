@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from tests.deployment.kill_points import MarkedDesk, MarkedRemote, Marks, Point, note_kill
+from tests.deployment.kill_points import MarkedEndpoint, MarkedRemote, Marks, Point, note_kill
 
 from silosynth.core.roster import COORDINATOR, Roster
-from silosynth.deployment.coordinator import Order, Status, carry_out, read_status
+from silosynth.deployment.coordinator import Order, Status, read_status, run_order
 from silosynth.deployment.entry import journal, open_endpoint
 from silosynth.deployment.kits import read_kit
 from silosynth.deployment.settings import read_policy
@@ -237,7 +237,7 @@ def _coordinate(run: Run, mouth: int, dead: Callable[[str], str | None], marks: 
         hub.wait_for_all(PATIENCE, dead)
         with MarkedRemote(roster, hub, dead, order.limit) as link:
             link.marks = marks
-            carry_out(order, link, run.folder, journal(run.folder), run.every)
+            run_order(order, link, run.folder, journal(run.folder), run.every)
     finally:
         hub.stop()
 
@@ -245,7 +245,7 @@ def _coordinate(run: Run, mouth: int, dead: Callable[[str], str | None], marks: 
 def _serve(run: Run, silo: str, marks: Marks) -> None:
     """As `silosynth.deployment.entry.Answerer` over the stream."""
     kit = read_kit(run.place / silo)
-    desk = open_endpoint(kit, read_policy(kit.folder), run.order.job.name, run.order.job.submitter)
+    endpoint = open_endpoint(kit, read_policy(kit.folder), run.order.job.name, run.order.job.submitter)
     marks.passes("ask", "connect")
-    marked, attempt = MarkedDesk.of(desk, marks), str(run.attempts)
+    marked, attempt = MarkedEndpoint.of(endpoint, marks), str(run.attempts)
     serve_endpoint(marked, address=run.address, certs=kit.certificates(), patience=PATIENCE, attempt=attempt)

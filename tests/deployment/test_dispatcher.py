@@ -10,7 +10,7 @@ from tests.deployment.common import job, two_silos
 
 from silosynth.core.errors import ConfigError
 from silosynth.deployment.coordinator import Order, Status, read_status
-from silosynth.deployment.dispatcher import Dispatcher, ask_to_stop, hand_in
+from silosynth.deployment.dispatcher import Dispatcher, enqueue, request_stop
 from silosynth.deployment.flare.console import ABORTED, FAILED, RUNNING, JobInfo
 
 LATE = 1e10  # later than any status is written
@@ -47,7 +47,7 @@ class Trial:
     def __init__(self, folder: Path, **order: Any) -> None:
         self.jobs, self.engine, self.now, self.said = folder, Engine(), LATE, list[str]()
         self.folder = folder / "trial"
-        hand_in(Order(job(two_silos()), **order), self.folder)
+        enqueue(Order(job(two_silos()), **order), self.folder)
         self.restart()
 
     def restart(self) -> None:
@@ -119,13 +119,13 @@ def test_only_an_operator_ends_a_job(tmp_path: Path) -> None:
     other = Trial(tmp_path / "b")
     other.look()
     other.becomes("running", 1)
-    ask_to_stop(other.folder)
+    request_stop(other.folder)
     assert other.look(10).state == "running"  # its process has not left yet
     other.engine.ends(FAILED)
     ended = other.look(10)
     assert ended.state == "failed" and "coordinator's operator" in ended.error and len(other.engine.known) == 1
     with pytest.raises(ConfigError, match="A job can be stopped until it has ended"):
-        ask_to_stop(other.folder)
+        request_stop(other.folder)
 
 
 def test_a_job_that_silos_do_not_take_fails_with_what_they_said(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_a_job_that_silos_do_not_take_fails_with_what_they_said(tmp_path: Path) 
 def test_a_name_is_used_once(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     with pytest.raises(ConfigError, match="A job's name is used once"):
-        hand_in(Order(job(two_silos())), trial.folder)
+        enqueue(Order(job(two_silos())), trial.folder)

@@ -157,10 +157,10 @@ def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: P
     assert event is not None
     said, policy, releases = NoisedSummaries((), 5, (event,)), SiloPolicy(largest_epsilon=2.5), Releases(tmp_path)
     for attempt, number in (("a", 0), ("a", 0), ("b", 0)):  # the second is the first again, after a crash
-        policy.check_release(said, releases.but(attempt, number))
+        policy.check_release(said, releases.without(attempt, number))
         releases.add("trial", attempt, number, said.events)
     with pytest.raises(PolicyError, match=r"all releases together cost at most 2\.5"):
-        policy.check_release(said, releases.but("b", 1))
+        policy.check_release(said, releases.without("b", 1))
 
 
 def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

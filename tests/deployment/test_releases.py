@@ -17,10 +17,10 @@ from silosynth.privacy.events import {kind}
 
 releases = Releases(Path(sys.argv[1]))
 for number in range(40):
-    with releases.held():
-        before = len(releases.but("", 0))
+    with releases.locked():
+        before = len(releases.without("", 0))
         releases.add("trial", sys.argv[2], number, [{event!r}])
-        assert len(releases.but("", 0)) == before + 1
+        assert len(releases.without("", 0)) == before + 1
 """
 
 
@@ -36,4 +36,4 @@ def test_jobs_at_the_same_time_lose_no_release(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", script, str(tmp_path)]
     writers = [subprocess.Popen([*argv, name]) for name in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
-    assert len(Releases(tmp_path).but("", 0)) == 80
+    assert len(Releases(tmp_path).without("", 0)) == 80

@@ -26,7 +26,7 @@ from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Struct, all_structs, fields_of
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Envelope, seats
-from silosynth.runtime.frames import ASK, REPLY, Frame, from_whole, read_frame
+from silosynth.runtime.frames import ASK, REPLY, Frame, frame_from_bytes, read_frame
 from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 
 MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED = range(6)
@@ -87,7 +87,7 @@ def _frames(body: bytes) -> None:
 
     while at < len(body):
         frame = read_frame(take)
-        assert from_whole(frame.whole()) == frame
+        assert frame_from_bytes(frame.to_bytes()) == frame
 
 
 def _sealed(body: bytes) -> None:
@@ -112,8 +112,8 @@ def seeds(rng: random.Random) -> list[bytes]:
     return [
         *(bytes([which]) + blob for which in (MESSAGE, ALLOWED) for blob in blobs),
         *(bytes([which]) + state for which in (STATE, CHECKED) for state in states),
-        bytes([FRAMES]) + b"".join(frame.whole() for frame in frames[:3]),
-        *(bytes([FRAMES]) + frame.whole() for frame in frames),
+        bytes([FRAMES]) + b"".join(frame.to_bytes() for frame in frames[:3]),
+        *(bytes([FRAMES]) + frame.to_bytes() for frame in frames),
         bytes([SEALED]) + encode(envelope),
     ]
 

@@ -18,11 +18,11 @@ def test_a_process_of_another_attempt_is_refused_and_leaves_its_place_to_the_rig
     hub = StreamHub(["bank"], authority.coordinator(), attempt="second")
 
     def serve(attempt: str) -> None:
-        desk = PartyEndpoint("bank", Adder("bank", STREAMS), None)
-        serve_endpoint(desk, address=hub.address, certs=authority.party("bank"), patience=10.0, attempt=attempt)
+        endpoint = PartyEndpoint("bank", Adder("bank", STREAMS), None)
+        serve_endpoint(endpoint, address=hub.address, certs=authority.party("bank"), patience=10.0, attempt=attempt)
 
     try:
-        with pytest.raises(ProtocolError, match="'bank' is of another attempt, or another job"):
+        with pytest.raises(ProtocolError, match="'bank' belongs to another attempt, or another job"):
             serve("first")
         right = threading.Thread(target=serve, args=("second",))
         right.start()

@@ -64,7 +64,7 @@ def test_a_damaged_newest_is_passed_over_with_a_warning(store: CheckpointStore) 
 def test_when_all_are_damaged_nothing_begins_anew_silently(store: CheckpointStore) -> None:
     for path in (store.folder / "coordinator").iterdir():
         path.write_bytes(b"")
-    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"000002\.ckpt.*start anew"):
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"000002\.ckpt.*start over"):
         store.latest()
 
 

@@ -27,7 +27,7 @@ from silosynth.core.messages import Done, Message
 from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning
 from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Link, Reached, Slow
+from silosynth.runtime.link import Link, Reached, TellSlow
 from silosynth.simulation.inprocess import InProcess
 
 ROUNDS = 8
@@ -187,7 +187,7 @@ def test_who_is_waited_for_is_told_once_until_it_answers_in_time() -> None:
     slow = {2: {"bank": "slow"}, 3: {"bank": "slow", "clinic": "slow"}, 4: {"bank": "slow"}, 6: {"bank": "slow"}}
 
     class Slowed(InProcess):
-        def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+        def reach(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
             assert exchange.wait
             tell(slow.get(step, {}))
             return super().reach(step, exchange, tell)
@@ -398,14 +398,14 @@ def test_silos_of_one_exchange_answer_side_by_side_on_one_thread_each() -> None:
 def test_a_slow_silo_has_one_thread_whatever_the_coordinator_sets_meanwhile() -> None:
     seen: list[int] = []
 
-    class Slow(Mute):
+    class TellSlow(Mute):
         def answer(self, ask: Message) -> Message:
             time.sleep(0.1)  # the other one, in the coordinator's thread, is done by now
             seen.append(torch.get_num_threads())
             return Done()
 
     torch.set_num_threads(2)
-    with InProcess({"bank": Slow(None), "clinic": Mute(Done())}) as link:
+    with InProcess({"bank": TellSlow(None), "clinic": Mute(Done())}) as link:
         link.begin()
         for step in (1, 2):
             link.exchange(step, {"bank": Done(), "clinic": Done()})

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silosynth.core.errors import MessageError
-from silosynth.runtime.frames import ASK, DONE, LARGEST, REPLY, Frame, from_whole, read_frame
+from silosynth.runtime.frames import ASK, DONE, MAX_BODY, REPLY, Frame, frame_from_bytes, read_frame
 
 KINDS = st.sampled_from([ASK, REPLY, DONE])
 
@@ -29,8 +29,8 @@ def read(data: bytes) -> list[Frame]:
 @settings(max_examples=50)
 @given(st.lists(st.builds(Frame, KINDS, st.text(), st.integers(0), st.text(), st.binary())))
 def test_frames_come_back_one_after_the_other(frames: list[Frame]) -> None:
-    assert read(b"".join(frame.whole() for frame in frames)) == frames
-    assert [from_whole(frame.whole()) for frame in frames] == frames
+    assert read(b"".join(frame.to_bytes() for frame in frames)) == frames
+    assert [frame_from_bytes(frame.to_bytes()) for frame in frames] == frames
 
 
 def head(**changes: object) -> bytes:
@@ -52,8 +52,8 @@ def head(**changes: object) -> bytes:
         head() + b"a",
         head(kind="shout") + b"ab",
         head(size=-1),
-        head(size=LARGEST + 1),
-        head(size=LARGEST) + b"ab",
+        head(size=MAX_BODY + 1),
+        head(size=MAX_BODY) + b"ab",
         head(size="2") + b"ab",
         head(step=True) + b"ab",
         head(step=None) + b"ab",
@@ -62,5 +62,5 @@ def head(**changes: object) -> bytes:
 )
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(MessageError) as caught:
-        from_whole(data)
+        frame_from_bytes(data)
     assert caught.value.remedy

@@ -20,7 +20,7 @@ from tests.fuzz.damage import ALLOWED, CHECKED, FRAMES, MESSAGE, SEALED, STATE, 
 from silosynth.core.errors import MessageError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.runtime import wire
-from silosynth.runtime.frames import from_whole
+from silosynth.runtime.frames import frame_from_bytes
 from silosynth.runtime.wire import MAGIC, decode, encode, from_buffer, unpack
 
 VALID = seeds(random.Random(1))
@@ -128,7 +128,7 @@ def test_every_depth_of_nesting_is_read_or_refused() -> None:
                 decode(framed(skeleton))
         head = b'{"kind":' + nested(depth) + b"}"
         with pytest.raises(MessageError):
-            from_whole(b"\x01" + len(head).to_bytes(4, "little") + head)
+            frame_from_bytes(b"\x01" + len(head).to_bytes(4, "little") + head)
 
 
 N = 400_000
@@ -192,5 +192,5 @@ def test_a_messages_skeleton_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(wire, "SKELETON", 100)
     blob = encode(Flag(torch.zeros(100_000, dtype=torch.bool)))
     assert isinstance(decode(blob), Flag)
-    with pytest.raises(MessageError, match=r"All but tensors takes up to 100 bytes"):
+    with pytest.raises(MessageError, match=r"All but the tensors takes at most 100 bytes"):
         decode(framed('"' + "a" * 99 + '"'))

@@ -21,7 +21,7 @@ from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Reached, Received, Slow
+from silosynth.runtime.link import Reached, Received, TellSlow
 from silosynth.runtime.wire import encode
 from silosynth.simulation.inprocess import InProcess
 
@@ -141,7 +141,7 @@ def test_who_rides_has_nothing_to_say(tmp_path: Path, far: bool, alone: bool) ->
     plan = {"rider": Exchange({"bank": Recall()}, rides=True)}
     if not alone:
         plan["other"] = Exchange({"bank": Recall()})
-    with pytest.raises(ProtocolError, match=r"'bank' only says that step 1 is done.*Remembered"):
+    with pytest.raises(ProtocolError, match=r"'bank' answers step 1 with Done.*Remembered"):
         asked(plan, tmp_path, far)
 
 
@@ -161,7 +161,7 @@ def test_nobody_is_told_what_a_rider_answers(tmp_path: Path, far: bool) -> None:
 class Noting(Counting):
     """Notes how it was asked."""
 
-    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+    def reach(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
         self.asked = [*getattr(self, "asked", []), exchange]
         return super().reach(step, exchange, tell)
 
@@ -187,22 +187,22 @@ def several(*parts: tuple[int, Message]) -> bytes:
 
 def test_what_failed_in_part_is_not_done_again() -> None:
     memory = Memory()
-    desk = PartyEndpoint("bank", memory, None)
+    endpoint = PartyEndpoint("bank", memory, None)
     for _ in range(2):
         with pytest.raises(DataError, match="Numbers are not negative"):
-            desk.answer("job", 2, several((1, Tell(7)), (2, Tell(-1))))
+            endpoint.answer("job", 2, several((1, Tell(7)), (2, Tell(-1))))
     assert memory.numbers == [7]
-    desk.answer("job", 3, encode(Tell(8)))
+    endpoint.answer("job", 3, encode(Tell(8)))
     assert memory.numbers == [7, 8]
 
 
 @pytest.mark.parametrize("steps", [(2, 4), (5, 5), (5, 4), (4, 9)])
 def test_steps_of_several_go_forward(steps: tuple[int, int]) -> None:
     memory = Memory()
-    desk = PartyEndpoint("bank", memory, None)
-    desk.answer("job", 3, encode(Tell(0)))
+    endpoint = PartyEndpoint("bank", memory, None)
+    endpoint.answer("job", 3, encode(Tell(0)))
     with pytest.raises((ProtocolError, MessageError), match=r"one after the other|go forward"):
-        desk.answer("job", 6, several((steps[0], Tell(1)), (steps[1], Tell(2))))
+        endpoint.answer("job", 6, several((steps[0], Tell(1)), (steps[1], Tell(2))))
     assert memory.numbers == [0]
 
 

@@ -21,10 +21,10 @@ from silosynth.core.conversation import Exchange, Party, State
 from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
 from silosynth.core.roster import Roster
-from silosynth.runtime.frames import HELLO, LARGEST, REPLY, WELCOME, Frame
+from silosynth.runtime.frames import HELLO, MAX_BODY, REPLY, WELCOME, Frame
 from silosynth.runtime.link import Remote
 from silosynth.runtime.stream import StreamHub, serve_party
-from silosynth.runtime.tls import Authority, Certificates, Connection, context
+from silosynth.runtime.tls import Authority, Certificates, Connection, ssl_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +139,11 @@ def test_a_broken_stream_comes_back_and_nothing_is_done_twice(hub: StreamHub, co
     asking = threading.Thread(target=lambda: replies.append(link.exchange(1, {"bank": Block(torch.ones(3))})))
     asking.start()
     assert echo.begun.wait(20)
-    stream = hub._seats["bank"].stream
-    assert stream is not None
-    stream.outbox.put(None)  # the connection ends while the party computes
+    outbox = hub._slots["bank"].outbox
+    assert outbox is not None
+    outbox.queue.put(None)  # the connection ends while the party computes
     until = time.monotonic() + 20
-    while hub._seats["bank"].stream in (None, stream) and time.monotonic() < until:
+    while hub._slots["bank"].outbox in (None, outbox) and time.monotonic() < until:
         time.sleep(0.01)
     echo.go_on.set()
     asking.join(20)
@@ -157,12 +157,12 @@ def test_a_party_that_stays_away_is_lost(hub: StreamHub, connect: Callable[..., 
     connect(Echo())
     link = linked(hub)
     hub._patience = 0.2
-    stream = hub._seats["bank"].stream
-    assert stream is not None
-    hub._seats["bank"].stream, hub._seats["bank"].since = None, 0.0
+    outbox = hub._slots["bank"].outbox
+    assert outbox is not None
+    hub._slots["bank"].outbox, hub._slots["bank"].since = None, 0.0
     with pytest.raises(PartyLostError, match=r"'bank', step 4, on core.Done.*did not come back"):
         link.exchange(4, {"bank": Done()})
-    stream.outbox.put(None)
+    outbox.queue.put(None)
 
 
 def test_a_party_that_is_too_slow_is_lost(hub: StreamHub, connect: Callable[..., Guest]) -> None:
@@ -187,7 +187,7 @@ def test_a_certificate_of_another_authority_is_refused(hub: StreamHub, connect: 
     guest = connect(Echo(), forged)
     guest.join(20)
     assert isinstance(guest.error, ProtocolError)
-    assert hub._seats["bank"].stream is None
+    assert hub._slots["bank"].outbox is None
 
 
 def test_a_coordinator_of_another_authority_is_refused(hub: StreamHub, connect: Callable[..., Guest]) -> None:
@@ -216,7 +216,7 @@ def test_no_certificate_no_stream(hub: StreamHub) -> None:
 
 
 def test_old_tls_is_refused(hub: StreamHub) -> None:
-    old = context(AUTHORITY.party("bank"), server=False)
+    old = ssl_context(AUTHORITY.party("bank"), server=False)
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
         Connection(plain(hub), old, server=False, patience=3.0)
@@ -232,9 +232,9 @@ def test_who_says_nothing_keeps_nobody_out(hub: StreamHub, connect: Callable[...
         one.close()
 
 
-@pytest.mark.parametrize("word", [b"garbage!", b"", Frame(HELLO, "", 0, "bank", bytes(100_000)).whole()])
+@pytest.mark.parametrize("word", [b"garbage!", b"", Frame(HELLO, "", 0, "bank", bytes(100_000)).to_bytes()])
 def test_a_failed_greeting_ends_at_once(hub: StreamHub, word: bytes) -> None:
-    tls = context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
+    tls = ssl_context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
     if word:
         tls.sendall(word)
     else:
@@ -281,10 +281,10 @@ def test_frames_are_signed_with_the_name_in_the_certificate(hub: StreamHub, conn
         linked(hub).exchange(1, {"bank": Done()})
 
 
-@pytest.mark.parametrize("said", [b"garbage!", Frame(REPLY, "other", 1, "bank").whole()])
+@pytest.mark.parametrize("said", [b"garbage!", Frame(REPLY, "other", 1, "bank").to_bytes()])
 def test_garbage_and_unasked_answers_are_told(hub: StreamHub, said: bytes) -> None:
-    tls = context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
-    tls.sendall(Frame(HELLO, "", 0, "bank").whole())
+    tls = ssl_context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
+    tls.sendall(Frame(HELLO, "", 0, "bank").to_bytes())
     assert WELCOME.encode() in tls.recv(100)
     tls.sendall(said)
     with pytest.raises(MessageError):
@@ -293,10 +293,10 @@ def test_garbage_and_unasked_answers_are_told(hub: StreamHub, said: bytes) -> No
 
 
 def test_memory_grows_with_what_comes_not_with_what_is_announced(hub: StreamHub) -> None:
-    tls = context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
-    tls.sendall(Frame(HELLO, "", 0, "bank").whole())
+    tls = ssl_context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
+    tls.sendall(Frame(HELLO, "", 0, "bank").to_bytes())
     assert WELCOME.encode() in tls.recv(100)
-    head = Frame(REPLY, "", 1, "bank").front()[5:].replace(b'"size":0', b'"size":%d' % LARGEST)
+    head = Frame(REPLY, "", 1, "bank").header()[5:].replace(b'"size":0', b'"size":%d' % MAX_BODY)
     tracemalloc.start()
     tls.sendall(b"\x01" + len(head).to_bytes(4, "little") + head)
     tls.sendall(bytes(1_000_000))
@@ -304,7 +304,7 @@ def test_memory_grows_with_what_comes_not_with_what_is_announced(hub: StreamHub)
     while (held := tracemalloc.get_traced_memory()[1]) < 1_000_000 and time.monotonic() < end:
         time.sleep(0.05)
     tracemalloc.stop()
-    assert hub._seats["bank"].fault is None and 1_000_000 <= held < 8_000_000
+    assert hub._slots["bank"].fault is None and 1_000_000 <= held < 8_000_000
     tls.close()
 
 
@@ -451,11 +451,11 @@ def test_an_exchange_that_needs_who_stays_late_fails(hub: StreamHub, connect: Ca
 
 def test_who_is_late_may_lose_its_stream_and_come_back(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
-    stream = hub._seats["bank"].stream
-    assert stream is not None
-    stream.outbox.put(None)
+    outbox = hub._slots["bank"].outbox
+    assert outbox is not None
+    outbox.queue.put(None)
     until = time.monotonic() + 20
-    while hub._seats["bank"].stream in (None, stream) and time.monotonic() < until:
+    while hub._slots["bank"].outbox in (None, outbox) and time.monotonic() < until:
         time.sleep(0.01)  # the ask that is owed is sent again
     echo.go_on.set()
     until_back(link)
@@ -483,11 +483,11 @@ def test_answers_to_older_steps_are_dropped(hub: StreamHub, connect: Callable[..
     for step in (1, 2, 3):
         link.exchange(step, {"bank": Done()})
     for step in (1, 2, 3):
-        hub._heard("bank", hub._seats["bank"], Frame(REPLY, link._job, step, "bank"))
+        hub._received("bank", hub._slots["bank"], Frame(REPLY, link._job, step, "bank"))
     link.exchange(4, {"bank": Done()})
     for job, step in (("other", 1), (link._job, 5)):
         with pytest.raises(MessageError, match="answers what it was asked"):
-            hub._heard("bank", hub._seats["bank"], Frame(REPLY, job, step, "bank"))
+            hub._received("bank", hub._slots["bank"], Frame(REPLY, job, step, "bank"))
 
 
 def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: StreamHub, connect: Callable[..., Guest]) -> None:

@@ -2,7 +2,7 @@
 
 The work is openmined-psi's, on P-256: both sides hash items to points and multiply them by a secret number of their
 own. What was multiplied by both is the same for the same item, whichever came first; what was multiplied by the other's
-number says nothing. `encrypted` is the holder's set, `query` the asker's, `answer` the asker's with both numbers; with
+number says nothing. `encrypt` is the holder's set, `query` the asker's, `answer` the asker's with both numbers; with
 it and with what is encrypted the asker finds which of its items the holder has. The holder learns how many were asked.
 
 Whole points are compared, not a Bloom filter or Golomb-coded set of them: there are no false positives.
@@ -44,7 +44,7 @@ def new_key() -> bytes:
     return key
 
 
-def encrypted(key: bytes, tags: Sequence[bytes]) -> bytes:
+def encrypt(key: bytes, tags: Sequence[bytes]) -> bytes:
     """The holder's items, multiplied by its number, in an order that says nothing: points are sorted."""
     psi = library()
 
@@ -91,11 +91,11 @@ def answer(key: bytes, asked: bytes) -> bytes:
     return raw
 
 
-def found(key: bytes, held: bytes, answered: bytes, asked: int) -> list[int]:
+def matches(key: bytes, held: bytes, answered: bytes, asked: int) -> list[int]:
     """Which of the ``asked`` items, by number and ascending, the holder has.
 
     Raises:
-        ProtocolError: these are not the holder's `encrypted` and its `answer` to as many items.
+        ProtocolError: these are not the holder's `encrypt` and its `answer` to as many items.
     """
     psi = library()
 

@@ -126,7 +126,7 @@ class Aligner(Party):
             self._asking = list(range(len(self._tags)))
             return self._query_or_tell()
         self._key = intersection.new_key()
-        return Encrypted(self._seal(self._silos[0], "encrypted", intersection.encrypted(self._key, self._tags)))
+        return Encrypted(self._seal(self._silos[0], "encrypted", intersection.encrypt(self._key, self._tags)))
 
     def _tag_rows(self) -> None:
         key = self._tagging.key("tags")
@@ -160,7 +160,7 @@ class Aligner(Party):
             raise ProtocolError("The first silo compares, once for each other one", type(ask).__name__, _AGAIN)
         other = others[self._asked]
         held, answered = self._open(ask.encrypted, other, "encrypted"), self._open(ask.answered, other, "answer")
-        hits = intersection.found(self._key, held, answered, len(self._asking))
+        hits = intersection.matches(self._key, held, answered, len(self._asking))
         self._asking = [self._asking[hit] for hit in hits]
         self._asked += 1
         return self._query_or_tell()

@@ -106,10 +106,10 @@ def _submit_here(say: Session, kit: StartKit, order: Order, wait: bool) -> None:
     import time
 
     from silosynth.deployment.coordinator import read_status
-    from silosynth.deployment.dispatcher import hand_in
+    from silosynth.deployment.dispatcher import enqueue
 
     job, folder = order.job, kit.jobs / order.job.name
-    hand_in(order, folder)
+    enqueue(order, folder)
     say.note(f"Submitted {job.name}: it begins when the coordinator runs and {', '.join(job.silos)} are connected.")
     if not wait:
         return
@@ -184,12 +184,12 @@ def _engine_jobs(kit: StartKit) -> list[dict[str, Any]]:
 def stop(job: JobName, kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
     """Stop a job: any one at the coordinator's machine, with an operator's kit those that it has started."""
     with session(False, quiet, debug) as say:
-        from silosynth.deployment.dispatcher import ask_to_stop
+        from silosynth.deployment.dispatcher import request_stop
         from silosynth.deployment.flare.console import ENDED, Console
 
         found = _kit(kit)
         if found.name == COORDINATOR:
-            ask_to_stop(_job(found, job))
+            request_stop(_job(found, job))
             say.show(f"{job} is being stopped. See: silosynth status --kit {kit}")
             return
         with Console(found.dispatcher) as console:

@@ -144,7 +144,7 @@ class StatusWriter:
             self._set("done")
             return
         told = str(error) if isinstance(error, SilosynthError) else f"{type(error).__name__}: see the coordinator's log"
-        self._set("interrupted" if can_go_on(error) else "failed", error=told)
+        self._set("interrupted" if resumable(error) else "failed", error=told)
         self._say(told)
 
     def _set(self, state: str, **about: Any) -> None:
@@ -152,14 +152,14 @@ class StatusWriter:
         Status(state, attempts=self._attempts, since=time.time(), **about).write(self._folder)
 
 
-def can_go_on(error: BaseException) -> bool:
+def resumable(error: BaseException) -> bool:
     """Whether a job that ended with this can be taken up again, rather than having failed."""
     if isinstance(error, PartyLostError):
         return error.gone
     return isinstance(error, StoppedError) or not isinstance(error, Exception)  # Ctrl-C and the like
 
 
-def carry_out(
+def run_order(
     order: Order, link: Link, folder: Path, say: Callable[[str], None] = lambda line: None, every: float = 15.0
 ) -> None:
     """Do a job, or go on with it from its last checkpoint, and write the results into its folder.

@@ -135,7 +135,7 @@ def submit(console: Console, order: Order) -> str:
     return console.submit(order.pack(), order.job.silos, order.job.name)
 
 
-def hand_in(order: Order, folder: Path) -> None:
+def enqueue(order: Order, folder: Path) -> None:
     """Leave an order for the dispatcher, in the job's folder at the coordinator's machine.
 
     Raises:
@@ -148,7 +148,7 @@ def hand_in(order: Order, folder: Path) -> None:
     Status(since=time.time()).write(folder)
 
 
-def ask_to_stop(folder: Path) -> None:
+def request_stop(folder: Path) -> None:
     """Have a job of the coordinator's end: its process sees to that, or the dispatcher, if it does not run.
 
     Raises:

@@ -21,7 +21,7 @@ from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableErro
 from silosynth.core.files import make_folder, sweep
 from silosynth.core.messages import Message
 from silosynth.core.roster import COORDINATOR, Roster
-from silosynth.deployment.coordinator import LEDGER, Order, carry_out, unpack_order
+from silosynth.deployment.coordinator import LEDGER, Order, run_order, unpack_order
 from silosynth.deployment.dispatcher import STOP
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy
@@ -31,11 +31,11 @@ from silosynth.deployment.silo import DeploymentSilo
 from silosynth.runtime.checkpoint import CheckpointWarning
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import DONE, OPEN, Frame, from_whole
+from silosynth.runtime.frames import DONE, OPEN, Frame, frame_from_bytes
 from silosynth.runtime.hub import Hub, Lost
-from silosynth.runtime.ledger import one_line
-from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_refusal
-from silosynth.runtime.stream import StreamHub, handle, serve_endpoint
+from silosynth.runtime.ledger import ledger_line
+from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed
+from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.simulation.model import resolve_device
 
 LOG = "log.txt"
@@ -62,16 +62,16 @@ def journal(folder: Path) -> Say:
 
 def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     """Carry out a submitted order; ``job`` is the engine's name for this attempt."""
-    from silosynth.deployment.flare.site import here
+    from silosynth.deployment.flare.site import this_site
 
-    order, kit = unpack_order(payload), read_kit(here().kit)
+    order, kit = unpack_order(payload), read_kit(this_site().kit)
     folder = kit.jobs / order.job.name
     order.keep(folder)
     say = journal(folder)
     threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()
     say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
     with _warnings_said(say), _link(order, kit, hub, job, say) as link:
-        carry_out(order, link, folder, say)
+        run_order(order, link, folder, say)
 
 
 def _heed(folder: Path, say: Say) -> None:
@@ -137,7 +137,7 @@ def _open(order: Order, hub: Hub, attempt: str, stream: str | None) -> None:
     except Lost as lost:
         raise _lost(lost) from None
     for silo, reply in got.replies.items():
-        raise_refusal(reply, f"Silo {silo!r}, opening the job")
+        raise_if_failed(reply, f"Silo {silo!r}, opening the job")
 
 
 def _wait(stream: Hub, hub: Hub) -> None:
@@ -167,7 +167,7 @@ def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[
 
 
 class JobAnswerer:
-    """Opens one job, and hands everything else to its desk.
+    """Opens one job, and hands everything else to its endpoint.
 
     Args:
         kit: the silo's.
@@ -177,17 +177,17 @@ class JobAnswerer:
 
     def __init__(self, kit: StartKit, policy: SiloPolicy, submitter: str) -> None:
         self._kit, self._policy, self._submitter = kit, policy, submitter
-        self._desk: PartyEndpoint | None = None
+        self._endpoint: PartyEndpoint | None = None
 
     def __call__(self, blob: bytes) -> bytes:
         """The reply frame to a frame."""
-        frame = from_whole(blob)
+        frame = frame_from_bytes(blob)
         if frame.kind == OPEN:
             self._open(frame)
-            return Frame(DONE, frame.job, frame.step, self._kit.name).whole()
-        if self._desk is None:
+            return Frame(DONE, frame.job, frame.step, self._kit.name).to_bytes()
+        if self._endpoint is None:
             raise ProtocolError("A job is opened before it goes on", frame.kind, "Compare versions.")
-        return handle(self._desk, frame).whole()
+        return self._endpoint.handle(frame).to_bytes()
 
     def _open(self, frame: Frame) -> None:
         try:
@@ -195,20 +195,20 @@ class JobAnswerer:
             job, attempt, stream = about["job"], str(about["attempt"]), about["stream"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
-        self._desk = desk = open_endpoint(self._kit, self._policy, check_name(str(job)), self._submitter)
+        self._endpoint = endpoint = open_endpoint(self._kit, self._policy, check_name(str(job)), self._submitter)
         if stream is not None:
-            given = (desk, str(stream), attempt)
+            given = (endpoint, str(stream), attempt)
             threading.Thread(target=self._stream, args=given, daemon=True, name="silosynth-stream").start()
 
-    def _stream(self, desk: PartyEndpoint, address: str, attempt: str) -> None:
+    def _stream(self, endpoint: PartyEndpoint, address: str, attempt: str) -> None:
         """Answer over a stream, until the coordinator says goodbye."""
         torch.set_num_threads(PARTY_THREADS)
         certificates = self._kit.certificates()
-        serve_endpoint(desk, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
+        serve_endpoint(endpoint, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
 
 
 def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None) -> PartyEndpoint:
-    """A silo's desk for the job of this name: with its rows, its policy, its ledger and its log."""
+    """A silo's endpoint for the job of this name: with its rows, its policy, its ledger and its log."""
     folder = make_folder(kit.jobs / job)
     sweep(folder)
     say = journal(folder)
@@ -219,8 +219,8 @@ def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | 
     )  # fmt: skip
     ledger = open(folder / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process
 
-    def note(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
-        ledger.write(one_line(step, COORDINATOR, kit.name, ask, sent))
-        ledger.write(one_line(step, kit.name, COORDINATOR, reply, received))
+    def record(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
+        ledger.write(ledger_line(step, COORDINATOR, kit.name, ask, sent))
+        ledger.write(ledger_line(step, kit.name, COORDINATOR, reply, received))
 
-    return PartyEndpoint(kit.name, silo, folder / "checkpoints", note)
+    return PartyEndpoint(kit.name, silo, folder / "checkpoints", record)

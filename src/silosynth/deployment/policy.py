@@ -148,7 +148,7 @@ class Releases:
         self.path = folder / FILE
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Have this silo's other processes, which do other jobs, wait: nothing comes between a check and an addition.
 
         Raises:
@@ -166,7 +166,7 @@ class Releases:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def but(self, attempt: str, number: int) -> list[Event]:
+    def without(self, attempt: str, number: int) -> list[Event]:
         """All events, without those of release ``number`` of an attempt.
 
         Raises:
@@ -175,7 +175,7 @@ class Releases:
         return [event for key, events in self._read().items() if key != (attempt, number) for event in events]
 
     def add(self, job: str, attempt: str, number: int, events: Sequence[Event]) -> None:
-        """Write down a release; it is on the disk when this returns. To be called while it is `held`.
+        """Write down a release; it is on the disk when this returns. To be called while it is `locked`.
 
         Raises:
             StorageError: the disk is full…

@@ -291,7 +291,7 @@ class DeploymentSilo(Party):
         if not (events := getattr(reply, "events", ())):
             self.policy.check_release(reply, ())
             return
-        with self.releases.held():
-            self.policy.check_release(reply, self.releases.but(self._attempt, self._noised))
+        with self.releases.locked():
+            self.policy.check_release(reply, self.releases.without(self._attempt, self._noised))
             self.releases.add(self._begun().name, self._attempt, self._noised, events)
         self._noised += 1

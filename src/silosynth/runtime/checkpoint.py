@@ -1,4 +1,4 @@
-"""Checkpoints: numbered, all or nothing. Every party writes its own part first; the coordinator's part commits.
+"""Checkpoints: numbered, all or nothing. Every party writes its own part first; the coordinator's commits.
 
 ``folder/coordinator/000007.ckpt`` exists only when every ``folder/parties/<name>/000007.ckpt`` does. The last two
 checkpoints are kept; parties keep one more, because their newest part may not be committed yet.
@@ -30,10 +30,10 @@ class Saved:
     """The coordinator's part of a checkpoint.
 
     Attributes:
-        number: which checkpoint of the run it is, from 1.
-        step: how many exchanges came before it.
-        ledger: how far the ledger was.
-        state: what the conversation yielded.
+        number: of the checkpoint in the run, from 1.
+        step: number of exchanges before it.
+        ledger: the ledger's position.
+        state: the state that the conversation yielded.
     """
 
     number: int
@@ -43,9 +43,9 @@ class Saved:
 
 
 class CheckpointStore:
-    """The coordinator's parts, in ``folder``. ``fingerprint`` says which experiment they belong to.
+    """The coordinator's parts, in ``folder``. ``fingerprint`` identifies their experiment.
 
-    Parties' parts belong below `parties`, one folder each: give that to the link.
+    Parties' parts belong below `parties`, one folder each: pass that to the link.
     """
 
     def __init__(self, folder: Path | str, fingerprint: str) -> None:
@@ -53,14 +53,14 @@ class CheckpointStore:
 
     @property
     def parties(self) -> Path:
-        """Where the parties of a run on this machine keep their parts."""
+        """The folder in which the parties of a run on this machine keep their parts."""
         return self.folder / "parties"
 
     def commit(self, saved: Saved) -> None:
         """Write the coordinator's part, after every party has written its own.
 
         Raises:
-            StorageError: the disk is full…; the checkpoints before stay usable.
+            StorageError: the disk is full…; earlier checkpoints stay usable.
         """
         _write_part(
             self.folder / "coordinator",
@@ -83,7 +83,7 @@ class CheckpointStore:
         return next(self.committed(), None)
 
     def committed(self) -> Iterator[Saved]:
-        """All usable checkpoints, newest first. A damaged one is passed over with a `CheckpointWarning`.
+        """All usable checkpoints, newest first. A damaged one is skipped with a `CheckpointWarning`.
 
         Raises:
             CheckpointError: one belongs to another experiment, or there are some but all are damaged.
@@ -95,9 +95,9 @@ class CheckpointStore:
             try:
                 saved = self._read(path)
             except _DamagedError as error:
-                damaged = error.told
+                damaged = error.reported
                 if path != paths[0]:
-                    warn_passed_over(damaged)
+                    warn_skipped(damaged)
                 continue
             usable += 1
             yield saved
@@ -105,13 +105,13 @@ class CheckpointStore:
             raise damaged
 
     def clear(self) -> None:
-        """Remove the coordinator's parts, so that a new run can start in the same folder. Parties overwrite theirs.
+        """Remove the coordinator's parts, so that a new run can start in the same folder. Parties overwrite their own.
 
         Raises:
             CheckpointError: they belong to another experiment.
         """
         for path in reversed(_parts(self.folder / "coordinator")):
-            with contextlib.suppress(_DamagedError):  # nothing that could be resumed from is lost
+            with contextlib.suppress(_DamagedError):  # a damaged part could not be resumed from anyway
                 self._read(path)
             _remove(path)
 
@@ -121,7 +121,7 @@ class CheckpointStore:
             raise CheckpointError(
                 f"The checkpoints in {str(self.folder)!r} belong to experiment {content['fingerprint']!r}",
                 self.fingerprint,
-                "Name another folder, or run the experiment that they belong to.",
+                "Name another folder, or run that experiment.",
             )
         ledger = content["ledger"]
         position = Position(ledger["records"], ledger["bytes"])
@@ -129,7 +129,7 @@ class CheckpointStore:
 
 
 class PartStore:
-    """One party's parts, in a folder of its own that never leaves the silo."""
+    """One party's parts, in its own folder, which never leaves the silo."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -143,7 +143,7 @@ class PartStore:
         _write_part(self.folder, number, {"state": state}, keep=KEPT + 1)
 
     def load(self, number: int) -> State:
-        """What `save` wrote.
+        """The state that `save` wrote.
 
         Raises:
             CheckpointError: there is no such part, or it is damaged.
@@ -151,22 +151,22 @@ class PartStore:
         try:
             state: State = _read_part(_path(self.folder, number))["state"]
         except _DamagedError as error:
-            raise error.told from error
+            raise error.reported from error
         return state
 
 
-def warn_passed_over(error: CheckpointError) -> None:
-    """Tell the user that an older checkpoint is used; it leads to the same bytes, only later."""
+def warn_skipped(error: CheckpointError) -> None:
+    """Warn the user that an older checkpoint is used; it leads to the same bytes, only later."""
     warnings.warn(f"{error} The checkpoint before it is used instead.", CheckpointWarning, stacklevel=3)
 
 
 class _DamagedError(Exception):
     def __init__(self, path: Path, reason: StorageError) -> None:
         super().__init__(str(path))
-        self.told = CheckpointError(
-            f"Checkpoint {str(path)!r} can be read", str(reason), "Restore the file, or start anew without resuming."
+        self.reported = CheckpointError(
+            f"Checkpoint {str(path)!r} can be read", str(reason), "Restore the file, or start over without resuming."
         )
-        self.told.__cause__ = reason
+        self.reported.__cause__ = reason
 
 
 def _path(folder: Path, number: int) -> Path:
@@ -181,7 +181,7 @@ def _parts(folder: Path) -> list[Path]:
 def _write_part(folder: Path, number: int, content: State, keep: int) -> None:
     make_folder(folder)
     write_atomic(_path(folder, number), pack(content))
-    # Higher numbers are left from a run that this one has overtaken (it resumed from before them, or began anew).
+    # Higher numbers are left over from a run that this one replaces (it resumed from before them, or started over).
     for path in _parts(folder):
         if not number - keep < int(path.stem) <= number:
             _remove(path)

@@ -1,7 +1,7 @@
 """Drive a conversation over a link: exchanges, ledger, checkpoints, progress, and what to do when something breaks.
 
-Exchanges whose replies nobody reads travel with the next one (`together`, `apart`): fewer round trips, the same
-messages. A party answers one message after the other as it would have; ledgers record each at its own step.
+Exchanges whose replies nobody reads travel with the next one (`join_exchanges`, `split_result`): fewer round trips, the
+same messages. A party answers them in turn as it would have; ledgers record each at its own step.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from silosynth.core.errors import (
 )
 from silosynth.core.messages import Done, Message, Missing, Several
 from silosynth.core.roster import COORDINATOR
-from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_passed_over
+from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_skipped
 from silosynth.runtime.ledger import Ledger, Position
-from silosynth.runtime.link import Link, Reached, Received, named
+from silosynth.runtime.link import Link, Reached, Received, with_location
 from silosynth.runtime.wire import decode, encode
 from silosynth.runtime.workers import torch_threads
 
@@ -34,8 +34,8 @@ Numbered = tuple[int, Exchange]
 """An exchange and its step."""
 
 
-def together(rider: Numbered, other: Numbered) -> Exchange:
-    """Both exchanges at once, within the time of both."""
+def join_exchanges(rider: Numbered, other: Numbered) -> Exchange:
+    """Both exchanges as one, with the time limits of both added."""
     (_, first), (_, then) = rider, other
     asks: dict[str, Message] = {party: ask for party, ask in then.asks.items() if party not in first.asks}
     for party in first.asks:
@@ -44,42 +44,42 @@ def together(rider: Numbered, other: Numbered) -> Exchange:
     return replace(then, asks=asks, wait=first.wait or then.wait, times=first.times + then.times)
 
 
-def apart(rider: Numbered, other: Numbered, joined: Exchange, reached: Reached) -> tuple[Reached, Reached]:
-    """What came of each exchange.
+def split_result(rider: Numbered, other: Numbered, joined: Exchange, reached: Reached) -> tuple[Reached, Reached]:
+    """The result of each exchange.
 
     Raises:
-        ProtocolError: a party did not answer each ask.
+        ProtocolError: a party did not answer every ask.
     """
-    found: dict[int, dict[str, Received]] = {rider[0]: {}, other[0]: {}}
-    for party, came in reached.received.items():
+    replies: dict[int, dict[str, Received]] = {rider[0]: {}, other[0]: {}}
+    for party, received in reached.received.items():
         ask = joined.asks[party]
         if not isinstance(ask, Several):
-            found[other[0]][party] = came
+            replies[other[0]][party] = received
             continue
-        if not isinstance(came.reply, Several) or came.reply.steps != ask.steps:
-            raise ProtocolError(f"Silo {party!r} answers all that it was asked, in turn", type(came.reply).__name__)
-        for step, sent, blob in zip(ask.steps, ask.messages, came.reply.messages, strict=True):
-            found[step][party] = Received(_message(party, blob), len(sent), len(blob))
-    ordered = {party: found[other[0]][party] for party in other[1].asks}
-    return Reached(found[rider[0]]), replace(reached, received=ordered)
+        if not isinstance(received.reply, Several) or received.reply.steps != ask.steps:
+            raise ProtocolError(f"Silo {party!r} answers every ask, in turn", type(received.reply).__name__)
+        for step, sent, blob in zip(ask.steps, ask.messages, received.reply.messages, strict=True):
+            replies[step][party] = Received(_message(party, blob), len(sent), len(blob))
+    ordered = {party: replies[other[0]][party] for party in other[1].asks}
+    return Reached(replies[rider[0]]), replace(reached, received=ordered)
 
 
 def check_done(step: int, reached: Reached) -> None:
-    """See to it that nobody had more to say to a rider than that it is done.
+    """Check that every reply to a rider is `Done`.
 
     Raises:
-        ProtocolError: somebody had.
+        ProtocolError: one is not.
     """
-    for party, came in reached.received.items():
-        if not isinstance(came.reply, Done):
-            raise ProtocolError(f"Silo {party!r} only says that step {step} is done", type(came.reply).__name__)
+    for party, received in reached.received.items():
+        if not isinstance(received.reply, Done):
+            raise ProtocolError(f"Silo {party!r} answers step {step} with Done", type(received.reply).__name__)
 
 
 def _message(party: str, blob: bytes) -> Message:
     try:
         reply = decode(blob)
     except SilosynthError as error:
-        raise named(error, f"Silo {party!r}") from error.__cause__
+        raise with_location(error, f"Silo {party!r}") from error.__cause__
     if not isinstance(reply, Message):
         raise ProtocolError(f"Silo {party!r} answers with a message", type(reply).__name__)
     return reply
@@ -101,18 +101,18 @@ def drive(
     clock: Callable[[], float] = time.monotonic,
     threads: int = 1,
 ) -> R:
-    """Drive the conversation that ``start`` begins to its end, and return what it returns.
+    """Drive the conversation that ``start`` begins to its end, and return its result.
 
     Args:
-        start: begins the conversation, from a checkpoint's state or (None) from the beginning.
-        link: the way to the parties. Left open on success, so that they can be asked again; closed on error.
+        start: begins the conversation, from a checkpoint's state or from the beginning (None).
+        link: the connection to the parties. Left open on success, so that they can be asked again; closed on error.
         ledger: records every message; closed at the end.
         store: where checkpoints go; None for none. Without ``resume``, checkpoints of an earlier run of the same
             experiment are removed first.
-        watch: told about progress.
-        resume: continue from the newest usable checkpoint; begin anew when there is none.
-        seconds: least time between two checkpoints; 0 stores every one. Resuming from any gives the same bytes.
-        clock: seconds that only go forward.
+        watch: called with progress.
+        resume: continue from the newest usable checkpoint; start over if there is none.
+        seconds: minimum time between two checkpoints; 0 stores every one. Resuming from any gives the same bytes.
+        clock: a monotonic clock in seconds.
         threads: torch threads of the coordinator. One is the default because two on a busy or shared machine can be
             twenty times slower than one (docs/decisions/0006); more than one may change the last bits of results.
 
@@ -135,7 +135,7 @@ def drive(
         return result
     except BaseException:  # KeyboardInterrupt as well: children must not outlive the run
         link.close()
-        with contextlib.suppress(StorageError):  # the disk is full, and that is what is being raised
+        with contextlib.suppress(StorageError):  # the disk is full, which is what is being raised
             ledger.close()
         raise
 
@@ -154,7 +154,7 @@ def _restore(link: Link, ledger: Ledger, store: CheckpointStore) -> Saved | None
     failure: CheckpointError | None = None
     for saved in store.committed():
         if failure is not None:
-            warn_passed_over(failure)
+            warn_skipped(failure)
         try:
             link.restore(saved.number)
             ledger.resume(saved.ledger)
@@ -168,7 +168,7 @@ def _restore(link: Link, ledger: Ledger, store: CheckpointStore) -> Saved | None
 
 
 class PartyLostWarning(UserWarning):
-    """A silo got lost, is waited for, or is back; the run goes on."""
+    """A silo got lost, is being waited for, or is back; the run goes on."""
 
 
 def _warn(party: str, step: int, what: str) -> None:
@@ -191,9 +191,9 @@ class _DrivenRun:
         self._link, self._ledger, self._store, self._watch = link, ledger, store, watch
         self._seconds, self._clock, self._stored = seconds, clock, clock()
         self._step, self._number = (saved.step, saved.number) if saved else (0, 0)
-        self._away: set[str] = set()  # whose loss the user was told of
-        self._slow: set[str] = set()  # of whom the user was told that they are waited for
-        self._rider: Numbered | None = None  # waits for an exchange to travel with
+        self._away: set[str] = set()  # lost parties that the user was warned about
+        self._slow: set[str] = set()  # slow parties that the user was warned about
+        self._rider: Numbered | None = None  # an exchange that waits to travel with the next one
 
     def through(self, conversation: Conversation[R]) -> R:
         """Drive the conversation to its end."""
@@ -206,7 +206,7 @@ class _DrivenRun:
             result: R = end.value
             return result
         finally:
-            conversation.close()  # runs what the conversation wants cleaned up, when it did not get to its end
+            conversation.close()  # runs the conversation's cleanup if it did not reach its end
 
     def _do(self, step: Step) -> Replies:
         if isinstance(step, Exchange):
@@ -230,56 +230,56 @@ class _DrivenRun:
                 self._send_rider()
             return {}
         if self._rider is None:
-            return self._sent(self._step, exchange)
+            return self._send(self._step, exchange)
         rider, other, self._rider = self._rider, (self._step, exchange), None
-        joined = together(rider, other)
-        reached = self._link.reach(self._step, joined, self._tell_slow)
-        first, then = apart(rider, other, joined, reached)
+        joined = join_exchanges(rider, other)
+        reached = self._link.reach(self._step, joined, self._warn_slow)
+        first, then = split_result(rider, other, joined, reached)
         check_done(rider[0], first)
         self._record(*rider, first)
-        return self._taken(self._step, exchange, then)
+        return self._replies(self._step, exchange, then)
 
     def _send_rider(self) -> None:
-        """Nothing comes with which it could travel."""
+        """Send the waiting exchange on its own."""
         if self._rider is not None:
             (step, exchange), self._rider = self._rider, None
-            reached = self._link.reach(step, exchange, self._tell_slow)
+            reached = self._link.reach(step, exchange, self._warn_slow)
             check_done(step, reached)
-            self._taken(step, exchange, reached)
+            self._replies(step, exchange, reached)
 
-    def _sent(self, step: int, exchange: Exchange) -> Replies:
-        return self._taken(step, exchange, self._link.reach(step, exchange, self._tell_slow))
+    def _send(self, step: int, exchange: Exchange) -> Replies:
+        return self._replies(step, exchange, self._link.reach(step, exchange, self._warn_slow))
 
-    def _taken(self, step: int, exchange: Exchange, reached: Reached) -> Replies:
+    def _replies(self, step: int, exchange: Exchange, reached: Reached) -> Replies:
         self._record(step, exchange, reached)
-        self._tell(reached)
-        return {party: got.reply for party, got in reached.received.items()}
+        self._warn_lost(reached)
+        return {party: received.reply for party, received in reached.received.items()}
 
     def _record(self, step: int, exchange: Exchange, reached: Reached) -> None:
-        """Each message as it was sent; in place of a reply that did not come, `Missing`."""
+        """Record each message that was sent; `Missing` in place of a reply that did not come."""
         for late in reached.late:
             self._ledger.add(late.step, late.party, COORDINATOR, late.reply, late.received)
         for party, ask in exchange.asks.items():
             if party in reached.received:
-                got = reached.received[party]
-                self._ledger.add(step, COORDINATOR, party, ask, got.sent)
-                self._ledger.add(step, party, COORDINATOR, got.reply, got.received)
+                received = reached.received[party]
+                self._ledger.add(step, COORDINATOR, party, ask, received.sent)
+                self._ledger.add(step, party, COORDINATOR, received.reply, received.received)
             elif sent := reached.unanswered[party].sent:
                 self._ledger.add(step, COORDINATOR, party, ask, sent)
                 self._ledger.add(step, party, COORDINATOR, Missing(), 0)
 
-    def _tell(self, reached: Reached) -> None:
-        """Tell the user, once each, who is lost and who takes part again."""
-        for party, got in reached.unanswered.items():
+    def _warn_lost(self, reached: Reached) -> None:
+        """Warn the user, once each, of parties that are lost and that take part again."""
+        for party, unanswered in reached.unanswered.items():
             if party not in self._away:
                 without = "The run goes on without it, and writes no checkpoint meanwhile"
-                _warn(party, self._step, f"{got.reason}. {without}")
+                _warn(party, self._step, f"{unanswered.reason}. {without}")
         for party in self._away & reached.received.keys():
             _warn(party, self._step, "it is back, and takes part again")
         self._away = (self._away - reached.received.keys()) | reached.unanswered.keys()
 
-    def _tell_slow(self, slow: Mapping[str, str]) -> None:
-        """Tell the user who is slow and waited for: once, until it answers in time."""
+    def _warn_slow(self, slow: Mapping[str, str]) -> None:
+        """Warn the user of slow parties that are waited for: once each, until they answer in time."""
         for party in slow.keys() - self._slow:
             _warn(party, self._step, f"{slow[party]}. The run waits for it as long as it lives")
         self._slow = set(slow)
@@ -294,7 +294,7 @@ class _DrivenRun:
         except PartyLostError as error:
             if not error.gone:
                 raise
-            return  # whether the conversation can go on without it, the next exchange will show
+            return  # the next exchange shows whether the conversation can go on without it
         self._store.commit(Saved(self._number + 1, self._step, position, checkpoint.state))
         self._number += 1
         self._stored = self._clock()

@@ -1,18 +1,21 @@
-"""A party's desk: bytes in, bytes out. What is the same wherever the party sits."""
+"""A party's endpoint: decodes asks, has the party answer, encodes replies. The same wherever the party runs."""
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Message, Several, Struct, wire_name
+from silosynth.runtime import frames
 from silosynth.runtime.checkpoint import PartStore
-from silosynth.runtime.link import named, no_folder
+from silosynth.runtime.link import missing_folder, with_location
 from silosynth.runtime.wire import decode, encode
 
-Note = Callable[[int, Message, int, Message, int], None]
+OnStep = Callable[[int, Message, int, Message, int], None]
 
 
 class PartyFailure(Exception):
@@ -20,20 +23,45 @@ class PartyFailure(Exception):
 
 
 class PartyEndpoint:
-    """Decodes asks, has the party answer, encodes replies; repeats its last reply, or error, when a step comes again.
+    """Bytes in, bytes out. A repeated step gets the last reply, or the last error, again.
 
     Args:
         name: the party's name.
-        party: who answers.
-        folder: where the party's own parts of checkpoints go; None when there are none.
-        note: told of each step, before its reply leaves: the step, the ask and its length, the reply and its length.
+        party: the party that answers.
+        folder: where the party's own parts of checkpoints go; None to keep none.
+        on_step: called for each step before its reply leaves, with the step, the ask and its length in bytes, and the
+            reply and its length.
     """
 
-    def __init__(self, name: str, party: Party, folder: Path | None, note: Note | None = None) -> None:
-        self.name, self.party, self._note = name, party, note
+    def __init__(self, name: str, party: Party, folder: Path | None, on_step: OnStep | None = None) -> None:
+        self.name, self.party, self._on_step = name, party, on_step
         self._parts = None if folder is None else PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
+
+    def handle(self, frame: frames.Frame) -> frames.Frame:
+        """The reply to one frame. Whatever goes wrong, the coordinator gets an answer."""
+
+        def reply(kind: str, body: bytes = b"") -> frames.Frame:
+            return frames.Frame(kind, frame.job, frame.step, self.name, body)
+
+        try:
+            if frame.kind == frames.ASK:
+                return reply(frames.REPLY, self.answer(frame.job, frame.step, frame.body))
+            if frame.kind == frames.SAVE:
+                self.save(frame.step)
+            elif frame.kind == frames.RESTORE:
+                self.restore(frame.step)
+            else:
+                raise ProtocolError("A coordinator asks, saves, restores or says goodbye", frame.kind)
+        except SilosynthError as error:
+            return reply(frames.REFUSED, frames.error_body(error))
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, PartyFailure) and error.__cause__ else error
+            # The text of a foreign error may quote the data, so it stays in this silo's own log.
+            traceback.print_exception(cause, file=sys.stderr)
+            return reply(frames.CRASHED, _type_and_line(cause).encode())
+        return reply(frames.DONE)
 
     def answer(self, job: str, step: int, blob: bytes) -> bytes:
         """The encoded reply to an encoded ask.
@@ -51,29 +79,42 @@ class PartyEndpoint:
             raise ProtocolError("Steps of a conversation go forward", f"{step} after {before}")
         self._last = job, step
         try:
-            self._reply = self._all(step, before, blob)
+            self._reply = self._answer_all(step, before, blob)
         except Exception as error:
-            self._reply = error  # the same again, if asked again: part of it may have been done
+            self._reply = error  # raised again if asked again: the party may have done part of the work
             raise
         return self._reply
 
-    def _all(self, step: int, before: int | None, blob: bytes) -> bytes:
+    def save(self, number: int) -> None:
+        """Write the party's part of checkpoint ``number``."""
+        if self._parts is None:
+            raise missing_folder(self.name)
+        self._parts.save(number, self.party.state())
+
+    def restore(self, number: int) -> None:
+        """Continue from the party's part of checkpoint ``number``."""
+        if self._parts is None:
+            raise missing_folder(self.name)
+        self.party.restore(self._parts.load(number))
+        self._last = None
+
+    def _answer_all(self, step: int, before: int | None, blob: bytes) -> bytes:
         ask = decode(blob)
         if not isinstance(ask, Several):
-            return self._one(step, ask, len(blob))
+            return self._answer_one(step, ask, len(blob))
         if not (before or 0) < ask.steps[0] <= ask.steps[-1] <= step:
             raise ProtocolError("Steps of a conversation go forward", f"{ask.steps} after {before}")
         parts = zip(ask.steps, ask.messages, strict=True)
-        return encode(Several(ask.steps, tuple(self._part(*part) for part in parts)))
+        return encode(Several(ask.steps, tuple(self._answer_part(*part) for part in parts)))
 
-    def _part(self, step: int, blob: bytes) -> bytes:
+    def _answer_part(self, step: int, blob: bytes) -> bytes:
         ask = decode(blob)
         try:
-            return self._one(step, ask, len(blob))
+            return self._answer_one(step, ask, len(blob))
         except SilosynthError as error:
-            raise named(error, f"step {step}, on {wire_name(type(ask))}") from error.__cause__
+            raise with_location(error, f"step {step}, on {wire_name(type(ask))}") from error.__cause__
 
-    def _one(self, step: int, ask: Struct, size: int) -> bytes:
+    def _answer_one(self, step: int, ask: Struct, size: int) -> bytes:
         if not isinstance(ask, Message):
             raise ProtocolError("A party is asked with a message", type(ask).__name__)
         try:
@@ -85,19 +126,12 @@ class PartyEndpoint:
         if not isinstance(reply, Message):
             raise ProtocolError("A party answers with a message", type(reply).__name__, "Return Done() at least.")
         encoded = encode(reply)
-        if self._note is not None:
-            self._note(step, ask, size, reply, len(encoded))
+        if self._on_step is not None:
+            self._on_step(step, ask, size, reply, len(encoded))
         return encoded
 
-    def save(self, number: int) -> None:
-        """Write the party's part of checkpoint ``number``."""
-        if self._parts is None:
-            raise no_folder(self.name)
-        self._parts.save(number, self.party.state())
 
-    def restore(self, number: int) -> None:
-        """Continue from the party's part of checkpoint ``number``."""
-        if self._parts is None:
-            raise no_folder(self.name)
-        self.party.restore(self._parts.load(number))
-        self._last = None
+def _type_and_line(error: BaseException) -> str:
+    stack = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(stack[-1].filename).name}, line {stack[-1].lineno}" if stack else ""
+    return type(error).__name__ + where

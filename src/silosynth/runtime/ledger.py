@@ -1,6 +1,6 @@
 """Who sent what to whom: one record per message, in memory and as JSON lines.
 
-There are no times in it, so that a run that was stopped and resumed leaves the same bytes as one that was not.
+It holds no times, so that a run that was stopped and resumed leaves the same bytes as one that was not.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from silosynth.core.files import make_folder, storage_error
 from silosynth.core.messages import Message, Release, wire_name
 from silosynth.privacy.events import Event
 
-_FLUSH_EVERY = 20_000  # records; bounds what a killed run has not yet written, at about 3 MB
+_FLUSH_EVERY = 20_000  # records; bounds what a killed run has not yet written to about 3 MB
 
 
 class Record(NamedTuple):
-    """One message: at which step, from whom, to whom, its type, its length, what it gives away, and what was noised."""
+    """One message: step, sender, receiver, type, length, what it gives away, and its privacy events."""
 
     step: int
     sender: str
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
 
 class LedgerTotal(NamedTuple):
-    """How often one type of message went from one to another, and how many bytes that was."""
+    """Number and total bytes of one type of message from one sender to one receiver."""
 
     messages: int
     bytes: int
@@ -42,14 +42,14 @@ class LedgerTotal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the ledger: so many records, so many bytes of the file."""
+    """A position in the ledger: number of records, and of bytes in the file."""
 
     records: int
     bytes: int
 
 
 class _Route(NamedTuple):
-    """All of a record that is the same for many: few routes, many records."""
+    """The part of a record that many records share."""
 
     sender: str
     receiver: str
@@ -61,7 +61,7 @@ class _Route(NamedTuple):
 class Ledger:
     """All messages of a run. ``path`` None keeps them in memory only.
 
-    Nothing is written before `start` or `resume`; `drive` calls them. A record costs about a microsecond.
+    Nothing is written before `start` or `resume`, which `drive` calls. A record takes about a microsecond.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
@@ -73,12 +73,12 @@ class Ledger:
     @property
     def records(self) -> Sequence[Record]:
         """All records, oldest first."""
-        return _Records(self._steps, self._sizes, self._of, self._routes)
+        return _Records(self._steps, self._sizes, self._route_of, self._routes)
 
     def totals(self) -> dict[tuple[str, str, str], LedgerTotal]:
         """Messages and bytes per (sender, receiver, type), in order of first appearance."""
         sums = [[0, 0] for _ in self._routes]
-        for route, size in zip(self._of, self._sizes, strict=True):
+        for route, size in zip(self._route_of, self._sizes, strict=True):
             sums[route][0] += 1
             sums[route][1] += size
         totals: dict[tuple[str, str, str], LedgerTotal] = {}
@@ -92,7 +92,7 @@ class Ledger:
     def add(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record that ``message``, ``size`` bytes long, went from ``sender`` to ``receiver``.
 
-        What was noised is the message's field ``events``, where it has one.
+        Its privacy events are the message's field ``events``, where it has one.
         """
         kind, events = type(message), getattr(message, "events", ())
         index = self._known.get((sender, receiver, kind, events))
@@ -101,12 +101,12 @@ class Ledger:
             self._known[sender, receiver, kind, events] = index
         self._steps.append(step)
         self._sizes.append(size)
-        self._of.append(index)
+        self._route_of.append(index)
         if len(self._steps) - self._written.records >= _FLUSH_EVERY and self._file is not None:
             self._write()
 
     def start(self) -> None:
-        """Begin an empty ledger; an older file at the same path is replaced.
+        """Begin an empty ledger; replaces an older file at the same path.
 
         Raises:
             StorageError: the file cannot be written.
@@ -117,7 +117,7 @@ class Ledger:
         self._open("wb")
 
     def resume(self, position: Position) -> None:
-        """Continue from ``position``: what was recorded after it is dropped, here and in the file.
+        """Continue from ``position``: later records are dropped, in memory and in the file.
 
         Raises:
             CheckpointError: the ledger is shorter than the checkpoint says, or damaged.
@@ -134,7 +134,7 @@ class Ledger:
         self._written = position if self.path is not None else Position(0, 0)
 
     def flush(self) -> Position:
-        """Put everything recorded so far on disk, and say where that is.
+        """Write everything recorded so far to disk, and return that position.
 
         Raises:
             StorageError: the disk is full…
@@ -145,11 +145,11 @@ class Ledger:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
         return self._written
 
     def close(self) -> None:
-        """Write what is left and let go of the file; records stay readable."""
+        """Write what is left and close the file; records stay readable."""
         if self._file is None:
             return
         try:
@@ -159,7 +159,7 @@ class Ledger:
             file.close()
 
     def _clear(self) -> None:
-        self._steps, self._sizes, self._of = array("q"), array("q"), array("l")
+        self._steps, self._sizes, self._route_of = array("q"), array("q"), array("l")
         self._routes: list[_Route] = []
         self._index: dict[_Route, int] = {}
         self._known: dict[tuple[str, str, type[Message], tuple[Event, ...]], int] = {}
@@ -181,28 +181,28 @@ class Ledger:
             return
         make_folder(self.path.parent)
         try:
-            # Unbuffered: after a failed write nothing lingers that a later close would try to write again.
+            # Unbuffered: after a failed write nothing is left that a later close would try to write again.
             self._file = open(self.path, mode, buffering=0)  # type: ignore[assignment]  # noqa: SIM115
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
 
     def _write(self) -> None:
         assert self._file is not None
         count = len(self._steps)
         lines = []
         for i in range(self._written.records, count):
-            start, middle, end = self._frames[self._of[i]]
+            start, middle, end = self._frames[self._route_of[i]]
             lines.append(f"{start}{self._steps[i]}{middle}{self._sizes[i]}{end}")
         text = "".join(lines).encode("ascii")
         try:
-            self._file.seek(self._written.bytes)  # over what a write that failed half-way left behind
+            self._file.seek(self._written.bytes)  # overwrites what a failed write left behind
             if text and self._file.write(text) != len(text):
                 raise OSError(28, os.strerror(28))
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
         self._written = Position(count, self._written.bytes + len(text))
 
-    def _refused(self, error: OSError) -> StorageError:
+    def _write_error(self, error: OSError) -> StorageError:
         return storage_error(error, "written", self.path or Path("ledger"))
 
     def _cut_memory(self, position: Position) -> None:
@@ -212,7 +212,7 @@ class Ledger:
                 len(self._steps),
                 "Give the ledger a path, and resume with the same one.",
             )
-        for column in (self._steps, self._sizes, self._of):
+        for column in (self._steps, self._sizes, self._route_of):
             del column[position.records :]
 
     def _load(self, path: Path, position: Position) -> None:
@@ -222,7 +222,7 @@ class Ledger:
                 text = file.read(position.bytes)
         except OSError as error:
             raise CheckpointError(
-                f"The ledger {str(path)!r} that belongs to the checkpoint can be read", error.strerror, _START_ANEW
+                f"The checkpoint's ledger {str(path)!r} can be read", error.strerror, _START_OVER
             ) from error
         try:
             for line in text.splitlines():
@@ -231,44 +231,44 @@ class Ledger:
                 step, sender, receiver, kind, size, privacy = record.values()
                 self._steps.append(step)
                 self._sizes.append(size)
-                self._of.append(self._route(_Route(sender, receiver, kind, privacy, events)))
+                self._route_of.append(self._route(_Route(sender, receiver, kind, privacy, events)))
         except (ValueError, TypeError, AttributeError, SilosynthError) as error:
-            raise CheckpointError(f"Every line of {str(path)!r} is a record", str(line[:80]), _START_ANEW) from error
+            raise CheckpointError(f"Every line of {str(path)!r} is a record", str(line[:80]), _START_OVER) from error
         if len(text) != position.bytes or len(self._steps) != position.records:
-            found = f"{len(self._steps)} records, {len(text)} bytes"
+            size = f"{len(self._steps)} records, {len(text)} bytes"
             raise CheckpointError(
                 f"The ledger {str(path)!r} reaches to the checkpoint: {position.records} records, "
                 f"{position.bytes} bytes",
-                found,
-                _START_ANEW,
+                size,
+                _START_OVER,
             )
 
 
-_START_ANEW = "Restore the file, or start anew without resuming."
+_START_OVER = "Restore the file, or start over without resuming."
 
 
 def _gives_away(kind: type[Message], events: tuple[Event, ...]) -> str:
-    """What a type declares. One of noised statistics that lists no event gave them as they are."""
+    """The release that a type declares. Noised statistics without an event are exact statistics."""
     exact = kind.release is Release.NOISED and not events
     return (Release.STATISTICS if exact else kind.release).value
 
 
-def one_line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
-    """One message as a line of a ledger's file, for a silo's own record of what it was asked and what it said."""
+def ledger_line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
+    """One message as a line of a ledger file, for a silo's own record of its asks and replies."""
     kind, events = type(message), getattr(message, "events", ())
-    about = {
+    record = {
         "step": step, "from": sender, "to": receiver, "type": wire_name(kind), "bytes": size,
         "privacy": _gives_away(kind, events),
     }  # fmt: skip
-    more = {"events": [asdict(event) for event in events]} if events else {}
-    return json.dumps(about | more) + "\n"
+    extra = {"events": [asdict(event) for event in events]} if events else {}
+    return json.dumps(record | extra) + "\n"
 
 
 class _Records(Sequence[Record]):
-    """A view of the columns in which the ledger keeps its records: 24 bytes each, however many there are."""
+    """A view of the columns in which the ledger keeps its records, at 24 bytes each."""
 
     def __init__(self, steps: array[int], sizes: array[int], of: array[int], routes: list[_Route]) -> None:
-        self._steps, self._sizes, self._of, self._routes = steps, sizes, of, routes
+        self._steps, self._sizes, self._route_of, self._routes = steps, sizes, of, routes
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -280,5 +280,5 @@ class _Records(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        sender, receiver, kind, privacy, events = self._routes[self._of[index]]
+        sender, receiver, kind, privacy, events = self._routes[self._route_of[index]]
         return Record(self._steps[index], sender, receiver, kind, self._sizes[index], privacy, events)

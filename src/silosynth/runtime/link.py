@@ -20,17 +20,17 @@ from silosynth.runtime.wire import decode, encode
 
 L = TypeVar("L", bound="Link")
 
-Slow: TypeAlias = "Callable[[Mapping[str, str]], None]"
-"""Is told who is slow, and why that is said of them; of nobody, if nobody is."""
+TellSlow: TypeAlias = "Callable[[Mapping[str, str]], None]"
+"""Called with {party: reason} for parties that are waited for; with an empty mapping once none are."""
 
 PARTY_THREADS = 1
-"""Torch threads of a party on this machine: the same in every runtime, so that numbers are equal to the last bit.
-Silos' networks are small: side by side on one thread each they train faster than in turn on all."""
+"""Torch threads of each party on this machine: the same in every runtime, so that results are equal to the last bit.
+Silos' networks are small: they train faster in parallel on one thread each than in turn on all threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A party's reply, with the length of the ask and of the reply in bytes on the wire."""
+    """A party's reply, with the lengths of the ask and of the reply in bytes on the wire."""
 
     reply: Message
     sent: int
@@ -39,7 +39,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Why there is no reply, and the ask's length in bytes on the wire; 0 if it was not sent to who was lost before."""
+    """Why there is no reply, and the ask's length in bytes; 0 if the party was already lost and not asked."""
 
     sent: int
     reason: str
@@ -47,7 +47,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A reply that came after the conversation had gone on without it: who sent it, to which step, and its length."""
+    """A reply that came after the conversation had gone on without it: its sender, step and length in bytes."""
 
     party: str
     step: int
@@ -57,12 +57,12 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What came of an exchange that goes on without those that are lost.
+    """The result of an exchange that goes on without lost parties.
 
     Attributes:
         received: replies, in the order of the asks.
-        unanswered: who is lost, or was when the others were asked.
-        late: replies to earlier asks. Nobody reads them, but they were sent.
+        unanswered: parties that are lost, or already were when the others were asked.
+        late: replies to earlier asks, for the ledger only.
     """
 
     received: Mapping[str, Received]
@@ -71,17 +71,17 @@ class Reached:
 
 
 class Link(ABC):
-    """The way to the parties. Use it as a context manager; `drive` closes it only when something goes wrong.
+    """The connection to the parties. Use it as a context manager; `drive` closes it only when something goes wrong.
 
     Attributes:
-        far: whether an exchange costs time on the way, so that joining two of them saves some.
+        far: whether an exchange has latency, so that joining two exchanges saves time.
     """
 
     far = False
 
     @abstractmethod
     def begin(self) -> None:
-        """A new conversation starts: what parties remember of the last one's steps does not matter any more."""
+        """A new conversation starts: parties' memory of the last one's steps no longer applies."""
 
     @abstractmethod
     def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
@@ -89,29 +89,30 @@ class Link(ABC):
 
         Raises:
             PartyLostError: a party died, failed or missed its time limit; names it, the step and the message type.
-            SilosynthError: what a party itself raised, with the party, the step and the message type named.
+            SilosynthError: what a party itself raised; names the party, the step and the message type.
         """
 
-    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
-        """Ask some parties and wait for them as the exchange says. Here none is ever lost.
+    def reach(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
+        """Ask some parties and wait for them as the exchange says. In this class none is ever lost.
 
-        Where it says that slow ones are waited for, ``tell`` is told who they are once the others are there.
+        If slow parties are waited for, ``tell`` is called with them once the others have answered.
 
-        Who died stays lost. Who was too slow is not asked again before its answer has come in, which nobody reads.
+        A party that died stays lost. One that was too slow is not asked again before its late answer, which is
+        discarded, has come in.
 
         Raises:
-            PartyLostError: a party failed, or got lost where that may not be; names it, the step and the message type.
-            SilosynthError: what a party itself raised, with the party, the step and the message type named.
+            PartyLostError: a party failed, or got lost where it must not; names it, the step and the message type.
+            SilosynthError: what a party itself raised; names the party, the step and the message type.
         """
         return Reached(self.exchange(step, exchange.asks))
 
     def lost(self) -> Collection[str]:
-        """Who is lost now: they died, stayed away or were too slow, and owe an answer."""
+        """Parties that are lost now: they died, stayed away or were too slow, and owe an answer."""
         return ()
 
     @abstractmethod
     def save(self, number: int) -> None:
-        """Have every party write its part of checkpoint ``number``.
+        """Make every party write its part of checkpoint ``number``.
 
         Raises:
             PartyLostError: a party is lost; the others have written theirs.
@@ -120,10 +121,10 @@ class Link(ABC):
 
     @abstractmethod
     def restore(self, number: int) -> None:
-        """Have every party continue from its part of checkpoint ``number``.
+        """Make every party continue from its part of checkpoint ``number``.
 
         Raises:
-            CheckpointError: a party has no such part, or a damaged one.
+            CheckpointError: a party has no such part, or it is damaged.
         """
 
     @abstractmethod
@@ -139,42 +140,44 @@ class Link(ABC):
         self.close()
 
 
-def encoded(step: int, asks: Mapping[str, Message]) -> dict[str, bytes]:
-    """Each ask as bytes; one that goes to everybody is encoded once.
+def encode_asks(step: int, asks: Mapping[str, Message]) -> dict[str, bytes]:
+    """Each ask as bytes; an ask that goes to several parties is encoded once.
 
     Raises:
-        MessageError: an ask cannot travel.
+        MessageError: an ask cannot be encoded.
     """
-    done: dict[int, bytes] = {}
+    blobs: dict[int, bytes] = {}
     for ask in asks.values():
-        if id(ask) not in done:
+        if id(ask) not in blobs:
             try:
-                done[id(ask)] = encode(ask)
+                blobs[id(ask)] = encode(ask)
             except SilosynthError as error:
-                raise named(error, f"The coordinator, step {step}, on {type(ask).__name__}") from error.__cause__
-    return {party: done[id(ask)] for party, ask in asks.items()}
+                raise with_location(
+                    error, f"The coordinator, step {step}, on {type(ask).__name__}"
+                ) from error.__cause__
+    return {party: blobs[id(ask)] for party, ask in asks.items()}
 
 
-def named(error: SilosynthError, where: str) -> SilosynthError:
-    """The same error, its text led by who raised it and when."""
+def with_location(error: SilosynthError, where: str) -> SilosynthError:
+    """The same error, its text prefixed with who raised it and when."""
     error.rule = f"{where}: {error.rule}"
     error.args = (f"{where}: {error}",)
     return error
 
 
-def at(party: str, step: int, ask: str) -> str:
-    """How errors name a place in a conversation."""
+def location(party: str, step: int, ask: str) -> str:
+    """How errors name a point in a conversation."""
     return f"Silo {party!r}, step {step}, on {ask}"
 
 
-def failed(where: str, reason: str, more: str = "") -> PartyLostError:
-    """The error for a party that raised something silosynth did not foresee."""
-    remedy = " ".join(filter(None, ("Mend the cause, then resume from the checkpoint.", more)))
+def party_failure(where: str, reason: str, details: str = "") -> PartyLostError:
+    """The error for a party that raised an unforeseen exception."""
+    remedy = " ".join(filter(None, ("Fix the cause, then resume from the checkpoint.", details)))
     return PartyLostError(f"{where}: a silo answers every message", reason, remedy)
 
 
-def no_folder(party: str) -> CheckpointError:
-    """The error for a checkpoint without a place to keep it."""
+def missing_folder(party: str) -> CheckpointError:
+    """The error for a checkpoint without a folder to keep it in."""
     return CheckpointError(f"Silo {party!r} has a folder for its part of a checkpoint", "none", "Name a folder.")
 
 
@@ -187,8 +190,8 @@ class Remote(Link):
     Args:
         roster: who takes part.
         hub: where they dial in.
-        dead: says why a party is known to be dead, or None; what else is known about a lost party's end.
-        limit: seconds that parties have for an answer, or to write their part of a checkpoint; None waits as long as
+        dead: why a party is known to be dead, or None.
+        limit: seconds that parties have to answer, or to write their part of a checkpoint; None waits as long as
             they live.
     """
 
@@ -210,10 +213,10 @@ class Remote(Link):
         self._job = uuid.uuid4().hex
 
     def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
-        """See `Link.exchange`. One that is merely late is waited for up to the limit, and then asked."""
+        """See `Link.exchange`. A party that is merely late is waited for up to the limit, and then asked."""
         return self._exchange(step, Exchange(asks)).received
 
-    def reach(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+    def reach(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
         """See `Link.reach`."""
         reached = self._exchange(step, exchange, tell)
         late, self._late = self._late, []
@@ -236,97 +239,98 @@ class Remote(Link):
         self._hub.stop()
 
     def last_words(self, party: str) -> str:
-        """What is known about a party that failed, as a sentence to add to the error; empty here."""
+        """What is known about a failed party's end, as a sentence to add to the error; empty in this class."""
         return ""
 
-    def _exchange(self, step: int, exchange: Exchange, tell: Slow = lambda slow: None) -> Reached:
+    def _exchange(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
         asks = exchange.asks
         for party in asks:
             if party not in self._roster.parties:
                 raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, self._roster))
-        blobs = encoded(step, asks)
+        blobs = encode_asks(step, asks)
         frames = {party: Frame(ASK, self._job, step, COORDINATOR, blob) for party, blob in blobs.items()}
-        places = {party: at(party, step, wire_name(type(ask))) for party, ask in asks.items()}
-        got = self._await(exchange, frames, places, tell)
+        places = {party: location(party, step, wire_name(type(ask))) for party, ask in asks.items()}
+        gathered = self._await(exchange, frames, places, tell)
         received = {
             party: Received(_message(frame, places[party]), len(blobs[party]), len(frame.body))
-            for party, frame in got.replies.items()
+            for party, frame in gathered.replies.items()
         }
         unanswered = {
             party: Unanswered(
-                len(blobs[party]) if party in got.lost else 0, ". ".join(filter(None, (why, self.last_words(party))))
+                len(blobs[party]) if party in gathered.lost else 0,
+                ". ".join(filter(None, (why, self.last_words(party)))),
             )
-            for party, why in (got.before | got.lost).items()
+            for party, why in (gathered.before | gathered.lost).items()
         }
         return Reached(received, unanswered)
 
     def _await(
-        self, exchange: Exchange, frames: Mapping[str, Frame], places: Mapping[str, str], tell: Slow
+        self, exchange: Exchange, frames: Mapping[str, Frame], places: Mapping[str, str], tell: TellSlow
     ) -> Gathered:
-        """Gather answers as the exchange says. Gathering again sends nothing again that was sent."""
+        """Gather answers as the exchange says. Gathering a second time resends nothing."""
         limit = None if self._limit is None else exchange.times * self._limit
-        got = self._gather(frames, places, limit, exchange.missing or exchange.wait)
+        gathered = self._gather(frames, places, limit, exchange.missing or exchange.wait)
         if not exchange.wait:
-            return got
-        lost = got.before | got.lost
+            return gathered
+        lost = gathered.before | gathered.lost
         tell({party: why for party, why in lost.items() if not (self._dead(party) or self._hub.dead(party))})
-        return self._gather(frames, places, None, missing=False) if lost else got
+        return self._gather(frames, places, None, missing=False) if lost else gathered
 
     def _control(self, kind: str, number: int, limit: float | None = None) -> None:
-        """If one gets lost now, the others are waited for: the conversation may go on with them."""
+        """If a party gets lost now, the others are still waited for: the conversation may go on with them."""
         frames = {party: Frame(kind, f"{_CONTROL} {kind}", number, COORDINATOR) for party in self._roster}
         places = {party: f"Silo {party!r}, {kind} checkpoint {number}" for party in self._roster}
-        got = self._gather(frames, places, limit, missing=not self.lost())
-        for party, reason in got.lost.items():
+        gathered = self._gather(frames, places, limit, missing=not self.lost())
+        for party, reason in gathered.lost.items():
             raise self._loss(places[party], party, reason)
-        for party, reply in got.replies.items():
+        for party, reply in gathered.replies.items():
             if reply.kind != DONE:
-                raise ProtocolError(f"Silo {party!r} says when a checkpoint is done", reply.kind)
+                raise ProtocolError(f"Silo {party!r} confirms that a checkpoint is done", reply.kind)
 
     def _gather(
         self, frames: Mapping[str, Frame], places: Mapping[str, str], limit: float | None, missing: bool
     ) -> Gathered:
         try:
-            got = self._hub.gather(frames, self._dead, limit, missing)
+            gathered = self._hub.gather(frames, self._dead, limit, missing)
         except Lost as lost:
             raise self._loss(places[lost.party], lost.party, lost.reason) from None
-        for frame in got.late:
+        for frame in gathered.late:
             self._take_late(frame)
-        for party, reply in got.replies.items():
+        for party, reply in gathered.replies.items():
             self._check(party, reply, places[party])
-        return got
+        return gathered
 
     def _take_late(self, frame: Frame) -> None:
-        """Note an answer that nobody waits for any more; what a silo raised is raised all the same."""
+        """Note an answer that nobody waits for any more; an error that a silo raised is raised all the same."""
         where = f"Silo {frame.sender!r}, late, to step {frame.step}"
         self._check(frame.sender, frame, where)
         if frame.kind == REPLY and frame.job == self._job:
             self._late.append(Late(frame.sender, frame.step, _message(frame, where), len(frame.body)))
 
     def _check(self, party: str, reply: Frame, where: str) -> None:
-        if reply.kind in (REFUSED, CRASHED):  # last words are in a file: it is not read for every reply
-            raise_refusal(reply, where, self.last_words(party))
+        if reply.kind in (REFUSED, CRASHED):  # last words are read from a file: not for every reply
+            raise_if_failed(reply, where, self.last_words(party))
 
     def _loss(self, where: str, party: str, reason: str) -> PartyLostError:
         remedy = " ".join(filter(None, ("Resume from the checkpoint.", self.last_words(party))))
-        error = PartyLostError(f"{where}: a silo lives and answers", reason, remedy)
+        error = PartyLostError(f"{where}: a silo is alive and answers", reason, remedy)
         error.gone = True
         return error
 
 
-def raise_refusal(reply: Frame, where: str, more: str = "") -> None:
-    """Raise what a party has raised; ``where`` names it and the step, ``more`` is known about its end."""
+def raise_if_failed(reply: Frame, where: str, details: str = "") -> None:
+    """Raise what a party has raised. ``where`` names it and the step; ``details`` say more about its end."""
     if reply.kind == REFUSED:
-        raise named(_rebuilt(reply.body), where)
+        raise with_location(_rebuilt(reply.body), where)
     if reply.kind == CRASHED:
-        raise failed(where, reply.body.decode("utf-8", "replace"), more)
+        raise party_failure(where, reply.body.decode("utf-8", "replace"), details)
 
 
 def _message(frame: Frame, where: str) -> Message:
     try:
         reply = decode(frame.body)
     except SilosynthError as error:
-        raise named(error, where) from error.__cause__
+        raise with_location(error, where) from error.__cause__
     if not isinstance(reply, Message) or frame.kind != REPLY:
         raise ProtocolError(f"{where}: a silo answers with a message", type(reply).__name__)
     return reply
@@ -335,15 +339,15 @@ def _message(frame: Frame, where: str) -> Message:
 def _rebuilt(body: bytes) -> SilosynthError:
     """The error that a party raised, from its description."""
     try:
-        told = json.loads(body)
-        kind = {error.__name__: error for error in _tree(SilosynthError)}.get(told["class"], ProtocolError)
-        rule, value, remedy = told["rule"], told["value"], told["remedy"]
+        fields = json.loads(body)
+        kind = {error.__name__: error for error in _subclasses(SilosynthError)}.get(fields["class"], ProtocolError)
+        rule, value, remedy = fields["rule"], fields["value"], fields["remedy"]
         return kind(rule, remedy=remedy) if value is None else kind(rule, value, remedy)
     except (ValueError, KeyError, TypeError, RecursionError):
         return ProtocolError("A silo describes its errors", "something else", "Does it run the same version?")
 
 
-def _tree(root: type[SilosynthError]) -> Iterator[type[SilosynthError]]:
+def _subclasses(root: type[SilosynthError]) -> Iterator[type[SilosynthError]]:
     yield root
     for kind in root.__subclasses__():
-        yield from _tree(kind)
+        yield from _subclasses(kind)

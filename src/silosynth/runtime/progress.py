@@ -1,4 +1,4 @@
-"""Progress for people: bars with the time left in a terminal, a line now and then in a log, nothing when quiet."""
+"""Progress for users: bars with the time left in a terminal, an occasional line in a log, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from silosynth.core.conversation import Progress
 
-_BLINK = 0.05  # seconds between two updates of a bar; people do not see more
+_BAR_EVERY = 0.05  # seconds between two updates of a bar; more would not be seen
 _LINE_EVERY = 10.0  # seconds between two lines of one stage in a log
 
 
@@ -27,7 +27,7 @@ class RichProgress:
     Args:
         console: where to show it; standard error when None.
         quiet: show nothing.
-        clock: seconds that only go forward.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class RichProgress:
             self._bars = None
 
     def __call__(self, progress: Progress) -> None:
-        """Take notice of progress. Cheap enough to be called for every batch."""
+        """Show progress. Cheap enough to be called for every batch."""
         if self._quiet:
             return
         now = self._clock()
         first = progress.stage not in self._began
-        self._began.setdefault(progress.stage, (now, progress.done))  # a resumed stage does not begin at 0
-        pause = _BLINK if self._bars is not None else _LINE_EVERY
+        self._began.setdefault(progress.stage, (now, progress.done))  # a resumed stage does not start at 0
+        pause = _BAR_EVERY if self._bars is not None else _LINE_EVERY
         if not first and progress.done < progress.total and now - self._shown[progress.stage] < pause:
             return
         self._shown[progress.stage] = now

@@ -1,8 +1,8 @@
 """Both ends of the streams: one connection per party, over mutual TLS. Parties dial in to the coordinator.
 
-A party is whoever its certificate says. Its connection may break and come back: the frame that awaits an answer is sent
-again, and the party, which remembers its last reply, does not compute twice. A party leaves when the coordinator is
-gone.
+A party is identified by its certificate. Its connection may break and come back: the frame that awaits an answer is
+sent again, and the party, which remembers its last reply, does not compute twice. A party leaves when the coordinator
+is gone.
 """
 
 from __future__ import annotations
@@ -15,50 +15,46 @@ import ssl
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
 from silosynth.core.conversation import Party
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.roster import COORDINATOR
-from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.frames import (
-    ASK,
     BUSY,
     BYE,
-    CRASHED,
-    DONE,
     HELLO,
     REFUSED,
-    REPLY,
-    RESTORE,
-    SAVE,
     WELCOME,
     Frame,
-    described,
 )
 from silosynth.runtime.hub import Hub, Outbox, PartySlot
-from silosynth.runtime.tls import Certificates, Connection, context, moment
+from silosynth.runtime.tls import Certificates, Connection, handshake_seconds, ssl_context
 
-_GRACE = 1.0  # seconds that parties have to take a goodbye
-_GLANCE = 0.2  # seconds between looks at whether to go on listening
-_STRANGERS = 16  # who may be at the door, not known yet; for one more, the first is turned away
+_GRACE = 1.0  # seconds for parties to receive the goodbye
+_POLL = 0.2  # seconds between checks whether to go on listening
+_STRANGERS = 16  # connections not yet authenticated; for one more, the oldest is closed
+EXIT_LOST = 75  # exit code of a process that gave up waiting for its coordinator ("temporary failure")
+_REMEDY = "Check this party's certificate, and which job it is for."
+_PAUSE = 0.2  # seconds between attempts to dial
+_LINGER = 2.0  # seconds for a computation to return by itself after the coordinator is lost
 
 
 class StreamHub(Hub):
-    """Listens for the parties called ``names`` and talks with them.
+    """Listens for the parties called ``names`` and exchanges frames with them.
 
     Args:
         names: who may connect.
         certificates: the coordinator's.
         address: where to listen; port 0 lets the system choose.
-        patience: seconds for which a party may be without a stream.
-        attempt: of a job, by any name. A process that is left of another attempt, or of another job at the same
-            address, would answer without knowing what was said before: it is refused.
+        patience: seconds for which a party may be disconnected.
+        attempt: any name for this attempt at a job. A process left over from another attempt, or from another job at
+            the same address, has not seen the messages before: it is refused.
 
     Raises:
-        UnavailableError: the address cannot be listened on.
+        UnavailableError: the address cannot be bound.
     """
 
     def __init__(
@@ -71,134 +67,130 @@ class StreamHub(Hub):
     ) -> None:
         super().__init__(names, patience)
         self._attempt = attempt
-        self._demands = context(certificates, server=True)
-        self._strangers: dict[socket.socket, None] = {}  # in the order in which they came
+        self._context = ssl_context(certificates, server=True)
+        self._strangers: dict[socket.socket, None] = {}  # in the order of arrival
         self._open: dict[Connection, Outbox] = {}
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._door = socket.create_server((host.strip("[]"), int(port)), family=family)
+            self._listener = socket.create_server((host.strip("[]"), int(port)), family=family)
         except OSError as error:
-            raise UnavailableError("The coordinator can listen", address, "Choose another port.") from error
-        self._door.settimeout(_GLANCE)
-        self.address = f"{host}:{self._door.getsockname()[1]}"
-        self._porter = threading.Thread(target=self._listen, daemon=True, name="silosynth-hub")
-        self._porter.start()
+            raise UnavailableError(
+                "The coordinator's address can be listened on", address, "Choose another port."
+            ) from error
+        self._listener.settimeout(_POLL)
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        self._accepting = threading.Thread(target=self._listen, daemon=True, name="silosynth-hub")
+        self._accepting.start()
 
     def stop(self) -> None:
         """Say goodbye and stop listening; may be called twice."""
         self._stopped.set()
-        self._porter.join()
+        self._accepting.join()
         with self._changed:
-            for stream in self._open.values():
-                stream.outbox.put(Frame(BYE, "", 0, COORDINATOR))
-                stream.outbox.put(None)
+            for outbox in self._open.values():
+                outbox.queue.put(Frame(BYE, "", 0, COORDINATOR))
+                outbox.queue.put(None)
             until = time.monotonic() + _GRACE
             while self._open and self._changed.wait(until - time.monotonic()):
                 pass
             left = list(self._open)
-            for came in self._strangers:
+            for arrived in self._strangers:
                 with contextlib.suppress(OSError):
-                    came.shutdown(socket.SHUT_RDWR)
+                    arrived.shutdown(socket.SHUT_RDWR)
         for connection in left:
             connection.cut()
 
     def _listen(self) -> None:
-        with self._door:
+        with self._listener:
             while not self._stopped.is_set():
                 try:
-                    came, _ = self._door.accept()
+                    arrived, _ = self._listener.accept()
                 except TimeoutError:
                     continue
                 except OSError:  # such as too many open files
-                    self._stopped.wait(_GLANCE)
+                    self._stopped.wait(_POLL)
                     continue
                 with self._changed:
                     if len(self._strangers) >= _STRANGERS:
                         with contextlib.suppress(OSError):
                             next(iter(self._strangers)).shutdown(socket.SHUT_RDWR)
-                    self._strangers[came] = None
-                threading.Thread(target=self._admit, args=(came,), daemon=True, name="silosynth-hub").start()
-                del came  # an open socket would be kept from its end
+                    self._strangers[arrived] = None
+                threading.Thread(target=self._admit, args=(arrived,), daemon=True, name="silosynth-hub").start()
+                del arrived  # a reference would keep the socket from being closed
 
-    def _admit(self, came: socket.socket) -> None:
-        """Find out who has come, and talk with a party until its connection ends."""
-        connection = stream = None
+    def _admit(self, arrived: socket.socket) -> None:
+        """Authenticate a connection, and serve a party until its connection ends."""
+        connection = outbox = None
         try:
-            connection = Connection(came, self._demands, server=True, patience=self._patience)
-            stream = self._welcome(connection)
-        except (OSError, MessageError):  # no party of ours: there is nobody to blame
+            connection = Connection(arrived, self._context, server=True, patience=self._patience)
+            outbox = self._welcome(connection)
+        except (OSError, MessageError):  # not one of our parties: there is nobody to report this to
             pass
         finally:
             with self._changed:
-                self._strangers.pop(came)
-        if connection is not None and stream is not None:
-            self._talk(connection, stream)
+                self._strangers.pop(arrived)
+        if connection is not None and outbox is not None:
+            self._serve(connection, outbox)
         elif connection is not None:
             connection.finish()
 
     def _welcome(self, connection: Connection) -> Outbox | None:
-        """Give the party its seat; or say why not, and return None."""
-        name, hello = connection.peer, connection.greeted()
-        no = REFUSED
-        if name not in self._seats:
+        """Connect the party to its slot; or refuse it with the reason, and return None."""
+        name, hello = connection.peer, connection.receive_greeting()
+        kind = REFUSED
+        if name not in self._slots:
             why = f"{name!r} does not take part"
         elif hello.kind != HELLO or hello.job != self._attempt:
-            why = f"{name!r} is of another attempt, or another job"
+            why = f"{name!r} belongs to another attempt, or another job"
         else:
-            stream = Outbox()
-            stream.outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
-            if self._seated(connection, self._seats[name], stream):
-                return stream
-            no, why = BUSY, f"{name!r} is connected already"
-        connection.send(Frame(no, "", 0, COORDINATOR, why.encode()))
+            outbox = Outbox()
+            outbox.queue.put(Frame(WELCOME, "", 0, COORDINATOR))
+            if self._take_slot(connection, self._slots[name], outbox):
+                return outbox
+            kind, why = BUSY, f"{name!r} is connected already"
+        connection.send(Frame(kind, "", 0, COORDINATOR, why.encode()))
         return None
 
-    def _seated(self, connection: Connection, seat: PartySlot, stream: Outbox) -> bool:
+    def _take_slot(self, connection: Connection, slot: PartySlot, outbox: Outbox) -> bool:
         with self._changed:
-            if seat.stream is not None or self._stopped.is_set():
+            if slot.outbox is not None or self._stopped.is_set():
                 return False
-            seat.stream, self._open[connection] = stream, stream
-            if seat.owes and seat.asked is not None:
-                stream.outbox.put(seat.asked)
+            slot.outbox, self._open[connection] = outbox, outbox
+            if slot.owes and slot.asked is not None:
+                outbox.queue.put(slot.asked)
             self._changed.notify_all()
         return True
 
-    def _talk(self, connection: Connection, stream: Outbox) -> None:
+    def _serve(self, connection: Connection, outbox: Outbox) -> None:
         name = connection.peer
-        seat = self._seats[name]
-        speaking = threading.Thread(target=_speak, args=(connection, stream), daemon=True, name="silosynth-hub")
+        slot = self._slots[name]
+        sending = threading.Thread(target=_send_all, args=(connection, outbox), daemon=True, name="silosynth-hub")
         try:
-            speaking.start()
+            sending.start()
             while True:
-                self._heard(name, seat, connection.receive())
+                self._received(name, slot, connection.receive())
         except OSError:
             pass
         except MessageError as error:
-            self._blame(seat, error)
+            self._set_fault(slot, error)
         except Exception as error:
-            self._blame(seat, ProtocolError(f"Silo {name!r} can be listened to", type(error).__name__))
+            self._set_fault(slot, ProtocolError(f"Silo {name!r} can be received from", type(error).__name__))
         finally:
-            stream.outbox.put(None)
+            outbox.queue.put(None)
             connection.close()
-            self._left(seat, stream)
+            self._disconnected(slot, outbox)
             with self._changed:
                 del self._open[connection]
                 self._changed.notify_all()
 
 
-def _speak(connection: Connection, stream: Outbox) -> None:
-    with contextlib.suppress(OSError):  # who listens notices as well
-        while (frame := stream.outbox.get()) is not None:
+def _send_all(connection: Connection, outbox: Outbox) -> None:
+    with contextlib.suppress(OSError):  # the receiving thread notices as well
+        while (frame := outbox.queue.get()) is not None:
             connection.send(frame)
     connection.end()
-
-
-EXIT_LOST = 75  # what a process that gave up waiting for its coordinator exits with ("temporary failure")
-_REMEDY = "Check this party's certificate, and which job it is for."
-_PAUSE = 0.2  # seconds between two attempts to dial
-_LINGER = 2.0  # seconds that a computation has to come back by itself once the coordinator is lost
 
 
 def serve_party(
@@ -210,18 +202,18 @@ def serve_party(
     folder: Path | None,
     patience: float = 10.0,
 ) -> None:
-    """Answer the coordinator at ``address`` until it says goodbye. Meant to be all that its process does.
+    """Answer the coordinator at ``address`` until it says goodbye. Meant to be the only thing that its process does.
 
-    When the coordinator is lost in the middle of a long computation the process exits with `EXIT_LOST`; nobody would
-    read the answer, and the run goes on from its checkpoint.
+    If the coordinator is lost during a long computation the process exits with `EXIT_LOST`: nobody would read the
+    answer, and the run continues from its checkpoint.
 
     Args:
-        party: who answers.
+        party: the party that answers.
         name: the party's name; its certificate must say the same.
         address: host and port to dial.
-        certs: the party's certificates, or the folder where they lie; read once.
-        folder: where the party keeps its parts of checkpoints; None for nowhere.
-        patience: seconds for which the coordinator may be out of reach.
+        certs: the party's certificates, or the folder that holds them; read once.
+        folder: where the party keeps its parts of checkpoints; None to keep none.
+        patience: seconds for which the coordinator may be unreachable.
 
     Raises:
         ProtocolError: the coordinator cannot be reached, refuses this party, or breaks the protocol.
@@ -230,56 +222,25 @@ def serve_party(
 
 
 def serve_endpoint(
-    desk: PartyEndpoint, *, address: str, certs: Certificates | Path, patience: float, attempt: str = ""
+    endpoint: PartyEndpoint, *, address: str, certs: Certificates | Path, patience: float, attempt: str = ""
 ) -> None:
-    """The same for a desk; ``attempt`` as in `StreamHub`."""
+    """Like `serve_party`, for an endpoint; ``attempt`` as in `StreamHub`."""
     certificates = certs if isinstance(certs, Certificates) else Certificates.read(certs)
-    line = _Line(desk.name, address, certificates, patience, attempt)
+    uplink = _Uplink(endpoint.name, address, certificates, patience, attempt)
     try:
-        while (frame := line.receive()).kind != BYE:
-            line.send(handle(desk, frame))
+        while (frame := uplink.receive()).kind != BYE:
+            uplink.send(endpoint.handle(frame))
     finally:
-        line.close()
+        uplink.close()
 
 
-def handle(desk: PartyEndpoint, frame: Frame) -> Frame:
-    """What the party says to one frame. Nothing that goes wrong may leave the coordinator without an answer."""
-
-    def say(kind: str, body: bytes = b"") -> Frame:
-        return Frame(kind, frame.job, frame.step, desk.name, body)
-
-    try:
-        if frame.kind == ASK:
-            return say(REPLY, desk.answer(frame.job, frame.step, frame.body))
-        if frame.kind == SAVE:
-            desk.save(frame.step)
-        elif frame.kind == RESTORE:
-            desk.restore(frame.step)
-        else:
-            raise ProtocolError("A coordinator asks, saves, restores or says goodbye", frame.kind)
-    except SilosynthError as error:
-        return say(REFUSED, described(error))
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, PartyFailure) and error.__cause__ else error
-        # The text of a foreign error may quote the data, so it stays in this silo's own log.
-        traceback.print_exception(cause, file=sys.stderr)
-        return say(CRASHED, _place(cause).encode())
-    return say(DONE)
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return type(error).__name__ + where
-
-
-class _Line:
-    """The way to the coordinator, dialled again when it breaks; listens in a thread of its own."""
+class _Uplink:
+    """The connection to the coordinator, dialled again when it breaks; receives in its own thread."""
 
     def __init__(self, name: str, address: str, certificates: Certificates, patience: float, attempt: str) -> None:
         self._address, self._patience = address, patience
         self._hello = Frame(HELLO, attempt, 0, name)
-        self._demands = context(certificates, server=False)
+        self._context = ssl_context(certificates, server=False)
         self._parent = os.getppid()
         self._inbox: queue.SimpleQueue[Frame | SilosynthError] = queue.SimpleQueue()
         self._connection: Connection | None = None
@@ -292,16 +253,16 @@ class _Line:
         """The coordinator's next frame.
 
         Raises:
-            ProtocolError: it is out of reach, or refuses this party.
+            ProtocolError: it is unreachable, or refuses this party.
         """
-        got = self._inbox.get()
-        if isinstance(got, SilosynthError):
+        received = self._inbox.get()
+        if isinstance(received, SilosynthError):
             self._closed.set()
-            raise got
-        return got
+            raise received
+        return received
 
     def send(self, frame: Frame) -> None:
-        """Send a frame on the connection of the moment; if that is broken, the coordinator will ask again."""
+        """Send a frame on the current connection; if that is broken, the coordinator will ask again."""
         if (connection := self._connection) is not None:
             with contextlib.suppress(OSError):
                 connection.send(frame)
@@ -322,25 +283,25 @@ class _Line:
                 self._give_up(error)
                 return
             except OSError as error:
-                if self._hopeless():
-                    rule = f"The coordinator at {self._address} is there"
+                if self._out_of_patience():
+                    rule = f"The coordinator at {self._address} can be reached"
                     self._give_up(ProtocolError(rule, str(error)[:200], "Start the run again."))
                     return
-            except Exception as error:  # a port that is no number, a name that is none
+            except Exception as error:  # a port that is not a number, an invalid host name
                 rule = f"The coordinator at {self._address} can be dialled"
                 self._give_up(ProtocolError(rule, type(error).__name__, "Check the address."))
                 return
             self._closed.wait(_PAUSE)
 
-    def _hopeless(self) -> bool:
+    def _out_of_patience(self) -> bool:
         orphaned = os.getppid() != self._parent
         return orphaned or time.monotonic() - self._contact > self._patience
 
     def _talk(self) -> None:
-        """Dial, and listen until the coordinator says goodbye.
+        """Dial, and receive until the coordinator says goodbye.
 
         Raises:
-            OSError: it is out of reach for now.
+            OSError: it is unreachable for now.
             SilosynthError: dialling again is useless.
         """
         with contextlib.closing(self._dial()) as connection:
@@ -352,13 +313,13 @@ class _Line:
                     self._inbox.put(frame)
                 self._inbox.put(frame)
             finally:
-                self._connection, self._contact = None, time.monotonic()  # patience begins when the stream breaks
+                self._connection, self._contact = None, time.monotonic()  # patience begins when the connection breaks
 
     def _dial(self) -> Connection:
         host, _, port = self._address.rpartition(":")
-        dialled = socket.create_connection((host.strip("[]"), int(port)), moment(self._patience))
+        dialled = socket.create_connection((host.strip("[]"), int(port)), handshake_seconds(self._patience))
         try:
-            connection = Connection(dialled, self._demands, server=False, patience=self._patience)
+            connection = Connection(dialled, self._context, server=False, patience=self._patience)
         except ssl.SSLCertVerificationError as error:
             raise self._foreign(error.verify_message) from error
         if connection.peer != COORDINATOR:
@@ -368,7 +329,7 @@ class _Line:
 
     def _admitted(self, connection: Connection) -> None:
         try:
-            first = connection.greeted()
+            first = connection.receive_greeting()
             kind, why = first.kind, bytes(first.body).decode("utf-8", "replace")
         except ssl.SSLError as error:  # under TLS 1.3 a certificate is refused after the handshake
             if "ALERT" not in str(error.reason):
@@ -379,9 +340,9 @@ class _Line:
         if kind != WELCOME:
             raise ProtocolError(f"The coordinator at {self._address} accepts this party", why or kind, _REMEDY)
 
-    def _foreign(self, found: str) -> ProtocolError:
-        rule = f"The coordinator at {self._address} has the coordinator's certificate of the same authority"
-        return ProtocolError(rule, found, "Check the address, and where this party's certificates are from.")
+    def _foreign(self, certificate: str) -> ProtocolError:
+        rule = f"The coordinator at {self._address} has the coordinator's certificate from the same authority"
+        return ProtocolError(rule, certificate, "Check the address, and where this party's certificates come from.")
 
     def _give_up(self, reason: SilosynthError) -> None:
         self._inbox.put(reason)

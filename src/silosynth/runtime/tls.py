@@ -39,14 +39,14 @@ _SKEW = datetime.timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What one side needs to prove who it is and to check the other: three PEM texts."""
+    """What one side needs to prove its identity and check the other's: three PEM texts."""
 
     authority: bytes
     certificate: bytes
     key: bytes
 
     def write(self, folder: Path) -> None:
-        """Write the three files; the key can be read by its owner only."""
+        """Write the three files; only the owner can read the key."""
         (folder / "ca.pem").write_bytes(self.authority)
         (folder / "cert.pem").write_bytes(self.certificate)
         with os.fdopen(os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -54,7 +54,7 @@ class Certificates:
 
     @classmethod
     def read(cls, folder: Path) -> Certificates:
-        """What `write` wrote.
+        """The certificates that `write` wrote.
 
         Raises:
             StorageError: a file is missing.
@@ -63,7 +63,7 @@ class Certificates:
 
 
 class Authority:
-    """Signs certificates for one run. Keys come from the operating system's randomness."""
+    """Signs certificates for one run. Keys come from the operating system's random source."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -127,87 +127,87 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-_GREETING = 1 << 16  # bytes of a first frame
-_LINGER = 1.0  # seconds that a last word has to be read
-_IN, _OUT = 1 << 18, 1 << 16  # bytes that are read, and sent, at once
-_RECORD = 1 << 14  # bytes of a TLS record: what one call reads or writes
+_GREETING = 1 << 16  # maximum bytes of a first frame
+_LINGER = 1.0  # seconds for the other side to read the last frame
+_IN, _OUT = 1 << 18, 1 << 16  # bytes read, and sent, at once
+_RECORD = 1 << 14  # bytes of a TLS record: the most that one call reads or writes
 
 
-def moment(patience: float) -> float:
-    """Seconds for what takes none: being dialled, proving who one is, a first word. The three fit the patience."""
+def handshake_seconds(patience: float) -> float:
+    """Seconds for each of connecting, the TLS handshake and the first frame: together they fit the patience."""
     return min(10.0, max(1.0, patience / 3))
 
 
-def context(certificates: Certificates, server: bool) -> ssl.SSLContext:
-    """What both ends of a connection demand: TLS 1.3, and a certificate of the same authority, for its side's use.
+def ssl_context(certificates: Certificates, server: bool) -> ssl.SSLContext:
+    """TLS settings of both ends: TLS 1.3, and a certificate from the same authority, issued for its side's use.
 
-    Names are left to who uses the connection: an address does not say who a silo is.
+    Names are checked by the connection's user: an address does not identify a silo.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_REQUIRED
-    made.load_verify_locations(cadata=certificates.authority.decode("ascii"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificates.authority.decode("ascii"))
     if server:
-        made.num_tickets = 0  # nobody resumes
-    with tempfile.TemporaryDirectory(prefix="silosynth-") as place:  # OpenSSL reads keys from files only
-        certificates.write(Path(place))
-        made.load_cert_chain(Path(place) / "cert.pem", Path(place) / "key.pem")
-    return made
+        context.num_tickets = 0  # sessions are never resumed
+    with tempfile.TemporaryDirectory(prefix="silosynth-") as folder:  # OpenSSL reads keys from files only
+        certificates.write(Path(folder))
+        context.load_cert_chain(Path(folder) / "cert.pem", Path(folder) / "key.pem")
+    return context
 
 
 class Connection:
     """A connected socket under TLS. One thread may send while another receives; any may close.
 
     Args:
-        sock: connected; belongs to the connection from now on, and is closed if this fails.
-        demands: see `context`.
-        server: whether this side was dialled.
-        patience: seconds after which a line on which nothing arrives any more counts as broken, where the system can
-            tell. The other side has a third of it to prove who it is, and no more for its first frame.
+        sock: connected; owned by the connection from now on, and closed if this fails.
+        context: see `ssl_context`.
+        server: whether this side accepted the connection.
+        patience: seconds without anything arriving after which the connection counts as broken, where the system can
+            tell. The other side has a third of it for the handshake, and as much for its first frame.
 
     Attributes:
-        peer: the common name in the certificate that the other side has proved to own; empty if it has several.
+        peer: the common name in the other side's verified certificate; empty if there are several.
 
     Raises:
-        OSError: the other side is gone, silent, or not who it should be (`ssl.SSLError`).
+        OSError: the other side is gone, silent, or fails authentication (`ssl.SSLError`).
     """
 
-    def __init__(self, sock: socket.socket, demands: ssl.SSLContext, *, server: bool, patience: float) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, patience: float) -> None:
         self._socket = sock
-        self._came, self._leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = demands.wrap_bio(self._came, self._leaves, server_side=server)
-        self._turn, self._sending = threading.Lock(), threading.Lock()  # of the TLS object; of the socket's way out
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
+        self._tls_lock, self._sending = threading.Lock(), threading.Lock()  # for the TLS object; for sending
         self._buffer = bytearray(_IN)
-        self._within, self._until = moment(patience), 0.0  # seconds; when they are over
+        self._timeout, self._deadline = handshake_seconds(patience), 0.0  # seconds; deadline
         try:
-            _watch(sock, patience)
-            self._shake_hands()
+            _set_options(sock, patience)
+            self._handshake()
             self.peer = _common_name(self._tls.getpeercert())
         except BaseException:
             self.finish()
             raise
 
     def send(self, frame: Frame) -> None:
-        """Send a frame; waits while the other side does not take it.
+        """Send a frame; waits while the other side does not read it.
 
         Raises:
             OSError: the connection is broken.
         """
         with self._sending:
-            for part in (frame.front(), frame.body):
+            for part in (frame.header(), frame.body):
                 view = memoryview(part)
                 for start in range(0, len(view), _OUT):
-                    self._socket.sendall(self._sealed(view[start : start + _OUT]))
+                    self._socket.sendall(self._encrypted(view[start : start + _OUT]))
 
-    def greeted(self) -> Frame:
+    def receive_greeting(self) -> Frame:
         """The first frame, which is small and comes soon; nobody may send meanwhile.
 
         Raises:
             OSError: it does not come.
-            MessageError: what comes is no frame, or a large one.
+            MessageError: the bytes are not a frame, or a large one.
         """
-        with self._hurry():
+        with self._time_limit():
             return read_frame(self._take, _GREETING)
 
     def receive(self) -> Frame:
@@ -215,17 +215,17 @@ class Connection:
 
         Raises:
             OSError: the connection has ended, or is broken.
-            MessageError: what comes is no frame.
+            MessageError: the bytes are not a frame.
         """
         return read_frame(self._take)
 
     def end(self) -> None:
-        """Send nothing more. The other side, once it has read all, will do the same."""
+        """Send nothing more. The other side does the same once it has read everything."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def finish(self) -> None:
-        """Send nothing more, and close when the other side has read all; or soon, if it does not."""
+        """Send nothing more, and close once the other side has read everything, or after a moment."""
         self.end()
         until = time.monotonic() + _LINGER
         with contextlib.suppress(OSError):
@@ -235,50 +235,50 @@ class Connection:
         self.close()
 
     def cut(self) -> None:
-        """End it at once; whoever is sending or receiving gets an error."""
+        """End the connection at once; threads that are sending or receiving get an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut it, and let go of the socket once nobody sends any more."""
+        """Cut the connection, and close the socket once no thread is sending."""
         self.cut()
         with self._sending:
             self._socket.close()
 
     @contextlib.contextmanager
-    def _hurry(self) -> Iterator[None]:
-        self._until = time.monotonic() + self._within
+    def _time_limit(self) -> Iterator[None]:
+        self._deadline = time.monotonic() + self._timeout
         yield
-        self._until = 0.0
+        self._deadline = 0.0
         self._socket.settimeout(None)
 
-    def _shake_hands(self) -> None:
-        with self._hurry():
+    def _handshake(self) -> None:
+        with self._time_limit():
             while True:
                 try:
                     self._tls.do_handshake()
                 except ssl.SSLWantReadError:
                     self._flush()
-                    self._more()
+                    self._receive_more()
                 except ssl.SSLError:
                     with contextlib.suppress(OSError):
-                        self._flush()  # tells the other side why
+                        self._flush()  # sends the alert that says why
                     raise
                 else:
                     return self._flush()
 
-    def _sealed(self, view: memoryview) -> bytes:
-        with self._turn:
+    def _encrypted(self, view: memoryview) -> bytes:
+        with self._tls_lock:
             for start in range(0, len(view), _RECORD):
                 self._tls.write(view[start : start + _RECORD])
-            return self._leaves.read()
+            return self._outgoing.read()
 
     def _flush(self) -> None:
-        if self._leaves.pending:
-            self._socket.sendall(self._leaves.read())
+        if self._outgoing.pending:
+            self._socket.sendall(self._outgoing.read())
 
     def _take(self, size: int) -> bytearray:
-        """So many bytes. Memory grows with what has come, whatever was announced."""
+        """Exactly ``size`` bytes. Memory grows with what has arrived, whatever length was announced."""
         taken, filled = bytearray(min(size, _IN)), 0
         while filled < size:
             if filled == len(taken):
@@ -288,49 +288,49 @@ class Connection:
         return taken
 
     def _read(self, view: memoryview) -> int:
-        """Fill as much as can be; at least one byte."""
+        """Fill as much as possible; at least one byte."""
         filled = 0
         while True:
             try:
-                with self._turn:
+                with self._tls_lock:
                     while filled < len(view):
                         got = self._tls.read(len(view) - filled, view[filled:])
                         if not got:
                             raise ConnectionError("the stream ended")
-                        filled += cast("int", got)  # of bytes: so many are in the view now
+                        filled += cast("int", got)  # the number of bytes now in the view
                 return filled
             except ssl.SSLWantReadError:
                 if filled:
                     return filled
-                self._more()
+                self._receive_more()
 
-    def _more(self) -> None:
-        if self._until:
-            left = self._until - time.monotonic()
+    def _receive_more(self) -> None:
+        if self._deadline:
+            left = self._deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("the other side takes too long")
             self._socket.settimeout(left)
         got = self._socket.recv_into(self._buffer)
         if not got:
             raise ConnectionError("the stream ended")
-        with self._turn:
-            self._came.write(memoryview(self._buffer)[:got])
+        with self._tls_lock:
+            self._incoming.write(memoryview(self._buffer)[:got])
 
 
-def _watch(sock: socket.socket, patience: float) -> None:
-    """Small frames leave at once; a line that is cut is noticed within ``patience``, not within hours."""
+def _set_options(sock: socket.socket, patience: float) -> None:
+    """Send small frames at once, and notice a cut connection within ``patience``, not within hours."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
-        return  # nothing can be cut here; and a process that is stopped for a while is no broken line
+        return  # cannot be cut; and a process that is suspended for a while is not a broken connection
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     every = max(1, round(patience / 4))
     settings = {
-        "TCP_KEEPIDLE": every, "TCP_KEEPALIVE": every,  # the same, on unlike systems
+        "TCP_KEEPIDLE": every, "TCP_KEEPALIVE": every,  # the same option on different systems
         "TCP_KEEPINTVL": every, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000 * every,
     }  # fmt: skip
     for name, value in settings.items():
         if hasattr(socket, name):
-            with contextlib.suppress(OSError):  # a system may know the name and not the option
+            with contextlib.suppress(OSError):  # a system may know the name but not the option
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

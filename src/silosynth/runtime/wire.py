@@ -49,7 +49,7 @@ DTYPES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
-"""What a tensor may hold, and what safetensors calls it."""
+"""Dtypes that a tensor may have, and their safetensors names."""
 _NAMED = {name: dtype for dtype, name in DTYPES.items()}
 _ENTRY = {"dtype", "shape", "data_offsets"}
 _DIMENSIONS = 64
@@ -57,9 +57,11 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def to_buffers(tensors: dict[str, torch.Tensor]) -> list[Any]:
-    """Dense tensors, each contiguous and on the CPU, as buffers to be joined."""
+    """Dense, contiguous CPU tensors as buffers to be joined."""
     offset, header, buffers = 0, {}, []
-    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):  # wide ones first: all aligned
+    for name, tensor in sorted(
+        tensors.items(), key=lambda item: -item[1].itemsize
+    ):  # widest first, so that all are aligned
         size = tensor.nbytes
         entry = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
         header[name] = entry
@@ -73,21 +75,21 @@ def to_buffers(tensors: dict[str, torch.Tensor]) -> list[Any]:
 
 
 def from_buffer(blob: memoryview) -> dict[str, torch.Tensor]:
-    """The tensors that `to_buffers` wrote, each in memory of its own.
+    """The tensors that `to_buffers` wrote, each in its own memory.
 
     Raises:
-        ValueError: the bytes are not what it writes.
-        RuntimeError: a shape of no elements that torch cannot make.
+        ValueError: the bytes were not written by it.
+        RuntimeError: an empty shape that torch cannot allocate.
     """
     start = LENGTH + int.from_bytes(blob[:LENGTH], "little")
     if start > len(blob):
         raise ValueError(f"the tensors' header ends at byte {start} of {len(blob)}")
     header, at = json.loads(str(blob[LENGTH:start], "ascii")), start
     if not isinstance(header, dict):
-        raise ValueError("the tensors' header is no dictionary")
+        raise ValueError("the tensors' header is not a dictionary")
     tensors = {}
     for name, entry in header.items():
-        dtype, shape = _described(entry)
+        dtype, shape = _dtype_and_shape(entry)
         end = at + _size(shape, dtype.itemsize, len(blob))
         if entry["data_offsets"] != [at - start, end - start] or end > len(blob):
             raise ValueError("tensors follow each other, each as long as its shape says")
@@ -98,20 +100,20 @@ def from_buffer(blob: memoryview) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _described(entry: Any) -> tuple[torch.dtype, list[int]]:
+def _dtype_and_shape(entry: Any) -> tuple[torch.dtype, list[int]]:
     if not (isinstance(entry, dict) and entry.keys() == _ENTRY and isinstance(entry["shape"], list)):
-        raise ValueError("a tensor is described by type, shape and place")
+        raise ValueError("a tensor is described by dtype, shape and offsets")
     kind, shape = entry["dtype"], entry["shape"]
     dtype = _NAMED.get(kind) if isinstance(kind, str) else None
     if dtype is None:
         raise ValueError("tensors hold bool, 8- to 64-bit integers or 16- to 64-bit floats")
     if len(shape) > _DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"a shape is up to {_DIMENSIONS} sizes, none below zero")
+        raise ValueError(f"a shape has at most {_DIMENSIONS} dimensions, none negative")
     return dtype, shape
 
 
 def _size(shape: list[int], itemsize: int, most: int) -> int:
-    """Bytes of a tensor; some number above ``most`` if there are more than that."""
+    """Bytes of a tensor; if that exceeds ``most``, some number above it."""
     if 0 in shape:
         return 0
     size = itemsize
@@ -124,8 +126,8 @@ def _tensor(part: memoryview, dtype: torch.dtype, shape: list[int]) -> torch.Ten
     if not part:
         return torch.empty(shape, dtype=dtype)
     own = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-    if dtype is torch.bool and int(own.max()) > 1:  # torch would count such a value as several
-        raise ValueError("a truth value is a byte of 0 or 1")
+    if dtype is torch.bool and int(own.max()) > 1:  # torch would count such a value more than once
+        raise ValueError("a bool is a byte of 0 or 1")
     return own.view(dtype).reshape(shape)
 
 
@@ -133,11 +135,11 @@ _PLAIN = frozenset({str, bool, int, type(None)})
 _ALIGNED = "Both sides must run the same version of silosynth."
 
 Find = Callable[[str], "type[Struct]"]
-"""Struct class of a wire name; raises `Malformed` for one that is not known or not allowed."""
+"""Struct class of a wire name; raises `Malformed` if the name is unknown or not allowed."""
 
 
 class Malformed(ValueError):
-    """A value that cannot be written, or bytes that cannot be read. Callers turn it into an error of their own."""
+    """A value that cannot be written, or bytes that cannot be read. Callers turn it into their own error."""
 
     def __init__(self, rule: str, value: object, remedy: str) -> None:
         super().__init__(rule, value, remedy)
@@ -146,37 +148,39 @@ class Malformed(ValueError):
 
 
 def dump(value: object) -> bytes:
-    """``value`` as bytes: leaves, lists, tuples, dictionaries (text or whole-number keys) and structs.
+    """``value`` as bytes: leaves, lists, tuples, dictionaries (string or integer keys) and structs.
 
     Raises:
-        Malformed: something in ``value`` is none of these.
+        Malformed: ``value`` contains something else.
     """
     tensors: dict[str, torch.Tensor] = {}
     try:
         skeleton = _ENCODE(_down(value, tensors)).encode("ascii")
     except RecursionError as error:
-        raise Malformed("Values may be nested a few hundred levels deep", "deeper", "Flatten the value.") from error
+        raise Malformed(
+            "Values are nested at most a few hundred levels deep", "deeper", "Flatten the value."
+        ) from error
     blob = to_buffers(tensors) if tensors else []
     return b"".join((len(skeleton).to_bytes(LENGTH, "little"), skeleton, *blob))
 
 
 def parse(blob: bytes | memoryview, find: Find, longest: int | None = None) -> Any:
-    """The value that `dump` wrote; ``find`` decides which structs may be made.
+    """The value that `dump` wrote; ``find`` decides which structs may be created.
 
     Args:
-        blob: what `dump` wrote, or something else.
+        blob: untrusted bytes.
         find: struct class of a wire name.
-        longest: bytes that the skeleton may have; None for any number.
+        longest: the skeleton's maximum length in bytes; None for any.
 
     Raises:
-        Malformed: the bytes are not what `dump` writes.
+        Malformed: the bytes were not written by `dump`.
     """
-    blob = memoryview(blob)  # so that no part of it is copied
+    blob = memoryview(blob)  # slices are not copied
     length = int.from_bytes(blob[:LENGTH], "little")
     if len(blob) < LENGTH or length > len(blob) - LENGTH:
-        _bad(f"A frame of {len(blob)} bytes is cut short", f"its header declares {length} bytes")
+        _bad(f"A message of {len(blob)} bytes is cut short", f"its header declares {length} bytes")
     if longest is not None and length > longest:
-        _bad(f"All but tensors takes up to {longest} bytes", f"{length} bytes")
+        _bad(f"All but the tensors takes at most {longest} bytes", f"{length} bytes")
     try:
         skeleton = _DECODER.decode(str(blob[LENGTH : LENGTH + length], "ascii"))
         rest = blob[LENGTH + length :]
@@ -184,10 +188,10 @@ def parse(blob: bytes | memoryview, find: Find, longest: int | None = None) -> A
         value = _up(skeleton, tensors, find)
     except Malformed:
         raise
-    except Exception as error:  # json, struct and torch raise many kinds, and list none
-        raise Malformed("A frame is JSON followed by safetensors", _first_line(error), "It is damaged.") from error
+    except Exception as error:  # json, struct and torch raise many undocumented types
+        raise Malformed("A message is JSON followed by safetensors", _first_line(error), "It is damaged.") from error
     if tensors:
-        _bad("Every tensor of a frame is used once", f"{len(tensors)} left over")
+        _bad("Every tensor of a message is used once", f"{len(tensors)} left over")
     return value
 
 
@@ -231,7 +235,7 @@ def _at(key: object, item: Any, tensors: dict[str, torch.Tensor]) -> Any:
 def _key(key: object) -> str | int:
     if type(key) is str or type(key) is int:
         return key
-    raise Malformed("Dictionary keys are strings or whole numbers", type(key).__name__, "Use str(key).")
+    raise Malformed("Dictionary keys are strings or integers", type(key).__name__, "Use str(key).")
 
 
 def _put(tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
@@ -265,31 +269,31 @@ def _up(node: Any, tensors: dict[str, torch.Tensor], find: Find) -> Any:
             return _bytes(_take(body, tensors))
     if node.keys() == {"s", "v"}:
         return _struct(node["s"], node["v"], tensors, find)
-    _bad("A frame holds known kinds of values only", sorted(node)[:5])
+    _bad("A message holds known kinds of values only", sorted(node)[:5])
 
 
 def _take(name: object, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     tensor = tensors.pop(name, None) if isinstance(name, str) else None
     if tensor is None:
-        _bad("A frame refers to each of its tensors once", _shown(name))
+        _bad("A message refers to each of its tensors once", _shown(name))
     return tensor
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     if tensor.dtype is not torch.uint8 or tensor.dim() != 1:
-        _bad("Bytes travel as a row of uint8", f"{tensor.dtype}, {tuple(tensor.shape)}")
+        _bad("Bytes travel as a one-dimensional uint8 tensor", f"{tensor.dtype}, {tuple(tensor.shape)}")
     return bytes(tensor.numpy())
 
 
 def _dictionary(pairs: list[Any], tensors: dict[str, torch.Tensor], find: Find) -> dict[str | int, Any]:
     result: dict[str | int, Any] = {}
-    alike = 0
+    huge = 0
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int) and pair[0] not in result):
-            _bad("A dictionary is written as pairs with different keys", _shown(pair))
-        alike += type(pair[0]) is int and not -_HASHED < pair[0] < _HASHED
-        if alike > _ALIKE:
-            _bad(f"Up to {_ALIKE} keys of a dictionary have more than 60 bits", alike)
+            _bad("A dictionary is written as pairs with distinct keys", _shown(pair))
+        huge += type(pair[0]) is int and not -_HASHED < pair[0] < _HASHED
+        if huge > _HUGE:
+            _bad(f"At most {_HUGE} keys of a dictionary have more than 60 bits", huge)
         result[pair[0]] = _up(pair[1], tensors, find)
     return result
 
@@ -306,9 +310,9 @@ def _struct(name: object, fields: object, tensors: dict[str, torch.Tensor], find
         return kind(**values)
     except Malformed:
         raise
-    except Exception as error:  # whatever a struct's own checks raise means the same here: not a valid value
+    except Exception as error:  # whatever the struct's own checks raise, the value is not valid
         remedy = (error.remedy if isinstance(error, SilosynthError) else "") or _ALIGNED
-        raise Malformed(f"A {name} passes its own checks", _first_line(error), remedy) from error
+        raise Malformed(f"A {name} must be valid", _first_line(error), remedy) from error
 
 
 def _names(kind: type[Struct]) -> tuple[str, ...]:
@@ -318,8 +322,8 @@ def _names(kind: type[Struct]) -> tuple[str, ...]:
     return names
 
 
-_HASHED, _ALIKE = sys.hash_info.modulus, 1000
-"""Whole numbers from the first on can be chosen to have the same hash; many such keys would take hours to sort in."""
+_HASHED, _HUGE = sys.hash_info.modulus, 1000
+"""Integers from the first on can be chosen to collide in their hash; inserting many such keys would take hours."""
 
 
 def _bad(rule: str, value: object) -> NoReturn:
@@ -327,7 +331,7 @@ def _bad(rule: str, value: object) -> NoReturn:
 
 
 def _shown(value: Any) -> Any:
-    """A value for an error: itself, or its type where it may be nested too deeply to be written."""
+    """A value for an error text: itself, or its type if it could be nested too deeply to be printed."""
     return value if isinstance(value, (str, int, float)) else type(value).__name__
 
 
@@ -343,21 +347,21 @@ _EMPTY = torch.empty(0, dtype=torch.uint8)
 MAGIC = b"silosynth\r\n\x00"  # carriage return and newline reveal a transfer in text mode
 VERSION = 1
 SKELETON = 1 << 26
-"""Bytes that a message may take beside its tensors."""
-_NAME = 200  # characters of an unknown name that are compared with the known ones
+"""Maximum bytes of a message apart from its tensors."""
+_NAME = 200  # characters of an unknown name that are compared with known names
 _HEAD = Layout("<12sIQI")  # magic, version, length of the payload, its CRC-32
-_kinds: dict[str, type[Struct]] = {}  # walking all subclasses for every message would cost more than decoding it
+_kinds: dict[str, type[Struct]] = {}  # walking all subclasses for every message would cost more than decoding
 
 
 def encode(message: Struct) -> bytes:
-    """A message as bytes; the same message gives the same bytes.
+    """A message as bytes; equal messages give equal bytes.
 
     Raises:
         MessageError: a field holds something that cannot travel.
     """
     kind = type(message)
     if not isinstance(message, Struct):
-        raise MessageError("Only messages and structs cross a border", kind.__qualname__, "Make it a Message.")
+        raise MessageError("Only messages and structs can be sent", kind.__qualname__, "Make it a Message.")
     _kinds[wire_name(kind)] = kind
     try:
         return dump(message)
@@ -369,11 +373,11 @@ def decode(blob: bytes | memoryview, allowed: Mapping[str, type[Struct]] | None 
     """The message that `encode` wrote.
 
     Args:
-        blob: one whole frame.
-        allowed: struct classes that may appear in it, by wire name; all that are imported when None.
+        blob: one encoded message.
+        allowed: struct classes that may appear in it, by wire name; None for all that are imported.
 
     Raises:
-        MessageError: unknown or forbidden type, wrong fields, or a damaged frame.
+        MessageError: unknown or forbidden type, wrong fields, or damaged bytes.
     """
 
     def find(name: str) -> type[Struct]:
@@ -388,7 +392,7 @@ def decode(blob: bytes | memoryview, allowed: Mapping[str, type[Struct]] | None 
     except Malformed as error:
         raise _as_message_error(error) from error
     if not isinstance(value, Struct):
-        raise MessageError("A frame holds one message", type(value).__name__, "It was written by something else.")
+        raise MessageError("The bytes hold one message", type(value).__name__, "It was written by something else.")
     return value
 
 
@@ -396,7 +400,7 @@ def pack(state: State) -> bytes:
     """State as the bytes of a file.
 
     Raises:
-        StorageError: the state holds something that cannot be stored; names where.
+        StorageError: the state holds something that cannot be stored; says where.
     """
     try:
         body = dump(state)
@@ -420,10 +424,10 @@ def unpack(blob: bytes) -> State:
     if version != VERSION:
         raise StorageError(f"This version reads file format {VERSION}", version, "Install a matching silosynth.")
     if len(body) != length:
-        found = f"{len(body)} of {length} bytes"
-        raise StorageError("The file is as long as it says", found, "It was cut short or added to: restore a copy.")
+        size = f"{len(body)} of {length} bytes"
+        raise StorageError("The file has its declared length", size, "It was cut short or added to: restore a copy.")
     if zlib.crc32(body) != checksum:
-        raise StorageError("The file's checksum is right", "another one", "It is damaged: restore a copy.")
+        raise StorageError("The file's checksum matches", "a different one", "It is damaged: restore a copy.")
     try:
         state = parse(body, _no_structs)
     except Malformed as error:
@@ -434,7 +438,7 @@ def unpack(blob: bytes) -> State:
 
 
 def _no_structs(name: str) -> NoReturn:
-    raise Malformed("Files hold plain state", name, "Write structs with silosynth.core.state.to_state.")
+    raise Malformed("Files hold plain state, no structs", name, "Write structs with silosynth.core.state.to_state.")
 
 
 def _refresh() -> Mapping[str, type[Struct]]:
@@ -447,7 +451,7 @@ def _as_message_error(error: Exception) -> MessageError:
 
 
 def _parts(error: Exception) -> tuple[str, Any, str]:
-    if not isinstance(error, Malformed):  # a whole number of thousands of digits, a lone surrogate…
+    if not isinstance(error, Malformed):  # an integer of thousands of digits, a lone surrogate…
         return "Every value can be written", str(error)[:120], "Shorten it."
     where = f"{'.'.join(error.path)}: " if error.path else ""
     return where + error.rule, error.value, error.remedy

@@ -1,6 +1,6 @@
-"""Threads in which parties compute side by side, and which can be stopped in the middle.
+"""Threads in which parties compute in parallel, and which can be interrupted.
 
-`concurrent.futures` has no way to stop a call: after Ctrl-C the interpreter would wait until every silo has finished.
+`concurrent.futures` cannot interrupt a call: after Ctrl-C the interpreter would wait until every silo has finished.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from silosynth.runtime.link import PARTY_THREADS
 
 T = TypeVar("T")
-_BLINK = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
-_PATIENCE = 5.0  # seconds for a computation to notice that it has been stopped
+_WAIT = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
+_PATIENCE = 5.0  # seconds for a computation to notice that it was interrupted
 
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """So many torch threads in this thread."""
+    """Use ``number`` torch threads in this thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -33,26 +33,26 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 class Stopped(BaseException):
-    """Raised in the middle of a computation that nobody waits for any more."""
+    """Raised in a computation that nobody waits for any more."""
 
 
 class PendingResult(Generic[T]):
-    """What a worker has been given to do, and later its outcome."""
+    """A call that a worker is to make, and later its outcome."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work: Callable[[], T] | None = work
-        self._done = threading.Lock()  # held until there is an outcome; an Event costs several times as much
+        self._done = threading.Lock()  # held until there is an outcome; an Event is several times slower
         self._done.acquire()
         self._value: T | None = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Do it."""
+        """Make the call."""
         work, self._work = self._work, None
         assert work is not None
         try:
             self._value = work()
-        except BaseException as error:  # raised again where the result is asked for
+        except BaseException as error:  # raised again by `result`
             self.error = error
             if isinstance(error, Stopped):
                 raise
@@ -60,16 +60,16 @@ class PendingResult(Generic[T]):
             self._done.release()
 
     def result(self) -> T:
-        """Wait for the outcome; raises what the work raised. To be asked once."""
-        while not self._done.acquire(timeout=_BLINK):
+        """Wait for the outcome; raises what the call raised. To be called once."""
+        while not self._done.acquire(timeout=_WAIT):
             pass
         if self.error is not None:
             raise self.error
         return self._value  # type: ignore[return-value]
 
 
-def done_here(work: Callable[..., T], *args: Any) -> PendingResult[T]:
-    """Have ``work`` done in this thread, with gradients and threads as a worker has them. Ctrl-C is raised at once."""
+def run_here(work: Callable[..., T], *args: Any) -> PendingResult[T]:
+    """Run ``work`` in this thread, with a worker's settings for gradients and threads. Ctrl-C is raised at once."""
     pending = PendingResult(lambda: work(*args))
     with torch_threads(PARTY_THREADS), torch.inference_mode(False), torch.enable_grad():
         pending.run()
@@ -79,9 +79,9 @@ def done_here(work: Callable[..., T], *args: Any) -> PendingResult[T]:
 
 
 class Worker(threading.Thread):
-    """One thread that does one thing after the other, with `PARTY_THREADS` torch threads. Starts when needed.
+    """One thread that makes one call after the other, with `PARTY_THREADS` torch threads. Starts when needed.
 
-    It keeps nothing of what it has done: an error's traceback would keep alive all that was in sight.
+    It keeps no finished call: an error's traceback would keep all local variables alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -90,7 +90,7 @@ class Worker(threading.Thread):
         self._busy = self._stopping = False
 
     def do(self, work: Callable[..., T], *args: Any) -> PendingResult[T]:
-        """Have ``work`` done; ask what is returned for the result."""
+        """Run ``work`` in the thread; its outcome is in the returned `PendingResult`."""
         if self.ident is None:
             self.start()
         pending = PendingResult(lambda: work(*args))
@@ -98,9 +98,9 @@ class Worker(threading.Thread):
         return pending
 
     def run(self) -> None:
-        """What the thread does."""
+        """The thread's main loop."""
         try:
-            torch.get_num_threads()  # settles this thread's number, which it would else take from whoever set one last
+            torch.get_num_threads()  # or this thread would take its number from whichever thread set one last
             torch.set_num_threads(PARTY_THREADS)
             while (pending := self._inbox.get()) is not None and not self._stopping:
                 self._busy = True
@@ -111,7 +111,7 @@ class Worker(threading.Thread):
             pass
 
     def stop(self) -> None:
-        """Stop what is being done, at its next step in Python; do not wait."""
+        """Interrupt the current call at its next step in Python; do not wait."""
         self._stopping = True
         self._inbox.put(None)
         if self._busy and self.is_alive():
@@ -119,8 +119,8 @@ class Worker(threading.Thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(Stopped))
 
 
-def dismiss(workers: Iterable[Worker]) -> None:
-    """Stop all workers; does nothing to those that have stopped."""
+def stop_workers(workers: Iterable[Worker]) -> None:
+    """Stop all workers; those that have stopped are left alone."""
     workers = list(workers)
     for worker in workers:
         worker.stop()

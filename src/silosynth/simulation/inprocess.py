@@ -16,9 +16,9 @@ from silosynth.core.messages import Message, wire_name
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
-from silosynth.runtime.link import Link, Received, at, encoded, failed, named
+from silosynth.runtime.link import Link, Received, encode_asks, location, party_failure, with_location
 from silosynth.runtime.wire import decode
-from silosynth.runtime.workers import PendingResult, Worker, dismiss, done_here
+from silosynth.runtime.workers import PendingResult, Worker, run_here, stop_workers
 from silosynth.simulation.federation import Federation
 
 
@@ -50,7 +50,7 @@ class InProcess(Link):
         # settle the coordinator's before parties set theirs.
         torch.get_num_threads()
         self._workers = {name: Worker(name) for name in parties}
-        weakref.finalize(self, dismiss, list(self._workers.values()))
+        weakref.finalize(self, stop_workers, list(self._workers.values()))
         self._job = ""
         self._closed = False
 
@@ -60,32 +60,32 @@ class InProcess(Link):
 
     def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
         """See `Link.exchange`."""
-        desks = self._open()
+        endpoints = self._open()
         for party in asks:
-            if party not in desks:
-                raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, desks))
-        job, blobs = self._job, encoded(step, asks)
+            if party not in endpoints:
+                raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, endpoints))
+        job, blobs = self._job, encode_asks(step, asks)
         own = next(reversed(blobs), None)
         pending = {
-            party: (done_here if party == own else self._workers[party].do)(desks[party].answer, job, step, blob)
+            party: (run_here if party == own else self._workers[party].do)(endpoints[party].answer, job, step, blob)
             for party, blob in blobs.items()
         }
         return {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
 
     def save(self, number: int) -> None:
         """See `Link.save`."""
-        for desk in self._open().values():
-            desk.save(number)
+        for endpoint in self._open().values():
+            endpoint.save(number)
 
     def restore(self, number: int) -> None:
         """See `Link.restore`."""
-        for desk in self._open().values():
-            desk.restore(number)
+        for endpoint in self._open().values():
+            endpoint.restore(number)
 
     def close(self) -> None:
         """See `Link.close`. A party that is still computing is stopped."""
         self._closed = True
-        dismiss(list(self._workers.values()))
+        stop_workers(list(self._workers.values()))
 
     def _open(self) -> dict[str, PartyEndpoint]:
         if self._closed:
@@ -94,14 +94,14 @@ class InProcess(Link):
 
 
 def _received(party: str, step: int, ask: Message, blob: bytes, pending: PendingResult[bytes]) -> Received:
-    where = at(party, step, wire_name(type(ask)))
+    where = location(party, step, wire_name(type(ask)))
     try:
         answer = pending.result()
         reply = decode(answer)
     except SilosynthError as error:
-        raise named(error, where) from error.__cause__
+        raise with_location(error, where) from error.__cause__
     except PartyFailure as failure:
         cause = failure.__cause__
-        raise failed(where, f"{type(cause).__name__}: {cause}") from cause
-    assert isinstance(reply, Message)  # the desk has seen to it
+        raise party_failure(where, f"{type(cause).__name__}: {cause}") from cause
+    assert isinstance(reply, Message)  # the endpoint has seen to it
     return Received(reply, len(blob), len(answer))

@@ -16,7 +16,7 @@ from silosynth.core.roster import Roster
 from silosynth.deployment.flare import relay
 from silosynth.deployment.flare.relay import Answer, FlareHub, Inbox, Line
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import REPLY, Frame, from_whole
+from silosynth.runtime.frames import REPLY, Frame, frame_from_bytes
 from silosynth.runtime.link import Remote
 from silosynth.simulation.inprocess import InProcess
 
@@ -55,11 +55,11 @@ class Clerk:
         self.go_on.set()
 
     def __call__(self, data: bytes) -> bytes:
-        frame = from_whole(data)
+        frame = frame_from_bytes(data)
         assert self.go_on.wait(20)
         self.answered += 1
         body = self.desk.answer(frame.job, frame.step, frame.body)
-        return Frame(REPLY, frame.job, frame.step, self.desk.name, body).whole()
+        return Frame(REPLY, frame.job, frame.step, self.desk.name, body).to_bytes()
 
 
 @pytest.fixture

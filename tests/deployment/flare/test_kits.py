@@ -15,9 +15,9 @@ from tests.deployment.flare.deployment import free_port
 from silosynth.core.errors import ConfigError, StorageError, UnavailableError
 from silosynth.deployment.flare import require_flare
 from silosynth.deployment.flare.console import Console
-from silosynth.deployment.flare.daemon import party_name, serve_coordinator, serve_party, why_not
+from silosynth.deployment.flare.daemon import connection_problem, party_name, serve_coordinator, serve_party
 from silosynth.deployment.flare.provisioning import AUTHORIZATION, CLASSES, Project, provision
-from silosynth.deployment.flare.site import site
+from silosynth.deployment.flare.site import site_of
 
 LAZY = """
 import sys, importlib
@@ -119,7 +119,7 @@ def test_a_folder_without_a_kit_is_told(tmp_path: Path) -> None:
 def test_nobody_at_the_other_end_is_told(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
     provision(project(), tmp_path)
-    assert party_name(site(tmp_path / "bank")) == "bank"
-    assert why_not(site(tmp_path / "bank")).startswith("nobody listens at 127.0.0.1:")
+    assert party_name(site_of(tmp_path / "bank")) == "bank"
+    assert connection_problem(site_of(tmp_path / "bank")).startswith("nobody listens at 127.0.0.1:")
     with pytest.raises(UnavailableError, match=r"The coordinator at 127.0.0.1:.* answers"):
         Console(tmp_path / "alice", limit=3.0)

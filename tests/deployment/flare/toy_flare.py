@@ -17,7 +17,7 @@ from silosynth.deployment.flare.relay import FlareHub
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import ASK, DONE, REPLY, RESTORE, SAVE, Frame, from_whole
+from silosynth.runtime.frames import ASK, DONE, REPLY, RESTORE, SAVE, Frame, frame_from_bytes
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Remote
 
@@ -67,18 +67,18 @@ def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[
     if (workspace / "refuse").exists():
         raise DataError("This silo takes part in jobs that its policy allows", "toy", "Ask its operator.")
     (workspace / "parts" / job).mkdir(parents=True)
-    desk = PartyEndpoint(name, Adder(name, STREAMS), workspace / "parts" / job)
+    endpoint = PartyEndpoint(name, Adder(name, STREAMS), workspace / "parts" / job)
 
     def answer(data: bytes) -> bytes:
-        frame = from_whole(data)
+        frame = frame_from_bytes(data)
         body = b""
         if frame.kind == ASK:
-            body = desk.answer(frame.job, frame.step, frame.body)
+            body = endpoint.answer(frame.job, frame.step, frame.body)
         elif frame.kind == SAVE:
-            desk.save(frame.step)
+            endpoint.save(frame.step)
         elif frame.kind == RESTORE:
-            desk.restore(frame.step)
-        return Frame(REPLY if frame.kind == ASK else DONE, frame.job, frame.step, name, body).whole()
+            endpoint.restore(frame.step)
+        return Frame(REPLY if frame.kind == ASK else DONE, frame.job, frame.step, name, body).to_bytes()
 
     return answer
 

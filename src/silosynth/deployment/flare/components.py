@@ -1,7 +1,7 @@
 """The two classes that a job names, one for each side. FLARE makes them in its job processes; nobody else imports this.
 
-A job's configuration hands the coordinator its payload. It hands the parties nothing: what they run is fixed here and
-in their own surroundings (`site`).
+A job's configuration passes the coordinator its payload. It passes the parties nothing: what they run is fixed here and
+in their own environment (`site`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silosynth.core.errors import ProtocolError
 from silosynth.deployment.flare.relay import HOLD, Answer, FlareHub, Inbox
-from silosynth.deployment.flare.site import ANSWERER, COORDINATE, ENTRY, here, operator_name
+from silosynth.deployment.flare.site import ANSWERER, COORDINATE, ENTRY, operator_name, this_site
 
 _TIMEOUT = HOLD + 8.0  # seconds without a byte after which a call has failed; it is then made again
 _GLANCE = 0.3  # seconds between looks at whether the engine wants the job to end
@@ -42,7 +42,7 @@ class Coordinator(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Part of FLARE: what happens to the job."""
         if event_type == EventType.START_RUN:
-            # All must be there for a job to start. From here on the conversation decides whom it can do without.
+            # All must be there for a job to start. From here on the conversation decides whom it needs.
             meta = fl_ctx.get_prop(FLContextKey.JOB_META)
             meta["min_clients"], meta["mandatory_clients"] = 1, []
         elif event_type == EventType.CLIENT_DISCONNECTED and self._hub is not None:
@@ -56,7 +56,7 @@ class Coordinator(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
         self._hub = hub = FlareHub({proxy.name: _Relay(proxy) for proxy in collab.clients})
         threading.Thread(target=_watch, args=(context, hub), daemon=True).start()
         try:
-            _entry(COORDINATE)(base64.b64decode(self._payload), hub, here().workspace, job)
+            _entry(COORDINATE)(base64.b64decode(self._payload), hub, this_site().workspace, job)
         finally:
             hub.stop()
 
@@ -75,7 +75,7 @@ class Answerer(FLComponent):  # type: ignore[misc]
         app = folder.get_app_dir(job), folder.get_file_path_in_startup("rootCA.pem")
 
         def begin() -> Answer:
-            site = here()
+            site = this_site()
             return _entry(ANSWERER)(job, site.kit, site.workspace, _submitter(*app))  # type: ignore[no-any-return]
 
         self._inbox = Inbox(collab.site_name, begin)

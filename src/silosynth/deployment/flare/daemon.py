@@ -1,6 +1,6 @@
 """Run a site in the foreground: FLARE's main process is a child that is watched, told to leave, and started again.
 
-While a party is not connected, `why_not` dials the coordinator with the kit's certificate to say what is in the way.
+While a party is not connected, `connection_problem` dials the coordinator with the kit's certificate to find out why.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import BinaryIO
 from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import make_folder, storage_error
 from silosynth.deployment.flare import require_flare
-from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site
+from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site_of
 from silosynth.runtime.link import PARTY_THREADS
 
 _SECONDS = 5.0
 
 
-def why_not(place: Site) -> str:
+def connection_problem(place: Site) -> str:
     """A sentence on what is in the way, as far as it can be seen from here."""
     startup = place.kit / ENGINE / "startup"
     host, _, port = target(startup).rpartition(":")
@@ -96,14 +96,14 @@ def serve_coordinator(
         StorageError: no kit, or a workspace that cannot be used or is in use.
         ProtocolError: the engine ends again and again.
     """
-    _serve(site(kit, workspace), "server", "", say, stop or threading.Event())
+    _serve(site_of(kit, workspace), "server", "", say, stop or threading.Event())
 
 
 def serve_party(
     kit: Path | str, *, workspace: Path | str | None = None, say: Say, stop: threading.Event | None = None
 ) -> None:
     """Be a party until Ctrl-C, SIGTERM or ``stop``; leaves no process behind. See `serve_coordinator`."""
-    place = site(kit, workspace)
+    place = site_of(kit, workspace)
     _serve(place, "client", party_name(place), say, stop or threading.Event())
 
 
@@ -204,7 +204,7 @@ class _Child:
 
     def _explain(self) -> None:
         """Why there is no connection; the same reason once a minute."""
-        self._asked, why = time.monotonic(), why_not(self._place)
+        self._asked, why = time.monotonic(), connection_problem(self._place)
         if why != self._why or self._asked - self._told > _REPEAT:
             self._say(f"not connected yet: {why}")
             self._why, self._told = why, self._asked

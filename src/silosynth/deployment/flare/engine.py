@@ -30,7 +30,7 @@ from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential
 from nvflare.utils.process_utils import spawn_process
 
 from silosynth.deployment.flare.child import leave_with_parent
-from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, here
+from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, this_site
 
 CHILD = "silosynth.deployment.flare.child"
 
@@ -168,7 +168,7 @@ def main() -> None:
     os.set_inheritable(int(os.environ[NOTICES]), False)
     role = sys.argv[1]
     signal.signal(signal.SIGTERM, _leave)
-    root = str(here().root)
+    root = str(this_site().root)
     settings = ["secure_train=true", "org=silosynth", "config_folder=config"]
     if role == "client":
         from nvflare.private.fed.app.client import client_train as program

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 
 from silosynth.core.errors import MessageError, SilosynthError, StoppedError
-from silosynth.runtime.frames import CRASHED, REFUSED, Frame, described, from_whole
+from silosynth.runtime.frames import CRASHED, REFUSED, Frame, error_body, frame_from_bytes
 from silosynth.runtime.hub import Gathered, Hub, Outbox, PartySlot
 from silosynth.runtime.link import PARTY_THREADS
 
@@ -49,9 +49,9 @@ class FlareHub(Hub):
         self._stopped = threading.Event()
         self._ended: dict[str, str] = {}
         self._aborted = ""
-        self._streams = {name: Outbox() for name in lines}
+        self._outboxes = {name: Outbox() for name in lines}
         for name, line in lines.items():
-            self._seats[name].stream = self._streams[name]
+            self._slots[name].outbox = self._outboxes[name]
             threading.Thread(target=self._call, args=(name, line), daemon=True, name=f"silosynth-flare-{name}").start()
 
     def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
@@ -78,7 +78,7 @@ class FlareHub(Hub):
     def gone(self, party: str, reason: str) -> None:
         """A party's process is known to have ended; it will not come back to this job."""
         with self._changed:
-            if party in self._seats:
+            if party in self._slots:
                 self._ended[party] = reason
                 self._changed.notify_all()
 
@@ -91,8 +91,8 @@ class FlareHub(Hub):
     def stop(self) -> None:
         """Let go of the parties; may be called twice. The engine ends their processes."""
         self._stopped.set()
-        for stream in self._streams.values():
-            stream.outbox.put(None)
+        for outbox in self._outboxes.values():
+            outbox.queue.put(None)
 
     def _check_faults(self, names: Iterable[str]) -> None:
         if self._aborted and not self._ended:
@@ -101,44 +101,44 @@ class FlareHub(Hub):
 
     def _call(self, name: str, line: Line) -> None:
         """What a caller does: one frame after the other, each until it is answered."""
-        seat, stream, number = self._seats[name], self._streams[name], self._first
-        while (frame := stream.outbox.get()) is not None:
+        slot, outbox, number = self._slots[name], self._outboxes[name], self._first
+        while (frame := outbox.queue.get()) is not None:
             try:
-                reply = self._until_answered(seat, stream, line, number, frame.whole())
+                reply = self._until_answered(slot, outbox, line, number, frame.to_bytes())
                 if reply is None:
                     return
-                self._heard(name, seat, from_whole(reply))
+                self._received(name, slot, frame_from_bytes(reply))
             except MessageError as error:
-                self._blame(seat, error)
+                self._set_fault(slot, error)
                 return
             number += 1
 
-    def _until_answered(self, seat: PartySlot, stream: Outbox, line: Line, number: int, blob: bytes) -> bytes | None:
+    def _until_answered(self, slot: PartySlot, outbox: Outbox, line: Line, number: int, blob: bytes) -> bytes | None:
         """The reply; None if the hub is stopped."""
         known = False
         while not self._stopped.is_set():
             try:
                 reply = line.collect(number) if known else line.answer(number, blob)
             except Exception:  # whatever the engine raises: the party is out of reach for now
-                self._out_of_reach(seat)
+                self._out_of_reach(slot)
                 self._stopped.wait(_PAUSE)
                 continue
-            self._in_reach(seat, stream)
+            self._in_reach(slot, outbox)
             if reply:
                 return reply
             known = reply is PENDING
         return None
 
-    def _out_of_reach(self, seat: PartySlot) -> None:
+    def _out_of_reach(self, slot: PartySlot) -> None:
         with self._changed:
-            if seat.stream is not None:
-                seat.stream, seat.since = None, time.monotonic()
+            if slot.outbox is not None:
+                slot.outbox, slot.since = None, time.monotonic()
                 self._changed.notify_all()
 
-    def _in_reach(self, seat: PartySlot, stream: Outbox) -> None:
-        if seat.stream is None:
+    def _in_reach(self, slot: PartySlot, outbox: Outbox) -> None:
+        if slot.outbox is None:
             with self._changed:
-                seat.stream = stream
+                slot.outbox = outbox
 
 
 HOLD = 2.0
@@ -190,7 +190,7 @@ class Inbox:
                 answer = answer or self._begin()
                 reply = answer(frame)
             except SilosynthError as error:
-                reply = self._says(frame, REFUSED, described(error))
+                reply = self._says(frame, REFUSED, error_body(error))
             except Exception as error:
                 traceback.print_exception(error, file=sys.stderr)  # its text may quote the data: it stays here
                 reply = self._says(frame, CRASHED, type(error).__name__.encode())
@@ -201,7 +201,7 @@ class Inbox:
 
     def _says(self, blob: bytes, kind: str, body: bytes) -> bytes:
         try:
-            ask = from_whole(blob)
+            ask = frame_from_bytes(blob)
         except SilosynthError:
             ask = Frame(CRASHED, "", 0, self._name)
-        return Frame(kind, ask.job, ask.step, self._name, body).whole()
+        return Frame(kind, ask.job, ask.step, self._name, body).to_bytes()

@@ -85,13 +85,13 @@ class Site:
             raise storage_error(error, "written", self.root) from error
 
 
-def site(kit: Path | str, workspace: Path | str | None = None) -> Site:
+def site_of(kit: Path | str, workspace: Path | str | None = None) -> Site:
     """The site of a kit; without a workspace it works in ``kit/work``."""
     kit = Path(kit).absolute()
     return Site(kit, kit / "work" if workspace is None else Path(workspace).absolute())
 
 
-def here() -> Site:
+def this_site() -> Site:
     """The site that this job process belongs to."""
     return Site(Path(os.environ[KIT]), Path(os.environ[WORKSPACE]))
 
