@@ -58,7 +58,7 @@ def perform(say: Session, file: Path, resume: bool = False) -> None:
 
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a run, and its secret seed."""
-    from silosynth.simulation.training import SEED
+    from silosynth.runtime.checkpoint import SEED
 
     for name in ("coordinator", "parties"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -27,14 +27,13 @@ from silosynth.core.version import VERSION
 from silosynth.data import sources as files
 from silosynth.deployment.protocol import Job, Outcome, conduct, sources
 from silosynth.privacy.target import Target
-from silosynth.runtime.checkpoint import CheckpointStore
+from silosynth.runtime.checkpoint import CheckpointStore, secret_seed
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model, as_dict, resolve_device
 from silosynth.simulation.sampling import all_columns, to_synthetic_frame
-from silosynth.simulation.training import secret_seed
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"

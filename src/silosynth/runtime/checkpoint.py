@@ -7,6 +7,7 @@ checkpoints are kept; parties keep one more, because their newest part may not b
 from __future__ import annotations
 
 import contextlib
+import secrets
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from silosynth.runtime.ledger import Position
 from silosynth.runtime.wire import pack, unpack
 
 KEPT = 2
+SEED = "seed"
 
 
 class CheckpointWarning(UserWarning):
@@ -153,6 +155,15 @@ class PartStore:
         except _DamagedError as error:
             raise error.reported from error
         return state
+
+
+def secret_seed(folder: Path, again: bool) -> int:
+    """A secret seed of 128 bits, kept in the run's folder: drawn anew, or with ``again`` the one that is there."""
+    path = folder / SEED
+    if not (again and path.exists()):
+        write_atomic(path, str(secrets.randbits(128)).encode())
+    path.chmod(0o600)  # each time: a process may have been killed in between
+    return int(read(path))
 
 
 def warn_skipped(error: CheckpointError) -> None:

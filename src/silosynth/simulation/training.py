@@ -25,7 +25,7 @@ from silosynth.algorithms.tabvfl.label import Label, fit_label
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
-from silosynth.core.files import make_folder, read, storage_error, write_atomic
+from silosynth.core.files import make_folder, storage_error
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, Table
 from silosynth.core.state import to_state
@@ -33,7 +33,7 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.privacy.target import Target
-from silosynth.runtime.checkpoint import CheckpointStore, PartStore
+from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
@@ -45,7 +45,6 @@ from silosynth.simulation.processes import spawn
 from silosynth.simulation.representation import Representation, read_labels
 
 RUNTIMES = ("inprocess", "processes")
-SEED = "seed"
 
 
 def fit(
@@ -291,15 +290,6 @@ def _secret(folder: str | Path | None, resume: bool) -> int:
     if resume:
         raise ConfigError("What is resumed with a secret seed has a folder that keeps it", None, "Name the folder.")
     return secrets.randbits(128)
-
-
-def secret_seed(folder: Path, again: bool) -> int:
-    """128 bits that nobody knows, kept in the run's folder: drawn anew, or those of before where there are some."""
-    path = folder / SEED
-    if not (again and path.exists()):
-        write_atomic(path, str(secrets.randbits(128)).encode())
-    path.chmod(0o600)  # each time: a process may have been killed in between
-    return int(read(path))
 
 
 def secret_run(secret: int, mark: str) -> tuple[int, str]:
