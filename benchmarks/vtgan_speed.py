@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import silosynth as ss
 from silosynth.algorithms.central.conversation import CentralParty, Prepare
-from silosynth.algorithms.vtgan import conversation as vtgan
-from silosynth.algorithms.vtgan.silo import Silo
-from silosynth.algorithms.vtgan.tops import Tops
+from silosynth.algorithms.vtgan import protocol as vtgan
+from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
@@ -55,13 +55,13 @@ class Split:
         self.roster, self.config = federation.roster, ALGORITHMS["vtgan"].configure("balanced", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(table, federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: VTGANSilo(table, federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, table in federation.tables.items()
         }
         self.link, self.ledger, self.number = InProcess(self.silos), Ledger(), 0
         state = drive(lambda _: vtgan._begin(self.roster, self.config), self.link, self.ledger)
-        self.sizes = vtgan.Sizes(state["rows"], state["columns"], state["conditions"])
-        self.tops = Tops(vtgan._tops_config(self.config, self.sizes), Streams(0).child("weights"), CPU)
+        self.sizes = SiloSizes(state["rows"], state["columns"], state["conditions"])
+        self.tops = Tops(self.config, self.sizes, Streams(0).child("weights"), CPU)
 
     def round(self) -> None:
         """One round of the conversation; the ledger begins anew each time."""
@@ -80,14 +80,14 @@ class OnePiece:
     def __init__(self, split: Split) -> None:
         self.split, self.config, self.tops = split, split.config, split.tops
         self.silos = list(split.silos.values())
-        self.levels = [silo.levels for silo in self.silos]
+        self.levels = [silo.rows.levels for silo in self.silos]
         self.conditions = [silo.conditions for silo in self.silos]
         config = self.config
         settings = {"rate": config.rate, "betas": config.betas, "decay": config.decay}
         tops = self.tops
         self.bottoms = [silo.bottoms for silo in self.silos]
-        critics = nn.ModuleList([tops.of_critic.network, *(part.critic.network for part in self.bottoms)])
-        generators = nn.ModuleList([tops.of_generator.network, *(part.generator.network for part in self.bottoms)])
+        critics = nn.ModuleList([tops.critic.network, *(part.critic.network for part in self.bottoms)])
+        generators = nn.ModuleList([tops.generator.network, *(part.generator.network for part in self.bottoms)])
         self.critic, self.generator = Trainee(critics, **settings), Trainee(generators, **settings)
         self.draw = torch.Generator().manual_seed(1)
 
@@ -105,7 +105,7 @@ class OnePiece:
         return chosen, position_B, rows, self.tops.conditional(sizes.among_all(chosen, position_B))
 
     def _made(self, cv_BP: Tensor) -> list[Tensor]:
-        parts = self.tops.generate(cv_BP, self.draw, 0).split(self.tops.config.slices, dim=1)
+        parts = self.tops.generate(cv_BP, self.draw, 0).split(self.tops.slices, dim=1)
         self.outs = [silo.bottoms.generator.network(part) for silo, part in zip(self.silos, parts, strict=True)]
         pairs = zip(self.silos, self.outs, strict=True)
         return [silo.bottoms.activation(out, self.config.tau, self.draw) for silo, out in pairs]
@@ -122,7 +122,7 @@ class OnePiece:
         for silo, part in zip(self.silos, self.bottoms, strict=True):
             critic = part.critic.network
             masks = critic.masks(len(rows), self.draw)
-            reals.append(critic.of_codes(silo.shape, silo.levels[rows], silo.scores[rows], masks))
+            reals.append(critic.of_codes(silo.rows.shape, silo.rows.levels[rows], silo.rows.scores[rows], masks))
         self.critic.clear()
         self.tops.critic_loss(self._features(made), torch.cat(reals, dim=1), cv_BP, self.draw).backward()
         self.critic.step()

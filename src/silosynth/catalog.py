@@ -25,9 +25,9 @@ from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
 from silosynth.algorithms.vflgan import conversation as vflgan
 from silosynth.algorithms.vflgan import presets, vertigan
 from silosynth.algorithms.vflgan.silo import Silo as VFLGANSilo
-from silosynth.algorithms.vtgan import conversation as vtgan
-from silosynth.algorithms.vtgan.messages import PRESETS as VTGAN_PRESETS
-from silosynth.algorithms.vtgan.silo import Silo as VTGANSilo
+from silosynth.algorithms.vtgan import protocol as vtgan
+from silosynth.algorithms.vtgan.options import PRESETS as VTGAN_PRESETS
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.core.absence import Policy, chosen, under
 from silosynth.core.conversation import Conversation, Party
 from silosynth.core.errors import ConfigError, MessageError, nearest

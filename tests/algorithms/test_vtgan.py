@@ -22,9 +22,10 @@ from tests.algorithms.vtgan_play import (
 )
 
 import silosynth as ss
-from silosynth.algorithms.vtgan import conversation
-from silosynth.algorithms.vtgan import messages as vtgan
-from silosynth.algorithms.vtgan.silo import Silo
+from silosynth.algorithms.vtgan import protocol as vtgan
+from silosynth.algorithms.vtgan.networks import SiloSizes
+from silosynth.algorithms.vtgan.options import PRESETS
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
@@ -52,7 +53,7 @@ def test_a_critic_step_is_that_of_the_network_in_one_piece(critic, generator, pr
     updated = compare_critic_step(play, 0, ["b", "a"])
     bottoms = {name: silo.bottoms for name, silo in play.silos.items()}
     assert untouched(*(part.critic.network for name, part in bottoms.items() if name not in updated))
-    assert untouched(play.tops.of_generator.network, *(part.generator.network for part in bottoms.values()))
+    assert untouched(play.tops.generator.network, *(part.generator.network for part in bottoms.values()))
 
 
 @pytest.mark.parametrize("generator", [(2, 0), (1, 1), (0, 2)])
@@ -83,7 +84,7 @@ def test_steps_later_in_the_training_of_three_silos_are_those_of_one_piece(parti
 def reals_of(play: Play, rows: torch.Tensor) -> dict[str, torch.Tensor]:
     """Bottom critics' features of the same people in every silo."""
     return {
-        name: silo.bottoms.critic.network.of_codes(silo.shape, silo.levels[rows], silo.scores[rows], [])
+        name: silo.bottoms.critic.network.of_codes(silo.rows.shape, silo.rows.levels[rows], silo.rows.scores[rows], [])
         for name, silo in play.silos.items()
     }
 
@@ -97,7 +98,7 @@ def test_the_coordinator_finds_the_contributors_people_among_what_the_others_pus
         descend = play.tops.descend_critic
         play.tops.descend_critic = lambda fake, real, *more: seen.append(real) or descend(fake, real, *more)  # noqa: B023
         expected = torch.cat(list(reals_of(play, rows).values()), dim=1)
-        play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
+        play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
         play.tops.descend_critic = descend
         torch.testing.assert_close(seen[0], expected)
 
@@ -120,8 +121,8 @@ def test_rows_fulfil_their_conditions():
     for batch in play.batches(0, ["a", "b"] * 3)[:5]:
         silo = play.silos[batch.contributor]
         own = batch.position_B - play.sizes.among_all(play.roster.parties.index(batch.contributor), torch.tensor(0))
-        column = next(c for c in silo.table.columns if c.levels is not None)
-        encoder = next(e for e in silo.encoders if e.name == column.name)
+        column = next(c for c in silo.coder.table.columns if c.levels is not None)
+        encoder = next(e for e in silo.coder.encoders if e.name == column.name)
         kept = [encoder.kept[p] for p in own.tolist()]
         assert [column.levels[code] for code in column.values[play.real_rows(batch)].tolist()] == kept
 
@@ -135,7 +136,7 @@ def test_every_part_of_the_generator_is_released_as_it_was_on_average():
     for number in range(3):
         a_round(play, number)
     bottoms = {name: silo.bottoms for name, silo in play.silos.items()}
-    released = [(play.tops.state(training=False), play.tops.average, play.tops.of_generator)]
+    released = [(play.tops.state(training=False), play.tops.average, play.tops.generator)]
     released += [
         (silo.trained()["bottoms"], bottoms[name].average, bottoms[name].generator) for name, silo in play.silos.items()
     ]
@@ -150,7 +151,7 @@ def test_silos_draw_with_the_average():
     for number in range(3):
         a_round(play, number)
     part = play.silos["a"].bottoms
-    slice_GF = torch.randn(200, part.generator.network.last.in_features)[:, : play.tops.config.slices[0]]
+    slice_GF = torch.randn(200, part.generator.network.last.in_features)[:, : play.tops.slices[0]]
     drawn = part.draw(slice_GF, [100, 100], stream())
     part.generator.network.load_state_dict(part.average.weights)
     part.average.restore(None)
@@ -170,26 +171,24 @@ def test_a_silo_is_told_who_contributes_only_where_its_statistics_depend_on_it(s
         assert ("" in heard) == (statistics == "all") and (heard <= {"", name}) == (statistics == "all")
     if statistics == "contributor":
         with pytest.raises(ProtocolError, match="one of the silos"):
-            play.silos["a"].answer(vtgan.Generate(5, torch.zeros(16, play.tops.config.slices[0]), ""))
+            play.silos["a"].answer(vtgan.GenerateRows(5, torch.zeros(16, play.tops.slices[0]), ""))
 
 
 def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
     play = Play(**PRIVACY["full"])
     a_round(play)
     for name in play.silos:
-        steps = {
-            ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.Criticise) and ask.contributor == name
-        }
-        updates = [ask for ask in sent_to(play, name) if isinstance(ask, vtgan.DescendCritic)]
+        steps = {ask.step for ask in sent_to(play, name) if isinstance(ask, vtgan.PushRows) and ask.contributor == name}
+        updates = [ask for ask in sent_to(play, name) if isinstance(ask, vtgan.DescendBottomCritic)]
         assert len(updates) == len(steps)
-        assert not any(isinstance(ask, vtgan.CriticiseListed | vtgan.DescendPicked) for ask in sent_to(play, name))
+        assert not any(isinstance(ask, vtgan.PushListed | vtgan.DescendPicked) for ask in sent_to(play, name))
 
 
 def test_the_papers_gradients_tell_the_other_silo_which_rows_were_picked():
     """Why ``bottom_gradients`` = "contributor" exists."""
     play = Play(**PRIVACY["paper"])
     (batch, _) = play.batches(0, ["a", "a"])
-    play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
+    play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
     (update,) = [ask for ask in sent_to(play, "b") if isinstance(ask, vtgan.DescendPicked)]
     own_rows = play.silos["b"].numbers.order(batch.step)[update.picks_B.long()]
     assert torch.equal(own_rows.sort().values, play.real_rows(batch).sort().values)
@@ -235,7 +234,7 @@ def test_a_silo_without_categories_contributes_rows_under_no_condition():
     )
     for number in range(3):
         a_round(play, number)
-    drawn = [reply for name, _, reply in play.said if name == "b" and isinstance(reply, vtgan.Drawn)]
+    drawn = [reply for name, _, reply in play.said if name == "b" and isinstance(reply, vtgan.DrawnConditions)]
     assert drawn and all((reply.positions_TB == -1).all() for reply in drawn)
     before, after = (one.silos["b"].bottoms.critic.network.linears[0].weight for one in (before, play))
     assert not torch.equal(before, after)
@@ -245,26 +244,26 @@ def test_bottom_critics_without_gradients_stay_as_they_were_and_ask_for_none():
     play = Play(**FIXED)
     first = {name: silo.bottoms.critic.network.linears[0].weight.clone() for name, silo in play.silos.items()}
     a_round(play)
-    assert not any(isinstance(ask, vtgan.DescendCritic | vtgan.DescendPicked) for _, ask, _ in play.said)
+    assert not any(isinstance(ask, vtgan.DescendBottomCritic | vtgan.DescendPicked) for _, ask, _ in play.said)
     for name, silo in play.silos.items():
         assert torch.equal(first[name], silo.bottoms.critic.network.linears[0].weight)
     play.batches(6, ["a", "b"])
-    play.silos["a"].answer(vtgan.Criticise(6, torch.zeros(16, play.tops.config.slices[0]), "a"))
+    play.silos["a"].answer(vtgan.PushRows(6, torch.zeros(16, play.tops.slices[0]), "a"))
     with pytest.raises(ProtocolError, match="bottom_gradients = 'none'"):
-        play.silos["a"].answer(vtgan.DescendCritic(torch.zeros(16, 4), torch.zeros(16, 4)))
+        play.silos["a"].answer(vtgan.DescendBottomCritic(torch.zeros(16, 4), torch.zeros(16, 4)))
 
 
 def test_without_any_category_nothing_is_conditioned():
     play = Play(silos={"a": ["income"], "b": ["debt", "visits"]})
     assert play.tops.filter is None
     a_round(play)
-    drawn = [reply for _, _, reply in play.said if isinstance(reply, vtgan.Drawn)]
+    drawn = [reply for _, _, reply in play.said if isinstance(reply, vtgan.DrawnConditions)]
     assert drawn and all((reply.positions_TB == -1).all() for reply in drawn)
 
 
 def test_widths_follow_the_ratio_of_columns():
     play = Play(width=11, generator_width=10)
-    assert play.tops.config.features == [4, 7] and play.tops.config.slices == [4, 6]
+    assert play.tops.widths == [4, 7] and play.tops.slices == [4, 6]
     assert [silo.bottoms.critic.network.outputs for silo in play.silos.values()] == [4, 7]
 
 
@@ -318,7 +317,7 @@ def test_two_models_publish_in_different_orders():
     for seed in (0, 1):
         asked = []
         trained = ss.fit("vtgan", ss.simulate(table()), preset="fast", seed=seed, options=SIZES, progress=False)
-        conversing = conversation.synthesise(
+        conversing = vtgan.synthesise(
             trained.roster, trained.config, trained.coordinator, 9, Streams(0).child("sample"), CPU
         )
         asked.append(next(conversing))
@@ -329,22 +328,24 @@ def test_two_models_publish_in_different_orders():
 
 def test_what_comes_too_early_or_out_of_turn_is_refused():
     play = Play(**PRIVACY["full"])
-    silo, slice_BF = play.silos["a"], torch.zeros(16, play.tops.config.slices[0])
-    fresh = Silo(silo.table, silo.schema, seats(play.roster, Streams(0).child("seats"))["a"], Streams(0), CPU)
-    for ask in (vtgan.Build(4, 4), vtgan.DrawConditions((0,), ()), vtgan.Generate(0, slice_BF, "b")):
+    silo, slice_BF = play.silos["a"], torch.zeros(16, play.tops.slices[0])
+    fresh = VTGANSilo(
+        silo.coder.table, silo.coder.schema, seats(play.roster, Streams(0).child("seats"))["a"], Streams(0), CPU
+    )
+    for ask in (vtgan.BuildBottoms(4, 4), vtgan.DrawConditions((0,), ()), vtgan.GenerateRows(0, slice_BF, "b")):
         with pytest.raises(ProtocolError, match="too early"):
             fresh.answer(ask)
     with pytest.raises(ProtocolError, match="drawn conditions for"):
-        silo.answer(vtgan.Criticise(7, slice_BF, "a"))
+        silo.answer(vtgan.PushRows(7, slice_BF, "a"))
     with pytest.raises(ProtocolError, match="index_privacy = 'full'"):
-        silo.answer(vtgan.CriticiseListed(7, slice_BF, "b", b""))
+        silo.answer(vtgan.PushListed(7, slice_BF, "b", b""))
     with pytest.raises(ProtocolError, match="index_privacy = 'none'"):
-        Play(**PRIVACY["none"]).silos["a"].answer(vtgan.Criticise(7, slice_BF, "b"))
-    silo.answer(vtgan.Criticise(7, slice_BF, "b"))
+        Play(**PRIVACY["none"]).silos["a"].answer(vtgan.PushRows(7, slice_BF, "b"))
+    silo.answer(vtgan.PushRows(7, slice_BF, "b"))
     with pytest.raises(ProtocolError, match="follow a step of the generator"):
-        silo.answer(vtgan.DescendGenerator(torch.zeros(16, 4)))
+        silo.answer(vtgan.DescendBottomGenerator(torch.zeros(16, 4)))
     with pytest.raises(ProtocolError, match="agree on the order"):
-        silo.answer(vtgan.Synthesise(slice_BF, (len(slice_BF),), "x", True))
+        silo.answer(vtgan.VTGANSynthesise(slice_BF, (len(slice_BF),), "x", True))
 
 
 def test_a_publication_does_not_touch_the_secret_of_row_numbers():
@@ -373,7 +374,7 @@ def test_synthetic_rows_are_published_in_an_order_that_the_silos_agree_on(monkey
         ({"batch": 1}, "batch. is at least 2"),
         ({"critic_blocks": [2, -1]}, "critic_blocks"),
         ({"index_privacy": "decoys", "bottom_gradients": "all"}, "Decoys have no gradient"),
-        ({"critic_blocks": [0, 2], "bottom_gradients": "none"}, "Blocks of the critic in silos are to learn"),
+        ({"critic_blocks": [0, 2], "bottom_gradients": "none"}, "Critic blocks in silos must be trained"),
         ({"decoys": 0}, "decoys"),
         ({"dropout": 1.0}, "dropout"),
         ({"betas": [0.5, 2.0]}, "betas"),
@@ -388,7 +389,7 @@ def test_wrong_options_are_refused_by_name(options, words):
 
 
 def test_the_papers_preset_is_the_papers():
-    paper = vtgan.PRESETS["paper"]
+    paper = PRESETS["paper"]
     assert (paper.critic_blocks, paper.generator_blocks) == ((2, 0), (0, 2))
     assert (paper.width, paper.generator_width, paper.epochs, paper.critic_steps) == (256, 256, 300, 5)
     assert (paper.least_rounds, paper.betas, paper.average) == (0, (0.5, 0.9), 0.0)
@@ -406,7 +407,7 @@ def test_how_rows_are_pushed_does_not_change_what_is_learnt(bottoms):
 
 @pytest.mark.parametrize("spread", [True, False])
 def test_contributors_are_drawn_by_the_ratio_of_columns_and_spread_evenly_or_not(spread):
-    sizes = conversation.Sizes(70, [2, 3, 7], [3, 2, 1])
+    sizes = SiloSizes(70, [2, 3, 7], [3, 2, 1])
     drawn = torch.stack([sizes.contributors(6, spread, stream(i)) for i in range(3000)])
     for i, share in enumerate((2 / 12, 3 / 12, 7 / 12)):
         counts = (drawn == i).sum(dim=1)
@@ -437,8 +438,8 @@ def test_bottom_critics_keep_distances_or_are_free(kept):
 def test_running_statistics_are_each_contributors_or_everybodys(statistics, kinds):
     play = Play(**PRIVACY["none"], statistics=statistics, generator_blocks=[1, 1])
     (batch,) = play.batches(0, ["b"])
-    norms = [play.tops.of_generator.network.norms[0], play.silos["a"].bottoms.generator.network.norms[0]]
-    play.drive(conversation._generator_step(play.roster, play.config, play.tops, batch, stream()))
+    norms = [play.tops.generator.network.norms[0], play.silos["a"].bottoms.generator.network.norms[0]]
+    play.drive(vtgan._generator_step(play.roster, play.config, play.tops, batch, stream()))
     for norm in norms:
         assert len(norm.running_mean) == kinds
         assert [bool(mean.any()) for mean in norm.running_mean] == [False, True][-kinds:]

@@ -13,18 +13,20 @@ from tests.algorithms.released import Record, talk
 from torch import Tensor
 
 import silosynth as ss
-from silosynth.algorithms.vtgan import private, private_silo
-from silosynth.algorithms.vtgan.conversation import coordinate
-from silosynth.algorithms.vtgan.messages import PRESETS, Criticise, VTGANConfig
-from silosynth.algorithms.vtgan.private import bottom_loss, parameters, settled, top_loss
-from silosynth.algorithms.vtgan.silo import Silo
+from silosynth.algorithms.vtgan import private
+from silosynth.algorithms.vtgan.options import PRESETS, VTGANConfig
+from silosynth.algorithms.vtgan.private import bottom_loss, top_loss
+from silosynth.algorithms.vtgan.protocol import PushRows, coordinate
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.encoders import private as private_encoders
 from silosynth.models.gan import critic_loss, make_critic, slope_penalty
+from silosynth.privacy import dpsgd
 from silosynth.privacy.dpsgd import clipped_gradients
+from silosynth.privacy.events import Event
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.target import Target
 
@@ -80,15 +82,17 @@ def test_without_noise_and_with_a_huge_clip_a_step_is_an_ordinary_one() -> None:
     penalty = slope_penalty(top.slope((h_fake + mix * (h_real - h_fake)).detach(), ()))
     (critic_loss(top(h_fake, ()), top(h_real, ())) + 10 * penalty).backward()
     assert h_fake.grad is not None and h_real.grad is not None
-    tops = clipped_gradients(top_loss(top, 10.0), parameters(top), 1e6, h_fake.detach(), h_real.detach(), mix[:, 0])
+    tops = clipped_gradients(
+        top_loss(top, 10.0), dict(top.named_parameters()), 1e6, h_fake.detach(), h_real.detach(), mix[:, 0]
+    )
     ends = 7 * h_fake.grad, 7 * h_real.grad  # each example's own
-    bottoms = clipped_gradients(bottom_loss(bottom), parameters(bottom), 1e6, fake, real, *ends)
+    bottoms = clipped_gradients(bottom_loss(bottom), dict(bottom.named_parameters()), 1e6, fake, real, *ends)
     for network, sums in ((top, tops), (bottom, bottoms)):
         for name, parameter in network.named_parameters():
             assert parameter.grad is not None
             assert torch.allclose(sums[name] / 7, parameter.grad, atol=1e-5), name
-    slopes = private._slopes(top, h_real.detach())
-    assert torch.allclose(-slopes, ends[1], atol=1e-5)
+    found = private.gradients(top, h_real.detach())
+    assert torch.allclose(-found, ends[1], atol=1e-5)
 
 
 def config() -> VTGANConfig:
@@ -98,10 +102,10 @@ def config() -> VTGANConfig:
     )  # fmt: skip
 
 
-def parties(held: ss.Federation) -> dict[str, Silo]:
+def parties(held: ss.Federation) -> dict[str, VTGANSilo]:
     seated = seats(held.roster, Streams(4))
     return {
-        silo: Silo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+        silo: VTGANSilo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
         for silo, table in held.tables.items()
     }
 
@@ -118,13 +122,12 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     record = Record()
     for module, name, at in ((private_encoders, "noised_counts", 0), (private_encoders, "noised_levels", 1)):
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
-    wrapped = record.wrap(private.noised, 0)  # one record, in talking order
-    monkeypatch.setattr(private, "noised", wrapped)
+    monkeypatch.setattr(dpsgd, "noised", record.wrap(dpsgd.noised, 0))  # one record, in talking order
 
     def mask(n: int, rate: float, rng: np.random.Generator) -> Tensor:
         return ((torch.arange(200) % 7 == 2) | (sampled & (torch.arange(200) == 199)))[:n]
 
-    monkeypatch.setattr(private_silo, "poisson_mask", mask)
+    monkeypatch.setattr(private, "poisson_mask", mask)
     first = released(federation())
     record.replay = True
     second = released(federation(199))
@@ -151,16 +154,19 @@ def test_a_silo_answers_for_no_more_than_was_charged() -> None:
             step = conversation.send(replies)
     except StopIteration:
         pass
-    silo.answer(last["CriticisePrivately"])
-    with pytest.raises(ProtocolError, match="as many as were charged for"):
+    silo.answer(last["PushSampled"])
+    with pytest.raises(ProtocolError, match="no more private steps than were charged"):
         silo.answer(last["DescendPrivately"])
     with pytest.raises(ProtocolError, match="costs at most the target, once"):
         silo.answer(last["Charge"])
+    wrong = Event("discrete Laplace", 1e-3, 0.0, "steps of the critics", times=40)  # known to the accountant, no noise
+    with pytest.raises(ProtocolError, match="one event for all critic steps"):
+        silo.answer(replace(last["Charge"], events=(wrong,)))
     with pytest.raises(ProtocolError, match="Under differential privacy"):
-        silo.answer(Criticise(0, torch.zeros(40, 8), "tax"))
+        silo.answer(PushRows(0, torch.zeros(40, 8), "tax"))
 
 
 def test_what_makes_batches_depend_on_rows_is_off() -> None:
-    kept = settled(config())
+    kept = config().settled
     assert (kept.dropout, kept.statistics) == (0.0, "all")
-    assert settled(VTGANConfig()) == VTGANConfig()
+    assert VTGANConfig().settled == VTGANConfig()

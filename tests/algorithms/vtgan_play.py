@@ -7,9 +7,9 @@ from tests.algorithms.customers import table
 from tests.oracles import vtgan_one_piece as whole
 
 import silosynth as ss
-from silosynth.algorithms.vtgan import conversation
-from silosynth.algorithms.vtgan.silo import Silo
-from silosynth.algorithms.vtgan.tops import Tops
+from silosynth.algorithms.vtgan import protocol as vtgan
+from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
@@ -38,13 +38,13 @@ class Play:
         self.config = ALGORITHMS["vtgan"].configure("fast", SIZES | options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: VTGANSilo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, object, object]] = []
-        state = self.drive(conversation._begin(self.roster, self.config))
-        self.sizes = conversation.Sizes(state["rows"], state["columns"], state["conditions"])
-        self.tops = Tops(conversation._tops_config(self.config, self.sizes), Streams(0).child("weights"), CPU)
+        state = self.drive(vtgan._begin(self.roster, self.config))
+        self.sizes = SiloSizes(state["rows"], state["columns"], state["conditions"])
+        self.tops = Tops(self.config, self.sizes, Streams(0).child("weights"), CPU)
 
     def drive(self, conversation):
         """Drive a part of the conversation to its end, every message through the wire form."""
@@ -61,7 +61,7 @@ class Play:
                     self.said.append((name, ask, got[name]))
 
     def batches(self, first: int, chosen: list[str]):
-        return self.drive(conversation._draw_conditions(self.roster, self.sizes, first, chosen))
+        return self.drive(vtgan._draw_conditions(self.roster, self.sizes, first, chosen))
 
     def real_rows(self, batch) -> torch.Tensor:
         return self.silos[batch.contributor].batches[batch.step][1]
@@ -71,7 +71,7 @@ def stream(seed: int = 9) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def masks_of_silo(silo: Silo, step: int, made: int, pushed: int):
+def masks_of_silo(silo: VTGANSilo, step: int, made: int, pushed: int):
     draw = silo.bottoms._dropout(step)
     return silo.bottoms.critic.network.masks(made, draw), silo.bottoms.critic.network.masks(pushed, draw)
 
@@ -81,22 +81,22 @@ class Whole:
 
     def __init__(self, play: Play) -> None:
         self.play, self.config = play, play.config
-        self.top_g, self.top_d = (whole.weights_of(t.network) for t in (play.tops.of_generator, play.tops.of_critic))
+        self.top_g, self.top_d = (whole.weights_of(t.network) for t in (play.tops.generator, play.tops.critic))
         self.g = {name: whole.weights_of(silo.bottoms.generator.network) for name, silo in play.silos.items()}
         self.d = {name: whole.weights_of(silo.bottoms.critic.network) for name, silo in play.silos.items()}
 
     def made(self, batch, draw) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         tops, config = self.play.tops, self.config
-        cv = torch.zeros(len(batch.position_B), tops.config.conditions, dtype=torch.float64)
+        cv = torch.zeros(len(batch.position_B), tops.conditions, dtype=torch.float64)
         cv[torch.arange(len(cv)), batch.position_B] = 1.0
         z = torch.randn(len(cv), config.noise, generator=draw).double()
         slices = whole.generator(self.top_g, config.generator_blocks[0], torch.cat([z, cv], dim=1))
         outs, made = {}, {}
-        for (name, silo), part in zip(self.play.silos.items(), slices.split(tops.config.slices, dim=1), strict=True):
+        for (name, silo), part in zip(self.play.silos.items(), slices.split(tops.slices, dim=1), strict=True):
             outs[name] = whole.generator(self.g[name], config.generator_blocks[1], part)
             noise = silo.streams.child("gumbel", batch.step).torch()
-            uniform = torch.rand(len(cv), silo.shape.levels, generator=noise)
-            made[name] = whole.rows(outs[name], silo.shape.widths, config.tau, uniform)
+            uniform = torch.rand(len(cv), silo.rows.shape.levels, generator=noise)
+            made[name] = whole.rows(outs[name], silo.rows.shape.widths, config.tau, uniform)
         return outs, made
 
     def bottoms(self, x: dict[str, torch.Tensor], masks: dict[str, list]) -> torch.Tensor:
@@ -109,7 +109,7 @@ class Whole:
         return whole.critic(self.top_d, self.config.critic_blocks[0], x, masks, self.config.dropout, "0.")
 
     def beside(self, h: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
-        cv = torch.zeros(len(position_B), self.play.tops.config.conditions, dtype=torch.float64)
+        cv = torch.zeros(len(position_B), self.play.tops.conditions, dtype=torch.float64)
         cv[torch.arange(len(cv)), position_B] = 1.0
         return torch.cat([h, whole.linear(self.top_d, "1.linears.0", cv)], dim=1)
 
@@ -119,7 +119,7 @@ class Whole:
         rows = self.play.real_rows(batch)
         fake_masks, real_masks, real = {}, {}, {}
         for name, silo in self.play.silos.items():
-            real[name] = whole.real_vectors(silo.levels[rows], silo.scores[rows], silo.shape.widths)
+            real[name] = whole.real_vectors(silo.rows.levels[rows], silo.rows.scores[rows], silo.rows.shape.widths)
             pushed = self.pushed(name, batch)
             fake_masks[name], masks = masks_of_silo(silo, batch.step, b, pushed)
             by_row = self.config.index_privacy == "full"  # where all are pushed, a row's mask is the row's own
@@ -128,9 +128,9 @@ class Whole:
         fake, real = self.bottoms(made, fake_masks), self.bottoms(real, real_masks)
         order, mix = torch.randperm(b, generator=draw), torch.rand(b, 1, generator=draw)
         fake, real = self.beside(fake, batch.position_B), self.beside(real[order], batch.position_B[order])
-        masks = tops.critic.masks(2 * b, draw)
+        masks = tops.top.masks(2 * b, draw)
         judged = self.judge(torch.cat([fake, real]), masks)
-        masks = tops.critic.masks(b, draw)
+        masks = tops.top.masks(b, draw)
         slope = whole.penalty(lambda x: self.judge(x, masks), fake, real, mix)
         return judged[:b].mean() - judged[b:].mean() + self.config.penalty * slope
 
@@ -146,7 +146,7 @@ class Whole:
         b = len(batch.position_B)
         masks = {name: masks_of_silo(silo, batch.step, b, 0)[0] for name, silo in self.play.silos.items()}
         inputs = self.beside(self.bottoms(made, masks), batch.position_B)
-        loss = -self.judge(inputs, self.play.tops.critic.masks(b, draw)).mean()
+        loss = -self.judge(inputs, self.play.tops.top.masks(b, draw)).mean()
         return loss + self.condition_loss(outs[batch.contributor], batch)
 
     def condition_loss(self, out, batch) -> torch.Tensor:
@@ -154,12 +154,12 @@ class Whole:
         silo = self.play.silos[batch.contributor]
         number = self.play.roster.parties.index(batch.contributor)
         own = batch.position_B - self.play.sizes.among_all(number, torch.tensor(0))
-        names = [encoder.name for encoder in silo.encoders if encoder.width > 1]
-        kinds = {column.name: column.kind for column in silo.schema.columns}
+        names = [encoder.name for encoder in silo.coder.encoders if encoder.width > 1]
+        kinds = {column.name: column.kind for column in silo.coder.schema.columns}
         losses = []
         for row, position in enumerate(own.tolist()):
             start, seen = 0, 0
-            for name, width in zip(names, silo.shape.widths, strict=True):
+            for name, width in zip(names, silo.rows.shape.widths, strict=True):
                 if kinds[name] in ("categorical", "boolean"):
                     if seen <= position < seen + width:
                         logits = out[row, start : start + width]
@@ -187,9 +187,9 @@ def compare_critic_step(play: Play, step: int, chosen: list[str]) -> list[str]:
     seen = []
     descend = play.tops.critic_loss
     play.tops.critic_loss = lambda *a: seen.append(descend(*a)) or seen[-1]
-    play.drive(conversation._critic_step(play.roster, play.config, play.tops, batch, stream()))
+    play.drive(vtgan._critic_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close(seen[0].double(), loss, rtol=1e-5, atol=1e-6)
-    check(one.top_d, play.tops.of_critic.network)
+    check(one.top_d, play.tops.critic.network)
     told = {"all": set(play.silos), "contributor": {batch.contributor}, "none": set()}
     updated = [name for name in play.silos if name in told[play.config.bottom_gradients]]
     for name in updated:
@@ -208,9 +208,9 @@ def compare_generator_step(play: Play, step: int, contributor: str) -> None:
     judge, name_levels = play.tops.generator_loss, bottoms.condition_loss
     play.tops.generator_loss = lambda *x: judged.append(judge(*x)) or judged[-1]
     bottoms.condition_loss = lambda *x: named.append(name_levels(*x)) or named[-1]
-    play.drive(conversation._generator_step(play.roster, play.config, play.tops, batch, stream()))
+    play.drive(vtgan._generator_step(play.roster, play.config, play.tops, batch, stream()))
     torch.testing.assert_close((judged[0] + named[0]).double(), loss, rtol=1e-5, atol=1e-6)
-    check(one.top_g, play.tops.of_generator.network)
+    check(one.top_g, play.tops.generator.network)
     for name, silo in play.silos.items():
         check(one.g[name], silo.bottoms.generator.network)
 
@@ -220,4 +220,4 @@ def untouched(*networks: torch.nn.Module) -> bool:
 
 
 def a_round(play: Play, number: int = 0) -> None:
-    play.drive(conversation._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))
+    play.drive(vtgan._train_round(play.roster, play.config, play.sizes, play.tops, Streams(4), number))

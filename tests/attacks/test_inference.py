@@ -17,7 +17,7 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 import silosynth as ss
-from silosynth.algorithms.vtgan.messages import Criticise, CriticiseListed, DescendCritic, DescendPicked
+from silosynth.algorithms.vtgan import protocol as vtgan
 from silosynth.attacks import findings
 from silosynth.attacks.findings import PartyFinding
 from silosynth.attacks.inference import attack, levels_by_gradients
@@ -152,10 +152,12 @@ def test_gradients_that_say_nothing_give_nothing_away():
 @pytest.mark.parametrize("setting", ["full, step", "full, contributor's gradients"])
 def test_nothing_is_said_of_the_contributors_rows_when_all_are_pushed_and_at_most_it_descends(setting):
     overheard, asked = heard(setting)
-    told = [ask for silo, ask in asked if isinstance(ask, Criticise) and ask.contributor != silo]
-    assert len(told) == ROUNDS * 5 and not any(isinstance(ask, CriticiseListed | DescendPicked) for _, ask in asked)
-    contributors = [(silo, ask.contributor == silo) for silo, ask in asked if isinstance(ask, Criticise)]
-    updated = [silo for silo, ask in asked if isinstance(ask, DescendCritic)]
+    told = [ask for silo, ask in asked if isinstance(ask, vtgan.PushRows) and ask.contributor != silo]
+    assert len(told) == ROUNDS * 5 and not any(
+        isinstance(ask, vtgan.PushListed | vtgan.DescendPicked) for _, ask in asked
+    )
+    contributors = [(silo, ask.contributor == silo) for silo, ask in asked if isinstance(ask, vtgan.PushRows)]
+    updated = [silo for silo, ask in asked if isinstance(ask, vtgan.DescendBottomCritic)]
     assert updated == [silo for silo, contributes in contributors if contributes and setting in TOLD]
     assert not any(ear.count_N.any() for ear in overheard.ears.values())
     assert all(found(setting)[name].value is None for name in ("lists, rare level", "lists, batch"))

@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
     "algorithms.silofuse.SyntheticColumns": {NAMES, COMMON},
-    "algorithms.vtgan.SyntheticColumns": {NAMES, COMMON},
+    "core.SyntheticColumns": {NAMES, COMMON},
     "algorithms.dplt.SyntheticColumns": {NAMES, COMMON},
     "algorithms.vflgan.SyntheticColumns": {NAMES, COMMON},
     # Categories by name, where enough rows hold them.
@@ -101,7 +101,7 @@ MAY_HOLD = {
     "algorithms.gdts.ExactSummaries": {NAMES, COMMON},
 }
 # And what the paper's settings tell beyond that: categories that few rows hold.
-PAPER = {"algorithms.gdts.NoisedSummaries": {RARE}, "algorithms.vtgan.SyntheticColumns": {RARE},
+PAPER = {"algorithms.gdts.NoisedSummaries": {RARE}, "core.SyntheticColumns": {RARE},
          "algorithms.vflgan.SyntheticColumns": {RARE}}  # fmt: skip
 LISTED = {Release.SYNTHETIC, Release.NOISED, Release.STATISTICS}
 

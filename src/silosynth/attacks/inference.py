@@ -42,7 +42,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from silosynth.algorithms.vtgan.silo import Silo
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.attacks import findings
 from silosynth.attacks.findings import Bools, Ints, PartyFinding, balanced, nothing, share
 from silosynth.attacks.listening import CriticStep, Overheard, SiloEar, levels_of
@@ -291,9 +291,10 @@ def _pushed_twice(heard: Overheard) -> tuple[str, int, int] | None:
     return None
 
 
-def _equal_rows(silo: Silo) -> Ints:
+def _equal_rows(silo: VTGANSilo) -> Ints:
     """A number (N,) for each row, which equal encoded rows share."""
-    rows = np.concatenate([silo.levels.numpy().astype(np.float64), silo.scores.numpy().astype(np.float64)], axis=1)
+    parts = silo.rows.levels, silo.rows.scores
+    rows = np.concatenate([part.numpy().astype(np.float64) for part in parts], axis=1)
     return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].ravel(), dtype=np.int64)
 
 
@@ -385,7 +386,7 @@ def _with_and_without_gradients(
     """Scores with gradients and without, on rows that were not granted, and how many cells that is."""
     row_G, gradient_GW = _mean_gradients(ear)
     silo, granted_G = ear.silo, granted_N[row_G]
-    own_GX = silo.shape.vectors(silo.levels.cpu(), silo.scores.cpu()).numpy()[row_G]
+    own_GX = silo.rows.shape.vectors(silo.rows.levels.cpu(), silo.rows.scores.cpu()).numpy()[row_G]
     if not granted_G.any() or granted_G.all():
         return None
     truth_GC = truth_NC[row_G]

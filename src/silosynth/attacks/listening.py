@@ -18,19 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.vtgan import conversation as vtgan
-from silosynth.algorithms.vtgan.messages import (
-    Criticise,
-    CriticiseListed,
-    DescendCritic,
-    DescendPicked,
-    DrawConditions,
-    Drawn,
-    Encoded,
-    Features,
-    VTGANConfig,
-)
-from silosynth.algorithms.vtgan.silo import Silo, condition_columns
+from silosynth.algorithms.vtgan import protocol as vtgan
+from silosynth.algorithms.vtgan.options import VTGANConfig
+from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.attacks.findings import Ints
 from silosynth.core.conversation import Progress
 from silosynth.core.messages import Message
@@ -109,13 +99,13 @@ class CoordinatorEar:
 
     def __call__(self, silo: str, ask: Message, reply: Message) -> None:
         """Hear one exchange."""
-        if isinstance(reply, Encoded):
+        if isinstance(reply, vtgan.Encoded):
             self.votes[silo] = torch.zeros(reply.rows, reply.conditions, dtype=torch.int32)
-        elif isinstance(ask, DrawConditions) and isinstance(reply, Drawn):
+        elif isinstance(ask, vtgan.DrawConditions) and isinstance(reply, vtgan.DrawnConditions):
             for i, step in enumerate(ask.critic):
                 self.steps[step] = CriticStep(silo, reply.positions_TB[i].long(), reply.picks_TB[i].long())
                 self._count(silo, self.steps[step])
-        elif isinstance(ask, Criticise | CriticiseListed) and isinstance(reply, Features):
+        elif isinstance(ask, vtgan.PushRows | vtgan.PushListed) and isinstance(reply, vtgan.PushedFeatures):
             self.steps[ask.step].features[silo] = reply.real_RW
             self._forget(ask.step // self._steps)
 
@@ -144,24 +134,24 @@ class SiloEar:
             of the loss with respect to their features.
     """
 
-    def __init__(self, silo: Silo, config: VTGANConfig) -> None:
+    def __init__(self, silo: VTGANSilo, config: VTGANConfig) -> None:
         self.silo, self._config, self._step = silo, config, 0
-        self.count_N = torch.zeros(len(silo.table), dtype=torch.int64)
+        self.count_N = torch.zeros(len(silo.rows), dtype=torch.int64)
         self.lists: dict[int, Tensor] = {}
         self.surest: dict[int, Tensor] = {}
         self.gradients: dict[int, tuple[Tensor, Tensor]] = {}
 
     def hear(self, ask: Message) -> None:
         """Hear one ask, after it was answered: the silo still holds what it pushed for it."""
-        if isinstance(ask, Criticise | CriticiseListed):
+        if isinstance(ask, vtgan.PushRows | vtgan.PushListed):
             self._step = ask.step
-        if isinstance(ask, CriticiseListed):
+        if isinstance(ask, vtgan.PushListed):
             self._note_rows(self.silo.pushed)
-        elif isinstance(ask, DescendPicked):
+        elif isinstance(ask, vtgan.DescendPicked):
             self._note_rows(self.silo.pushed[ask.picks_B.long()])
-            self._note_gradients(self.silo.pushed[ask.picks_B.long()], ask.real_BW)
-        elif isinstance(ask, DescendCritic):
-            self._note_gradients(self.silo.pushed, ask.real_BW)
+            self._note_gradients(self.silo.pushed[ask.picks_B.long()], ask.grad_real_BW)
+        elif isinstance(ask, vtgan.DescendBottomCritic):
+            self._note_gradients(self.silo.pushed, ask.grad_real_BW)
 
     def _note_gradients(self, row_B: Tensor, gradient_BW: Tensor) -> None:
         self.gradients[self._step] = row_B.clone(), gradient_BW
@@ -191,16 +181,16 @@ class Truth:
         pushed: which rows (R,) each silo has pushed in it.
     """
 
-    def __init__(self, silos: Mapping[str, Silo], config: VTGANConfig) -> None:
+    def __init__(self, silos: Mapping[str, VTGANSilo], config: VTGANConfig) -> None:
         self._silos, self._kept = silos, KEPT * (config.critic_steps + 1)
         self.row_B: dict[int, Tensor] = {}
         self.pushed: dict[int, dict[str, Tensor]] = {}
 
     def __call__(self, silo: str, ask: Message, reply: Message) -> None:
         """Look into a silo after an exchange."""
-        if isinstance(ask, Criticise | CriticiseListed):
+        if isinstance(ask, vtgan.PushRows | vtgan.PushListed):
             self.pushed.setdefault(ask.step, {})[silo] = self._silos[silo].pushed.clone()
-            if isinstance(ask, Criticise) and ask.contributor == silo:
+            if isinstance(ask, vtgan.PushRows) and ask.contributor == silo:
                 self.row_B[ask.step] = self.pushed[ask.step][silo]
             forget(self.row_B, ask.step - self._kept)
             forget(self.pushed, ask.step - self._kept)
@@ -211,7 +201,7 @@ class Overheard:
     """A training, and what each party heard in it."""
 
     config: VTGANConfig
-    silos: dict[str, Silo]
+    silos: dict[str, VTGANSilo]
     coordinator: CoordinatorEar
     ears: dict[str, SiloEar]
     truth: Truth
@@ -219,17 +209,16 @@ class Overheard:
     @property
     def rows(self) -> int:
         """N."""
-        return len(next(iter(self.silos.values())).table)
+        return len(next(iter(self.silos.values())).rows)
 
     def round_of(self, step: int) -> int:
         """The round that a step is in."""
         return step // (self.config.critic_steps + 1)
 
 
-def levels_of(silo: Silo) -> tuple[Ints, Ints]:
+def levels_of(silo: VTGANSilo) -> tuple[Ints, Ints]:
     """A silo's categorical columns (N, C), and their numbers of levels (C,)."""
-    named = list(condition_columns(silo.encoders))
-    return silo.levels.numpy()[:, named], np.array(silo.law.widths, dtype=np.int64)
+    return silo.rows.levels.numpy()[:, list(silo.rows.categorical)], np.array(silo.law.widths, dtype=np.int64)
 
 
 def forget(store: dict[int, Any], before: int) -> None:
@@ -250,7 +239,7 @@ def overhear(
     streams, cpu = Streams(seed), torch.device("cpu")
     seated = seats(federation.roster, streams.child("seats"))
     silos = {
-        name: Silo(table, federation.schemas[name], seated[name], streams.party(name), cpu)
+        name: VTGANSilo(table, federation.schemas[name], seated[name], streams.party(name), cpu)
         for name, table in federation.tables.items()
     }
     coordinator, truth = CoordinatorEar(config), Truth(silos, config)

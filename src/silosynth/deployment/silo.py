@@ -236,7 +236,10 @@ class DeploymentSilo(Party):
 
     def _publish(self, ask: Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that never left."""
-        own = getattr(self._party, "kept", []) if not ask.table.columns else [ask.table]
+        own = [ask.table]
+        if not ask.table.columns:  # until all algorithms use `Party.publish`
+            party = self._working()
+            own = party.kept if hasattr(party, "kept") else [party.take_kept()]
         self._drawn = [*(self._drawn if ask.first else []), *own]
         if sum(map(len, self._drawn)) >= ask.total and own:
             schema = ask.columns if ask.table.columns else self._schema

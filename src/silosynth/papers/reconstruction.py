@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from silosynth.algorithms.vtgan.messages import PRESETS, VTGANConfig
+from silosynth.algorithms.vtgan.options import PRESETS, VTGANConfig
 from silosynth.attacks.findings import PartyFinding
 from silosynth.attacks.inference import attack
 from silosynth.attacks.listening import Ear, overhear

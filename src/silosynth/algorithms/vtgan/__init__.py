@@ -1,1 +1,1 @@
-"""VT-GAN. Options: `messages`. The coordinator: `conversation`, `tops`. A silo: `silo`, `bottoms`, `numbers`."""
+"""VT-GAN."""
