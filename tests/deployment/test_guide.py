@@ -16,10 +16,11 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from silosynth.cli import app
+from silosynth.deployment.coordinator import order
 from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.settings import POLICY, SILO, SiloData, read_policy, read_silo
-from silosynth.deployment.submission import Submission, read_submission
+from silosynth.experiment import grammar as experiment
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guide/federation.md"
@@ -92,14 +93,18 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     (tmp_path / "federation.toml").write_text(toml("[coordinator]")[0])
     (text,) = toml("[run]")
     (tmp_path / "experiment.toml").write_text(with_all(text))
-    found = read_submission(tmp_path / "experiment.toml")
-    assert found.model_fields_set == keys(Submission)
-    for name in Submission.model_fields:
-        assert getattr(found, name).model_fields_set == keys(type(getattr(found, name))), name
+    plan = experiment.read(tmp_path / "experiment.toml")
+    assert plan.unused("submit") == {}
+    assert plan.model_fields_set == {"algorithm", "align", "sample", "run"}
+    elsewhere = {"algorithm.runtime", "algorithm.limit", "algorithm.missing", "sample.seed", "sample.path"}
+    for name in plan.model_fields_set:
+        section = getattr(plan, name)
+        shown = section.model_fields_set | {key.split(".")[1] for key in elsewhere if key.startswith(name)}
+        assert shown == keys(type(section)), name
     from silosynth.core.roster import Roster
 
-    order = found.order(Roster(("bank", "shop")), "alice")
-    assert order.job.name == "customers-1" and order.transport == "stream" and order.job.seed == 7
+    made = order(plan, Roster(("bank", "shop")), "alice")
+    assert made.job.name == "customers-1" and made.transport == "stream" and made.job.seed == 7
 
 
 def run(*words: object) -> str:

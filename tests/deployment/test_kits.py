@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import silosynth
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError, StorageError
+from silosynth.deployment.coordinator import order, unpack_order
 from silosynth.deployment.kits import draw_key, read_kit, read_plan, write_kits
 from silosynth.deployment.settings import read_policy, read_silo
-from silosynth.deployment.submission import read_submission
+from silosynth.experiment import grammar as experiment
 
 FEDERATION = """
 name = "riverbank"
@@ -114,6 +116,7 @@ def test_mistakes_in_a_federation_file_are_said_in_words(tmp_path: Path, text: s
     [
         ('[algorithm]\nname = "silofus"', "Did you mean 'silofuse'"),
         ('[algorithm]\nname = "ctgan"', "pools all data in one place"),
+        ('[algorithm]\nname = "tabvfl"', "takes a generator; the algorithm is a representation"),
         ('[algorithm]\npreset = "fsat"', "Did you mean 'fast'"),
         ("[algorithm]\noptions = { latent.stesp = 3 }", "Did you mean 'steps'"),
         ('[run]\nsilos = ["bnak"]', "Did you mean 'bank'"),
@@ -122,7 +125,8 @@ def test_mistakes_in_a_federation_file_are_said_in_words(tmp_path: Path, text: s
         ('[run]\nname = "a/b"', "A job's name"),
         ('[align]\nmethod = "guess"', "psi, keyed-hash, none"),
         ("[sample]\nrows = 0", "at least 1"),
-        ('[data]\npath = "x.csv"', "data is not a known key"),
+        ('[data]\npath = "x.csv"\n[silos.bnak]\ncolumns = ["x"]', "Did you mean 'bank'"),
+        ('[dta]\npath = "x.csv"', "dta is not a known key"),
     ],
 )
 def test_mistakes_in_an_experiment_are_said_before_it_is_submitted(
@@ -130,17 +134,17 @@ def test_mistakes_in_an_experiment_are_said_before_it_is_submitted(
 ) -> None:
     (tmp_path / "experiment.toml").write_text(text)
     with pytest.raises(ConfigError, match=told):
-        read_submission(tmp_path / "experiment.toml").order(read_kit(kits / "bank").roster, "alice")
+        order(experiment.read(tmp_path / "experiment.toml"), read_kit(kits / "bank").roster, "alice")
 
 
 def test_an_experiment_becomes_an_order(tmp_path: Path, kits: Path) -> None:
     (tmp_path / "trial.toml").write_text('[algorithm]\npreset = "fast"\n[run]\nsilos = ["shop", "bank"]\n')
-    order = read_submission(tmp_path / "trial.toml").order(read_kit(kits / "bank").roster, "alice")
-    assert order.job.silos == ("shop", "bank") and order.job.seed is None and order.job.submitter == "alice"
-    assert order.job.align is not None and order.job.align.method == "psi" and order.job.name.startswith("trial-")
+    job = order(experiment.read(tmp_path / "trial.toml"), read_kit(kits / "bank").roster, "alice").job
+    assert job.silos == ("shop", "bank") and job.seed is None and job.submitter == "alice"
+    assert job.align is not None and job.align.method == "psi" and job.name.startswith("trial-")
     (tmp_path / "rows.toml").write_text('[algorithm]\nname = "gdts"\n')
-    order = read_submission(tmp_path / "rows.toml").order(read_kit(kits / "bank").roster, "alice")
-    assert order.job.align is None  # silos hold different rows
+    job = order(experiment.read(tmp_path / "rows.toml"), read_kit(kits / "bank").roster, "alice").job
+    assert job.align is None  # silos hold different rows
 
 
 def test_commands_say_what_is_wrong(tmp_path: Path, kits: Path) -> None:
@@ -154,3 +158,43 @@ def test_commands_say_what_is_wrong(tmp_path: Path, kits: Path) -> None:
     assert code == 2 and "no such job at bank" in error["rule"]
     result = CliRunner().invoke(app, ["coordinator", "start", "--kit", str(kits / "bank")])
     assert result.exit_code == 2 and "silosynth party start" in result.output
+
+
+BOTH = """
+[data]
+path = "rows.csv"
+[silos.bank]
+columns = ["age"]
+[silos.shop]
+columns = ["spent"]
+[algorithm]
+preset = "fast"
+options = { coder.steps = 2, coder.hidden = [4], latent.width = 4, latent.steps = 2, latent.batch = 8, least_rows = 8 }
+[align]
+method = "keyed-hash"
+[run]
+name = "both"
+silos = ["shop", "bank"]
+[split]
+holdout = 0.0
+"""
+
+
+def test_one_file_is_taken_by_run_and_by_submit_which_say_what_they_do_not_use(tmp_path: Path, kits: Path) -> None:
+    rows = "".join(f"{i % 7},{i % 9 * 0.5}\n" for i in range(40))
+    (tmp_path / "rows.csv").write_text(f"age,spent\n{rows}")
+    (tmp_path / "both.toml").write_text(BOTH)
+    submitted, done = (
+        CliRunner().invoke(app, [*words, "--json"])
+        for words in (
+            ["submit", str(tmp_path / "both.toml"), "--kit", str(kits / "coordinator"), "--no-wait"],
+            ["run", str(tmp_path / "both.toml")],
+        )
+    )
+    assert submitted.exit_code == done.exit_code == 0, done.stderr
+    assert json.loads(submitted.stdout) == {"unused": ["data", "silos", "split"], "job": "both"}
+    assert "silosynth submit does not use [data]: each silo reads its own table" in submitted.stderr
+    assert json.loads(done.stdout)["unused"] == ["align", "run.name"]
+    assert "silosynth run does not use run.name: results go to the output folder." in done.stderr
+    job = unpack_order((kits / "coordinator" / "work" / "jobs" / "both" / "order").read_bytes()).job
+    assert job.silos == ("shop", "bank") == tuple(silosynth.load(tmp_path / "both" / "model.silosynth").roster)

@@ -60,6 +60,24 @@ report = "r.json"
 folder = "out"
 """
 
+SECTIONS = ["data", "silos", "schema", "algorithm", "align", "run", "split", "sample", "evaluate", "output"]
+
+FEDERATED = """
+[algorithm]
+name = "silofuse"
+[align]
+method = "keyed-hash"
+[run]
+name = "trial"
+silos = ["bank"]
+transport = "stream"
+limit = 60.0
+missing = "wait"
+patience = 60.0
+[sample]
+rows = 5
+"""
+
 SHARES = """
 [data]
 path = 'table.csv'
@@ -84,7 +102,7 @@ def write(tmp_path: Path) -> Write:
 
 def _error(write: Write, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        experiment.read(write(text))
+        assert experiment.read(write(text)).participants
     return str(caught.value)
 
 
@@ -105,7 +123,7 @@ def test_a_full_file_is_read_as_written(write: Write, tmp_path: Path) -> None:
     assert plan.resolve("sub/clinic.csv") == tmp_path / "sub" / "clinic.csv"
     assert plan.sample_seed == 3
     assert plan.overrides()["income"] == {"kind": "integer", "decimals": -2, "low": 0, "high": 1e6}
-    assert list(plan.to_dict()) == ["data", "silos", "schema", "algorithm", "split", "sample", "evaluate", "output"]
+    assert list(plan.to_dict()) == SECTIONS
 
 
 def test_the_default_output_folder_is_never_the_file_itself(tmp_path: Path) -> None:
@@ -169,6 +187,14 @@ def test_kinds_are_those_of_the_schema() -> None:
         (SHARES + "[silos.west]\nshare = 0.0", "silos.west.share must be more than 0.0 (got: 0.0)"),
         (SHARES + "[silos.west]\nshare = 'half'", "silos.west.share must be a number (got: half)"),
         (SHARES.replace("[data]\npath = 'table.csv'\n", ""), "silo 'north' has no 'path', so a [data] table must"),
+        (FEDERATED, "silos is missing. Add one section per silo"),
+        (MINIMAL + "[run]\nsilos = ['bnak']", "there is no section [silos.bnak]. Did you mean 'bank'?"),
+        (MINIMAL + "[run]\nsilos = []", "run.silos must be at least of length 1"),
+        (MINIMAL + "[run]\ntransport = 'post'", "run.transport must be one of relay, stream"),
+        (MINIMAL + "[run]\npatiense = 3", "run.patiense is not a known key (got: patiense). Did you mean 'patience'"),
+        (FULL + "[run]\nmissing = 'wait'", "algorithm.missing and run.missing mean the same; keep run.missing"),
+        (FULL + "[run]\nlimit = 600", "algorithm.limit and run.limit mean the same; keep run.limit"),
+        (MINIMAL + "[align]\nmethod = 'guess'", "align.method must be one of psi, keyed-hash, none"),
         ("silos = 3", "silos must be a section (got: 3)"),
         ("source = 'x'\n" + MINIMAL, "source is not a known key (got: source)"),
     ],
@@ -207,3 +233,31 @@ def test_an_experiment_cannot_be_changed(write: Write) -> None:
     plan: Experiment = experiment.read(write(MINIMAL))
     with pytest.raises(ValueError, match="frozen"):
         plan.algorithm.seed = 3  # type: ignore[misc]
+
+
+def test_each_command_says_what_it_does_not_use_of_a_file_made_for_the_other(write: Write) -> None:
+    assert experiment.read(write(FULL)).unused("run") == {}
+    assert experiment.read(write(FEDERATED)).unused("submit") == {}
+    assert list(experiment.read(write(FULL)).unused("submit")) == [
+        "data", "silos", "schema", "algorithm.runtime", "split", "sample.seed", "sample.path", "evaluate", "output",
+    ]  # fmt: skip
+    unused = experiment.read(write(MINIMAL + FEDERATED)).unused("run")
+    assert list(unused) == ["align", "run.name", "run.transport", "run.patience", "run.limit"]
+    apart = (MINIMAL + FEDERATED).replace("[align]", 'runtime = "processes"\n[align]')
+    assert "run.limit" not in experiment.read(write(apart)).unused("run")
+
+
+def test_who_takes_part_is_said_once_for_all_commands(write: Write) -> None:
+    assert experiment.read(write("")).taking_part == ()
+    assert experiment.read(write(FEDERATED)).taking_part == ("bank",)
+    assert experiment.read(write(MINIMAL)).taking_part == ("bank", "clinic")
+    both = experiment.read(write(MINIMAL + FEDERATED))
+    assert both.taking_part == ("bank",) and list(both.participants) == ["bank"]
+    assert experiment.read(write(SHARES + "[run]\nsilos = ['south']")).shares == {"south": 0.3}
+
+
+def test_limits_and_lost_silos_have_one_meaning_in_either_place(write: Write) -> None:
+    elsewhere = FULL.replace('limit = 600\nmissing = "wait"\n', "") + "[run]\nlimit = 600\nmissing = 'wait'\n"
+    for text in (FULL, elsewhere):
+        plan = experiment.read(write(text))
+        assert (plan.limit, plan.missing) == (600, "wait")

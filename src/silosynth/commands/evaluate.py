@@ -87,7 +87,7 @@ def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | 
     plan = experiment.read(file)
     if plan.shares or catalog.algorithm(plan.algorithm.name).horizontal:
         return None
-    silos = plan.silos
+    silos = plan.participants
     bare = [name for name, silo in silos.items() if silo.columns is None]
     if bare:
         raise ConfigError(f"Silo {bare[0]!r} of {file.name} must list its columns", remedy="Add columns = […].")

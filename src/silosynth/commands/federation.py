@@ -92,10 +92,13 @@ def submit(
 ) -> None:
     """Start a job, and wait for its end; at the coordinator's machine also show how it goes."""
     with session(as_json, quiet, debug) as say:
-        from silosynth.deployment.submission import read_submission
+        from silosynth.commands.run import note_unused
+        from silosynth.deployment import coordinator
+        from silosynth.experiment import grammar as experiment
 
-        found = _kit(kit)
-        order = read_submission(file).order(found.roster, found.name)
+        found, plan = _kit(kit), experiment.read(file)
+        order = coordinator.order(plan, found.roster, found.name)
+        note_unused(say, plan, "submit")
         say.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
         say.facts |= {"job": order.job.name}
         (_submit_here if found.name == COORDINATOR else _submit_from_elsewhere)(say, found, order, wait)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
-    from silosynth.experiment.grammar import Experiment
+    from silosynth.experiment.grammar import Command, Experiment
     from silosynth.simulation.federation import Federation
     from silosynth.simulation.model import Model
 
@@ -46,6 +46,7 @@ def perform(say: Session, file: Path, resume: bool = False) -> None:
     from silosynth.experiment import grammar as experiment
 
     plan = experiment.read(file)
+    note_unused(say, plan, "run")
     entry = _algorithm(file, plan)
     material = tables.gather(plan, entry.horizontal)
     federation = _federation(say, plan, material, entry.central)
@@ -54,6 +55,14 @@ def perform(say: Session, file: Path, resume: bool = False) -> None:
     model = _fit(say, plan, federation, resume)
     _publish(say, plan, material, federation, model)
     forget(plan.folder)  # nothing is left to continue
+
+
+def note_unused(say: Session, plan: Experiment, command: Command) -> None:
+    """Name what an experiment file says and a command does not use: as notes, and among the facts."""
+    unused = plan.unused(command)
+    for key, why in unused.items():
+        say.note(f"silosynth {command} does not use {key if '.' in key else f'[{key}]'}: {why}.")
+    say.facts["unused"] = list(unused)
 
 
 def forget(folder: Path) -> None:
@@ -71,7 +80,7 @@ def _algorithm(file: Path, plan: Experiment) -> Algorithm:
 
     entry = catalog.algorithm(plan.algorithm.name)
     entry.configure(plan.algorithm.preset, plan.algorithm.options)
-    for name, silo in plan.silos.items():
+    for name, silo in plan.participants.items():
         if entry.horizontal and silo.share is None and silo.path is None:
             raise ConfigError(
                 f"{file.name}: silos.{name}.columns deals out columns; algorithm {plan.algorithm.name!r} is for silos "
@@ -114,10 +123,11 @@ def _fit(say: Session, plan: Experiment, federation: Federation, resume: bool) -
     import silosynth
 
     how = plan.algorithm
+    limit = plan.limit if how.runtime == "processes" else None
     say.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
     model = silosynth.fit(
         how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
-        limit=how.limit, missing=how.missing, device=how.device, folder=plan.folder, resume=resume, progress=say.chatty,
+        limit=limit, missing=plan.missing, device=how.device, folder=plan.folder, resume=resume, progress=say.chatty,
     )  # fmt: skip
     model.save(plan.folder / MODEL)
     return model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, nearest
-from silosynth.experiment.grammar import Data, Experiment, Silo
+from silosynth.experiment.grammar import DataSection, Experiment, SiloSection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,8 +130,8 @@ def _stacked(experiment: Experiment) -> Material:
     """Silos' own tables of the same columns; for the evaluation alone, they are set below each other."""
     import pandas as pd
 
-    whole = {name: _table(experiment, silo, None) for name, silo in experiment.silos.items()}
-    whole = {name: whole[name][_columns_of(name, silo, whole[name])] for name, silo in experiment.silos.items()}
+    whole = {name: _table(experiment, silo, None) for name, silo in experiment.participants.items()}
+    whole = {name: whole[name][_columns_of(name, silo, whole[name])] for name, silo in experiment.participants.items()}
     whole = _in_common_dtypes(whole)
     silos = {name: list(table.columns) for name, table in whole.items()}
     if experiment.split.path is not None:
@@ -162,8 +162,8 @@ def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]
     from silosynth.core.schema import check_partition
 
     shared = None if experiment.data is None else _shared(experiment, experiment.data)
-    tables = {name: _table(experiment, silo, shared) for name, silo in experiment.silos.items()}
-    silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.silos.items()}
+    tables = {name: _table(experiment, silo, shared) for name, silo in experiment.participants.items()}
+    silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.participants.items()}
     if shared is not None and experiment.shares:
         return shared, silos
     check_partition([column for names in silos.values() for column in names], silos)
@@ -171,7 +171,7 @@ def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]
     return pd.concat([tables[name][names].reset_index(drop=True) for name, names in silos.items()], axis=1), silos
 
 
-def _shared(experiment: Experiment, data: Data) -> pd.DataFrame:
+def _shared(experiment: Experiment, data: DataSection) -> pd.DataFrame:
     if data.dataset is None:
         return read(experiment.resolve(data.path or ""))
     from silosynth.data import datasets
@@ -179,14 +179,14 @@ def _shared(experiment: Experiment, data: Data) -> pd.DataFrame:
     return datasets.load(data.dataset)
 
 
-def _table(experiment: Experiment, silo: Silo, shared: pd.DataFrame | None) -> pd.DataFrame:
+def _table(experiment: Experiment, silo: SiloSection, shared: pd.DataFrame | None) -> pd.DataFrame:
     if silo.path is not None:
         return read(experiment.resolve(silo.path))
     assert shared is not None  # checked with the file: a silo has a path, or there is [data]
     return shared
 
 
-def _columns_of(name: str, silo: Silo, table: pd.DataFrame) -> list[str]:
+def _columns_of(name: str, silo: SiloSection, table: pd.DataFrame) -> list[str]:
     return list(table.columns) if silo.columns is None else _known(f"silo {name!r}", silo.columns, table)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from silosynth import catalog
+from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import Progress
-from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError
+from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
 from silosynth.core.files import make_folder, read, sweep, write_atomic
 from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
@@ -26,6 +28,7 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources as files
 from silosynth.deployment.protocol import Job, Outcome, conduct, sources
+from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.target import Target
 from silosynth.runtime.checkpoint import CheckpointStore, secret_seed
 from silosynth.runtime.driver import drive
@@ -74,6 +77,35 @@ class Order(Struct):
         if path.exists() and read(path) != self.pack():
             raise ConfigError("A job's name is used once", self.job.name, "Submit it under another name.")
         write_atomic(path, self.pack())
+
+
+def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
+    """What an experiment file asks of a federation of these silos.
+
+    Raises:
+        ConfigError: the algorithm is a representation or pools all data; or a preset, an option or a silo is not known.
+    """
+    how, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
+    if entry.central:
+        raise ConfigError(
+            "A baseline that pools all data in one place cannot be submitted to a federation", how.name,
+            f"Name another algorithm: {catalog.fitting(False)}, {catalog.fitting(True)}.",
+        )  # fmt: skip
+    silos = plan.taking_part or roster.parties
+    for silo in silos:
+        if silo not in roster.parties:
+            where = "[silos]" if plan.run.silos is None else "run.silos"
+            raise ConfigError(f"{where} names silos of the federation", silo, nearest(silo, roster.parties))
+    align = None
+    if plan.align.method != "none" and not entry.horizontal:
+        align = AlignConfig(plan.align.method, plan.align.least)
+    job = Job(
+        plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
+        how.name, how.preset, entry.configure(how.preset, how.options), silos, how.seed,
+        align, plan.sample.rows, submitter,
+    )  # fmt: skip
+    entry.under(plan.missing)  # refuses what is not supported
+    return Order(job, plan.run.transport, plan.limit, plan.run.patience, how.device, plan.missing)
 
 
 def unpack_order(blob: bytes) -> Order:

@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr
 
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.core.roster import COORDINATOR, KEY_BYTES, Roster
 from silosynth.deployment.flare.provisioning import AUTHORITY, Project, provision
 from silosynth.deployment.settings import POLICY, SILO
-from silosynth.experiment.explain import explained
-from silosynth.experiment.grammar import Section, parse_toml
+from silosynth.experiment.files import FileSection, Text, read_toml
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.tls import Certificates
 
@@ -34,11 +33,10 @@ KIT, KEY, JOBS = "kit.json", "sealing.key", "jobs"
 _KEYS = "sealing_keys.json"  # public ones, beside the authority
 DISPATCHER = "dispatcher"
 """The operator in whose name the coordinator takes up interrupted jobs again."""
-Text = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class CoordinatorPlan(Section):
+class CoordinatorPlan(FileSection):
     """``[coordinator]``: where it is reached."""
 
     host: Text
@@ -51,14 +49,14 @@ class CoordinatorPlan(Section):
     """Other names and addresses of the same machine, for its certificate."""
 
 
-class SiloPlan(Section):
+class SiloPlan(FileSection):
     """``[silos.NAME]``: an organisation that takes part."""
 
     key: Text | None = None
     """Its public sealing key, if it made its own with ``silosynth party key``; otherwise provisioning draws one."""
 
 
-class FederationPlan(Section):
+class FederationPlan(FileSection):
     """``federation.toml``."""
 
     name: Text
@@ -143,10 +141,7 @@ def read_plan(path: str | Path) -> FederationPlan:
         ConfigError: a key or a value does not fit; names it, and the remedy.
     """
     path = Path(path)
-    try:
-        plan = FederationPlan.model_validate(parse_toml(path))
-    except ValidationError as error:
-        raise explained(path.name, error, FederationPlan) from None
+    plan = read_toml(path, FederationPlan)
     plan._source = path
     _project(plan)
     return plan

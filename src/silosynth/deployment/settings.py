@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr
 
-from silosynth.core.errors import ConfigError
 from silosynth.data.sources import Source
 from silosynth.deployment.policy import SiloPolicy
-from silosynth.experiment.explain import explained
-from silosynth.experiment.grammar import ColumnRules, Section, parse_toml
+from silosynth.experiment.files import FileSection, Text, read_toml
+from silosynth.experiment.grammar import ColumnRules
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SILO, POLICY = "silo.toml", "policy.toml"
-Text = Annotated[str, Field(min_length=1)]
-S = TypeVar("S", bound=BaseModel)
 
 
 class RowSource(Protocol):
@@ -37,7 +34,7 @@ class RowSource(Protocol):
         """What is declared about columns instead of inferred."""
 
 
-class SiloData(Section):
+class SiloData(FileSection):
     """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
 
     path: Text | None = None
@@ -54,7 +51,7 @@ class SiloData(Section):
     """Columns that say whose row it is, the same in all silos: rows are linked by them, and they are not modelled."""
 
 
-class SiloFile(Section):
+class SiloFile(FileSection):
     """``silo.toml``."""
 
     data: SiloData
@@ -91,7 +88,7 @@ def read_silo(folder: Path) -> SiloFile:
         StorageError: no such file.
         ConfigError: a key or a value does not fit; names the file, the key and the remedy.
     """
-    found = _checked(folder / SILO, SiloFile)
+    found = read_toml(folder / SILO, SiloFile)
     found._source = folder / SILO
     found.source().check()
     return found
@@ -104,13 +101,4 @@ def read_policy(folder: Path) -> SiloPolicy:
         StorageError: no such file.
         ConfigError: a key or a value does not fit; names the file, the key and the remedy.
     """
-    return _checked(folder / POLICY, SiloPolicy)
-
-
-def _checked(path: Path, kind: type[S]) -> S:
-    try:
-        return kind.model_validate(parse_toml(path))
-    except ValidationError as error:
-        raise explained(path.name, error, kind) from None
-    except ConfigError as error:
-        raise ConfigError(f"{path.name}: {error.rule}", error.value or "", error.remedy) from None
+    return read_toml(folder / POLICY, SiloPolicy)

@@ -1,31 +1,75 @@
-"""What pydantic finds wrong with a file, said in our words: rule, value, remedy, and the nearest known key."""
+"""TOML files that people write: their sections, and errors that name the rule, the value and the remedy.
+
+Experiments, federations and silos' settings are such files. pydantic checks them; what it finds is put into our words.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.files import existing
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Text = Annotated[str, Field(min_length=1)]
+M = TypeVar("M", bound=BaseModel)
 
 
-def explained(name: str, error: ValidationError, root: type[BaseModel]) -> ConfigError:
+class FileSection(BaseModel):
+    """A table of a TOML file: frozen, no unknown keys, no conversions between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def read_toml(path: Path, model: type[M]) -> M:
+    """Read and check a TOML file.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: it is not TOML (names the line) or not UTF-8; it has an unknown key (names the nearest known one),
+            lacks a key, or a value does not fit (names key, value and remedy).
+    """
+    source = existing(path)
+    try:
+        return model.model_validate(tomllib.loads(source.read_text(encoding="utf-8-sig")))
+    except ValidationError as error:
+        raise _explained(source.name, error, model) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source.name} must be valid TOML: {error}", remedy="See https://toml.io/en.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source.name} must be a text file in UTF-8", remedy="Save it as UTF-8.") from None
+
+
+def missing_key(file: str, key: str) -> ConfigError:
+    """The error that a file lacks a key."""
+    return ConfigError(f"{file}: {key} is missing", remedy=_EXAMPLES.get(key, f"Add {key!r}."))
+
+
+def _explained(name: str, error: ValidationError, root: type[BaseModel]) -> ConfigError:
     """The first problem as the error itself, the others as lines of its remedy."""
-    first, *others = [_problem(dict(found), root) for found in error.errors(include_url=False)]
-    rule, shown, remedy = first
+    first, *others = [_problem(dict(details), root) for details in error.errors(include_url=False)]
+    rule, value, remedy = first
     more = "".join(f"\n{_config_error(*other)}" for other in others)
-    return _config_error(f"{name}: {rule}", shown, remedy + more)
+    return _config_error(f"{name}: {rule}", value, remedy + more)
 
 
-def _config_error(rule: str, shown: tuple[Any, ...], remedy: str) -> ConfigError:
-    return ConfigError(rule, shown[0], remedy) if shown else ConfigError(rule, remedy=remedy)
+def _config_error(rule: str, value: tuple[Any, ...], remedy: str) -> ConfigError:
+    return ConfigError(rule, value[0], remedy) if value else ConfigError(rule, remedy=remedy)
 
 
-def _problem(found: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, tuple[Any, ...], str]:
-    """Rule, value (where there is one) and remedy of one finding of pydantic."""
-    where, kind, limits = found["loc"], found["type"], found.get("ctx", {})
-    key, value = ".".join(map(str, where)), found["input"]
+def _problem(details: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, tuple[Any, ...], str]:
+    """Rule, value (if there is one) and remedy of one of pydantic's findings."""
+    where, kind, limits = details["loc"], details["type"], details.get("ctx", {})
+    key, value = ".".join(map(str, where)), details["input"]
     if kind == "extra_forbidden":
         return f"{key} is not a known key", (where[-1],), nearest(str(where[-1]), _by_name(_section(root, where[:-1])))
     if kind == "missing" or (key == "silos" and value == {}):
@@ -79,10 +123,10 @@ def _wanted(kind: str, limits: Mapping[str, Any]) -> str:
 
 def _section(root: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel]:
     """The section class at a key path; names of silos and columns are passed over."""
-    found = root
+    section = root
     for step in where:
-        found = next((kind for kind in _sections(_by_name(found).get(str(step)))), found)
-    return found
+        section = next(iter(_sections(_by_name(section).get(str(step)))), section)
+    return section
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
