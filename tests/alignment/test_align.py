@@ -258,7 +258,7 @@ class TestFaults:
             def meddle(silo: str, ask: Message, change=change) -> Message:  # type: ignore[no-untyped-def]
                 return protocol.PlacePseudonyms(change(ask.tags)) if isinstance(ask, protocol.PlacePseudonyms) else ask
 
-            with pytest.raises(ProtocolError, match="held by this one, and named once"):
+            with pytest.raises(ProtocolError, match="rows of this silo, each named once"):
                 run(aligners(SOME), AlignConfig("keyed-hash"), meddle)
 
     def test_a_coordinator_that_tells_silos_different_rows(self) -> None:

@@ -1,4 +1,4 @@
-"""Alignment of vertical silos: which rows of theirs are the same, in an order that only the silos know."""
+"""Alignment of silos with different columns: which of their rows are the same, in an order known to silos only."""
 
 from silosynth.alignment.identifiers import canonical
 from silosynth.alignment.protocol import AlignConfig, Matched, align

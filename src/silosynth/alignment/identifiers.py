@@ -1,16 +1,16 @@
-"""Identifiers as bytes, so that the same one is the same bytes in every silo, whatever dtype holds it there.
+"""Identifiers as bytes: the same identifier is the same bytes in every silo, whatever its dtype there.
 
-* Whole numbers are written as digits: 7, 7.0 and the text "7" are the same. Other numbers are written as Python writes
-  floats, 7.5; they match where silos store them with the same precision.
-* Text is brought into Unicode's form NFC and stripped of white space at both ends. Otherwise it is compared exactly:
-  upper and lower case differ, and so do "007" and 7, or "7.0" and 7.0.
-* Dates and times are in ISO form: 2020-01-31 for midnight, else 2020-01-31T08:30:00, with as many digits of a fraction
-  as it needs. Those with a time zone are in UTC, always with a time, and end in Z. Text that holds a date in a known
-  format counts as a date if the column is declared so.
+* Integers are written as digits: 7, 7.0 and the text "7" are equal. Other numbers are written as Python writes floats,
+  7.5; they match if silos store them with the same precision.
+* Text is normalised to Unicode NFC and stripped of white space at both ends. Otherwise it is compared exactly: upper
+  and lower case differ, and so do "007" and 7, or "7.0" and 7.0.
+* Dates and times are in ISO form: 2020-01-31 for midnight, else 2020-01-31T08:30:00, with as many decimals
+  as needed. Those with a time zone are in UTC, always with a time, and end in Z. Text that holds a date in a known
+  format counts as a date if the column is declared as one.
 * Booleans are true and false.
-* Several columns are framed one after the other, so that ("ab", "c") is not ("a", "bc"). Their names do not matter,
-  their order does.
-* Where any part is missing or empty, there is no identifier.
+* Several columns are framed one after the other, so that ("ab", "c") is not ("a", "bc"). Their order matters, their
+  names do not.
+* If any part is missing or empty, the row has no identifier.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PRECISE = {"float16": 11, "halffloat": 11, "float32": 24, "float[": 24}  # bits
 
 @dataclass(frozen=True)
 class Usable:
-    """What of a silo's rows can be aligned.
+    """The rows of a silo that can be aligned.
 
     Attributes:
         rows: positions of rows whose identifier no other row has.
-        identifiers: theirs.
-        duplicated: how many rows share theirs with another.
-        empty: how many have none.
+        identifiers: of these rows.
+        duplicated: number of rows that share their identifier with another row.
+        empty: number of rows without an identifier.
     """
 
     rows: Sequence[int]
@@ -53,20 +53,20 @@ class Usable:
 
 
 def usable(identifiers: Sequence[bytes | None]) -> Usable:
-    """Leave out rows without an identifier, and all rows of one that several have: which one is meant, nobody knows."""
-    times = Counter(identifiers)
-    empty = times.pop(None, 0)
-    rows = [row for row, one in enumerate(identifiers) if one is not None and times[one] == 1]
-    kept = [one for one in (identifiers[row] for row in rows) if one is not None]
+    """Leave out rows without an identifier, and all rows with a duplicated one, which is ambiguous."""
+    counts = Counter(identifiers)
+    empty = counts.pop(None, 0)
+    unique = [(row, name) for row, name in enumerate(identifiers) if name is not None and counts[name] == 1]
+    rows, kept = [row for row, _ in unique], [name for _, name in unique]
     return Usable(rows, kept, len(identifiers) - empty - len(rows), empty)
 
 
 def canonical(columns: Sequence[Column]) -> list[bytes | None]:
-    """The identifiers of a table's rows, of one column or several; None for an empty one.
+    """The identifiers of a table's rows, from one column or several; None for an empty one.
 
     Raises:
-        DataError: there is no column; one holds durations; or floats so large that neighbouring identifiers are the
-            same float. Names the column, and none of its values.
+        DataError: there is no column; or one holds durations, or floats so large that neighbouring integers are the
+            same float. Names the column, but none of its values.
     """
     if not columns:
         raise DataError("Rows are linked by at least one identifier column", "none", "Name one that all silos hold.")
@@ -75,26 +75,26 @@ def canonical(columns: Sequence[Column]) -> list[bytes | None]:
 
 
 def _framed(parts: tuple[str | None, ...]) -> bytes | None:
-    held = [part for part in parts if part]
-    return framed(*held) if len(held) == len(parts) else None
+    present = [part for part in parts if part]
+    return framed(*present) if len(present) == len(parts) else None
 
 
 def _texts(column: Column) -> list[str | None]:
     """Each value of a column as text; None where it is missing."""
-    spelt = _speller(column)
+    spell = _speller(column)
     values, missing = column.values.tolist(), column.missing.tolist()
     if column.levels is None:
-        return [None if absent else spelt(value) for value, absent in zip(values, missing, strict=True)]
-    levels = [spelt(level) for level in column.levels]
+        return [None if absent else spell(value) for value, absent in zip(values, missing, strict=True)]
+    levels = [spell(level) for level in column.levels]
     return [None if absent else levels[code] for code, absent in zip(values, missing, strict=True)]
 
 
 def _speller(column: Column) -> Callable[[str | int | float | bool], str]:
     base, _, detail = column.dtype.partition("|")
     if base.startswith(_DURATIONS):
-        raise DataError("Durations identify no row", column.name, "Name another column, or convert it to numbers.")
-    on_time = base.startswith(_INSTANTS) or detail in _DETAILS or detail.startswith("%")
-    if on_time:
+        raise DataError("Durations cannot identify rows", column.name, "Name another column, or convert it to numbers.")
+    is_time = base.startswith(_INSTANTS) or detail in _DETAILS or detail.startswith("%")
+    if is_time:
         return partial(_spell_instant, aware="," in base)
     return partial(_spell, column)
 
@@ -106,15 +106,15 @@ def _spell(column: Column, value: str | int | float | bool) -> str:
         return "true" if value else "false"
     if abs(value) >= _largest(column.dtype, value):
         raise DataError(
-            f"Identifiers in column {column.name!r} are stored exactly; as large as they are, several are one float",
+            f"Identifiers in column {column.name!r} must be stored exactly; some this large are the same float",
             column.dtype,
-            "Read the column as text, or as whole numbers (Int64 holds missing ones too).",
+            "Read the column as text, or as integers (Int64 allows missing values).",
         )
     return str(int(value)) if value == int(value) else repr(value)
 
 
 def _largest(dtype: str, value: int | float) -> float:
-    """Whole numbers below it, and only these, are stored exactly. Whole numbers in tensors may have been floats."""
+    """Integers below this are stored exactly. Integers in tensors may have been floats."""
     name = (dtype.partition("|")[2] or dtype).lower()
     if isinstance(value, int) and not name.startswith(_FLOATS):
         return math.inf

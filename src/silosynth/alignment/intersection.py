@@ -1,11 +1,12 @@
-"""Two parties' private set intersection by elliptic-curve Diffie-Hellman, as four functions of bytes.
+"""Two-party private set intersection by elliptic-curve Diffie-Hellman, as four functions of bytes.
 
-The work is openmined-psi's, on P-256: both sides hash items to points and multiply them by a secret number of their
-own. What was multiplied by both is the same for the same item, whichever came first; what was multiplied by the other's
-number says nothing. `encrypt` is the holder's set, `query` the asker's, `answer` the asker's with both numbers; with
-it and with what is encrypted the asker finds which of its items the holder has. The holder learns how many were asked.
+The work is done by openmined-psi, on P-256: both sides hash items to points and multiply them by their own secret
+number. A point multiplied by both numbers is the same for the same item, whichever came first; a point multiplied by
+the other side's number reveals nothing. `encrypt` gives the holder's set, `query` the asker's, `answer` the asker's
+under both numbers; from the holder's set and the answer, `matches` gives the asker's items that the holder has. The
+holder learns how many items were asked.
 
-Whole points are compared, not a Bloom filter or Golomb-coded set of them: there are no false positives.
+Full points are compared, not a Bloom filter or Golomb-coded set of them: there are no false positives.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from silosynth.core.errors import ProtocolError, UnavailableError
 
 T = TypeVar("T")
 R = TypeVar("R")
-_FEWEST = 500  # items that are worth a thread
+_PER_THREAD = 500  # fewest items that are worth a thread
 
 
 def library() -> Any:
@@ -39,13 +40,13 @@ def library() -> Any:
 
 
 def new_key() -> bytes:
-    """A secret number, drawn from the operating system. One for each query; a holder may keep its own."""
+    """A secret number from the operating system's random source. Draw one per query; a holder may keep its own."""
     key: bytes = library().client.CreateWithNewKey(True).GetPrivateKeyBytes()
     return key
 
 
 def encrypt(key: bytes, tags: Sequence[bytes]) -> bytes:
-    """The holder's items, multiplied by its number, in an order that says nothing: points are sorted."""
+    """The holder's items, multiplied by its number and sorted, so that their order reveals nothing."""
     psi = library()
 
     def work(part: Sequence[str]) -> list[bytes]:
@@ -53,14 +54,14 @@ def encrypt(key: bytes, tags: Sequence[bytes]) -> bytes:
         return list(server.CreateSetupMessage(0.0, 0, part, psi.DataStructure.RAW).raw.encrypted_elements)
 
     setup = psi.ServerSetup()
-    setup.raw.SetInParent()  # also where there is no item
+    setup.raw.SetInParent()  # even without items
     setup.raw.encrypted_elements.extend(sorted(_in_parts(work, _items(tags))))
     raw: bytes = setup.SerializeToString()
     return raw
 
 
 def query(key: bytes, tags: Sequence[bytes]) -> bytes:
-    """The asker's items, multiplied by its number; in their order, as points look random without the number."""
+    """The asker's items, multiplied by its number, in their order: points look random without the number."""
     psi = library()
 
     def work(part: Sequence[str]) -> list[bytes]:
@@ -72,7 +73,7 @@ def query(key: bytes, tags: Sequence[bytes]) -> bytes:
 
 
 def answer(key: bytes, asked: bytes) -> bytes:
-    """What the asker sent, multiplied by the holder's number too.
+    """The asker's query, multiplied by the holder's number too.
 
     Raises:
         ProtocolError: it is not a `query`.
@@ -83,7 +84,7 @@ def answer(key: bytes, asked: bytes) -> bytes:
         request = psi.Request(reveal_intersection=True, encrypted_elements=part)
         return list(psi.server.CreateFromKey(key, True).ProcessRequest(request).encrypted_elements)
 
-    with _refused("a query"):
+    with _readable("a query"):
         request = psi.Request.FromString(asked)
         if not request.reveal_intersection:
             raise ValueError
@@ -92,10 +93,10 @@ def answer(key: bytes, asked: bytes) -> bytes:
 
 
 def matches(key: bytes, held: bytes, answered: bytes, asked: int) -> list[int]:
-    """Which of the ``asked`` items, by number and ascending, the holder has.
+    """Indices of the ``asked`` items that the holder has, ascending.
 
     Raises:
-        ProtocolError: these are not the holder's `encrypt` and its `answer` to as many items.
+        ProtocolError: ``held`` and ``answered`` are not the holder's `encrypt` and its `answer` to as many items.
     """
     psi = library()
 
@@ -104,7 +105,7 @@ def matches(key: bytes, held: bytes, answered: bytes, asked: int) -> list[int]:
         hits = psi.client.CreateFromKey(key, True).GetIntersection(setup, response)
         return [part[hit][0] for hit in hits]
 
-    with _refused("an answer"):
+    with _readable("an answer"):
         setup, points = psi.ServerSetup.FromString(held), psi.Response.FromString(answered).encrypted_elements
         if setup.WhichOneof("data_structure") != "raw" or len(points) != asked:
             raise ValueError
@@ -116,22 +117,22 @@ def _items(tags: Sequence[bytes]) -> list[str]:
 
 
 def _in_parts(work: Callable[[Sequence[T]], list[R]], items: Sequence[T]) -> list[R]:
-    """What ``work`` makes of ``items``, in order, on all cores: the library lets go of Python's lock meanwhile."""
-    size = max(_FEWEST, -(-len(items) // (os.cpu_count() or 1)))
+    """``work`` applied to ``items`` in order, on all cores: the library releases Python's lock."""
+    size = max(_PER_THREAD, -(-len(items) // (os.cpu_count() or 1)))
     parts = [items[at : at + size] for at in range(0, len(items), size)]
     if len(parts) < 2:
         return work(items)
     with ThreadPoolExecutor(len(parts)) as pool:
-        return [one for made in pool.map(work, parts) for one in made]
+        return [result for results in pool.map(work, parts) for result in results]
 
 
 @contextmanager
-def _refused(what: str) -> Iterator[None]:
+def _readable(what: str) -> Iterator[None]:
     try:
         yield
-    except Exception:  # the library's, and one of protobuf's own; neither says anything that helps
+    except Exception:  # openmined-psi's and protobuf's own errors say nothing helpful
         raise ProtocolError(
-            "Silos answer each other with what openmined-psi writes",
+            "Silos exchange what openmined-psi writes",
             f"{what} that it cannot read",
             "Install the same version of silosynth[psi] in every silo.",
         ) from None

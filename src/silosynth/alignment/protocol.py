@@ -43,9 +43,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
-from silosynth.core.conversation import Conversation, Exchange, Progress, Replies
+from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, expect, expect_one
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Message, Release, Struct, check_positive
 from silosynth.core.roster import Roster
@@ -53,26 +53,26 @@ from silosynth.privacy.agreement import agree
 from silosynth.privacy.sealed import Envelope
 
 TAG = 32  # bytes
-TAGS = "alignment: tags"  # what silos agree on a fresh secret for: rows are compared by tags under it
-ORDER = "alignment: order"  # and a lasting one: the order of the common rows
+TAGS = "alignment: tags"  # purpose of the fresh secret, which keys the tags
+ORDER = "alignment: order"  # purpose of the lasting secret, which keys the order of the common rows
 
 
 @dataclass(frozen=True, slots=True)
 class AlignConfig(Struct):
     """All options.
 
-    ``method`` says who is trusted with what. Both want silos that follow the protocol.
+    ``method`` decides who is trusted with what. Both methods need silos that follow the protocol.
 
-    * "psi": the coordinator learns numbers of rows only. The first silo learns which of its rows the second silo holds
-      as well, which of these the third, and so on.
+    * "psi": the coordinator learns row counts only. The first silo learns which of its rows the second silo holds as
+      well, which of these the third holds, and so on.
     * "keyed-hash": much faster, and no silo learns more than the common rows. But **the coordinator is trusted not to
-      work together with any silo**: it holds a pseudonym of every row of every silo, and sees which silos share it; and
-      whoever knows the silos' secret, as each silo does, computes the pseudonym of any identifier that can be guessed,
-      and so learns which silos hold it. Do not choose it where a silo's organisation runs the coordinator.
+      collude with any silo**: it holds a pseudonym of every row of every silo and sees which silos share it; and anyone
+      who knows the silos' secret, as each silo does, can compute the pseudonym of any identifier that can be guessed,
+      and so learn which silos hold it. Do not choose it if a silo's organisation runs the coordinator.
     """
 
     method: Literal["psi", "keyed-hash"] = "psi"
-    least: int = 1  # fewest common rows; with fewer there is no alignment
+    least: int = 1  # fewest common rows; with fewer the alignment fails
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
@@ -94,12 +94,12 @@ class AlignConfig(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Matched(Struct):
-    """What is reported of one silo: ``rows`` = ``duplicated`` + ``empty`` + ``unmatched`` + ``common``.
+    """One silo's counts: ``rows`` = ``duplicated`` + ``empty`` + ``unmatched`` + ``common``.
 
     Attributes:
         rows: all rows of its table.
-        duplicated: rows whose identifier is that of another row too; all of them are left out.
-        empty: rows without an identifier, or with a part of it missing.
+        duplicated: rows whose identifier another row has too; all of them are left out.
+        empty: rows whose identifier is missing, in whole or in part.
         unmatched: rows that some other silo does not hold, or has left out.
         common: rows that all silos hold.
     """
@@ -111,12 +111,12 @@ class Matched(Struct):
     common: int
 
 
-# What is said, in talking order.
+# Messages, in talking order.
 
 
 @dataclass(frozen=True, slots=True)
 class TagRows(Message):
-    """Tag your rows. The answer is `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
+    """Tag your rows. The reply: `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
 
     config: AlignConfig
 
@@ -139,7 +139,7 @@ class Encrypted(Message):
 
 @dataclass(frozen=True, slots=True)
 class Query(Message):
-    """The leader: those of my tags that I still ask about, encrypted with my key, sealed for the next silo."""
+    """The leader: the tags that I still ask about, encrypted with my key, sealed for the next silo."""
 
     release: ClassVar[Release] = Release.SEALED
     envelope: Envelope
@@ -147,7 +147,7 @@ class Query(Message):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Message):
-    """To the next silo: encrypt what the leader has encrypted."""
+    """To the next silo: encrypt the leader's encrypted tags."""
 
     release: ClassVar[Release] = Release.SEALED
     query: Envelope
@@ -163,7 +163,7 @@ class Answered(Message):
 
 @dataclass(frozen=True, slots=True)
 class Narrow(Message):
-    """To the leader: find what you have in common, and ask the next silo about it, or tell all."""
+    """To the leader: find the rows in common, and ask the next silo about them, or send them to all."""
 
     release: ClassVar[Release] = Release.SEALED
     encrypted: Envelope
@@ -196,7 +196,7 @@ class PlacePseudonyms(Message):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Message):
-    """How many rows of which sort there are, and a proof, for the other silos, of what I have put in which order."""
+    """My counts, and a proof for the other silos of which rows I put in which order."""
 
     release: ClassVar[Release] = Release.COUNTS
     matched: Matched
@@ -210,18 +210,17 @@ class ConfirmOrder(Message):
     proofs: tuple[bytes, ...]
 
 
-M = TypeVar("M", bound=Message)
 STAGE = "aligning rows"
 _VERSIONS = "Both must run the same version."
 
 
 def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched]]:
-    """The coordinator's side; returns what is reported of each silo. See `Aligner` for the silos'.
+    """The coordinator's side; returns each silo's counts. See `Aligner` for the silos' side.
 
     Raises:
         DataError: too few rows can be linked, or are common.
-        ProtocolError: a silo gave an answer of another kind; or silos do not agree.
-        UnavailableError: a silo needs openmined-psi, which it has not installed.
+        ProtocolError: a silo replied with a message of another type; or silos do not agree.
+        UnavailableError: a silo needs openmined-psi, and has not installed it.
     """
     steps = 3 + (len(roster) - 1 if config.method == "psi" else 0)
     yield Progress(STAGE, 0, steps)
@@ -233,21 +232,21 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
     if config.method == "psi":
         asks = yield from _narrow_down(roster, prepared, steps)
     else:
-        common = match({silo: _said(silo, prepared[silo], Pseudonyms).tags for silo in roster})
+        common = match({silo: expect_one(silo, prepared[silo], Pseudonyms).tags for silo in roster})
         config.check(len(common) // TAG)
         asks = dict.fromkeys(roster, PlacePseudonyms(common))
     replies = yield roster.each(asks)
-    placed = {silo: _said(silo, replies[silo], Placed) for silo in roster}
+    placed = dict(zip(replies, expect(replies, Placed), strict=True))
     yield roster.everyone(ConfirmOrder(tuple(placed[silo].proof for silo in roster)))
     yield Progress(STAGE, steps, steps)
-    return {silo: one.matched for silo, one in placed.items()}
+    return {silo: reply.matched for silo, reply in placed.items()}
 
 
 def match(pseudonyms: Mapping[str, bytes]) -> bytes:
     """The tags that all silos sent, sorted.
 
     Raises:
-        ProtocolError: what a silo sent are not tags, or the same one twice.
+        ProtocolError: a silo sent something other than tags, or one twice.
     """
     sets = []
     for silo, tags in pseudonyms.items():
@@ -259,23 +258,19 @@ def match(pseudonyms: Mapping[str, bytes]) -> bytes:
 
 
 def _narrow_down(roster: Roster, prepared: Replies, steps: int) -> Conversation[dict[str, Message]]:
-    """Relay between the leader and one silo after the other; then what each silo is to put in order."""
+    """Relay between the leader and one silo after the other; returns what each silo is to put in order."""
     leader, *others = roster
-    said = prepared[leader]
+    reply = prepared[leader]
     for number, other in enumerate(others):
-        encrypted = _said(other, prepared[other], Encrypted).envelope
-        answered = yield Exchange({other: Answer(_said(leader, said, Query).envelope)})
-        envelope = _said(other, answered[other], Answered).envelope
+        encrypted = expect_one(other, prepared[other], Encrypted).envelope
+        answered = yield Exchange({other: Answer(expect_one(leader, reply, Query).envelope)})
+        envelope = expect_one(other, answered[other], Answered).envelope
         replies = yield Exchange({leader: Narrow(encrypted, envelope)})
-        said = replies[leader]
+        reply = replies[leader]
         yield Progress(STAGE, 3 + number, steps)
-    told: dict[str, Envelope] = {envelope.receiver: envelope for envelope in _said(leader, said, Common).envelopes}
-    if told.keys() != set(others):
-        raise ProtocolError(f"Silo {leader!r} tells the common rows to every other silo", len(told), _VERSIONS)
-    return {leader: PlaceSealed(None), **{other: PlaceSealed(told[other]) for other in others}}
-
-
-def _said(silo: str, reply: Message, kind: type[M]) -> M:
-    if not isinstance(reply, kind):
-        raise ProtocolError(f"Silo {silo!r} answers with {kind.__name__}", type(reply).__name__, _VERSIONS)
-    return reply
+    common: dict[str, Envelope] = {
+        envelope.receiver: envelope for envelope in expect_one(leader, reply, Common).envelopes
+    }
+    if common.keys() != set(others):
+        raise ProtocolError(f"Silo {leader!r} sends the common rows to every other silo", len(common), _VERSIONS)
+    return {leader: PlaceSealed(None), **{other: PlaceSealed(common[other]) for other in others}}

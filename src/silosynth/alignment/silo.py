@@ -1,4 +1,4 @@
-"""A silo of an alignment: its identifiers, and what it answers. What each part means: see `conversation`."""
+"""A silo's side of an alignment: its identifiers, and how it answers. See `protocol` for the steps."""
 
 from __future__ import annotations
 
@@ -9,27 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from silosynth.alignment import intersection
+from silosynth.alignment import intersection, protocol
 from silosynth.alignment.identifiers import usable
-from silosynth.alignment.protocol import (
-    ORDER,
-    TAG,
-    TAGS,
-    AlignConfig,
-    Answer,
-    Answered,
-    Common,
-    ConfirmOrder,
-    Encrypted,
-    Matched,
-    Narrow,
-    Placed,
-    PlacePseudonyms,
-    PlaceSealed,
-    Pseudonyms,
-    Query,
-    TagRows,
-)
 from silosynth.core.conversation import Party, State
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message
@@ -45,26 +26,26 @@ class Aligner(Party):
     """A silo's side of an alignment.
 
     Args:
-        identifiers: of each row of the silo's table, as `canonical` writes them; None for an empty one.
+        identifiers: one per row of the silo's table, as `canonical` writes them; None for an empty one.
         seat: who this silo is.
-        streams: its streams; another seed gives another common order. All silos must have the same.
+        streams: its streams; the seed, which must be the same in all silos, decides the common order.
 
     Attributes:
-        rows: (n,) int64 positions of this silo's rows in the common order, once all silos have confirmed it; before,
-            there are none.
+        rows: (n,) int64 positions of this silo's rows in the common order, once all silos have confirmed it; empty
+            before.
     """
 
     def __init__(self, identifiers: Sequence[bytes | None], seat: Seat, streams: Streams) -> None:
         self.rows = torch.zeros(0, dtype=torch.int64)
-        self._held, self._usable = len(identifiers), usable(identifiers)
+        self._n_rows, self._usable = len(identifiers), usable(identifiers)
         self._seat, self._seed = seat, streams.seed
         self._tagging, self._ordering = Group(seat), Group(seat)
         self._agreeing = self._tagging
-        self._config: AlignConfig | None = None
+        self._config: protocol.AlignConfig | None = None
         self._tags: list[bytes] = []  # of usable rows
-        self._key = b""  # of private set intersection
-        self._asking: list[int] = []  # the leader's: numbers of usable rows that all silos asked so far hold
-        self._asked = 0  # and how many silos these are
+        self._key = b""  # for private set intersection
+        self._asking: list[int] = []  # the leader's: indices of usable rows that all silos asked so far hold
+        self._asked = 0  # how many silos have been asked
         self._placed: list[int] | None = None  # rows in the common order, not yet confirmed
         self._digest = b""  # of that order
 
@@ -73,34 +54,34 @@ class Aligner(Party):
 
         Raises:
             DataError: too few rows can be linked, or are common.
-            ProtocolError: it comes too early, cannot be opened, names rows that are not here; or silos did not all put
-                the same rows in the same order.
+            ProtocolError: the message comes too early, cannot be opened or names rows that are not here; or silos did not
+                all put the same rows in the same order.
             UnavailableError: openmined-psi is needed and not installed.
         """
         match ask:
             case OfferShares() | RelayedShares() | Confirmations():
                 return self._agree(ask)
-            case TagRows():
+            case protocol.TagRows():
                 return self._prepare(ask)
-            case Answer():
+            case protocol.Answer():
                 return self._answer(ask)
-            case Narrow():
+            case protocol.Narrow():
                 return self._narrow(ask)
-            case PlaceSealed():
-                return self._place(self._told(ask.envelope))
-            case PlacePseudonyms():
+            case protocol.PlaceSealed():
+                return self._place(self._common_tags(ask.envelope))
+            case protocol.PlacePseudonyms():
                 return self._place(ask.tags)
-            case ConfirmOrder():
+            case protocol.ConfirmOrder():
                 return self._confirm(ask)
             case _:
                 raise ProtocolError("A silo that is being aligned does not understand this message", type(ask).__name__)
 
     def _agree(self, ask: Message) -> Message:
-        """Agree on a secret: a new one for tags, the same again for the order."""
+        """Agree on a secret: a fresh one for tags, the lasting one for the order."""
         if isinstance(ask, OfferShares):
-            if ask.purpose != (TAGS if ask.fresh else ORDER):
+            if ask.purpose != (protocol.TAGS if ask.fresh else protocol.ORDER):
                 raise ProtocolError(
-                    "A secret is fresh for tags, and the same again for the order of rows",
+                    "A secret is fresh for tags, and lasting for the order of rows",
                     ask.purpose,
                     "Both sides must run the same version of silosynth.",
                 )
@@ -109,112 +90,113 @@ class Aligner(Party):
         assert reply is not None
         return reply
 
-    # What is compared.
+    # Tags.
 
-    def _prepare(self, ask: TagRows) -> Message:
+    def _prepare(self, ask: protocol.TagRows) -> Message:
         if not self._usable.rows:
             raise DataError(
-                "A silo holds at least one row with an identifier that no other row of it has",
-                f"{self._held} rows, {self._usable.empty} without one, {self._usable.duplicated} that share theirs",
+                "A silo holds at least one row with a unique identifier",
+                f"{self._n_rows} rows, {self._usable.empty} without, {self._usable.duplicated} with a duplicated one",
                 "Name other identifier columns, or more of them.",
             )
         self._config, self._asked, self._placed = ask.config, 0, None
         self._tag_rows()
         if ask.config.method == "keyed-hash":
-            return Pseudonyms(b"".join(sorted(self._tags)))
+            return protocol.Pseudonyms(b"".join(sorted(self._tags)))
         if self._leads:
             self._asking = list(range(len(self._tags)))
-            return self._query_or_tell()
+            return self._query_or_finish()
         self._key = intersection.new_key()
-        return Encrypted(self._seal(self._silos[0], "encrypted", intersection.encrypt(self._key, self._tags)))
+        encrypted = intersection.encrypt(self._key, self._tags)
+        return protocol.Encrypted(self._seal(self._silos[0], "encrypted", encrypted))
 
     def _tag_rows(self) -> None:
         key = self._tagging.key("tags")
-        self._tags = [hmac.digest(key, one, "sha256") for one in self._usable.identifiers]
+        self._tags = [hmac.digest(key, name, "sha256") for name in self._usable.identifiers]
 
     # Private set intersection.
 
-    def _query_or_tell(self) -> Query | Common:
-        """The leader: ask the next silo; or, once all have answered, tell everybody."""
+    def _query_or_finish(self) -> protocol.Query | protocol.Common:
+        """The leader: ask the next silo; or, once all have answered, send the common tags to all."""
         tags = [self._tags[number] for number in self._asking]
         others = self._silos[1:]
         if self._asked < len(others):
             self._key = intersection.new_key()
-            return Query(self._seal(others[self._asked], "query", intersection.query(self._key, tags)))
+            return protocol.Query(self._seal(others[self._asked], "query", intersection.query(self._key, tags)))
         self._started().check(len(tags))
-        told = b"".join(sorted(tags))  # sorted: the leader's own order of rows is nobody's business
-        return Common(tuple(self._seal(other, "common", told) for other in others))
+        common = b"".join(sorted(tags))  # sorted, so that the leader's own order of rows is not revealed
+        return protocol.Common(tuple(self._seal(other, "common", common) for other in others))
 
-    def _answer(self, ask: Answer) -> Answered:
+    def _answer(self, ask: protocol.Answer) -> protocol.Answered:
         self._started()
         if self._leads or not self._key:
-            raise ProtocolError("Silos but the first answer queries", "the first was asked to", _AGAIN)
+            raise ProtocolError("All silos except the first answer queries", "the first was asked to", _AGAIN)
         leader = self._silos[0]
-        asked = self._open(ask.query, leader, "query")
-        return Answered(self._seal(leader, "answer", intersection.answer(self._key, asked)))
+        query = self._open(ask.query, leader, "query")
+        return protocol.Answered(self._seal(leader, "answer", intersection.answer(self._key, query)))
 
-    def _narrow(self, ask: Narrow) -> Query | Common:
+    def _narrow(self, ask: protocol.Narrow) -> protocol.Query | protocol.Common:
         self._started()
         others = self._silos[1:]
         if not self._leads or not self._key or self._asked >= len(others):
-            raise ProtocolError("The first silo compares, once for each other one", type(ask).__name__, _AGAIN)
+            raise ProtocolError("The first silo compares, once with each other silo", type(ask).__name__, _AGAIN)
         other = others[self._asked]
-        held, answered = self._open(ask.encrypted, other, "encrypted"), self._open(ask.answered, other, "answer")
-        hits = intersection.matches(self._key, held, answered, len(self._asking))
-        self._asking = [self._asking[hit] for hit in hits]
+        encrypted, answered = self._open(ask.encrypted, other, "encrypted"), self._open(ask.answered, other, "answer")
+        matches = intersection.matches(self._key, encrypted, answered, len(self._asking))
+        self._asking = [self._asking[match] for match in matches]
         self._asked += 1
-        return self._query_or_tell()
+        return self._query_or_finish()
 
-    def _told(self, envelope: Envelope | None) -> bytes:
-        """The tags of the common rows, from the leader; its own, if that is this silo."""
+    def _common_tags(self, envelope: Envelope | None) -> bytes:
+        """The tags of the common rows: sent by the leader, or this silo's own if it is the leader."""
         if self._started().method != "psi" or (envelope is None) != self._leads:
             raise ProtocolError(
-                "All silos but the first get a list of the common rows, in PSI", self._seat.name, _AGAIN
+                "All silos except the first get a list of the common rows, in PSI", self._seat.name, _AGAIN
             )
         if envelope is not None:
             return self._open(envelope, self._silos[0], "common")
         if self._asked < len(self._silos) - 1:
-            raise ProtocolError("Rows are put in order once all silos were asked", self._asked, _AGAIN)
+            raise ProtocolError("Rows are put in order after all silos were asked", self._asked, _AGAIN)
         return b"".join(self._tags[number] for number in self._asking)
 
     # The common order.
 
-    def _place(self, tags: bytes) -> Placed:
+    def _place(self, tags: bytes) -> protocol.Placed:
         """Put the common rows in the order of another keyed hash of their identifiers."""
-        config, number_of = self._started(), {tag: number for number, tag in enumerate(self._tags)}
-        common = [number_of.get(tags[at : at + TAG], -1) for at in range(0, len(tags), TAG)]
+        config, index_of = self._started(), {tag: index for index, tag in enumerate(self._tags)}
+        common = [index_of.get(tags[at : at + protocol.TAG], -1) for at in range(0, len(tags), protocol.TAG)]
         if -1 in common or len(set(common)) < len(common):
             raise ProtocolError(
-                "Rows that all silos hold are held by this one, and named once",
+                "Common rows are rows of this silo, each named once",
                 f"{len(common)} rows, of which {len({*common} - {-1})} are here",
                 _AGAIN,
             )
         config.check(len(common))
         key = self._ordering.key(f"order {self._seed}")
-        places = sorted((hmac.digest(key, self._usable.identifiers[number], "sha256"), number) for number in common)
-        self._placed = [self._usable.rows[number] for _, number in places]
+        places = sorted((hmac.digest(key, self._usable.identifiers[index], "sha256"), index) for index in common)
+        self._placed = [self._usable.rows[index] for _, index in places]
         self._digest = hashlib.sha256(b"".join(place for place, _ in places)).digest()
-        return Placed(self._matched(len(common)), self._proof(self._seat.name))
+        return protocol.Placed(self._matched(len(common)), self._proof(self._seat.name))
 
-    def _matched(self, common: int) -> Matched:
-        known = self._usable
-        return Matched(self._held, known.duplicated, known.empty, len(known.rows) - common, common)
+    def _matched(self, common: int) -> protocol.Matched:
+        usable = self._usable
+        return protocol.Matched(self._n_rows, usable.duplicated, usable.empty, len(usable.rows) - common, common)
 
     def _proof(self, silo: str) -> bytes:
-        """What ``silo`` says of the order if it has the same. Without the secret nobody can say it for another."""
+        """What ``silo`` sends if it has the same order. Nobody without the secret can forge it."""
         return hmac.digest(self._tagging.key("proof"), framed(silo, self._digest), "sha256")
 
-    def _confirm(self, ask: ConfirmOrder) -> Done:
-        """All silos have the same rows in the same order; else rows would be linked that have nothing in common."""
+    def _confirm(self, ask: protocol.ConfirmOrder) -> Done:
+        """Check that all silos have the same rows in the same order; otherwise unrelated rows would be linked."""
         if self._placed is None:
-            raise ProtocolError("An order is confirmed after rows were put in it", type(ask).__name__, _AGAIN)
+            raise ProtocolError("An order is confirmed after rows were put in order", type(ask).__name__, _AGAIN)
         proofs = dict(zip(self._silos, ask.proofs, strict=False))
         wrong = [silo for silo in self._silos if not hmac.compare_digest(proofs.get(silo, b""), self._proof(silo))]
         if wrong or len(ask.proofs) != len(self._silos):
             raise ProtocolError(
                 "All silos put the same rows in the same order",
                 f"silos {', '.join(wrong)} did not" if wrong else f"{len(ask.proofs)} proofs",
-                "They were told different rows, or have different seeds: compare these and start the alignment again.",
+                "They were sent different rows, or have different seeds: compare seeds and start the alignment again.",
             )
         self.rows = _positions(self._placed)
         return Done()
@@ -222,7 +204,7 @@ class Aligner(Party):
     # State.
 
     def state(self) -> State:
-        """Secrets, how far it is, and which rows; not the identifiers. Stays inside the silo."""
+        """Secrets, progress and selected rows; not the identifiers. Stays inside the silo."""
         return {
             "tagging": self._tagging.state(),
             "ordering": self._ordering.state(),
@@ -237,17 +219,17 @@ class Aligner(Party):
         }
 
     def trained(self) -> State:
-        """Nothing: sampling needs no alignment."""
+        """Empty: sampling needs no alignment."""
         return {}
 
     def restore(self, state: State) -> None:
-        """Continue from what `state` returned, with the same identifiers."""
+        """Continue from a result of `state`, with the same identifiers."""
         if not state:
             return
         self._tagging.restore(state["tagging"])
         self._ordering.restore(state["ordering"])
         self._agreeing = self._tagging if state["fresh"] else self._ordering
-        self._config = None if state["config"] is None else from_state(AlignConfig, state["config"])
+        self._config = None if state["config"] is None else from_state(protocol.AlignConfig, state["config"])
         self._key, self._asking, self._asked = state["key"], state["asking"].tolist(), state["asked"]
         self._placed = None if state["placed"] is None else state["placed"].tolist()
         self._digest, self.rows = state["digest"], state["rows"]
@@ -265,9 +247,9 @@ class Aligner(Party):
     def _leads(self) -> bool:
         return self._seat.name == self._silos[0]
 
-    def _started(self) -> AlignConfig:
+    def _started(self) -> protocol.AlignConfig:
         if self._config is None:
-            raise ProtocolError("An alignment begins with the tagging of rows", "something else", _AGAIN)
+            raise ProtocolError("An alignment begins with tagging rows", "something else", _AGAIN)
         return self._config
 
     def _seal(self, silo: str, what: str, content: bytes) -> Envelope:
@@ -279,7 +261,7 @@ class Aligner(Party):
         return self._seat.open(envelope, self._context(what))
 
     def _context(self, what: str) -> str:
-        """Of this alignment only: envelopes of an earlier one do not open."""
+        """Specific to this alignment: envelopes of an earlier one do not open."""
         return f"alignment {what} {self._tagging.key('envelopes').hex()}"
 
 
