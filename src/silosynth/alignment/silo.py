@@ -54,8 +54,8 @@ class Aligner(Party):
 
         Raises:
             DataError: too few rows can be linked, or are common.
-            ProtocolError: the message comes too early, cannot be opened or names rows that are not here; or silos did not
-                all put the same rows in the same order.
+            ProtocolError: the message comes too early, cannot be opened or names rows that are not here; or silos did
+                not all put the same rows in the same order.
             UnavailableError: openmined-psi is needed and not installed.
         """
         match ask:
