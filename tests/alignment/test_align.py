@@ -313,7 +313,7 @@ class TestFaults:
         for kind in (protocol.Encrypted, protocol.Query, protocol.Common, protocol.Pseudonyms, protocol.Placed):
             if (kind is protocol.Pseudonyms) == (method == "psi") and kind is not protocol.Placed:
                 continue
-            with pytest.raises(ProtocolError, match=f"answers with {kind.__name__}"):
+            with pytest.raises(ProtocolError, match=f"replies with {kind.__name__}"):
                 run(
                     aligners(SOME),
                     AlignConfig(method),  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ class Aligner(Party):
         if not self._usable.rows:
             raise DataError(
                 "A silo holds at least one row with a unique identifier",
-                f"{self._n_rows} rows, {self._usable.empty} without, {self._usable.duplicated} with a duplicated one",
+                f"{self._n_rows} rows, {self._usable.empty} without one, {self._usable.duplicated} with a shared one",
                 "Name other identifier columns, or more of them.",
             )
         self._config, self._asked, self._placed = ask.config, 0, None
