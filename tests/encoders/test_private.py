@@ -166,9 +166,9 @@ def test_odd_columns(config: EncoderConfig) -> None:
     assert back["codes"].levels == (0, 1, 2)
 
 
-def test_numbers_as_categories_of_which_none_is_told() -> None:
+def test_numbers_as_categories_of_which_none_is_released() -> None:
     table, schema = held(pd.DataFrame({"code": pd.Categorical(np.arange(100) // 2)}), {"code": "categorical"})
-    with pytest.raises(DataError, match="no level of it is held by so many rows") as caught:
+    with pytest.raises(DataError, match="no level of it has enough rows to be released") as caught:
         fit_private(table, schema, EncoderConfig(), 1.0, 1e-6, rng())
     assert "dp.epsilon" in str(caught.value)
 

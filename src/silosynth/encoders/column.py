@@ -37,8 +37,8 @@ from silosynth.core.schema import Column, ColumnSchema, Kind, Table
 from silosynth.core.state import from_state, to_state
 
 MOST_KNOTS = 1000
-_TAIL = 20  # groups of the least size at either end
-SCORE_LIMIT = 4.0  # |score| beyond this is not resolved: 3 rows in 100 000
+_TAIL = 20  # groups of the smallest size at either end
+SCORE_LIMIT = 4.0  # scores are clipped at ±4: beyond are 3 rows in 100 000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Quantile(Struct):
 
     Attributes:
         values: (k,) increasing float64, means of groups of neighbouring training values, and the two range ends.
-        ranks: (k,) float64 in [0, 1], the share of rows below each of them.
-        step: width of the grid cell over which values are spread when they are encoded; 0 for none.
+        ranks: (k,) float64 in [0, 1], the share of rows below each value.
+        step: width of the grid cell over which values are spread before encoding; 0 for none.
     """
 
     values: torch.Tensor
@@ -88,7 +88,7 @@ def fit_quantile(
 
 
 def _group_sizes(n: int, least: int) -> np.ndarray:
-    """Sizes of neighbouring groups: ``least`` in the tails, larger in the middle, all rows in one if there are few."""
+    """Sizes of groups of neighbouring values: ``least`` in the tails, larger in the middle; one if rows are few."""
     tail = min(_TAIL, n // (4 * least))
     middle = n - 2 * tail * least
     count = max(1, min(MOST_KNOTS, middle // least))
@@ -105,26 +105,26 @@ def _spread_on_grid(n: int, step: float, rng: np.random.Generator) -> np.ndarray
 
 
 RARE = "(rare)"
-_STEPS = (1000, 500, 250, 100, 50, 25, 20, 10, 5, 2)  # grids on which people round, in units of the last decimal
-_REACH = 4  # neighbours on either side that tell what is usual around a number
+_STEPS = (1000, 500, 250, 100, 50, 25, 20, 10, 5, 2)  # grids to which people round, in units of the last decimal
+_REACH = 4  # neighbours on either side by which the usual density around a number is estimated
 INSTANT_GRIDS = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig(Struct):
-    """How columns are turned into codes."""
+    """Options of column encoders."""
 
-    min_count: int = 5  # fewer rows than this never show as a level, an atom or a knot of their own
-    pool_rare: bool = True  # False keeps every level by name: a level of one row then names somebody
+    min_count: int = 5  # values of fewer rows never become a level, an atom or a knot
+    pool_rare: bool = True  # False keeps every level by name, even one that identifies somebody
     atom_count: int = 20  # least rows on an atom
     atom_share: float = 0.001  # least share of rows on an atom
-    atom_ratio: float = 4.0  # an atom has so many times the rows that its neighbours' density lets expect
-    most_levels: int = 20  # a number column with no more values than this, all common, is modelled by its values alone
+    atom_ratio: float = 4.0  # least ratio of an atom's rows to the number expected from its neighbours' density
+    most_levels: int = 20  # a numeric column with at most this many values, all common, consists of atoms
 
 
 @dataclass(frozen=True)
 class Codes:
-    """A column in the networks' terms.
+    """An encoded column.
 
     Attributes:
         levels: (n,) int64 in [0, encoder.width), or None when there is only one level.
@@ -137,7 +137,7 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Encoder(Struct, ABC):
-    """What a fitted encoder of one column offers: `encode_table` and `decode_table` know nothing else."""
+    """A fitted encoder of one column."""
 
     name: str  # of the column
 
@@ -149,7 +149,7 @@ class Encoder(Struct, ABC):
     @property
     @abstractmethod
     def lines(self) -> int:
-        """How many levels, counted from 0, carry a score; 0 without a continuous part."""
+        """Number of levels, counted from 0, that carry a score; 0 without a continuous part."""
 
     @property
     def continuous(self) -> bool:
@@ -172,11 +172,11 @@ class Encoder(Struct, ABC):
 
 @dataclass(frozen=True, slots=True)
 class CategoricalEncoder(Encoder):
-    """Categories and booleans. ``kept`` levels by name, then one slot each for *rare* and missing where they occur."""
+    """Categories and booleans. Levels: ``kept``, then *rare* and missing (if any)."""
 
     dtype: str
     kept: tuple[str | int | float | bool, ...]
-    text: bool  # levels are text, so that pooled ones can be labelled as such
+    text: bool  # levels are text, so pooled ones can be labelled as such
     rare: bool
     missing: bool
 
@@ -192,11 +192,11 @@ class CategoricalEncoder(Encoder):
 
     @property
     def categorical(self) -> bool:
-        """They are."""
+        """Whether levels are categories: yes."""
         return True
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
-        """Codes of a column; levels that were not kept become *rare*, or the last level where there is no such slot."""
+        """Codes of a column; levels that were not kept become *rare*, or the last level if there is no *rare*."""
         place, other = {level: i for i, level in enumerate(self.kept)}, min(len(self.kept), self.width - 1)
         of_level = torch.tensor([place.get(level, other) for level in column.levels or ()] or [0])
         levels = of_level[column.values]
@@ -204,11 +204,11 @@ class CategoricalEncoder(Encoder):
         return Codes(levels if self.width > 1 else None, None)
 
     def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
-        """A column of n rows. Rare rows are labelled as such in text columns and spread over kept levels elsewhere."""
+        """A column of n rows. *Rare* becomes a label in text columns; elsewhere, kept levels drawn at random."""
         levels = codes.levels if codes.levels is not None else torch.zeros(n, dtype=torch.int64)
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
         names, values = self.kept, torch.where(missing, 0, levels)
-        if self.rare and self.text and RARE in names:  # a synthetic table is being learnt from
+        if self.rare and self.text and RARE in names:  # learned from a table that is synthetic itself
             values = torch.where(values == len(names), names.index(RARE), values)
         elif self.rare and self.text:
             names = (*names, RARE)
@@ -222,17 +222,17 @@ class CategoricalEncoder(Encoder):
 class NumericEncoder(Encoder):
     """Numbers and instants: atoms by value, the rest by normal score, missing as a level.
 
-    Slots of the level: 0 for the continuous part (if any), then ``atoms``, then missing (if any).
+    Levels: the continuous part (if any), then ``atoms``, then missing (if any).
     """
 
     dtype: str
-    whole: bool  # int64 values (whole numbers, instants) rather than float64
-    origin: int  # what whole values are counted from, so that float64 holds them exactly; a mean of all rows
+    whole: bool  # int64 values (integers, instants) rather than float64
+    origin: int  # int64 values are counted from here, so that float64 holds them exactly; near their mean
     step: float  # grid of the values; 0 for none
     decimals: int | None
-    low: float  # whole where the values are
+    low: float  # an integer where values are
     high: float
-    atoms: torch.Tensor  # (a,) float64, or int64 when whole
+    atoms: torch.Tensor  # (a,) float64, or int64 if `whole`
     missing: bool
     quantile: Quantile | None
 
@@ -243,7 +243,7 @@ class NumericEncoder(Encoder):
 
     @property
     def lines(self) -> int:
-        """The line is one level."""
+        """The continuous part is one level."""
         return int(self.quantile is not None)
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
@@ -253,7 +253,7 @@ class NumericEncoder(Encoder):
         if len(atoms):
             place = np.minimum(np.searchsorted(atoms, values), len(atoms) - 1)
             on_atom = atoms[place] == values
-            nearest = place if not self.continuous else 0  # a value unseen in training goes to the next atom above
+            nearest = place if not self.continuous else 0  # a value unseen in training becomes the next atom above
             levels = np.where(on_atom, place + self.continuous, nearest)
         levels[column.missing.numpy()] = self.width - 1
         scores = None
@@ -281,29 +281,29 @@ class NumericEncoder(Encoder):
 
 
 def to_grid(values: np.ndarray, whole: bool, origin: int, step: float, decimals: int | None) -> np.ndarray:
-    """Values (n,) float64 counted from the origin, as numbers on the grid: int64 if ``whole``, else float64."""
+    """Values (n,) float64, counted from the origin, rounded to the grid: int64 if ``whole``, else float64."""
     if whole:
         cells = max(1, int(step))
         return origin + np.rint(values / cells).astype(np.int64) * cells
     if step > 0:
         values = np.round(values / step) * step
-    return values if decimals is None else np.round(values, decimals)  # the decimal number itself
+    return values if decimals is None else np.round(values, decimals)  # removes the rounding error of step
 
 
 def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:
-    """Fit the encoder that a column's kind asks for."""
+    """Fit the encoder for a column's kind."""
     if Kind(schema.kind).numeric and column.levels is None:
         return _fit_numeric(column, schema, config, rng)
     return _fit_categorical(column, schema, config)
 
 
 def least_rows(levels: Sequence[Any], config: EncoderConfig) -> int:
-    """Rows that a level must have to be kept by name. That there are false and true is no secret."""
+    """Rows that a level needs to be kept by name. That booleans are false and true is no secret."""
     return 1 if set(levels) <= {0, 1} or not config.pool_rare else config.min_count
 
 
 def no_level_is_common(name: str, least: int, rows: int, levels: int) -> DataError:
-    """The error of a column of numbers as categories that would have no level to put *rare* rows on."""
+    """The error for a column whose levels are all rare, and are no text that could be labelled as such."""
     return DataError(
         f"Column {name!r} is categorical, and no level of it is held by {least} rows",
         f"{levels} levels in {rows} rows",
@@ -335,7 +335,7 @@ def _fit_numeric(
     least, most = (None if bound is None else bound - origin for bound in (schema.low, schema.high))
     quantile = None
     others = len(atoms) > 0 or bool(column.missing.any())
-    if len(rest) >= (config.min_count if others else 1):  # fewer could name somebody: they join an atom, or missing
+    if len(rest) >= (config.min_count if others else 1):  # fewer could identify somebody: they join an atom, or missing
         quantile = fit_quantile((rest - origin).astype(np.float64), step, config.min_count, least, most, rng)
     ends = None if quantile is None else (float(quantile.values[0]), float(quantile.values[-1]))
     low, high = value_range(atoms, ends, origin, step, schema, whole)
@@ -346,7 +346,7 @@ def _fit_numeric(
 
 
 def find_origin(values: np.ndarray, step: float) -> int:
-    """A point on the grid near the middle; 0 where values span more than differences can hold."""
+    """A point on the grid near the mean; 0 if the range of values exceeds what differences can hold."""
     if len(values) == 0 or float(values.max()) - float(values.min()) > 2.0**62:
         return 0
     grid = max(1, int(step))
@@ -354,7 +354,7 @@ def find_origin(values: np.ndarray, step: float) -> int:
 
 
 def find_atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.ndarray:
-    """Numbers that enough rows share: all that occur, if they are few and common, else those that stand out."""
+    """Numbers that many rows share: all values, if they are few and common; else those that stand out."""
     distinct, counts = np.unique(values, return_counts=True)
     if 0 < len(distinct) <= config.most_levels and counts.min() >= config.min_count:
         return distinct
@@ -365,12 +365,12 @@ def find_atoms(values: np.ndarray, step: float, config: EncoderConfig) -> np.nda
 
 
 def _stand_out(distinct: np.ndarray, counts: np.ndarray, step: float, ratio: float) -> np.ndarray:
-    """Which values hold ``ratio`` times the rows that the density of their neighbours lets expect on a grid cell."""
+    """Which values have more than ``ratio`` times the rows expected on a grid cell from their neighbours' density."""
     if len(distinct) < 2 * _REACH:
         return np.ones(len(distinct), dtype=bool)
     out = np.zeros(len(distinct), dtype=bool)
     places = distinct / (step or max(float(np.ptp(distinct)) / 1000, 1e-12))
-    for _ in range(3):  # what stands out must not raise the density of its neighbours: leave it out and look again
+    for _ in range(3):  # an outstanding value must not raise the density around it: exclude it and repeat
         line = np.flatnonzero(~out)
         if len(line) < 2 * _REACH:
             break
@@ -384,7 +384,7 @@ def _stand_out(distinct: np.ndarray, counts: np.ndarray, step: float, ratio: flo
 
 
 def _codes_below(distinct: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Special codes: a few negative values, of fewer rows than the rest, in a column that is otherwise not negative."""
+    """Special codes: a few negative values in a minority of rows of a column that is otherwise not negative."""
     below = distinct < 0
     few = 0 < below.sum() <= _REACH and counts[below].sum() < 0.4 * counts.sum()
     return below if few else np.zeros_like(below)
@@ -393,9 +393,9 @@ def _codes_below(distinct: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def value_range(
     atoms: np.ndarray, ends: tuple[float, float] | None, origin: int, step: float, schema: ColumnSchema, whole: bool
 ) -> tuple[float, float]:
-    """The declared range; where none is, that of the atoms and of the continuous part's ends (None: it has none).
+    """The declared range; undeclared ends are those of the atoms and of the continuous part (``ends``, if any).
 
-    ``ends`` are counted from the origin; they are means of several rows, so that no bound is a single row's value.
+    ``ends`` are counted from the origin, and are means of several rows, so that no bound is a single row's value.
     """
     reached = atoms.tolist()
     if ends is not None:
@@ -407,11 +407,11 @@ def value_range(
 
 
 def _on_grid(bound: float, step: float, schema: ColumnSchema, up: bool) -> float:
-    """The number on the grid next to ``bound``, above or below it."""
+    """The grid point next to ``bound``, above or below it."""
     if step == 0:
         return bound
     places = bound / step
-    slack = min(0.01, 1e-9 + abs(places) * 2.0**-48)  # a bound on the grid stays, whatever float arithmetic makes of it
+    slack = min(0.01, 1e-9 + abs(places) * 2.0**-48)  # float errors must not move a bound that is on the grid
     places += -slack if up else slack
     return round((math.ceil(places) if up else math.floor(places)) * step, schema.decimals or 0)
 
@@ -428,15 +428,15 @@ def find_grid(values: np.ndarray, schema: ColumnSchema, share: float = 1.0) -> f
     else:
         unit = 10.0**-schema.decimals
         units = np.round(values / unit)
-    units = units[units != 0]  # zero lies on every grid and says nothing
-    fits = (many for many in _STEPS if len(units) and np.mean(units % many == 0) >= share)
+    units = units[units != 0]  # zero lies on every grid
+    fits = (multiple for multiple in _STEPS if len(units) and np.mean(units % multiple == 0) >= share)
     return float(next(fits, 1) * unit)
 
 
 def encode_table(
     table: Table, encoders: Sequence[Encoder], rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of a whole table: levels (n, C) int64 and scores (n, S) float32, in column order."""
+    """Codes of a table: levels (n, C) int64 and scores (n, S) float32, in column order."""
     codes = [encoder.encode(table[encoder.name], rng) for encoder in encoders]
     levels = [code.levels for code in codes if code.levels is not None]
     scores = [code.scores for code in codes if code.scores is not None]
@@ -450,7 +450,7 @@ def encode_table(
 def decode_table(
     levels_NC: torch.Tensor, scores_NS: torch.Tensor, encoders: Sequence[Encoder], rng: np.random.Generator
 ) -> Table:
-    """The table whose codes are ``levels_NC`` and ``scores_NS``."""
+    """The table with these codes; see `encode_table`."""
     columns, c, s = [], 0, 0
     for encoder in encoders:
         code = Codes(None, None)

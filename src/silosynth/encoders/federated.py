@@ -2,8 +2,8 @@
 
 GDTS (Zhao, Birke, Chen 2023), section II-B; no row leaves its silo:
 
-1. each silo tells encoders of its own rows, and how many
-   of them are on each level                                `summarise`; with noise: `of_counts`, `of_bins`
+1. each silo sends encoders of its own rows, and the number
+   of rows on each level                                   `summarise`; with noise: `of_counts`, `of_bins`
 2. the coordinator draws as many values of each column as
    each silo has rows, and fits an encoder to all of these;
    counts of categories it adds up                          `merge`
@@ -43,15 +43,15 @@ from silosynth.encoders.column import (
 from silosynth.encoders.normalised import ModeConfig, ModeEncoder, fit_mode_encoder
 
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
-SHARES = 1000  # what is told of numbers adds up to this, for it is not to tell how many rows there are
+SHARES = 1000  # sum of the counts sent for numbers: they must not reveal the number of rows
 
 
 @dataclass(frozen=True, slots=True)
 class Summary(Struct):
-    """What a silo tells of one column.
+    """A silo's summary of one column.
 
     Attributes:
-        encoder: of its own rows, or of what noise has left of them.
+        encoder: of its own rows, or made from noised counts.
         counts: (L,) int64, its rows on each level of that encoder; below zero where noise made them so. Of numbers,
             un-noised, the shares of levels in thousandths.
     """
@@ -76,7 +76,7 @@ class Merged:
 
 
 def fit(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:
-    """The encoder of the kind that the options are for: modes, or normal scores."""
+    """The encoder that the options call for: modes (`ModeConfig`), or normal scores."""
     if isinstance(config, ModeConfig):
         return fit_mode_encoder(column, schema, config, rng)
     return fit_encoder(column, schema, config, rng)
@@ -88,7 +88,7 @@ def is_number(column: Column, schema: ColumnSchema) -> bool:
 
 
 def summarise(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Summary:
-    """What a column is like, without noise. Its encoder pools rare levels where ``config`` says so."""
+    """The summary of a column, without noise; rare levels are pooled if ``config`` says so."""
     encoder = fit(column, schema, config, rng)
     counts = _levels(encoder, column, rng)
     if is_number(column, schema):
@@ -99,7 +99,7 @@ def summarise(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: 
 def of_counts(
     column: Column, named: Mapping[str | int | float | bool, int], rare: int | None, missing: int | None
 ) -> Summary:
-    """A summary of categories from their (noised) counts; None for a slot that there is not."""
+    """A summary of categories from their (noised) counts; None for no *rare* or no missing."""
     slots = [count for count in (rare, missing) if count is not None]
     text = all(isinstance(level, str) for level in column.levels or ())
     encoder = CategoricalEncoder(column.name, column.dtype, tuple(named), text, rare is not None, missing is not None)
@@ -126,13 +126,13 @@ def merge(
     summaries: Sequence[Summary], rows: Sequence[int], schema: ColumnSchema, config: EncoderConfig,
     rng: np.random.Generator, noise: float = 0.0,
 ) -> Merged:  # fmt: skip
-    """One column of all silos, from what each told of it; ``rows`` says how many rows each has.
+    """Merge all silos' summaries of one column; ``rows`` are their numbers of rows.
 
-    ``noise`` is the standard deviation of each count of categories, of which silos told those of *rare* and missing
-    rows even where that is noise alone; 0 if they told them only where there are such rows.
+    ``noise`` is the standard deviation of each count of categories. With noise, silos always send counts of *rare* and
+    missing rows, which may be noise alone; without (0), only if there are such rows.
 
     Raises:
-        DataError: numbers as categories, none of which is common enough to be kept, or to be told.
+        DataError: numbers as categories, none of which is common enough to be kept or released.
     """
     encoders = [summary.encoder for summary in summaries]
     if all(isinstance(encoder, CategoricalEncoder) for encoder in encoders):
@@ -163,30 +163,30 @@ def _levels(encoder: Encoder, column: Column, rng: np.random.Generator) -> Tenso
 
 
 def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig, noise: float) -> Merged:
-    """Add up counts of the same level; what few rows hold in all is pooled, as it would be in one table."""
-    told = [summary.encoder for summary in summaries if isinstance(summary.encoder, CategoricalEncoder)]
+    """Add up counts of the same level; levels that are rare in all silos together are pooled, as in a single table."""
+    encoders = [summary.encoder for summary in summaries if isinstance(summary.encoder, CategoricalEncoder)]
     rows = [summary.counts.clamp(min=0).tolist() for summary in summaries]
-    of = [dict(zip(encoder.kept, counts, strict=False)) for encoder, counts in zip(told, rows, strict=True)]
-    names = union([encoder.kept for encoder in told])
+    of = [dict(zip(encoder.kept, counts, strict=False)) for encoder, counts in zip(encoders, rows, strict=True)]
+    names = union([encoder.kept for encoder in encoders])
     least = least_rows(names, config)
     kept = tuple(name for name in names if least <= 1 or sum(counts.get(name, 0) for counts in of) >= least)
     counts_of = [summary.counts.tolist() for summary in summaries]
-    absent = [(counts[-1], 1) for encoder, counts in zip(told, counts_of, strict=True) if encoder.missing]
-    rest = [(c[len(e.kept)], len(e.kept) + 2) for e, c in zip(told, counts_of, strict=True) if e.rare]
+    absent = [(counts[-1], 1) for encoder, counts in zip(encoders, counts_of, strict=True) if encoder.missing]
+    rest = [(c[len(e.kept)], len(e.kept) + 2) for e, c in zip(encoders, counts_of, strict=True) if e.rare]
     missing = _occurs(absent, noise)
     rare = _occurs(rest, noise) or len(kept) < len(names) or not (kept or missing)
-    text = all(encoder.text for encoder in told)
+    text = all(encoder.text for encoder in encoders)
     if rare and not kept and not text and noise:
         raise DataError(
-            f"Column {told[0].name!r} is categorical, and no level of it is held by so many rows that it is told",
-            f"{len(told)} silos, noise of {noise:.3g} rows",
+            f"Column {encoders[0].name!r} is categorical, and no level of it has enough rows to be released",
+            f"{len(encoders)} silos, noise of {noise:.3g} rows",
             "Raise epsilon or delta, declare it integer or identifier, leave it out, or set delta = 0.",
         )
     if rare and not kept and not text:
-        raise no_level_is_common(told[0].name, least, sum(map(sum, rows)), len(names))
-    merged = CategoricalEncoder(told[0].name, told[0].dtype, kept, text, rare, missing)
-    counts_PL = torch.zeros(len(told), merged.width, dtype=torch.int64)
-    for i, (encoder, counts) in enumerate(zip(told, rows, strict=True)):
+        raise no_level_is_common(encoders[0].name, least, sum(map(sum, rows)), len(names))
+    merged = CategoricalEncoder(encoders[0].name, encoders[0].dtype, kept, text, rare, missing)
+    counts_PL = torch.zeros(len(encoders), merged.width, dtype=torch.int64)
+    for i, (encoder, counts) in enumerate(zip(encoders, rows, strict=True)):
         counts_PL[i, : len(kept)] = torch.tensor([of[i].get(name, 0) for name in kept], dtype=torch.int64)
         if missing:
             counts_PL[i, -1] = counts[-1] if encoder.missing else 0
@@ -195,6 +195,6 @@ def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig, noise
     return Merged(merged, counts_PL, None)
 
 
-def _occurs(told: Sequence[tuple[int, int]], noise: float) -> bool:
-    """Whether rows are clearly there, by counts of which each is made of so many noised ones: 4 standard deviations."""
-    return bool(told) and sum(c for c, _ in told) >= 4 * noise * math.sqrt(sum(parts for _, parts in told))
+def _occurs(counts: Sequence[tuple[int, int]], noise: float) -> bool:
+    """Whether the total of ``counts``, each with its number of noised terms, exceeds 4 standard deviations of noise."""
+    return bool(counts) and sum(c for c, _ in counts) >= 4 * noise * math.sqrt(sum(terms for _, terms in counts))

@@ -45,11 +45,11 @@ from silosynth.encoders.column import (
     value_range,
 )
 
-SCORE_LIMIT = 0.99  # what a tanh still reaches
-_CONCENTRATION = 1e-3  # of the Dirichlet process: small, so that superfluous modes lose their weight
-_STEPS = 100  # most steps of variational inference
-_TOLERANCE = 1e-4  # nats per row: the fit stops when a step gains less
-_LEAST_SPREAD = 1e-3  # least standard deviation of a mode, in those of the column
+SCORE_LIMIT = 0.99  # within reach of a tanh
+_CONCENTRATION = 1e-3  # of the Dirichlet process; small values remove superfluous modes
+_STEPS = 100  # maximum of variational inference
+_TOLERANCE = 1e-4  # nats per row: stop when a step gains less
+_LEAST_SPREAD = 1e-3  # least standard deviation of a mode, relative to the column's
 _FAR = 1e150  # standard deviations; its square is still finite
 
 Mixture = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # weights, means, standard deviations: each (K,) float64
@@ -57,14 +57,14 @@ Mixture = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # weights, means, sta
 
 @dataclass(frozen=True, slots=True)
 class ModeConfig(EncoderConfig):
-    """How columns are turned into categories, modes and atoms."""
+    """Options of encoders with Gaussian modes."""
 
     modes: int = 10  # most Gaussian modes of a column
-    least_weight: float = 0.005  # modes of no more weight are dropped
-    spread: float = 4.0  # standard deviations from the middle of a mode to a score of 1
+    least_weight: float = 0.005  # modes with no more weight are dropped
+    spread: float = 4.0  # standard deviations from the mean of a mode to a score of 1
     fit_rows: int = 20_000  # most rows that the mixture is fitted on
-    sample_mode: bool = True  # draw a value's mode from its posterior (paper); False takes the most probable
-    atoms: Literal["mixed", "all", "none"] = "mixed"  # which number columns have special values beside their modes
+    sample_mode: bool = True  # draw a value's mode from its posterior (paper), or take the most probable
+    atoms: Literal["mixed", "all", "none"] = "mixed"  # numeric columns that have special values beside their modes
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
@@ -75,19 +75,19 @@ class ModeConfig(EncoderConfig):
 
 @dataclass(frozen=True, slots=True)
 class ModeEncoder(Encoder):
-    """Numbers and instants: the mode as a level, the place within it as a score in [-0.99, 0.99].
+    """Numbers and instants: the mode as a level, the position within it as a score in [-0.99, 0.99].
 
     Levels: the modes, then ``atoms``, then missing (if any). The score is 0 where the level is not a mode.
     """
 
     dtype: str
-    whole: bool  # int64 values (whole numbers, instants) rather than float64
-    origin: int  # what means are counted from; 0 unless the column's whole numbers exceed what float64 holds exactly
+    whole: bool  # int64 values (integers, instants) rather than float64
+    origin: int  # means are counted from here; 0 unless the column's integers exceed what float64 holds exactly
     step: float  # grid of the values; 0 for none
     decimals: int | None
-    low: float  # whole where the values are
+    low: float  # an integer where values are
     high: float
-    atoms: torch.Tensor  # (a,) float64, or int64 when whole
+    atoms: torch.Tensor  # (a,) float64, or int64 if `whole`
     missing: bool
     weights: torch.Tensor  # (K,) float64, sum 1; K is 0 without a continuous part
     means: torch.Tensor  # (K,) float64, increasing
@@ -136,7 +136,7 @@ class ModeEncoder(Encoder):
     def _special(self, column: Column) -> tuple[torch.Tensor, torch.Tensor]:
         """Levels (n,) of atoms and missing, and which rows (n,) bool are on a mode.
 
-        Without modes, a value unseen in training goes to the next atom above, and to missing where there is none.
+        Without modes, a value unseen in training becomes the next atom above, or missing if there are no atoms.
         """
         levels = torch.zeros(len(column), dtype=torch.int64)
         on_line = ~column.missing
@@ -147,9 +147,9 @@ class ModeEncoder(Encoder):
         return torch.where(column.missing, self.width - 1, levels), on_line
 
     def _on_grid(self, offsets: np.ndarray) -> np.ndarray:
-        """Numbers (n,) on the grid for offsets (n,) from the origin; drawn into the range first, so that they fit."""
+        """Grid points (n,) for offsets (n,) from the origin, clipped to the range first, so that they fit."""
         least, most = self.low - self.origin, self.high - self.origin
-        low, high = float(least), float(most)  # whole numbers beyond 2^53 may be rounded outwards: step back inside
+        low, high = float(least), float(most)  # integers beyond 2^53 may round outwards: step back inside
         low = math.nextafter(low, math.inf) if low < least else low
         high = math.nextafter(high, -math.inf) if high > most else high
         return to_grid(np.clip(offsets, low, high), self.whole, self.origin, self.step, self.decimals)
@@ -163,7 +163,7 @@ def fit_mode_encoders(
 
 
 def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator) -> Encoder:
-    """Fit the encoder that a column's kind asks for: modes for numbers and instants, levels for all others.
+    """Fit the encoder for a column's kind: modes for numbers and instants, levels for others.
 
     Raises:
         DataError: numbers as categories, none of which is common enough to be kept.
@@ -177,7 +177,7 @@ def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, r
     line = (values[~np.isin(values, atoms)] - origin).astype(np.float64)
     missing = bool(column.missing.any())
     if len(line) < (config.min_count if missing or len(atoms) else 1):
-        line = line[:0]  # so few could name somebody: they join an atom, or missing
+        line = line[:0]  # so few could identify somebody: they join an atom, or missing
     weights, means, stds = fit_mixture(line, step, config, rng)
     low, high = value_range(atoms, _ends(line, config.min_count), origin, step, schema, whole)
     low, high = (max(low, -(2**63)), min(high, 2**63 - 1)) if whole else (low, high)  # means may round beyond int64
@@ -190,26 +190,26 @@ def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, r
 def fit_mixture(values: np.ndarray, step: float, config: ModeConfig, rng: np.random.Generator) -> Mixture:
     """Weights, means (increasing) and standard deviations, each (K,) float64, of a column's modes.
 
-    Each mode is the most probable one of at least ``min_count`` of the values; fewer values than that get one mode
-    that is their mean. K is 0 without values.
+    Each mode is the most probable one for at least ``min_count`` of the values; fewer values get a single mode at their
+    mean. K is 0 without values.
 
     Args:
         values: (n,) float64, finite.
         step: grid of the values, 0 for none: no mode is narrower than one cell of it.
-        config: see there.
-        rng: draws the rows that are looked at, and the start.
+        config: options.
+        rng: draws the rows to fit to, and the initial values.
     """
     if len(values) == 0:
         return (torch.zeros(0, dtype=torch.float64),) * 3
     rows = rng.choice(values, config.fit_rows, replace=False) if len(values) > config.fit_rows else values
     unit = float(np.abs(rows).max()) or 1.0  # sums of numbers near the largest float would overflow
-    inner = _drawn_in(rows / unit, config.min_count)
+    inner = _clamped(rows / unit, config.min_count)
     middle, scale = (float(inner.mean()), float(inner.std())) if np.ptp(inner) else (float(inner[0]), 0.0)
     weights, means, stds = _variational((inner - middle) / (scale or 1.0), config, rng)
     floor = max(step / math.sqrt(12), _LEAST_SPREAD * scale * unit, 1e-12 * unit) or 1.0
     means, stds = (middle + scale * means) * unit, np.maximum(stds * scale * unit, floor)
-    found = (torch.from_numpy(weights), torch.from_numpy(means), torch.from_numpy(stds))
-    return _held(torch.from_numpy(rows), found, config)
+    mixture = (torch.from_numpy(weights), torch.from_numpy(means), torch.from_numpy(stds))
+    return _common_modes(torch.from_numpy(rows), mixture, config)
 
 
 def posterior(values: torch.Tensor, weights: torch.Tensor, means: torch.Tensor, stds: torch.Tensor) -> torch.Tensor:
@@ -228,18 +228,18 @@ def draw(shares: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
 
 
 def _special_values(values: np.ndarray, schema: ColumnSchema, config: ModeConfig) -> np.ndarray:
-    wanted = config.atoms == "all" or (config.atoms == "mixed" and schema.kind == Kind.MIXED.value)
-    return find_atoms(values, find_grid(values, schema, 0.95), config) if wanted else values[:0]
+    has_atoms = config.atoms == "all" or (config.atoms == "mixed" and schema.kind == Kind.MIXED.value)
+    return find_atoms(values, find_grid(values, schema, 0.95), config) if has_atoms else values[:0]
 
 
 def _origin(values: np.ndarray, step: float) -> int:
-    """0 where float64 holds all values, so that parties' means compare; else a point in their middle."""
+    """0 if float64 holds all values exactly, so that parties' means are comparable; else a point near their mean."""
     large = len(values) > 0 and max(abs(float(values.min())), abs(float(values.max()))) > 2.0**53
     return find_origin(values, step) if large else 0
 
 
 def _ends(line: np.ndarray, least: int) -> tuple[float, float] | None:
-    """Means of the ``least`` smallest and largest values; of all, where these would be the same rows."""
+    """Means of the ``least`` smallest and largest values; of all values, where the two would overlap."""
     if len(line) == 0:
         return None
     unit = float(np.abs(line).max()) or 1.0
@@ -248,8 +248,8 @@ def _ends(line: np.ndarray, least: int) -> tuple[float, float] | None:
     return float(ordered[:count].mean() * unit), float(ordered[-count:].mean() * unit)
 
 
-def _drawn_in(rows: np.ndarray, least: int) -> np.ndarray:
-    """Rows (n,) with the outermost ``least - 1`` on either side drawn in; all at their mean where there are few."""
+def _clamped(rows: np.ndarray, least: int) -> np.ndarray:
+    """Values (n,) with the outermost ``least - 1`` on either side clamped; all at their mean if there are few."""
     if len(rows) < 2 * least:
         return rows if len(rows) >= least else np.full(len(rows), rows.mean())
     ordered = np.sort(rows)
@@ -258,7 +258,7 @@ def _drawn_in(rows: np.ndarray, least: int) -> np.ndarray:
 
 def _variational(z: np.ndarray, config: ModeConfig, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Weights, means and standard deviations (K,) of a Dirichlet process mixture of standardised values (n,)."""
-    z = np.round(z, 4)  # values that differ by less than rounding errors are no clusters to start from
+    z = np.round(z, 4)  # values that differ by rounding errors must not start clusters of their own
     most = min(config.modes, len(np.unique(z)), len(z) // config.min_count)
     if most < 2:
         return np.ones(1), np.array([z.mean()]), np.array([z.std()])
@@ -272,10 +272,10 @@ def _variational(z: np.ndarray, config: ModeConfig, rng: np.random.Generator) ->
 
 
 def _ascend(model: BayesianGaussianMixture, z_n1: np.ndarray) -> None:
-    """Steps of variational inference until one gains next to nothing.
+    """Take steps of variational inference until one gains less than `_TOLERANCE`.
 
-    Each call of ``fit`` takes one step (the first takes two) and, under that tolerance, calls it converged. So whether
-    to go on is decided here: superfluous modes may take hundreds of steps to fade, which is nothing to warn of, and
+    Each call of ``fit`` takes one step (the first takes two) and, under the infinite tolerance, reports convergence. We
+    decide when to stop, since superfluous modes may take hundreds of steps to fade, which calls for no warning, and
     a warning could only be silenced for all threads at once.
     """
     before = -math.inf
@@ -286,9 +286,9 @@ def _ascend(model: BayesianGaussianMixture, z_n1: np.ndarray) -> None:
         before = bound
 
 
-def _held(rows: torch.Tensor, found: Mixture, config: ModeConfig) -> Mixture:
-    """The modes with weight that enough rows hold, in order; each one that is dropped leaves its rows to the others."""
-    weights, means, stds = found
+def _common_modes(rows: torch.Tensor, mixture: Mixture, config: ModeConfig) -> Mixture:
+    """The modes with weight and enough rows, by mean; rows of a dropped mode go to the others."""
+    weights, means, stds = mixture
     order = means.argsort()
     order = order[(weights[order] > config.least_weight) | (order == weights.argmax())]
     while len(order) > 1:
@@ -302,14 +302,14 @@ def _held(rows: torch.Tensor, found: Mixture, config: ModeConfig) -> Mixture:
 
 @dataclass(frozen=True, slots=True)
 class StandardEncoder(Encoder):
-    """Numbers and instants on one line; missing as a second level, where it occurs."""
+    """Standardised numbers and instants; missing is a second level (if any)."""
 
     dtype: str
-    whole: bool  # int64 values (whole numbers, instants) rather than float64
-    origin: int  # what whole values are counted from, so that float64 holds them exactly
+    whole: bool  # int64 values (integers, instants) rather than float64
+    origin: int  # int64 values are counted from here, so that float64 holds them exactly
     step: float  # grid of the values; 0 for none
     decimals: int | None
-    low: float  # whole where the values are
+    low: float  # an integer where values are
     high: float
     missing: bool
     mean: float  # counted from the origin
@@ -322,7 +322,7 @@ class StandardEncoder(Encoder):
 
     @property
     def lines(self) -> int:
-        """The line is one level."""
+        """All values that are not missing are one level."""
         return 1
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
@@ -344,7 +344,7 @@ class StandardEncoder(Encoder):
 def fit_standard_encoder(
     column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator
 ) -> Encoder:
-    """Fit the encoder of a number with any spread; of another column, what `fit_encoder` gives."""
+    """Standardise a numeric column with any spread; for other columns, `fit_encoder`."""
     values = column.values[~column.missing].numpy()
     if not Kind(schema.kind).numeric or column.levels is not None or len(np.unique(values)) < 2:
         return fit_encoder(column, schema, config, rng)
@@ -352,7 +352,7 @@ def fit_standard_encoder(
     step = find_grid(values, schema)
     origin = find_origin(values, step) if whole else 0
     line = np.sort((values - origin).astype(np.float64))
-    ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # no single row's value
+    ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # never of a single row
     low, high = value_range(line[:0], ends, origin, step, schema, whole)
     return StandardEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),

@@ -40,37 +40,37 @@ from silosynth.encoders.federated import fit, is_number
 from silosynth.privacy.events import Event
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
 
-_ROUGH, _ZOOM = 0.25, 0.25  # of a column's epsilon: where values lie, and a closer look
-_GRIDS = 0.1  # of a column's epsilon: on which grid instants lie
-_CELLS = 32  # of the closer look
-_MASS = 0.9  # least share of rows that bounds found by it hold
-_CLEAR = 0.05  # expected number of empty cells that noise makes look held
+_ROUGH, _ZOOM = 0.25, 0.25  # of a column's epsilon: to locate the values roughly, then closely
+_GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
+_CELLS = 32  # in which values are located closely
+_MASS = 0.9  # least share of rows within close bounds; else the rough ones are used
+_CLEAR = 0.05  # expected number of empty cells that pass for occupied
 _YEAR = 31_556_952_000_000_000  # nanoseconds
-_YEARS = 200  # cells of instants, from 1870 on
-_POWERS = (-24, 64)  # of two, in which numbers are told apart at first
+_YEARS = 200  # cells of instants, from 1870
+_POWERS = (-24, 64)  # of two: cells in which numbers are located roughly
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Where noise comes from, and what it has cost so far. Every event of a training has the same scope and target."""
+    """The source of noise, and its events so far. Every event of a training has the same scope and target."""
 
     rng: np.random.Generator
     target: float
     events: list[Event]
 
     def counts(self, counts: Tensor, epsilon: float, what: str, added: bool = False) -> Tensor:
-        """Noised counts of cells that are known beforehand; a row is in one of them at most. ``added``: see `Event`."""
-        found, event = noised_counts(counts, epsilon, what, self.rng)
+        """Noised counts of cells known beforehand, at most one for each row. ``added``: see `Event`."""
+        noised, event = noised_counts(counts, epsilon, what, self.rng)
         self._add(event, added)
-        return found
+        return noised
 
     def levels(self, counts: Tensor, epsilon: float, delta: float, what: str) -> tuple[tuple[int, ...], Tensor, int]:
-        """Of cells for levels, and a last one for missing values: which levels enough rows hold, and noised counts."""
+        """Levels with enough rows, their noised counts, and that of missing values, which is the last of ``counts``."""
         names, absent = tuple(range(len(counts) - 1)), counts[-1:]
-        places, found, event = noised_levels(names, counts[:-1], epsilon, delta, what, self.rng)
+        places, noised, event = noised_levels(names, counts[:-1], epsilon, delta, what, self.rng)
         self._add(event)
-        away, _ = noised_counts(absent, epsilon, what, self.rng)  # the same event: a row is on a level or missing
-        return places, found, int(away[0])
+        missing, _ = noised_counts(absent, epsilon, what, self.rng)  # the same event: a row is on a level or missing
+        return places, noised, int(missing[0])
 
     def _add(self, event: Event | None, added: bool = False) -> None:
         if event is not None:
@@ -78,15 +78,15 @@ class Noise:
 
 
 def find_unit(column: Column, schema: ColumnSchema, epsilon: float, noise: Noise) -> tuple[float, float]:
-    """Step of the grid that values lie on, 0 for none; and what is left of epsilon.
+    """Step of the grid of the values, 0 for none; and the rest of epsilon.
 
-    Of numbers it is known. Of instants it is the coarsest usual one below which no rows clearly lie.
+    That of numbers is in the schema. That of instants is the coarsest usual one that clearly no rows miss.
     """
     if schema.kind != Kind.DATETIME.value:
         none = 0.0 if column.values.is_floating_point() else 1.0
         return none if schema.decimals is None else 10.0**-schema.decimals, epsilon
     share, exact = epsilon * _GRIDS, column.values[~column.missing]
-    finer = torch.stack([exact % grid != 0 for grid in INSTANT_GRIDS]).sum(0)  # how many grids a value misses
+    finer = torch.stack([exact % grid != 0 for grid in INSTANT_GRIDS]).sum(0)  # the number of grids that a value misses
     cells = torch.bincount(finer, minlength=len(INSTANT_GRIDS) + 1)
     counts = noise.counts(cells, share, f"grids that values of column {column.name!r} lie on")
     clear = (counts >= 0.05 * float(counts.sum()) + math.log(len(counts) / _CLEAR) / share).nonzero().flatten()
@@ -97,14 +97,14 @@ def find_unit(column: Column, schema: ColumnSchema, epsilon: float, noise: Noise
 def find_bounds(
     values: Tensor, schema: ColumnSchema, unit: float, epsilon: float, noise: Noise
 ) -> tuple[float, float, float]:
-    """Two bounds, and what is left of epsilon; declared ones cost nothing."""
+    """Two bounds, and the rest of epsilon; declared bounds cost nothing."""
     low, high, left = schema.low, schema.high, epsilon
     if low is None or high is None:
         rough = _years if schema.kind == Kind.DATETIME.value else _powers
-        found, _ = _held(values, rough, epsilon * _ROUGH, schema.name, noise)
-        closer, mass = _held(values, _equal(*found), epsilon * _ZOOM, schema.name, noise)
-        found, left = closer if mass >= _MASS else found, epsilon * (1 - _ROUGH - _ZOOM)
-        low, high = found[0] if low is None else low, found[1] if high is None else high
+        bounds, _ = _occupied(values, rough, epsilon * _ROUGH, schema.name, noise)
+        closer, mass = _occupied(values, _equal(*bounds), epsilon * _ZOOM, schema.name, noise)
+        bounds, left = closer if mass >= _MASS else bounds, epsilon * (1 - _ROUGH - _ZOOM)
+        low, high = bounds[0] if low is None else low, bounds[1] if high is None else high
     step = unit or 1e-9 * max(1.0, abs(low))
     if unit:
         low, high = math.ceil(low / unit - 1e-6) * unit, math.floor(high / unit + 1e-6) * unit
@@ -112,11 +112,13 @@ def find_bounds(
 
 
 Cells = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
-"""Cells (N) of values, -1 for none; and both ends of each cell, in order."""
+"""Cells (N,) of values (N,), -1 for none; and both ends of each cell, in order."""
 
 
-def _held(values: Tensor, cells: Cells, epsilon: float, name: str, noise: Noise) -> tuple[tuple[float, float], float]:
-    """From the first to the last cell that rows clearly hold, the fullest one where none is clear; and their share."""
+def _occupied(
+    values: Tensor, cells: Cells, epsilon: float, name: str, noise: Noise
+) -> tuple[tuple[float, float], float]:
+    """Bounds of the cells from the first to the last clearly occupied one (else of the fullest), and their share."""
     places, starts, ends = cells(values)
     counts = torch.bincount(places[places >= 0], minlength=len(starts))
     counts = noise.counts(counts, epsilon, f"roughly where values of column {name!r} lie")
@@ -131,7 +133,7 @@ def _span() -> int:
 
 
 def _powers(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zero in the middle; on either side [2^k, 2^(k+1))."""
+    """Cells: zero in the middle; on either side [2^k, 2^(k+1))."""
     k = torch.floor(torch.log2(values.abs().clamp_min(1e-300))).clamp(_POWERS[0], _POWERS[1] - 1) - _POWERS[0] + 1
     places = (_span() + values.sign() * k).long()
     ends = 2.0 ** torch.arange(_POWERS[0], _POWERS[1] + 1, dtype=torch.float64)
@@ -162,12 +164,12 @@ _MOST_ROWS = 100_000  # of a stand-in
 
 @dataclass(frozen=True)
 class Learnt:
-    """What noised counts have told of a table.
+    """What was learned about a table from noised counts.
 
     Attributes:
         encoders: of all columns.
-        rows: their number, noised, at least 1.
-        events: what everything here has cost.
+        rows: number of rows, noised, at least 1.
+        events: their privacy events.
         shares: of each encoder's levels (L,), summing to one.
     """
 
@@ -202,19 +204,19 @@ def learn(
     *,
     target: float = 0.0,
 ) -> Learnt:
-    """Learn encoders, and how many rows there are on each of their levels, from noised counts.
+    """Learn encoders, and the shares of their levels, from noised counts.
 
     Args:
         table: the columns that are modelled.
         schema: of these columns; see "taken as public" above.
         config: the same options as without noise; `ModeConfig` gives modes in place of normal scores.
-        epsilon, delta: of all events together, summed up. delta is not used where no column has names.
+        epsilon, delta: of all events together (basic composition). delta is not used if no column has names.
         rng: the noise; secret, see `silosynth.privacy.mechanisms`.
         target: delta of the whole training, for the events.
 
     Raises:
         ConfigError: epsilon or delta is not above zero, or infinite.
-        DataError: numbers as categories, none of which is held by so many rows that it is told.
+        DataError: numbers as categories, none of which has enough rows to be released.
     """
     secret, public = rng.spawn(2)
     noise = Noise(secret, target, [])
@@ -224,10 +226,10 @@ def learn(
     named = [column.name for column in table.columns if _has_names(column, schema[column.name])]
     encoders, shares = [], []
     for column in table.columns:
-        about = schema[column.name]
-        if is_number(column, about):
-            stand_in = _stand_in(column, about, each, rows, noise)
-            encoder = fit(stand_in, about, config, public)
+        declared = schema[column.name]
+        if is_number(column, declared):
+            stand_in = _stand_in(column, declared, each, rows, noise)
+            encoder = fit(stand_in, declared, config, public)
             levels = encoder.encode(stand_in, public).levels
             counts = torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width)
         else:
@@ -238,8 +240,9 @@ def learn(
 
 
 def _shares(counts_L: Tensor) -> Tensor:
-    held = counts_L.double().clamp_min(0)
-    return (held / held.sum() if held.any() else torch.full_like(held, 1 / max(1, len(held)))).float()
+    positive = counts_L.double().clamp_min(0)
+    shares = positive / positive.sum() if positive.any() else torch.full_like(positive, 1 / max(1, len(positive)))
+    return shares.float()
 
 
 def _has_names(column: Column, schema: ColumnSchema) -> bool:
@@ -247,19 +250,19 @@ def _has_names(column: Column, schema: ColumnSchema) -> bool:
 
 
 def _binary(column: Column) -> bool:
-    """Whether levels are false and true, by the dtype: whichever of them occur."""
+    """Whether the dtype says that levels are false and true, whether or not both occur."""
     return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
 
 
 def _text(column: Column) -> bool:
-    """Whether levels are texts, by the dtype, of which a category column's categories are a part."""
+    """Whether the dtype, which includes the categories of category columns, says that levels are text."""
     if column.dtype.startswith("category"):
         return all(isinstance(level, str) for level in column.levels or ())
     return column.dtype == "object" or column.dtype.startswith(("str", "large_string"))
 
 
 def _optional(column: Column) -> bool:
-    """Whether the column's dtype holds missing values; where it holds none, that is known to everybody."""
+    """Whether the dtype can hold missing values; if not, everybody knows that there are none."""
     return re.fullmatch(r"bool|u?int\d+", column.dtype) is None
 
 
@@ -270,66 +273,66 @@ def _deviation(epsilon: float) -> float:
 def _categorical(
     column: Column, epsilon: float, delta: float, rows: int, noise: Noise
 ) -> tuple[CategoricalEncoder, Tensor]:
-    """The encoder of categories, and how many rows are on its levels, as far as noise tells."""
+    """The encoder of categories, and the noised counts of its levels."""
     levels, text = column.levels or (), _text(column)
     what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
     if _binary(column):
         levels = (False, True)
         cells = torch.bincount(torch.where(column.missing, 2, column.values), minlength=3)
-        found = noise.counts(cells, epsilon, what)
-        places = [i for i in (0, 1) if found[i] > deviation] or [int(found[:2].argmax())]
-        counts, away, rest = found[places].tolist(), int(found[2]), 0
+        noised = noise.counts(cells, epsilon, what)
+        places = [i for i in (0, 1) if noised[i] > deviation] or [int(noised[:2].argmax())]
+        counts, absent, pooled = noised[places].tolist(), int(noised[2]), 0
     else:
         cells = torch.bincount(torch.where(column.missing, len(levels), column.values), minlength=len(levels) + 1)
-        shown, told, away = noise.levels(cells, epsilon, delta, what)
-        places, counts = list(shown), told.tolist()
-        rest = rows - sum(counts) - away
-    missing = _optional(column) and away > 4 * deviation
+        places_shown, counts_shown, absent = noise.levels(cells, epsilon, delta, what)
+        places, counts = list(places_shown), counts_shown.tolist()
+        pooled = rows - sum(counts) - absent
+    missing = _optional(column) and absent > 4 * deviation
     if not places and not missing and not text:
         raise DataError(
-            f"Column {column.name!r} is categorical, and no level of it is held by so many rows that it is told",
+            f"Column {column.name!r} is categorical, and no level of it has enough rows to be released",
             f"{rows} rows, epsilon {epsilon:.3g}, delta {delta:.3g}",
             "Raise dp.epsilon, dp.delta or dp.encoders; or declare the column integer or identifier, or leave it out.",
         )
-    clear = rest > 2 * deviation * math.sqrt(len(places) + 2)
+    clear = pooled > 2 * deviation * math.sqrt(len(places) + 2)
     rare = (clear and (text or bool(places))) or not (places or missing)
     kept = tuple(levels[place] for place in places)
     encoder = CategoricalEncoder(column.name, column.dtype, kept, text, rare, missing)
-    return encoder, torch.tensor([*counts, *[rest] * rare, *[away] * missing])
+    return encoder, torch.tensor([*counts, *[pooled] * rare, *[absent] * missing])
 
 
 def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise) -> Column:
-    """A column made of noised counts alone."""
-    values = column.values[~column.missing].double()
+    """A column made from noised counts alone."""
+    exact = column.values[~column.missing].double()
     unit, epsilon = find_unit(column, schema, epsilon, noise)
-    low, high, left = find_bounds(values, schema, unit, epsilon, noise)
+    low, high, left = find_bounds(exact, schema, unit, epsilon, noise)
     edges = _edges(low, high, unit, min(_MOST_BINS, max(_LEAST_BINS, round(rows * left / _PER_BIN))))
-    zero, gone = len(edges) - 1, len(edges)  # cells of their own, behind the bins
-    cells = torch.bucketize(values.clamp(low, high), edges[1:-1], right=True)
-    cells = torch.cat([torch.where(values == 0, zero, cells), torch.full((int(column.missing.sum()),), gone)])
-    counts = noise.counts(torch.bincount(cells, minlength=gone + 1), left, f"a histogram of column {column.name!r}")
+    zero, absent = len(edges) - 1, len(edges)  # cells after the bins
+    cells = torch.bucketize(exact.clamp(low, high), edges[1:-1], right=True)
+    cells = torch.cat([torch.where(exact == 0, zero, cells), torch.full((int(column.missing.sum()),), absent)])
+    counts = noise.counts(torch.bincount(cells, minlength=absent + 1), left, f"a histogram of column {column.name!r}")
     shown = torch.where(counts > _deviation(left), counts, 0)
-    if not _optional(column) or shown[gone] <= 4 * _deviation(left):
-        shown[gone] = 0
+    if not _optional(column) or shown[absent] <= 4 * _deviation(left):
+        shown[absent] = 0
     if not shown.any():
-        shown[:zero] = max(1, rows // zero)  # nothing is clear: anything between the bounds
+        shown[:zero] = max(1, rows // zero)  # no count is clear: uniform between the bounds
     shown = (shown.double() * min(1.0, _MOST_ROWS / float(shown.sum()))).ceil().long()
-    made = [_spread(edges[b], edges[b + 1], int(shown[b]), unit) for b in range(zero)]
-    told = torch.cat([*made, torch.zeros(int(shown[zero]), dtype=torch.float64)]).clamp(low, high)
-    told = torch.nn.functional.pad(told, (0, int(shown[gone])))
-    missing = torch.arange(len(told)) >= len(told) - int(shown[gone])
-    return replace(column, values=told.to(column.values.dtype), missing=missing)
+    parts = [_spread(edges[b], edges[b + 1], int(shown[b]), unit) for b in range(zero)]
+    values = torch.cat([*parts, torch.zeros(int(shown[zero]), dtype=torch.float64)]).clamp(low, high)
+    values = torch.nn.functional.pad(values, (0, int(shown[absent])))
+    missing = torch.arange(len(values)) >= len(values) - int(shown[absent])
+    return replace(column, values=values.to(column.values.dtype), missing=missing)
 
 
 def _edges(low: float, high: float, unit: float, bins: int) -> Tensor:
-    """Ends of bins (B + 1): one bin per number where the grid has few, else equal ones."""
-    many = round((high - low) / unit) + 1 if unit else math.inf
-    if many <= bins:
-        return low + (torch.arange(int(many) + 1, dtype=torch.float64) - 0.5) * unit
+    """Bin edges (B + 1): one bin per grid point if there are few, else equal bins."""
+    points = round((high - low) / unit) + 1 if unit else math.inf
+    if points <= bins:
+        return low + (torch.arange(int(points) + 1, dtype=torch.float64) - 0.5) * unit
     return torch.linspace(low, high, bins + 1, dtype=torch.float64)
 
 
 def _spread(low: Tensor, high: Tensor, count: int, unit: float) -> Tensor:
-    """So many numbers, evenly between two ends and on the grid."""
+    """`count` numbers (count,), evenly spaced between two ends and rounded to the grid."""
     values = low + (high - low) * (torch.arange(count, dtype=torch.float64) + 0.5) / max(1, count)
     return (values / unit).round() * unit if unit else values

@@ -12,8 +12,6 @@ computed in blocks and in float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -73,14 +71,6 @@ def _copied(rows: Coded, among: Coded) -> NDArray[np.bool_]:
         codes, levels = pd.factorize(np.concatenate([a, b]), use_na_sentinel=False)
         keys, _ = pd.factorize(keys * len(levels) + codes)
     return np.isin(keys[: len(rows)], keys[len(rows) :])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Nearest:
-    """Squared distances of each query row to its nearest training row and its nearest hold-out row."""
-
-    train: Floats
-    holdout: Floats
 
 
 def neighbours(
