@@ -18,7 +18,7 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
 import silosynth as ss
-from silosynth.algorithms.silofuse.messages import Latents
+from silosynth.algorithms.silofuse.protocol import Latents
 from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams

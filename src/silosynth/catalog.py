@@ -17,8 +17,9 @@ from silosynth.algorithms.dplt.silo import Silo as DPLTSilo
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.options import PRESETS as GDTS_PRESETS
 from silosynth.algorithms.gdts.silo import GDTSSilo
-from silosynth.algorithms.silofuse import end_to_end, joint, stacked
-from silosynth.algorithms.silofuse.messages import PRESETS as SILOFUSE_PRESETS
+from silosynth.algorithms.silofuse import options as silofuse_options
+from silosynth.algorithms.silofuse import protocol as silofuse
+from silosynth.algorithms.silofuse.silo import EndToEndSilo, JointSilo, SiloFuseSilo
 from silosynth.algorithms.tabvfl import conversation as tabvfl
 from silosynth.algorithms.tabvfl.messages import PRESETS as TABVFL_PRESETS
 from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
@@ -128,23 +129,24 @@ def _central(name: str, summary: str) -> Algorithm:
 ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
-        SILOFUSE_PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise,
+        silofuse_options.PRESETS, SiloFuseSilo, silofuse.coordinate, silofuse.synthesise,
     ),
     "latentdiff": Algorithm(
         "SiloFuse's central baseline: the same with all columns in one silo",
-        SILOFUSE_PRESETS, stacked.SiloFuseParty, stacked.coordinate, stacked.synthesise, central=True,
+        silofuse_options.PRESETS, SiloFuseSilo, silofuse.coordinate, silofuse.synthesise, central=True,
     ),
     "silofuse-joint": Algorithm(
         "SiloFuse with latents learnt jointly, as TabVFL's are: those of a row tell of all silos; thousands of rounds",
-        joint.PRESETS, joint.JointParty, joint.coordinate, joint.synthesise,
+        silofuse_options.JOINT_PRESETS, JointSilo, silofuse.coordinate_joint, silofuse.synthesise_joint,
     ),
     "e2edistr": Algorithm(
         "SiloFuse's baseline: autoencoders and diffusion trained jointly across silos, iteration by iteration",
-        end_to_end.PRESETS, end_to_end.EndToEndParty, end_to_end.coordinate, stacked.synthesise,
+        silofuse_options.END_TO_END_PRESETS, EndToEndSilo, silofuse.coordinate_end_to_end, silofuse.synthesise,
     ),
     "e2e": Algorithm(
         "the same with all columns in one silo",
-        end_to_end.PRESETS, end_to_end.EndToEndParty, end_to_end.coordinate, stacked.synthesise, central=True,
+        silofuse_options.END_TO_END_PRESETS, EndToEndSilo, silofuse.coordinate_end_to_end, silofuse.synthesise,
+        central=True,
     ),
     "vtgan": Algorithm(
         "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",

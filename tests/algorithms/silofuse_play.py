@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 import silosynth as ss
-from silosynth.algorithms.silofuse.coder import CoderConfig
+from silosynth.algorithms.silofuse.options import CoderConfig
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
@@ -52,7 +52,7 @@ def seated_silos(kind, rows=64, **options):
     for silo, table in federation.tables.items():
         schema, streams = federation.schemas[silo], Streams(0).child(silo)
         parties[silo] = kind(table, schema, seated[silo], streams, CPU)
-        parties[silo].coder.fit_encoders(CoderConfig(form="plain", hidden=(16, 8)))
+        parties[silo].coder.fit(CoderConfig(form="plain", hidden=(16, 8)))
     return federation.roster, parties
 
 

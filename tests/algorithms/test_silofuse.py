@@ -18,8 +18,9 @@ from tests.algorithms.silofuse_play import (
 )
 
 import silosynth as ss
-from silosynth.algorithms.silofuse.end_to_end import BatchLatents, Decode, Encode, EndToEndParty, LatentGradients
-from silosynth.algorithms.silofuse.messages import PRESETS
+from silosynth.algorithms.silofuse.options import PRESETS
+from silosynth.algorithms.silofuse.protocol import BatchLatents, DecodeBatch, EncodeBatch, LatentGradients
+from silosynth.algorithms.silofuse.silo import EndToEndSilo
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
@@ -153,7 +154,7 @@ def test_options_name_the_nearest_and_the_type():
 
 def test_joint_gradients_equal_those_of_the_network_in_one_piece():
     """E2EDistr split over two silos against autograd through the same modules without borders."""
-    _, parties = seated_silos(EndToEndParty)
+    _, parties = seated_silos(EndToEndSilo)
     config = LatentConfig(path="gaussian", target="latent", width=16, precision="float32")
     generator = LatentGenerator(64, 8, config, Streams(0), CPU)
     rows = torch.arange(32)
@@ -164,14 +165,14 @@ def test_joint_gradients_equal_those_of_the_network_in_one_piece():
     weights = weights_of(parties, generator.network)
     wanted = torch.autograd.grad(loss, weights, allow_unused=True)
 
-    asked = {silo: party.answer(Encode(rows)) for silo, party in parties.items()}
+    asked = {silo: party.answer(EncodeBatch(rows)) for silo, party in parties.items()}
     z = torch.cat([reply.z_BL for reply in asked.values() if isinstance(reply, BatchLatents)], 1).requires_grad_()
     clean, loss = generator.denoise(z, Streams(0).child("draw").torch())
     back = [
-        party.answer(Decode(part.detach().contiguous()))
+        party.answer(DecodeBatch(part.detach().contiguous()))
         for party, part in zip(parties.values(), clean.split(4, dim=1), strict=True)
     ]
-    gradient = torch.cat([reply.gradient_BL for reply in back if isinstance(reply, LatentGradients)], 1)
+    gradient = torch.cat([reply.grad_z_BL for reply in back if isinstance(reply, LatentGradients)], 1)
     torch.autograd.backward([loss, clean], [None, gradient])
     for party, part in zip(parties.values(), z.grad.split(4, dim=1), strict=True):
         party.encoded.backward(part)

@@ -15,19 +15,21 @@ from tests.algorithms.released import Record, talk
 from typer.testing import CliRunner
 
 import silosynth as ss
-from silosynth.algorithms.silofuse import private, private_silo, private_steps
-from silosynth.algorithms.silofuse.coder import Coder, CoderConfig
-from silosynth.algorithms.silofuse.messages import PRESETS, SiloFuseConfig
-from silosynth.algorithms.silofuse.private_silo import PrivateSide, in_slots
-from silosynth.algorithms.silofuse.private_steps import train_coder, train_latent, without_noise
-from silosynth.algorithms.silofuse.stacked import SiloFuseParty, coordinate
+from silosynth.algorithms.silofuse import private
+from silosynth.algorithms.silofuse.networks import Coder
+from silosynth.algorithms.silofuse.options import PRESETS, CoderConfig, PrivateTraining, SiloFuseConfig
+from silosynth.algorithms.silofuse.private import SiloFusePrivateSide, in_slots, train_coder, train_latent
+from silosynth.algorithms.silofuse.protocol import AskLatents, TrainAutoencoder, coordinate
+from silosynth.algorithms.silofuse.silo import SiloFuseSilo
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.encoders import private as private_encoders
 from silosynth.models.latent import LatentConfig, LatentGenerator, flow_loss, times
+from silosynth.privacy import dpsgd
 from silosynth.privacy.agreement import Group
+from silosynth.privacy.charging import Charge
 from silosynth.privacy.dpsgd import poisson_mask
 from silosynth.privacy.events import Event, gaussian_steps
 from silosynth.privacy.sealed import seats
@@ -125,7 +127,7 @@ def coder(table: Table | None = None) -> Coder:
     held = federation()
     made = Coder(held.tables["registry"] if table is None else table, held.schemas["registry"], Streams(1), CPU)
     config = CoderConfig(form="clipped", hidden=(8,), steps=1, held_out=0.0, clip=0.0, decay=0.0, fit_to_rows=False)
-    made.learn_encoders(config, 5.0, 1e-6, 1e-5)
+    made.learn(config, Target(epsilon=10.0, delta=1e-5, encoders=0.5), 1)
     return made
 
 
@@ -168,7 +170,7 @@ def test_a_step_of_the_model_of_latents_without_noise_is_an_ordinary_one(path: A
 def test_noise_is_taken_out_of_the_covariance_of_latents() -> None:
     draw = Streams(3).torch()
     clean = torch.randn(20_000, 2, generator=draw) @ torch.tensor([[1.0, 0.8], [0.0, 0.6]])
-    shrunk = without_noise(clean + 2.0 * torch.randn(clean.shape, generator=draw), 2.0)
+    shrunk = private.without_noise(clean + 2.0 * torch.randn(clean.shape, generator=draw), 2.0)
     assert torch.allclose(shrunk.T.cov(), clean.T.cov(), atol=0.15)
 
 
@@ -177,13 +179,13 @@ def test_noise_is_taken_out_of_the_covariance_of_latents() -> None:
 
 def test_empty_slots_are_equally_likely_anywhere() -> None:
     made, trials, slots = coder(), 400, 320
-    side = PrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
+    side = SiloFusePrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
     last = gaussian_steps("latents", 1e-9, 1.0, 1, scope="all")
-    side.charge = private.Charge(300, slots, made.latents, quiet(), last)
+    side.account.paid = Charge(300, (), (quiet(), last))
     agreed, empty_S = {"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True}, torch.zeros(slots)
     for trial in range(trials):
         side.group.restore({**agreed, "secret": trial.to_bytes(32, "big")})
-        told = side.answer(private.AskClipped())
+        told = side.answer(private.AskChargedLatents(slots, made.latents))
         assert isinstance(told, private.NoisedLatents)
         empty = told.z_SL.abs().amax(1) < 1e-6
         assert int(empty.sum()) == slots - 300
@@ -212,7 +214,7 @@ def test_a_row_more_changes_one_slot(rows: int) -> None:
 def released(config: SiloFuseConfig, held: ss.Federation) -> bytes:
     seated = seats(held.roster, Streams(4))
     parties = {
-        silo: SiloFuseParty(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+        silo: SiloFuseSilo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
         for silo, table in held.tables.items()
     }
     return talk(coordinate(held.roster, config, Streams(6), CPU), parties)
@@ -225,17 +227,17 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     """So the model has nothing of that row but through them; and each of them changes by its sensitivity at most."""
     config = replace(
         PRESETS["fast"], dp=Target(epsilon=8.0, delta=1e-5), dp_mode=mode, least_rows=50,
-        dp_training=private.Training(coder_steps=10, latent_steps=3, hidden=(8,), width=8, batch=40),
+        dp_training=PrivateTraining(coder_steps=10, latent_steps=3, hidden=(8,), width=8, batch=40),
         latent=LatentConfig(width=8, steps=4, checks=2), coder=CoderConfig(sigma=0.0),
     )  # fmt: skip
     record = Record()
     for module, name, at in (
         (private_encoders, "noised_counts", 0), (private_encoders, "noised_levels", 1),
-        (private_silo, "noised_counts", 0), (private_steps, "noised", 0), (private_silo, "noised", 0),
+        (private, "noised_counts", 0), (dpsgd, "noised", 0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
     last = torch.arange(300) == 299  # takes part in no step here: what steps add up is for the tests of DP-SGD
-    monkeypatch.setattr(private_steps, "poisson_mask", lambda n, rate, rng: torch.arange(300)[:n] % 7 == 3)
+    monkeypatch.setattr(dpsgd, "poisson_mask", lambda n, rate, rng: torch.arange(300)[:n] % 7 == 3)
     monkeypatch.setattr(Group, "permutation", lambda self, n, context: torch.arange(n))
     data = frame()
     first = released(config, federation(data))
@@ -247,17 +249,38 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     assert (record.differences[-1] > 0) == (mode == "upload")  # the latents that a silo sends
 
 
-def test_a_silo_is_not_charged_more_than_the_target() -> None:
+def test_a_silo_is_not_charged_more_than_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     held = federation()
     seat = seats(held.roster, Streams(4))["tax"]
-    silo = SiloFuseParty(held.tables["tax"], held.schemas["tax"], seat, Streams(1), CPU)
+    silo = SiloFuseSilo(held.tables["tax"], held.schemas["tax"], seat, Streams(1), CPU)
     steps, last = gaussian_steps("", 1.0, 0.1, 10), gaussian_steps("", 0.5, 1.0, 1)
-    with pytest.raises(ProtocolError, match="learnt its encoders before"):
-        silo.answer(private.Charge(300, 0, 4, steps, last))
-    silo.answer(private.PreparePrivately(CoderConfig(form="clipped"), Target(epsilon=1.0, delta=1e-5), 2, False))
+    ask = Charge(300, (), (steps, last))
+    monkeypatch.setattr(Group, "key", lambda self, context: bytes(32))
+    with pytest.raises(ProtocolError, match="with what all silos have charged before"):  # it has learnt nothing yet
+        silo.answer(replace(ask, events=(replace(steps, times=1500), last)))
+    config = CoderConfig(form="clipped", steps=10)
+    learnt = silo.answer(private.LearnCoder(config, Target(epsilon=1.0, delta=1e-5), False))
+    assert isinstance(learnt, private.CoderLearnt)
     with pytest.raises(ProtocolError, match="at most the target"):
-        silo.answer(private.Charge(300, 0, 4, steps, last))
-    with pytest.raises(ProtocolError, match="after their steps were charged"):
-        silo.answer(private.TrainPrivately(0, 10))
-    with pytest.raises(ProtocolError, match="after their steps were charged"):
-        silo.answer(private.AskClipped())
+        silo.answer(replace(ask, learnt=learnt.events))
+    with pytest.raises(ProtocolError, match="all steps of its autoencoder"):
+        silo.answer(replace(ask, events=(replace(steps, times=9), last)))
+    with pytest.raises(ProtocolError, match="after they were charged"):
+        silo.answer(TrainAutoencoder(0, 10))
+    with pytest.raises(ProtocolError, match="after they were charged"):
+        silo.answer(private.AskChargedLatents(0, 4))
+    with pytest.raises(ProtocolError, match="as they were charged"):
+        silo.answer(AskLatents())
+
+
+def test_noised_latents_are_sent_once() -> None:
+    """A second ask that scales the same noise otherwise would show the latents without it."""
+    made = coder()
+    side = SiloFusePrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
+    side.account.paid = Charge(300, (), (quiet(), gaussian_steps("latents", 1.0, 1.0, 1, scope="all")))
+    side.group.restore({"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True, "secret": bytes(32)})
+    first, again = (side.answer(private.AskChargedLatents(320, 8)) for _ in range(2))
+    assert torch.equal(first.z_SL, again.z_SL)  # type: ignore[union-attr]
+    for slots, latents in ((320, 9), (321, 8)):
+        with pytest.raises(ProtocolError, match="sent once"):
+            side.answer(private.AskChargedLatents(slots, latents))

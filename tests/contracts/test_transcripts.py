@@ -35,7 +35,7 @@ from tests.contracts.transcripts import (
     transcript,
 )
 
-from silosynth.algorithms.silofuse.messages import Latents
+from silosynth.algorithms.silofuse.protocol import Latents
 from silosynth.catalog import ALGORITHMS, names
 from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.core.roster import COORDINATOR
@@ -91,7 +91,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 # None may hold an identifier, a number that few rows have, or a date.
 MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
-    "algorithms.silofuse.SyntheticColumns": {NAMES, COMMON},
     "core.SyntheticColumns": {NAMES, COMMON},
     "algorithms.dplt.SyntheticColumns": {NAMES, COMMON},
     "algorithms.vflgan.SyntheticColumns": {NAMES, COMMON},
@@ -142,7 +141,7 @@ def test_what_may_hold_values_says_so() -> None:
 @pytest.mark.parametrize(
     ("case", "kind", "group"),
     [
-        ("silofuse", "algorithms.silofuse.SyntheticColumns", NAMES),
+        ("silofuse", "core.SyntheticColumns", NAMES),
         ("gdts noised", "algorithms.gdts.NoisedSummaries", NAMES),
         ("gdts", "algorithms.gdts.ExactSummaries", COMMON),
         ("gdts as in the paper", "algorithms.gdts.NoisedSummaries", RARE),
@@ -211,7 +210,7 @@ class Telling(Tap):
         reply = self.party.answer(ask)
         if isinstance(reply, Latents) and self.name == "bank":
             z_NL = reply.z_NL.clone()
-            z_NL[:, 0] = self.party.coder.table["balance"].values  # type: ignore[attr-defined]
+            z_NL[:, 0] = self.party.coder.columns.table["balance"].values  # type: ignore[attr-defined]
             reply = dataclasses.replace(reply, z_NL=z_NL)
         self.heard.append(Heard(self.name, wire_name(type(reply)), encode(reply)))
         return reply

@@ -14,7 +14,7 @@ from tests.deployment.common import OPEN, SMALL, Rows, customers, job, parties, 
 
 import silosynth as ss
 from silosynth.algorithms.gdts.protocol import NoisedSummaries
-from silosynth.algorithms.silofuse.messages import Synthesise
+from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
 from silosynth.core.errors import PolicyError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.deployment.coordinator import read_status
@@ -114,7 +114,7 @@ def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path
     told = sides["bank"]._answer
 
     def greedy(ask: Message) -> Message:
-        return told(replace(ask, share=True) if isinstance(ask, Synthesise) else ask)
+        return told(replace(ask, share=True) if isinstance(ask, SynthesiseFromLatents) else ask)
 
     sides["bank"]._answer = greedy  # type: ignore[method-assign]
     with pytest.raises(PolicyError, match=r"Silo 'bank', step.*Policy rule 'share_synthetic'"):

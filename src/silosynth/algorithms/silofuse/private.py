@@ -1,7 +1,8 @@
-"""SiloFuse with differential privacy: what changes, and two modes that protect from different people.
+"""SiloFuse with differential privacy: what changes, and two modes that protect from different readers.
 
 Ours; the paper has none. In both modes column encoders come from noised counts (`silosynth.encoders.private`), and
-autoencoders are trained by DP-SGD over all their parameters. What else looked at rows is gone or made of noised counts:
+autoencoders are trained by DP-SGD over all their parameters. Everything else that depended on rows is dropped, or made
+of noised counts:
 
 =====================================  ==================================================================
 without differential privacy           here
@@ -14,139 +15,99 @@ latents standardised                   not in "release"; by the noised latents i
 =====================================  ==================================================================
 
 ``dp_mode`` = "upload" protects from the coordinator too. Every row's latents get Gaussian noise before they leave,
-once. The rows lie in a noised number of slots, of which some are left empty: the order of all slots, empty ones too, is
-a secret that the silos agree on, so that a row more or less changes one slot, by the norm of all silos' latents at
-most. What the coordinator does with them is its own business: it takes the noise's variance out of theirs, and trains
-as without.
+once. The rows lie in a noised number of slots, some of which stay empty. The order of all slots is a secret that the
+silos agree on, so that one row more or less changes one slot, by the norm of all silos' latents at most. What the
+coordinator does with noised latents needs no further protection: it subtracts the noise's variance from theirs, and
+trains as without.
 
-``dp_mode`` = "release" protects what is released, from outsiders. The coordinator reads latents of all rows as they
-are, and trains its model of them by DP-SGD. For the same epsilon there is far less noise.
-
-A silo goes by the noise that the coordinator names, after it has checked that its own part of it costs no more than
-the target. That all silos' parts together do not is the coordinator's sum: it is taken to keep to the protocol.
+``dp_mode`` = "release" protects what is released, from outsiders. The coordinator reads un-noised latents of all rows,
+and trains its model of them by DP-SGD. For the same epsilon there is far less noise.
 
 Budget: ``dp.encoders`` of epsilon and delta for encoders, in equal parts to silos; then autoencoders get as little
 noise as brings what is spent to ``dp_training.autoencoders`` of epsilon; the rest is for the upload, or for the model.
-In "upload", 0.02 of epsilon and 0.05 of delta are for the number of slots.
+In "upload", 0.02 of epsilon and 0.05 of delta are for the number of slots. Every silo checks the sum over all silos
+(`silosynth.privacy.charging`).
 
-Shapes: N rows, S slots, L latents of all silos, L_i of silo i.
+Shapes: N rows, B sampled ones, S slots, L latents of all silos, L_i of silo i.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
-from silosynth.algorithms.silofuse.coder import PARTS, CoderConfig
-from silosynth.algorithms.silofuse.private_steps import train_latent, without_noise
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies
-from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Release, Struct, check_positive
+from silosynth.algorithms.silofuse.networks import Coder
+from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, expect
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Message, Release
 from silosynth.core.roster import Roster
 from silosynth.core.state import from_state, to_state
-from silosynth.core.streams import Streams
-from silosynth.models.latent import LatentConfig, LatentGenerator
+from silosynth.core.streams import Streams, integers, normals, uniforms
+from silosynth.models.latent import LatentGenerator, flow_loss, times
+from silosynth.privacy import dpsgd
 from silosynth.privacy.accounting import noise_multiplier
-from silosynth.privacy.agreement import agree
+from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares, agree
+from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
 from silosynth.privacy.events import Event, Scope, gaussian_steps
+from silosynth.privacy.mechanisms import noised_counts
+from silosynth.privacy.sealed import Seat
 from silosynth.privacy.target import Target
 
-if TYPE_CHECKING:
-    from silosynth.algorithms.silofuse.messages import SiloFuseConfig
-
-M = TypeVar("M", bound=Message)
-Mode = Literal["upload", "release"]
-SLOTS = "silofuse: slots"  # what silos agree on a secret for: their order, and whether they are as many
+SLOTS = "silofuse: slots"  # what silos agree on a secret for: the slots' order, and whether row counts are equal
+_COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta, for too few of them
 
 
-@dataclass(frozen=True, slots=True)
-class Training(Struct):
-    """How networks are trained under differential privacy; in place of the options for training without."""
-
-    autoencoders: float = 0.5  # share of epsilon that is spent when autoencoders are trained, encoders included
-    hidden: tuple[int, ...] = (64, 64)  # widths of the autoencoders' hidden layers
-    latents_per_column: int = 1
-    coder_steps: int = 600  # of each autoencoder
-    batch: int = 512  # expected number of rows that a step samples; fewer of small tables
-    rate: float = 2e-3
-    width: int = 128  # of the model of latents, in "release"
-    depth: int = 2
-    latent_steps: int = 1500
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(
-            self, "hidden", "latents_per_column", "coder_steps", "batch", "rate", "width", "depth", "latent_steps"
-        )
-        if not 0 < self.autoencoders < 1:
-            raise ConfigError("Option 'dp_training.autoencoders' is a share, above 0 and below 1", self.autoencoders)
-
-
-# What is said, in talking order.
+# Messages in talking order: between the first two and the latents, silos agree on a secret, are charged (see
+# `silosynth.privacy.charging`) and answer `TrainAutoencoder`.
 
 
 @dataclass(frozen=True, slots=True)
-class PreparePrivately(Message):
-    """Learn encoders by your part of this target, one of ``silos``; with ``slots`` also tell how many rows to send."""
+class LearnCoder(Message):
+    """Coordinator: learn encoders by your part of this target, and make an autoencoder; with ``slots`` count them."""
 
     coder: CoderConfig
     dp: Target
-    silos: int
     slots: bool
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedPrivately(Message):
-    """I have about so many rows, and will have so many latents. ``nonce`` makes the slots' secret a new one."""
+class CoderLearnt(Message):
+    """Silo: its noised number of rows, and the number of latents of each.
+
+    Attributes:
+        slots: at least as many as rows, but for a probability that was charged; 0 where they were not asked for.
+        nonce: makes the slots' secret a new one.
+    """
 
     release: ClassVar[Release] = Release.NOISED
     rows: int
-    slots: int  # at least as many as rows, almost certainly; 0 where they were not asked for
+    slots: int
     latents: int
     nonce: str
     events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Charge(Message):
-    """Charge for your autoencoder, and for what follows, before the first step. All silos have about ``rows`` rows."""
+class AskChargedLatents(Message):
+    """Coordinator: freeze your autoencoder and send your latents, noised in ``slots`` slots, or un-noised ("release").
 
-    rows: int
+    ``latents`` is L, which bounds the norm of a row's latents.
+    """
+
     slots: int
     latents: int
-    autoencoder: Event
-    latter: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Charged(Message):
-    """I have. Where ``tag`` (32 bytes) is the same, so are numbers of rows; the coordinator learns no more from it."""
-
-    release: ClassVar[Release] = Release.NOISED
-    tag: bytes
-    events: tuple[Event, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainPrivately(Message):
-    """Train your autoencoder for part ``part`` of ``parts``."""
-
-    part: int
-    parts: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskClipped(Message):
-    """Freeze your autoencoder and send your latents: in mode "upload" noised, in "release" as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoisedLatents(Message):
-    """Noised latents (S, L_i), in an order that only silos know."""
+    """Silo: noised latents (S, L_i), in an order that only silos know."""
 
     release: ClassVar[Release] = Release.NOISED
     z_SL: Tensor
@@ -155,7 +116,7 @@ class NoisedLatents(Message):
 
 @dataclass(frozen=True, slots=True)
 class ClippedLatents(Message):
-    """Latents (N, L_i) of all rows, without noise."""
+    """Silo: latents (N, L_i) of all rows, without noise."""
 
     release: ClassVar[Release] = Release.ROWS
     z_NL: Tensor
@@ -164,25 +125,30 @@ class ClippedLatents(Message):
 # The coordinator.
 
 
-def gather(roster: Roster, config: SiloFuseConfig, state: dict[str, Any] | None) -> Conversation[dict[str, Any]]:
-    """Encoders, budget, autoencoders, and latents: the state from which the model of latents is trained."""
-    if state is None:
-        state = yield from _charged(roster, config)
-        yield Checkpoint(state)
-    for part in range(state["part"], PARTS):
-        yield Progress("autoencoders", part, PARTS)
-        yield roster.everyone(TrainPrivately(part, PARTS))
-        yield Checkpoint({**state, "part": part + 1})
-    yield Progress("autoencoders", PARTS, PARTS)
-    replies = yield roster.everyone(AskClipped())
-    told = [reply for party in roster if isinstance(reply := replies[party], NoisedLatents | ClippedLatents)]
-    z_NL = torch.cat([one.z_SL if isinstance(one, NoisedLatents) else one.z_NL for one in told], dim=1)
+def prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[dict[str, Any]]:
+    """Have silos learn their encoders, agree on a secret, and charge all steps to come."""
+    first = next(iter(roster))
+    upload, coder = config.dp_mode == "upload", config.coder_of(len(roster))
+    asks = {silo: LearnCoder(coder, config.dp, upload and silo == first) for silo in roster}
+    replies = expect((yield roster.each(asks)), CoderLearnt)
+    yield from agree(roster, f"{SLOTS} {' '.join(reply.nonce for reply in replies)}", fresh=False)
+    rows = mean_rows([reply.rows for reply in replies])
+    rate = min(1.0, max(1.0, min(config.dp_training.batch, rows / 8)) / rows)
+    learnt = [event for reply in replies for event in reply.events]
+    ask = yield from charge(roster, rows, learnt, lambda events: _steps(config, events, rate, len(roster)))
+    widths = [reply.latents for reply in replies]
+    return {"part": 0, "rows": rows, "widths": widths, "slots": replies[0].slots, "latter": to_state(ask.events[1])}
+
+
+def gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[str, Any]]:
+    """The state with all latents, from which the model of latents is trained."""
+    ask = AskChargedLatents(state["slots"], sum(state["widths"]))
+    replies = expect((yield roster.everyone(ask)), NoisedLatents, ClippedLatents)
+    z_NL = torch.cat([reply.z_SL if isinstance(reply, NoisedLatents) else reply.z_NL for reply in replies], dim=1)
     latter, rows = from_state(Event, state["latter"]), state["rows"]
     if latter.scope != "release":
         z_NL, rows = without_noise(z_NL, latter.noise * math.sqrt(z_NL.shape[1])), len(z_NL)
-    state = {**state, "rows": rows, "latents": z_NL, "generator": None}
-    yield Checkpoint(state)
-    return state
+    return {**state, "rows": rows, "latents": z_NL, "generator": None}
 
 
 def train_diffusion(
@@ -190,76 +156,214 @@ def train_diffusion(
 ) -> Conversation[LatentGenerator]:
     """The model of latents by DP-SGD, in mode "release"; latents are taken as they are, neither shifted nor scaled."""
     x_NL, steps = state["latents"].to(device), from_state(Event, state["latter"])
-    generator = LatentGenerator(state["rows"], x_NL.shape[1], latent_config(config), streams.child("diffusion"), device)
+    generator = LatentGenerator(state["rows"], x_NL.shape[1], config.generator(), streams.child("diffusion"), device)
     if state["generator"] is not None:
         generator.restore(state["generator"])
     while not generator.finished:
         part = generator.learner.done // generator.part
         goal = min(generator.config.steps, (part + 1) * generator.part)
-        train_latent(
-            generator, x_NL, goal, steps, steps.rate * state["rows"], config.dp.clip, streams.child("dp", part)
-        )
+        expected = steps.rate * state["rows"]
+        train_latent(generator, x_NL, goal, steps, expected, config.dp.clip, streams.child("dp", part))
         yield Progress("diffusion", generator.learner.done, generator.config.steps)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     generator.finish()
     return generator
 
 
-def latent_config(config: SiloFuseConfig) -> LatentConfig:
-    """Options of the model of latents: those of ``dp_training`` where it is trained by DP-SGD."""
-    if not config.dp.private or config.dp_mode == "upload":
-        return config.latent
-    training = config.dp_training
-    return replace(
-        config.latent, fit_to_rows=False, held_out=0.0, clip=0.0, dropout=0.0, width=training.width,
-        depth=training.depth, steps=training.latent_steps, rate=training.rate,
-    )  # fmt: skip
-
-
-def _charged(roster: Roster, config: SiloFuseConfig) -> Conversation[dict[str, Any]]:
-    dp, training, upload = config.dp, config.dp_training, config.dp_mode == "upload"
-    coder = replace(
-        config.coder, form="clipped", spread=False, fit_to_rows=False, held_out=0.0, clip=0.0, decay=0.0,
-        hidden=training.hidden, latents_per_column=training.latents_per_column, steps=training.coder_steps,
-        rate=training.rate,
-    )  # fmt: skip
-    first = next(iter(roster))
-    asks = {silo: PreparePrivately(coder, dp, len(roster), upload and silo == first) for silo in roster}
-    told = _said((yield roster.each(asks)), PreparedPrivately)
-    yield from agree(roster, f"{SLOTS} {' '.join(reply.nonce for reply in told)}", fresh=False)
-    rows = max(2, round(sum(reply.rows for reply in told) / len(told)))
-    rate = min(1.0, max(1.0, min(training.batch, rows / 8)) / rows)
-    events = [event for reply in told for event in reply.events]
-    widths = [reply.latents for reply in told]
-    charge = Charge(rows, told[0].slots, sum(widths), *_events(config, events, rate, len(roster)))
-    charged = _said((yield roster.everyone(charge)), Charged)
-    if len({reply.tag for reply in charged}) > 1:
-        raise ProtocolError(
-            "Silos must hold the same rows in the same order",
-            "unlike numbers",
-            "Align the silos by an identifier first.",
-        )
-    return {"part": 0, "rows": rows, "widths": widths, "latter": to_state(charge.latter)}
-
-
-def _events(config: SiloFuseConfig, events: list[Event], rate: float, silos: int) -> tuple[Event, Event]:
+def _steps(config: SiloFuseConfig, learnt: Sequence[Event], rate: float, silos: int) -> tuple[Event, Event]:
     """One silo's autoencoder, and the upload or the model of latents, with the least noise that keeps the target."""
-    dp, training, upload = config.dp, config.dp_training, config.dp_mode == "upload"
-    scope: Scope = "all" if upload else "release"
+    dp, training = config.dp, config.dp_training
+    scope: Scope = "release" if config.releases else "all"
     first = replace(dp, epsilon=dp.epsilon * training.autoencoders)
-    noise = noise_multiplier(first, events, rate, silos * training.coder_steps)
+    noise = noise_multiplier(first, learnt, rate, silos * training.coder_steps)
     what = "steps of the silo's autoencoder"
     coder = gaussian_steps(what, noise, rate, training.coder_steps, scope=scope, target=dp.delta)
-    charged = [*events, *[coder] * silos]
-    if upload:
-        noise = noise_multiplier(dp, charged, 1.0, 1)
-        what = "latents of all rows, sent once"
-        return coder, gaussian_steps(what, noise, 1.0, 1, scope="all", joint=True, target=dp.delta)
-    noise = noise_multiplier(dp, charged, rate, training.latent_steps)
-    what = "steps of the coordinator's model of latents"
-    steps = training.latent_steps
-    return coder, gaussian_steps(what, noise, rate, steps, scope="release", joint=True, target=dp.delta)
+    what, rate, steps = "latents of all rows, sent once", (rate if config.releases else 1.0), 1
+    if config.releases:
+        what, steps = "steps of the coordinator's model of latents", training.latent_steps
+    noise = noise_multiplier(dp, [*learnt, *[coder] * silos], rate, steps)
+    return coder, gaussian_steps(what, noise, rate, steps, scope=scope, joint=True, target=dp.delta)
 
 
-def _said(replies: Replies, kind: type[M]) -> list[M]:
-    return [reply for reply in replies.values() if isinstance(reply, kind)]
+# A silo.
+
+
+class SiloFusePrivateSide:
+    """What a silo does under differential privacy, with its `Coder`."""
+
+    def __init__(self, coder: Coder, seat: Seat, streams: Streams) -> None:
+        self.coder, self.streams, self.silos = coder, streams.child("private"), len(seat.roster)
+        self.group, self.account, self.nonce = Group(seat), Account(), ""
+        self.sent: AskChargedLatents | None = None  # the ask that latents were sent for
+
+    @property
+    def on(self) -> bool:
+        """Whether this training is to keep a target."""
+        return self.account.target.private
+
+    def answer(self, ask: Message) -> Message | None:
+        """The answer to a message of this module, of an agreement, or of a charge; None if it is another.
+
+        Raises:
+            ProtocolError: it comes too early, or what is to be charged costs more than the target.
+        """
+        match ask:
+            case LearnCoder():
+                return self._learn(ask)
+            case OfferShares() if ask.fresh or not ask.purpose.startswith(SLOTS) or self.nonce not in ask.purpose:
+                raise ProtocolError("Silos agree on the order of slots, for this training alone", ask.purpose)
+            case OfferShares() | RelayedShares() | Confirmations():
+                return self.group.answer(ask)
+            case Charge():
+                return self._charge(ask)
+            case AskChargedLatents():
+                return self._latents(ask)
+            case _:
+                return None
+
+    def train(self, part: int, parts: int) -> None:
+        """Train the autoencoder for one of ``parts`` equal parts of the steps that were charged.
+
+        Raises:
+            ProtocolError: none were.
+        """
+        charged, clip = self.account.charged, self.account.target.clip
+        steps = charged.events[0]
+        train_coder(self.coder, part, parts, steps, steps.rate * charged.rows, clip, self.streams.child("coder", part))
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to continue training."""
+        sent = None if self.sent is None else to_state(self.sent)
+        return {"account": self.account.state(), "group": self.group.state(), "sent": sent}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.account.restore(state["account"])
+        self.group.restore(state["group"])
+        self.sent = None if state["sent"] is None else from_state(AskChargedLatents, state["sent"])
+
+    def _learn(self, ask: LearnCoder) -> CoderLearnt:
+        learnt = self.coder.learn(ask.coder, ask.dp, self.silos)
+        slots, counted = self._slots(ask.dp) if ask.slots else (0, ())
+        events = (*learnt.events, *counted)
+        self.account.open(ask.dp, events)
+        self.nonce, self.sent = f"{self.streams.child('nonce').integer():016x}", None
+        return CoderLearnt(learnt.rows, slots, self.coder.latents, self.nonce, events)
+
+    def _slots(self, dp: Target) -> tuple[int, tuple[Event, ...]]:
+        """A noised number, below that of rows with a probability that its event is charged for."""
+        epsilon, delta = dp.epsilon * _COUNT, dp.delta * _OVERFULL
+        count = torch.tensor([self.coder.rows])
+        noisy, event = noised_counts(
+            count, epsilon, "the number of rows, rounded up", self.streams.child("slots").noise()
+        )
+        spare = math.ceil(-math.log(delta) / epsilon)
+        charged = () if event is None else (replace(event, delta=delta, scope="all", target=dp.delta),)
+        return max(2, int(noisy[0]) + spare), charged
+
+    def _charge(self, ask: Charge) -> Charged:
+        coder, *latter = ask.events
+        if coder.joint or coder.times < self.coder.config.steps or len(latter) != 1:
+            raise ProtocolError(
+                "A silo is charged for all steps of its autoencoder, and for its latents",
+                [event.what for event in ask.events],
+                "Both sides must run the same version of silosynth.",
+            )
+        tag = self.group.key(f"{self.coder.rows} rows")
+        return self.account.charge(ask, self.silos, tag, later=latter[0].scope != "release")
+
+    def _latents(self, ask: AskChargedLatents) -> Message:
+        latter = self.account.charged.events[1]
+        if latter.scope == "release":
+            return ClippedLatents(self.coder.encode())
+        if self.sent not in (None, ask) or ask.latents < self.coder.latents:
+            raise ProtocolError("Noised latents are sent once, and their norm is bounded by all silos'", ask.latents)
+        self.sent = ask
+        z_SL = in_slots(self.coder.encode(), self.group.permutation(ask.slots, "slots"))
+        deviation = latter.noise * math.sqrt(ask.latents)
+        noisy = dpsgd.noised({"z": z_SL}, deviation, self.streams.child("upload").noise())
+        return NoisedLatents(noisy["z"], (latter,))
+
+
+# Steps, which know no message.
+
+
+def train_coder(
+    coder: Coder, part: int, parts: int, steps: Event, expected: float, clip: float, streams: Streams
+) -> None:
+    """One of ``parts`` equal parts of an autoencoder's steps of DP-SGD.
+
+    Args:
+        coder: with the encoded rows.
+        part, parts: which part.
+        steps: the event of all steps: sampling rate and noise.
+        expected: number of rows that a step samples on average.
+        clip: largest norm of a row's gradient.
+        streams: for the sampled rows, and the noise; secret.
+    """
+    if not coder.network.shape.size:
+        return
+    rng, config, network = streams.noise(), coder.config, coder.network
+
+    def loss(parameters: dict[str, Tensor], levels: Tensor, scores: Tensor, noise: Tensor) -> Tensor:
+        row = levels[None], scores[None], noise[None], config.sigma, config.weight
+        return functional_call(network, parameters, row)  # type: ignore[no-any-return]
+
+    network.train()
+    while coder.learner.done < config.steps * (part + 1) // parts:
+        rows = dpsgd.poisson_mask(coder.rows, steps.rate, rng)
+        noise = normals(rng, int(rows.sum()), coder.latents, device=coder.device)
+        batch = coder.levels[rows], coder.scores[rows], noise
+        dpsgd.set_private_gradient(network, loss, batch, clip, steps.noise * clip, expected, rng)
+        coder.learner.step()
+    if part == parts - 1:
+        coder.learner.settle()
+        network.eval()
+
+
+def train_latent(
+    generator: LatentGenerator, x_NL: Tensor, goal: int, steps: Event, expected: float, clip: float, streams: Streams
+) -> None:
+    """Steps of the model of latents up to ``goal``. Every row draws its own time: others' must not depend on it."""
+    rng, config, path = streams.noise(), generator.config, generator.gaussian
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, noise: Tensor, at: Tensor) -> Tensor:
+        def network(*inputs: Tensor) -> Tensor:
+            return functional_call(generator.network, parameters, inputs)  # type: ignore[no-any-return]
+
+        if config.path == "flow":
+            return flow_loss(network, x[None], at[None], noise[None], None)
+        return path.loss(network, x[None], at[None], noise[None], None)
+
+    while generator.learner.done < goal:
+        x = x_NL[dpsgd.poisson_mask(len(x_NL), steps.rate, rng)]
+        noise = normals(rng, *x.shape, device=x.device)
+        if config.path == "flow":
+            rank = uniforms(rng, len(x), device=x.device)
+            at = times(rank, config.time_mean, config.time_sd, config.left)
+        else:
+            at = integers(rng, path.steps, len(x), x.device)
+        batch = x, noise, at
+        dpsgd.set_private_gradient(generator.network, loss, batch, clip, steps.noise * clip, expected, rng)
+        generator.learner.step()
+
+
+def in_slots(z_NL: Tensor, order_S: Tensor) -> Tensor:
+    """Latents in slots (S, L): row i in slot ``order_S[i]``, all other slots empty.
+
+    Rows and empty slots lie in one secret order of all slots, so that a row more or less changes one of them. Rows that
+    find no slot are left out; the probability of that is charged for.
+    """
+    place = order_S[: len(z_NL)]
+    z_SL = z_NL.new_zeros(len(order_S), z_NL.shape[1])
+    z_SL[place] = z_NL[: len(place)]
+    return z_SL
+
+
+def without_noise(z_SL: Tensor, deviation: float) -> Tensor:
+    """Latents (S, L) shrunk such that their covariance is that of the noised ones, less the noise's."""
+    mean = z_SL.double().mean(dim=0)
+    values, vectors = torch.linalg.eigh(torch.atleast_2d((z_SL.double() - mean).T.cov(correction=0)))
+    keep = (1 - deviation**2 / values.clamp_min(1e-12)).clamp(1e-4, 1).sqrt()
+    shrunk: Tensor = mean + (z_SL.double() - mean) @ (vectors * keep) @ vectors.T
+    return shrunk.float()

@@ -1,0 +1,154 @@
+"""Options and presets of SiloFuse, of joint latents, and of the baselines E2E and E2EDistr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Struct, check_positive
+from silosynth.encoders.column import EncoderConfig
+from silosynth.models.latent import LatentConfig
+from silosynth.privacy.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class CoderConfig(Struct):
+    """A silo's encoders and autoencoder."""
+
+    encoders: EncoderConfig = EncoderConfig()
+    hidden: tuple[int, ...] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: int = 2  # s_i / d_i (paper: 1)
+    form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
+    sigma: float = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
+    kl: float = 0.01  # weight of the divergence of a "vae"
+    spread: bool = False  # numeric heads give mean and variance (paper), or the mean
+    weight: float = 5.0  # of squared score errors against cross-entropy
+    fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
+    steps: int = 1500  # iterations
+    batch: int = 512
+    rate: float = 4e-3
+    decay: float = 1e-4
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
+    clip: float = 5.0  # gradient norm; 0 for no clipping
+    held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
+    sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
+    calibrate: bool = True  # match the decoded marginals to the silo's own
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(self, "hidden", "latents_per_column", "steps", "batch", "rate")
+
+    def sized(self, rows: int) -> CoderConfig:
+        """The config for a table of ``rows`` rows."""
+        if not self.fit_to_rows:
+            return self
+        return replace(self, steps=min(self.steps, max(400, rows // 10)), batch=min(self.batch, max(32, rows // 8)))
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateTraining(Struct):
+    """How networks are trained under differential privacy, instead of the options for training without."""
+
+    autoencoders: float = 0.5  # share of epsilon that is spent when autoencoders are trained, encoders included
+    hidden: tuple[int, ...] = (64, 64)  # widths of the autoencoders' hidden layers
+    latents_per_column: int = 1
+    coder_steps: int = 600  # of each autoencoder
+    batch: int = 512  # expected number of rows that a step samples; fewer of small tables
+    rate: float = 2e-3
+    width: int = 128  # of the model of latents, in "release"
+    depth: int = 2
+    latent_steps: int = 1500
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        check_positive(
+            self, "hidden", "latents_per_column", "coder_steps", "batch", "rate", "width", "depth", "latent_steps"
+        )
+        if not 0 < self.autoencoders < 1:
+            raise ConfigError("Option 'dp_training.autoencoders' is a share, above 0 and below 1", self.autoencoders)
+
+
+@dataclass(frozen=True, slots=True)
+class SiloFuseConfig(Struct):
+    """All options."""
+
+    coder: CoderConfig = CoderConfig()  # each silo's encoders and autoencoder, (E_i, D_i)
+    latent: LatentConfig = LatentConfig()  # the coordinator's model of latents, G
+    divide: bool = False  # divide the autoencoders' hidden widths among the silos (paper)
+    least_rows: int = 4096  # latents drawn at least, however few rows are wanted: enough to match marginals by
+    synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+    dp: Target = Target()  # differential privacy: see `private`
+    dp_mode: Literal["upload", "release"] = "upload"  # from whom it protects: the coordinator too, or outsiders only
+    dp_training: PrivateTraining = PrivateTraining()
+
+    def __post_init__(self) -> None:
+        Struct.__post_init__(self)
+        if self.dp.mechanism != "dpsgd":
+            raise ConfigError("SiloFuse's paper has no mechanism of its own", self.dp.mechanism, "Give dp.epsilon.")
+
+    @property
+    def releases(self) -> bool:
+        """Whether differential privacy protects what is released only, so that the model of latents needs DP-SGD."""
+        return self.dp.private and self.dp_mode == "release"
+
+    def coder_of(self, silos: int) -> CoderConfig:
+        """A silo's autoencoder: hidden widths are divided among ``silos`` where the options say so."""
+        if self.dp.private:
+            training = self.dp_training
+            return replace(
+                self.coder, form="clipped", spread=False, fit_to_rows=False, held_out=0.0, clip=0.0, decay=0.0,
+                hidden=training.hidden, latents_per_column=training.latents_per_column, steps=training.coder_steps,
+                rate=training.rate,
+            )  # fmt: skip
+        share = silos if self.divide else 1
+        return replace(self.coder, hidden=tuple(max(1, width // share) for width in self.coder.hidden))
+
+    def generator(self) -> LatentConfig:
+        """The model of latents: with ``dp_training`` where it is trained by DP-SGD."""
+        if not self.releases:
+            return self.latent
+        training = self.dp_training
+        return replace(
+            self.latent, fit_to_rows=False, held_out=0.0, clip=0.0, dropout=0.0, width=training.width,
+            depth=training.depth, steps=training.latent_steps, rate=training.rate,
+        )  # fmt: skip
+
+
+PRESETS: Mapping[str, SiloFuseConfig] = {
+    "paper": SiloFuseConfig(
+        coder=CoderConfig(
+            hidden=(1024, 32), latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False,
+            steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
+        ),
+        latent=LatentConfig(
+            path="gaussian", network="plain", depth=8, dropout=0.01, fit_to_rows=False, steps=500_000, checks=100,
+            batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0, sample_steps=25,
+            precision="float32",
+        ),
+        divide=True,
+    ),
+    "fast": SiloFuseConfig(coder=CoderConfig(steps=800), latent=LatentConfig(width=320, steps=1600, sample_steps=12)),
+    "balanced": SiloFuseConfig(),
+    "best": SiloFuseConfig(
+        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, steps=20_000, steps_per_rows=8.0, sample_steps=25)
+    ),
+}  # fmt: skip
+
+
+def _end_to_end(config: SiloFuseConfig) -> SiloFuseConfig:
+    """The paper's Gaussian diffusion on plain latents, with the iterations and widths of ``config``."""
+    coder = replace(config.coder, form="plain", calibrate=False, fit_to_rows=False, rate=1e-3)
+    latent = replace(
+        config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3
+    )
+    return replace(config, coder=coder, latent=latent)
+
+
+END_TO_END_PRESETS: Mapping[str, SiloFuseConfig] = {name: _end_to_end(config) for name, config in PRESETS.items()}
+JOINT_PRESETS: Mapping[str, SiloFuseConfig] = {
+    name: replace(config, coder=replace(config.coder, form="plain"))  # the coordinator adds the noise
+    for name, config in PRESETS.items()
+    if name != "paper"
+}

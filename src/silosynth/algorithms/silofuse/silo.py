@@ -1,0 +1,163 @@
+"""Silos of SiloFuse, of the jointly trained baselines, and of joint latents. Messages and shapes: `protocol`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from silosynth.algorithms.silofuse import protocol
+from silosynth.algorithms.silofuse.networks import Coder
+from silosynth.algorithms.silofuse.private import SiloFusePrivateSide
+from silosynth.core.conversation import Party
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done, Message
+from silosynth.core.schema import Schema, Table
+from silosynth.core.streams import Streams
+from silosynth.privacy.sealed import Seat
+
+
+class CoderSilo(Party):
+    """A silo that holds its columns, its encoder and its decoder: fits them, and decodes synthetic rows."""
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+        self.coder, self.streams = Coder(table, schema, streams, device), streams
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        match ask:
+            case protocol.FitCoder():
+                self.coder.fit(ask.coder)
+                return protocol.CoderFitted(self.coder.rows, self.coder.latents)
+            case protocol.SynthesiseFromLatents():
+                table = self.coder.decode(ask.z_GL, ask.rows, self.streams.child("synthesise", ask.draw))
+                return self.publish(table, ask.share)
+            case _:
+                raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
+
+    def state(self) -> dict[str, Any]:
+        """Encoders, autoencoder and its training."""
+        return self.coder.state(training=True)
+
+    def trained(self) -> dict[str, Any]:
+        """What decoding needs: the silo's part of the model."""
+        return self.coder.state(training=False)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state` or `trained`."""
+        self.coder.restore(state)
+
+
+class SiloFuseSilo(CoderSilo):
+    """A silo C_i, which trains its autoencoder (E_i, D_i) on its own columns X_i."""
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+        super().__init__(table, schema, seat, streams, device)
+        self.private = SiloFusePrivateSide(self.coder, seat, streams)
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        match ask:
+            case protocol.TrainAutoencoder():
+                (self.private if self.private.on else self.coder).train(ask.part, ask.parts)
+                return Done()
+            case protocol.AskLatents() if self.private.on:
+                raise ProtocolError("Under differential privacy, latents leave as they were charged for", "AskLatents")
+            case protocol.AskLatents():
+                return protocol.Latents(self.coder.encode())
+        return self.private.answer(ask) or super().answer(ask)
+
+    def state(self) -> dict[str, Any]:
+        """Encoders, autoencoder and its training."""
+        return {**super().state(), "private": self.private.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state` or `trained`."""
+        super().restore(state)
+        if "private" in state:
+            self.private.restore(state["private"])
+
+
+class EndToEndSilo(CoderSilo):
+    """A silo whose autoencoder is trained through the coordinator's networks, iteration by iteration."""
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+        super().__init__(table, schema, seat, streams, device)
+        self.batch = torch.zeros(0, dtype=torch.int64)  # rows that were encoded last
+        self.encoded = torch.zeros(0)  # their latents, with the graph that they come from
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        if not self.coder.columns.encoders and not isinstance(ask, protocol.FitCoder):
+            raise ProtocolError("A silo is asked to prepare first", type(ask).__name__)
+        match ask:
+            case protocol.EncodeBatch():
+                return self._encode(ask)
+            case protocol.DecodeBatch():
+                return self._decode(ask)
+            case protocol.UpdateCoder():
+                return self._update(ask)
+            case _:
+                return super().answer(ask)
+
+    def check(self, sent: Tensor, width: int) -> None:
+        """Check that ``sent`` is (B, ``width``), for the B rows that were encoded last, and that there are any.
+
+        Raises:
+            ProtocolError: names the shape.
+        """
+        if not len(self.batch) or tuple(sent.shape) != (len(self.batch), width):
+            rule = f"A silo encodes rows, and is sent one vector of {width} for each"
+            raise ProtocolError(rule, f"{tuple(sent.shape)} for {len(self.batch)} rows")
+
+    def _encode(self, ask: protocol.EncodeBatch) -> protocol.BatchLatents:
+        coder, rows = self.coder, ask.rows
+        if rows.dtype != torch.int64 or rows.dim() != 1 or not ((rows >= 0) & (rows < coder.rows)).all():
+            raise ProtocolError(f"Rows are numbers below {coder.rows}", f"{tuple(rows.shape)}, {rows.dtype}")
+        self.batch = rows.to(coder.device)
+        coder.network.train()
+        coder.learner.clear()
+        self.encoded, _ = coder.network.encode(coder.levels[self.batch], coder.scores[self.batch])
+        return protocol.BatchLatents(self.encoded.detach().cpu())
+
+    def _decode(self, ask: protocol.DecodeBatch) -> protocol.LatentGradients:
+        coder = self.coder
+        self.check(ask.z_BL, coder.read or coder.latents)
+        z_BL = ask.z_BL.detach().to(coder.device).requires_grad_()
+        coder.reconstruction_loss(z_BL, self.batch).backward()
+        return protocol.LatentGradients(torch.zeros_like(ask.z_BL) if z_BL.grad is None else z_BL.grad.cpu())
+
+    def _update(self, ask: protocol.UpdateCoder) -> Done:
+        self.check(ask.grad_z_BL, self.coder.latents)
+        self.encoded.backward(ask.grad_z_BL.to(self.coder.device))
+        self.coder.learner.step()
+        self.batch = self.batch[:0]
+        return Done()
+
+
+class JointSilo(EndToEndSilo):
+    """A silo whose encoder contributes to each row's latents, and whose decoder reads all of them."""
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        coder = self.coder
+        if not coder.columns.encoders:
+            return super().answer(ask)
+        match ask:
+            case protocol.JoinLatents():
+                coder.join(ask.latents)
+            case protocol.AskLoss():
+                return self._loss(ask)
+            case protocol.KeepWeights():
+                coder.learner.keep()
+            case protocol.SettleWeights():
+                coder.learner.settle()
+            case _:
+                return super().answer(ask)
+        return Done()
+
+    @torch.no_grad()
+    def _loss(self, ask: protocol.AskLoss) -> protocol.HeldOutLoss:
+        self.check(ask.z_BL, self.coder.read)
+        return protocol.HeldOutLoss(float(self.coder.reconstruction_loss(ask.z_BL.to(self.coder.device), self.batch)))
