@@ -20,9 +20,9 @@ from silosynth.algorithms.gdts.silo import GDTSSilo
 from silosynth.algorithms.silofuse import options as silofuse_options
 from silosynth.algorithms.silofuse import protocol as silofuse
 from silosynth.algorithms.silofuse.silo import EndToEndSilo, JointSilo, SiloFuseSilo
-from silosynth.algorithms.tabvfl import conversation as tabvfl
-from silosynth.algorithms.tabvfl.messages import PRESETS as TABVFL_PRESETS
-from silosynth.algorithms.tabvfl.silo import Silo as TabVFLSilo
+from silosynth.algorithms.tabvfl import protocol as tabvfl
+from silosynth.algorithms.tabvfl.options import PRESETS as TABVFL_PRESETS
+from silosynth.algorithms.tabvfl.silo import TabVFLSilo
 from silosynth.algorithms.vflgan import conversation as vflgan
 from silosynth.algorithms.vflgan import presets, vertigan
 from silosynth.algorithms.vflgan.silo import Silo as VFLGANSilo

@@ -12,9 +12,9 @@ import torch
 from tests.oracles import tabvfl_one_piece as one
 
 import silosynth as ss
-from silosynth.algorithms.tabvfl import conversation
-from silosynth.algorithms.tabvfl.host import Labels, partitions
-from silosynth.algorithms.tabvfl.silo import Silo
+from silosynth.algorithms.tabvfl import protocol as tabvfl
+from silosynth.algorithms.tabvfl.networks import Labels, partitions
+from silosynth.algorithms.tabvfl.silo import TabVFLSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Checkpoint, Exchange, Progress
 from silosynth.core.streams import Streams
@@ -66,7 +66,7 @@ class Play:
         self.labels = Labels(values.float() if number else values.long(), 0 if number else 2)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            silo: Silo(held, self.federation.schemas[silo], seat[silo], Streams(0).child(silo), CPU)
+            silo: TabVFLSilo(held, self.federation.schemas[silo], seat[silo], Streams(0).child(silo), CPU)
             for silo, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Any, Any]] = []
@@ -76,7 +76,7 @@ class Play:
 
     def coordinate(self, state: Any = None):
         streams = Streams(0).child("coordinator")
-        return conversation.coordinate(self.roster, self.config, self.labels, streams, CPU, state)
+        return tabvfl.coordinate(self.roster, self.config, self.labels, streams, CPU, state)
 
     def train(self, state: Any = None) -> bytes:
         model = self.drive(self.coordinate(state))
@@ -87,21 +87,21 @@ class Play:
             self.silos[name].restore(unpack(part))
         return self.train(unpack(point[0]))
 
-    def prepared(self) -> conversation._Training:
+    def prepared(self) -> tabvfl._TwoPhases:
         """Up to the first step."""
         streams = Streams(0).child("coordinator")
-        state = self.drive(conversation._begin(self.roster, self.config, self.labels, streams))
-        return conversation._Training(self.roster, self.config, self.labels, streams, CPU, state)
+        state = self.drive(tabvfl._begin(self.roster, self.config, self.labels, streams))
+        return tabvfl._TwoPhases(self.roster, self.config, self.labels, streams, CPU, state)
 
-    def in_double_precision(self, training: conversation._Training) -> None:
+    def in_double_precision(self, training: tabvfl._TwoPhases) -> None:
         """So that gradients of both are equal to their last digits, or are not."""
-        training.host.part.networks.double()
+        training.host.trainee.network.double()
         self.labels = training.labels = replace(
             self.labels, values=self.labels.values.double().to(torch.int64 if self.labels.classes else torch.float64)
         )
         for silo in self.silos.values():
-            silo.guest.part.networks.double()
-            silo.guest.features = replace(silo.guest.features, scores=silo.guest.features.scores.double())
+            silo.guest.trainee.network.double()
+            silo.guest.rows = replace(silo.guest.rows, scores=silo.guest.rows.scores.double())
 
     def drive(self, talk):
         got: Any = None
@@ -141,16 +141,16 @@ class Play:
 class Oracle:
     """The same in one piece, from the weights of a play."""
 
-    def __init__(self, play: Play, training: conversation._Training) -> None:
+    def __init__(self, play: Play, training: tabvfl._TwoPhases) -> None:
         self.play, self.training = play, training
         play.in_double_precision(training)
-        guests = {name: one.weights_of(silo.guest.part.networks) for name, silo in play.silos.items()}
-        host = one.weights_of(training.host.part.networks)
+        guests = {name: one.weights_of(silo.guest.trainee.network) for name, silo in play.silos.items()}
+        host = one.weights_of(training.host.trainee.network)
         self.whole = one.Whole(guests, host, play.config, partitions(play.config, len(play.roster)))
 
     def rows(self, step: int) -> dict[str, torch.Tensor]:
         rows_B = self.training.batches.of(step)
-        return {name: silo.guest.features.of(rows_B) for name, silo in self.play.silos.items()}
+        return {name: silo.guest.features(rows_B) for name, silo in self.play.silos.items()}
 
     def masks(self, step: int) -> dict[str, torch.Tensor]:
         found = {}
@@ -161,8 +161,8 @@ class Oracle:
 
     def check(self) -> None:
         """All gradients are equal."""
-        pairs = [(self.whole.guests[name], silo.guest.part.networks) for name, silo in self.play.silos.items()]
-        for weights, networks in [*pairs, (self.whole.host, self.training.host.part.networks)]:
+        pairs = [(self.whole.guests[name], silo.guest.trainee.network) for name, silo in self.play.silos.items()]
+        for weights, networks in [*pairs, (self.whole.host, self.training.host.trainee.network)]:
             for name, weight in networks.named_parameters():
                 wanted = weights[name].grad
                 assert (wanted is None) == (weight.grad is None), name

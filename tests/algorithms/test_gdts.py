@@ -299,7 +299,7 @@ def test_secure_sums_give_the_same_model_and_nobodys_own(generator):
     ]
     torch.testing.assert_close(*weights, rtol=0, atol=1e-6)
     replies = [type(reply) for *_, reply in secure.said]
-    assert gdts.Trained not in replies and replies.count(Masked) == 3 * options["rounds"]
+    assert gdts.LocalWeights not in replies and replies.count(Masked) == 3 * options["rounds"]
 
 
 def test_secure_sums_of_two_are_refused():
@@ -381,7 +381,7 @@ def test_training_goes_on_without_silos_that_are_lost_and_with_those_that_come_b
     assert "'d'" in texts[0] and "SIGKILL" in texts[0]
     assert "'c'" in texts[1] and "within 3 s" in texts[1]
     assert "'c'" in texts[2] and "takes part again" in texts[2]
-    assert replies_of(model, gdts.Trained) == {"a": 6, "b": 6, "c": 4, "d": 1}
+    assert replies_of(model, gdts.LocalWeights) == {"a": 6, "b": 6, "c": 4, "d": 1}
     assert replies_of(model, Missing) == {"a": 0, "b": 0, "c": 1, "d": 1}
     model.save(tmp_path / "model")
     again = ss.load(tmp_path / "model")

@@ -195,7 +195,7 @@ def test_with_noised_histograms_nothing_of_the_rows_is_told_before_training_but_
     model = fit(numbers="noised", epsilon=1.0, schema=BOUNDS, generator=generator)
     told = []
     for record in model.ledger:
-        if record["type"].endswith("Trained"):
+        if record["type"].endswith("LocalWeights"):
             break
         told.append((record["type"].rpartition(".")[2], record["privacy"]))
     exact = {kind for kind, privacy in told if privacy == Release.STATISTICS.value}

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.algorithms.tabvfl_play import Oracle, Play, configured
 
-from silosynth.algorithms.tabvfl import messages as tabvfl
-from silosynth.algorithms.tabvfl.batches import Batches
-from silosynth.algorithms.tabvfl.messages import FINETUNING, PRETRAINING
+from silosynth.algorithms.tabvfl import protocol as tabvfl
+from silosynth.algorithms.tabvfl.networks import Batches
+from silosynth.algorithms.tabvfl.options import FINETUNING, PRESETS, PRETRAINING
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.runtime.wire import unpack
@@ -21,7 +21,7 @@ def gradients_of_a_step(play: Play, phase: str):
     """Drive one epoch of one step; gradients are left in place."""
     training = play.prepared()
     oracle = Oracle(play, training)
-    training.memory = training._memory(phase)
+    training.cache = training._cache(phase)
     assert training.batches.count == 1
     if phase == PRETRAINING:
         oracle.whole.pretraining_loss(oracle.rows(0), oracle.masks(0)).backward()
@@ -70,11 +70,11 @@ def test_a_few_steps_end_at_the_weights_of_the_network_in_one_piece():
             adam.zero_grad()
             oracle.whole.pretraining_loss(oracle.rows(step), oracle.masks(step)).backward()
             adam.step()
-    training.memory = training._memory(PRETRAINING)
+    training.cache = training._cache(PRETRAINING)
     for training.epoch in range(2):
         play.drive(training._together(PRETRAINING, list(play.roster)))
     for name, silo in play.silos.items():
-        for key, weight in silo.guest.part.networks.named_parameters():
+        for key, weight in silo.guest.trainee.network.named_parameters():
             torch.testing.assert_close(weight, oracle.whole.guests[name][key], rtol=1e-6, atol=1e-7)
 
 
@@ -117,13 +117,13 @@ def test_without_label_gradients_only_the_coordinator_learns_the_label(design):
     pretrained = Play(**options, finetune=False)
     start = unpack(pretrained.train())["model"]["host"]["network"]
     for name, silo in play.silos.items():
-        weights = dict(silo.guest.part.networks.named_parameters())
-        for key, weight in pretrained.silos[name].guest.part.networks.named_parameters():
+        weights = dict(silo.guest.trainee.network.named_parameters())
+        for key, weight in pretrained.silos[name].guest.trainee.network.named_parameters():
             assert torch.equal(weights[key], weight), key
     asks = [ask for _, ask, _ in play.said]
     tuning = asks[[getattr(ask, "phase", "") for ask in asks].index(FINETUNING) :]
-    assert {type(ask) for ask in tuning} == {tabvfl.Embed, tabvfl.Settle, tabvfl.Look, tabvfl.Keep}
-    assert all(ask.gradient_BW is None for ask in tuning if isinstance(ask, tabvfl.Embed))
+    assert {type(ask) for ask in tuning} == {tabvfl.Embed, tabvfl.EndPhase, tabvfl.EmbedRows, tabvfl.StoreWeights}
+    assert all(ask.grad_BW is None for ask in tuning if isinstance(ask, tabvfl.Embed))
     assert not torch.equal(whole["mapping.weight"], start["mapping.weight"])
 
 
@@ -138,8 +138,8 @@ def test_a_step_takes_two_exchanges_and_one():
 def test_weights_that_did_best_on_held_out_rows_are_the_ones_that_stay():
     play = Play(validation=0.3, patience=2, finetuning_epochs=30, pretrain=False, rate=0.1)
     model = unpack(play.train())["model"]
-    kept = [ask.number for _, ask, _ in play.asked(tabvfl.Keep)]
-    settled = [ask.number for _, ask, _ in play.asked(tabvfl.Settle)]
+    kept = [ask.number for _, ask, _ in play.asked(tabvfl.StoreWeights)]
+    settled = [ask.number for _, ask, _ in play.asked(tabvfl.EndPhase)]
     assert settled == [kept[-1]] * 2
     epochs = len({ask.step for _, ask, _ in play.asked(tabvfl.Embed)}) // 2
     assert epochs == kept[-1] + 3 < 30  # two judgements in vain
@@ -159,7 +159,7 @@ def test_every_row_is_in_one_batch_of_an_epoch_and_none_that_is_held_out():
 
 
 def test_the_papers_settings():
-    paper = tabvfl.PRESETS["paper"]
+    paper = PRESETS["paper"]
     net = paper.net
     assert (net.latent, net.attention, net.steps, net.gamma, net.shared, net.independent) == (5, 2, 4, 1.5, 1, 1)
     assert (paper.mask, paper.rate, paper.decay, paper.batch, paper.shuffle) == (0.5, 1e-3, 1e-4, 64, False)
@@ -197,7 +197,7 @@ def test_a_cache_beyond_its_limit_is_refused_before_training():
 
 def test_unequal_rows_are_refused():
     play = Play()
-    play.silos["b"].table = play.silos["b"].table.take(slice(0, 30))
+    play.silos["b"].coder.table = play.silos["b"].coder.table.take(slice(0, 30))
     with pytest.raises(ProtocolError, match="same rows"):
         play.train()
 

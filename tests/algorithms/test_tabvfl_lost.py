@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.algorithms.tabvfl_play import Play
 
-from silosynth.algorithms.tabvfl import messages as tabvfl
-from silosynth.algorithms.tabvfl.memory import MIB, Memory
-from silosynth.algorithms.tabvfl.messages import FINETUNING, PRETRAINING
+from silosynth.algorithms.tabvfl import protocol as tabvfl
+from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING
+from silosynth.algorithms.tabvfl.protocol import MIB, EmbeddingCache
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.runtime.wire import unpack
@@ -18,7 +18,7 @@ DESIGNS = ("tabvfl", "local_encoders", "local")
 
 
 def flat(silo) -> torch.Tensor:
-    return torch.cat([weight.detach().flatten().clone() for weight in silo.guest.part.networks.parameters()])
+    return torch.cat([weight.detach().flatten().clone() for weight in silo.guest.trainee.network.parameters()])
 
 
 def inputs_of(play: Play) -> list:
@@ -81,12 +81,12 @@ def test_the_cache_holds_what_a_silo_sent_last_of_each_row(shuffle):
                 sent[row] = (known.z[b][z].detach(), known.masks[b][z] if known.masks else None)
         for step in range(3, 6):
             found = seen[first + step]
-            assert found.there == [True, False]
+            assert found.present == [True, False]
             assert found.z[b].grad is None and found.z[0].grad is not None
             for i, row in enumerate(batches.of(step).tolist()):
                 assert torch.equal(found.z[b][i], sent[row][0])
                 assert (sent[row][1] is None) is not found.masks or torch.equal(found.masks[b][i], sent[row][1])
-        assert seen[first + 6].there == [True, True]
+        assert seen[first + 6].present == [True, True]
 
 
 def test_zeros_stand_in_for_values_and_masks():
@@ -123,15 +123,15 @@ def test_a_silo_that_is_late_forgets_what_never_got_a_gradient():
     silo.answer(tabvfl.Embed(FINETUNING, 0))
     first = silo.answer(tabvfl.Embed(FINETUNING, 1, 7, torch.ones(12, 4)))  # of a step that is not pending
     before = flat(silo)
-    silo.answer(tabvfl.Descend(0, torch.ones_like(first.z_BW)))
+    silo.answer(tabvfl.ApplyGradient(0, torch.ones_like(first.z_BW)))
     assert torch.equal(flat(silo), before)
     silo.answer(tabvfl.Embed(FINETUNING, 2))
     rows = len(silo.guest.batches.of(2))
-    silo.answer(tabvfl.Descend(2, torch.ones(rows, 4)))
+    silo.answer(tabvfl.ApplyGradient(2, torch.ones(rows, 4)))
     assert not torch.equal(flat(silo), before)
 
 
-def test_a_silo_lost_between_the_exchanges_of_a_step_gives_no_slope_and_still_gets_its_gradient():
+def test_a_silo_lost_between_the_exchanges_of_a_step_gives_no_gradient_and_still_gets_its_own():
     play = Play(2, lost=lambda silo, ask: silo == "b" and isinstance(ask, tabvfl.Reconstruct) and ask.step == 3)
     model = unpack(play.train())["model"]
     assert torch.isfinite(model["latents"]).all()
@@ -143,13 +143,13 @@ def test_who_is_lost_while_weights_are_judged_takes_the_judgement_with_it():
     """Keep is confirmed by all, or what was kept before stays what all go back to."""
 
     def away(silo, ask) -> bool:
-        return silo == "b" and isinstance(ask, tabvfl.Keep) and ask.number == 2
+        return silo == "b" and isinstance(ask, tabvfl.StoreWeights) and ask.number == 2
 
     play = Play(2, lost=away, validation=0.3, pretrain=False, finetuning_epochs=3, patience=10)
     play.train()
-    kept = {silo: [ask.number for name, ask, _ in play.asked(tabvfl.Keep) if name == silo] for silo in "ab"}
+    kept = {silo: [ask.number for name, ask, _ in play.asked(tabvfl.StoreWeights) if name == silo] for silo in "ab"}
     assert kept["a"] == [0, 1, 2] and kept["b"] == [0, 1]
-    assert all(ask.number == 1 for _, ask, _ in play.asked(tabvfl.Settle))
+    assert all(ask.number == 1 for _, ask, _ in play.asked(tabvfl.EndPhase))
 
 
 def test_nobody_left_ends_the_run():
@@ -197,13 +197,13 @@ def test_another_policy_is_refused_by_name():
 def test_the_size_of_the_cache_is_what_is_said():
     play = Play(2)
     widths, rows = {"a": 50, "b": 30}, 1000
-    memory = Memory(widths, rows, PRETRAINING, play.config)
+    memory = EmbeddingCache(widths, rows, PRETRAINING, play.config)
     assert nbytes(memory) == 5 * rows * 80 < play.config.cache_limit * MIB
-    assert nbytes(Memory(widths, rows, FINETUNING, play.config)) == 4 * rows * 80
+    assert nbytes(EmbeddingCache(widths, rows, FINETUNING, play.config)) == 4 * rows * 80
     with pytest.raises(ConfigError, match=r"cache_limit = 0.1 MiB \(got: 0 MiB\)"):
-        Memory(widths, rows, PRETRAINING, Play(2, cache_limit=0.1).config)
-    assert not nbytes(Memory(widths, rows, PRETRAINING, Play(2, missing="zeros", cache_limit=0.1).config))
+        EmbeddingCache(widths, rows, PRETRAINING, Play(2, cache_limit=0.1).config)
+    assert not nbytes(EmbeddingCache(widths, rows, PRETRAINING, Play(2, missing="zeros", cache_limit=0.1).config))
 
 
-def nbytes(memory: Memory) -> int:
+def nbytes(memory: EmbeddingCache) -> int:
     return sum(part.nbytes for parts in memory.state().values() for part in parts.values())

@@ -18,9 +18,9 @@ from tests.contracts.transcripts import Heard, Tap, frame, leaks, secrets
 from tests.contracts.transcripts import federation as secret_federation
 
 import silosynth as ss
-from silosynth.algorithms.tabvfl.conversation import coordinate
-from silosynth.algorithms.tabvfl.host import Labels
-from silosynth.algorithms.tabvfl.silo import Silo
+from silosynth.algorithms.tabvfl.networks import Labels
+from silosynth.algorithms.tabvfl.protocol import coordinate
+from silosynth.algorithms.tabvfl.silo import TabVFLSilo
 from silosynth.core.errors import ConfigError, DataError, PartyLostError, SchemaError, StorageError
 from silosynth.core.messages import Release
 from silosynth.core.streams import Streams
@@ -163,9 +163,10 @@ def test_the_ledger_says_what_leaves_silos_and_labels_never_do():
     ledger = represent(options={"validation": 0.3}).ledger
     said = {record["type"].rpartition(".")[2]: record["privacy"] for record in ledger if record["to"] == "coordinator"}
     assert said["Embedded"] == Release.ROWS.value and said["Reconstructed"] == Release.GRADIENTS.value
-    assert said["Prepared"] == Release.COUNTS.value and said["Judged"] == Release.STATISTICS.value
+    assert said["GuestPrepared"] == Release.COUNTS.value and said["ReconstructionLoss"] == Release.STATISTICS.value
     asked = {record["type"].rpartition(".")[2] for record in ledger if record["from"] == "coordinator"}
-    assert asked == {"Prepare", "Embed", "Reconstruct", "Descend", "Look", "Compare", "Keep", "Settle"}
+    training = {"PrepareGuest", "Embed", "Reconstruct", "ApplyGradient"}
+    assert asked == training | {"EmbedRows", "EvaluateRows", "StoreWeights", "EndPhase"}
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -174,7 +175,7 @@ def test_no_raw_value_is_heard(design):
     streams, config = Streams(0), configured(design=design, validation=0.2)
     taps: dict[str, Tap] = {}
     for silo, seat in seats(divided.roster, streams.child("seats")).items():
-        party = Silo(divided.tables[silo], divided.schemas[silo], seat, streams.child(silo), torch.device("cpu"))
+        party = TabVFLSilo(divided.tables[silo], divided.schemas[silo], seat, streams.child(silo), torch.device("cpu"))
         taps[silo] = Tap(silo, party, heard)
     labels = Labels(torch.arange(divided.rows) % 2, 2)
     with InProcess(taps) as link:

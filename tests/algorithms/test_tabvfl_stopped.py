@@ -14,9 +14,10 @@ import torch
 from tests.algorithms.tabvfl_play import CPU, SIZES, table
 
 import silosynth as ss
-from silosynth.algorithms.tabvfl.batches import Batches
-from silosynth.algorithms.tabvfl.messages import FINETUNING, PRETRAINING, Embed
-from silosynth.algorithms.tabvfl.silo import Silo
+from silosynth.algorithms.tabvfl.networks import Batches
+from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING
+from silosynth.algorithms.tabvfl.protocol import Embed
+from silosynth.algorithms.tabvfl.silo import TabVFLSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
@@ -139,24 +140,24 @@ def _rejoins(exchanges: list[Noted], back: list[Noted], federation: ss.Federatio
     """Its first batch is the one that a is at too, and it gets no gradient of one that it was not there for."""
     first, second = back[0].asks, back[1].asks
     assert first["b"].step == first["a"].step and second["b"].step == first["b"].step + 1
-    assert first["a"].gradient_BW is not None or first["a"].step % 2 == 0  # the first of an epoch has none
-    assert first["b"].gradient_BW is None
+    assert first["a"].grad_BW is not None or first["a"].step % 2 == 0  # the first of an epoch has none
+    assert first["b"].grad_BW is None
     assert second["b"].of in (-1, first["b"].step)
     prepare = exchanges[0].asks["b"]
     rows_B = Batches(federation.rows, prepare.config, prepare.order).of(first["a"].step)
     assert back[0].got["a"].z_BW.shape[0] == back[0].got["b"].z_BW.shape[0] == len(rows_B)
 
 
-def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int) -> Silo:
+def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int) -> TabVFLSilo:
     """Silo b in this process, asked what b was asked: it answers the same, as b has forgotten and mistaken nothing."""
     streams = Streams(0)
     seat = seats(federation.roster, streams.child("seats"))["b"]
-    twin = Silo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU)
+    twin = TabVFLSilo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU)
     for one in exchanges:
         reply = encode(twin.answer(decode(encode(one.asks["b"]))))
         assert one.number == lost or reply == encode(one.got["b"])
         if isinstance(one.asks["b"], Embed):
             assert twin.guest is not None and twin.guest.pending is not None
             rows_B = twin.guest.batches.of(one.asks["b"].step)
-            assert torch.equal(twin.guest.pending.x_BF, twin.guest.features.of(rows_B))
+            assert torch.equal(twin.guest.pending.x_BF, twin.guest.features(rows_B))
     return twin

@@ -99,7 +99,7 @@ def check_positive(struct: Struct, *names: str) -> None:
 
 
 def wire_name(kind: type[Struct]) -> str:
-    """Name of a struct on the wire: its folder and class, "algorithms.gdts.Trained", whichever file the class is in."""
+    """Name of a struct on the wire: its folder and class, "algorithms.gdts.Describe", whatever file the class is in."""
     return f"{kind.__module__.removeprefix('silosynth.').rpartition('.')[0]}.{kind.__qualname__}"
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from silosynth.algorithms.tabvfl.embedding import embed, restored
-from silosynth.algorithms.tabvfl.label import Label, check_labels
-from silosynth.algorithms.tabvfl.messages import TabVFLConfig
+from silosynth.algorithms.tabvfl.networks import Host, Label, check_labels
+from silosynth.algorithms.tabvfl.options import TabVFLConfig
+from silosynth.algorithms.tabvfl.protocol import embed
 from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.schema import Column, Kind, Schema, Table
 from silosynth.core.state import from_state, to_state
@@ -110,7 +110,7 @@ class Representation(Trained):
             ConfigError, DataError, SchemaError: see `predict`; there are no labels, or not one for each row.
         """
         label, out_NK = self._predicted(federation)
-        truth = label.numbers(_labels_of(federation, label, labels)).numpy()
+        truth = label.targets(_labels_of(federation, label, labels)).numpy()
         if len(truth) != len(out_NK):
             raise DataError("There is one label for each row", f"{len(truth)} for {len(out_NK)} rows")
         if not label.classes:
@@ -137,7 +137,7 @@ class Representation(Trained):
         """Latents (N, D), and what is predicted from them (N, K)."""
         check_federation(federation, "representation.federation(frame)")
         tables = {silo: _as_in_training(federation, silo, self.schemas[silo]) for silo in self.roster}
-        host = restored(self.config, self.coordinator, self.device)
+        host = Host.restored(self.config, self.coordinator, self.device)
         parties = self._parties(Streams(self.seed).child("look"), tables)
         return self._converse(parties, embed(self.roster, host, federation.rows))
 

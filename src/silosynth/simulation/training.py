@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import platformdirs
 import torch
 
-from silosynth.algorithms.tabvfl.label import Label, fit_label
+from silosynth.algorithms.tabvfl.networks import Label, fit_label
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
@@ -151,7 +151,7 @@ def represent(
     entry, config = how.prepared(name, "representation", federation, preset, options)
     seed = whole_number("A seed", seed)
     features, about, column = _without_label(federation, label)
-    labels = None if about is None or column is None else about.known(column)
+    labels = None if about is None or column is None else about.labels(column)
     streams, label_table = Streams(seed), Table(() if column is None else (column,))
     mark = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
     mark = hashlib.sha256(mark.encode()).hexdigest()

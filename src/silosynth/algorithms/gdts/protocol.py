@@ -151,7 +151,7 @@ class SendWeights(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Trained(Message):
+class LocalWeights(Message):
     """Silo: my weights (W,)."""
 
     release: ClassVar[Release] = Release.WEIGHTS
@@ -380,7 +380,7 @@ def averaged(asks: dict[str, SendWeights], width: int) -> Conversation[Tensor]:
     mean, silos = RunningMean(width), list(asks)
     for first in range(0, len(silos), TOGETHER):
         replies = yield Exchange({silo: asks[silo] for silo in silos[first : first + TOGETHER]}, missing=True)
-        for silo, reply in zip(replies, expect(replies, Trained), strict=True):
+        for silo, reply in zip(replies, expect(replies, LocalWeights), strict=True):
             mean.add(reply.weights_W, asks[silo].weight)
     if not mean.count:
         raise ProtocolError("In each round at least one silo replies", "none", _RESUME)

@@ -103,7 +103,7 @@ class GDTSSilo(Party):
     def _send_weights(self, ask: gdts.SendWeights) -> Message:
         config, model = self._training(ask)
         weights_W = weights_of(model.networks(ask.part, config.rounds))
-        return self.masker.mask(weights_W, ask.weight, ask.part) if config.secure else gdts.Trained(weights_W)
+        return self.masker.mask(weights_W, ask.weight, ask.part) if config.secure else gdts.LocalWeights(weights_W)
 
     # Mode "md".
 
