@@ -1,6 +1,6 @@
-"""The command ``silosynth``: parse, assemble, one call. Each command lives in a file of its own.
+"""The command ``silosynth``, from the files of `silosynth.commands`.
 
-Nothing heavy is imported here: a command loads what it needs when it runs, so that ``--help`` is instant.
+Nothing heavy is imported here: a command loads what it needs when it runs, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from silosynth.commands import audit, bench, datasets, demo, evaluate, federation, inspect, party, run, sample
+from silosynth.commands import audit, bench, datasets, demo, evaluate, federation, inspect, run, sample
 from silosynth.core.version import VERSION
 
 app = typer.Typer(
     name="silosynth",
-    help="Train one generator of synthetic tables on tables that may not be pooled, and measure what it gives away.",
+    help="Train one generator of synthetic tables on tables that may not be pooled, and measure what it reveals.",
     epilog="Example: silosynth demo",
     no_args_is_help=True,
     add_completion=False,
@@ -33,13 +33,12 @@ evaluate.register(app)
 audit.register(app)
 inspect.register(app)
 datasets.register(app)
-party.register(app)
 federation.register(app)
 bench.register(app)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         print(f"silosynth {VERSION}")
         raise typer.Exit
 
@@ -47,10 +46,10 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train one generator of synthetic tables on tables that may not be pooled, and measure what it gives away."""
+    """Train one generator of synthetic tables on tables that may not be pooled, and measure what it reveals."""
 
 
 def main() -> None:
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def _in_one_line(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
-    """Show an error that nobody foresaw."""
+    """Show an unexpected error."""
     detail = (str(error).splitlines() or [""])[0]
     print(f"internal error: {kind.__name__}: {detail}", file=sys.stderr)
-    print("       This is a fault in silosynth: run again with --debug and report what it shows.", file=sys.stderr)
+    print("       This is a bug in silosynth: run again with --debug and report what it shows.", file=sys.stderr)

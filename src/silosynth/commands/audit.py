@@ -26,42 +26,44 @@ Any other generator: silosynth audit --train train.csv --fit "mytool {train} {ou
 File = Annotated[
     Path | None, typer.Argument(metavar="[FILE.toml]", help="An experiment file: tables, silos and algorithm.")
 ]
-Train = Annotated[Path | None, typer.Option("--train", help="The training records, where there is no file.")]
+Train = Annotated[Path | None, typer.Option("--train", help="The training records, if no experiment file is given.")]
 FitCommand = Annotated[
     str | None,
-    typer.Option("--fit", help="A command that trains and makes a table: {train}, {out}, {seed}, {rows} stand in it."),
+    typer.Option("--fit", help="A command that trains and writes a table, from {train}, {out}, {seed}, {rows}."),
 ]
 Synthetic = Annotated[
-    Path | None, typer.Option("--synthetic", help="A synthetic table, for attacks that train nothing.")
+    Path | None, typer.Option("--synthetic", help="A synthetic table, for attacks that need no training.")
 ]
-Holdout = Annotated[Path | None, typer.Option("--holdout", help="Records of the same kind that were not trained on.")]
+Holdout = Annotated[Path | None, typer.Option("--holdout", help="Records of the same kind, not trained on.")]
 Reference = Annotated[
-    Path | None, typer.Option("--reference", help="Further such records, which attackers know; else the rest of those.")
+    Path | None,
+    typer.Option("--reference", help="More such records, which attackers know. Default: a part of --holdout."),
 ]
 Attacks = Annotated[
     list[str] | None,
     typer.Option("--attack", "-a", help="assd, asif, rivals, questions, canaries, one-run; may be repeated."),
 ]
 Records = Annotated[
-    int | None, typer.Option("--records", min=3, help="Train on so many records, drawn at random; others are held out.")
+    int | None,
+    typer.Option("--records", min=3, help="Train on this many random records; hold out the others."),
 ]
-Shadows = Annotated[int, typer.Option("--shadows", min=10, help="Trainings with a record, and as many without.")]
+Shadows = Annotated[int, typer.Option("--shadows", min=10, help="Trainings with a record, and as many without it.")]
 Rows = Annotated[int | None, typer.Option("--rows", min=1, help="Rows of each synthetic table. Default: 1000.")]
-Canaries = Annotated[int, typer.Option("--canaries", min=3, help="Made-up records of the attack one-run.")]
+Canaries = Annotated[int, typer.Option("--canaries", min=3, help="Made-up records for the attack one-run.")]
 Epsilon = Annotated[
     float | None,
-    typer.Option("--epsilon", min=0, help="The epsilon that a --fit command states."),
+    typer.Option("--epsilon", min=0, help="The epsilon that the --fit command claims."),
 ]
-Delta = Annotated[float, typer.Option("--delta", min=0, max=1, help="Its delta.")]
-Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="Trainings side by side, one core each.")]
+Delta = Annotated[float, typer.Option("--delta", min=0, max=1, help="The delta that goes with --epsilon.")]
+Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="Trainings in parallel, one core each.")]
 Together = Annotated[
-    int, typer.Option("--together", min=1, help="Trainings of VFLGAN that a process carries out in lockstep.")
+    int, typer.Option("--together", min=1, help="Trainings of VFLGAN that each process runs in lockstep.")
 ]
 Folder = Annotated[
-    Path, typer.Option("--folder", help="Where trainings are kept as they come; the same command goes on from there.")
+    Path, typer.Option("--folder", help="Where finished trainings are kept; the same command continues from there.")
 ]
 Out = Annotated[Path | None, typer.Option("--report", help="File to write: .html with curves, or .json.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of trainings and attackers.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of trainings and attackers.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -92,37 +94,37 @@ def audit(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Attack a generator, or a synthetic table, and say what that gives away about training records."""
-    with session(as_json, quiet, debug) as say:
+    """Attack a generator or a synthetic table, and report what it reveals about training records."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.attacks import study
         from silosynth.attacks.canaries import Claim
         from silosynth.attacks.membership import Trainings
 
         if (file is None) == (train is None):
             raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
-        given = None if epsilon is None else Claim(epsilon, delta)
+        claim = None if epsilon is None else Claim(epsilon, delta)
         paths = {"others": holdout, "reference": reference, "synthetic": synthetic}
-        subject = _subject(file, train, fit, paths, records, rows, given, seed)
+        subject = _subject(file, train, fit, paths, records, rows, claim, seed)
         attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
-        say.on_interrupt = f"The trainings so far are in {folder}; the same command goes on."
-        with say.progress("Auditing") as tell:
-            how = Trainings(shadows, seed, folder, processes, together, tell, _announcing(say))
-            found = study.audit(subject, attacks, how, canaries)
+        ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
+        with ui.progress("Auditing") as tell:
+            how = Trainings(shadows, seed, folder, processes, together, tell, _announcing(ui))
+            result = study.audit(subject, attacks, how, canaries)
         if report is not None:
-            found.save(report)
-            say.note(f"Report: {report}")
-        _show(say, found.findings)
-        for absent in found.skipped:
-            say.note(f"{absent.name} was not carried out: {absent.why}")
-        say.facts |= found.to_dict() | ({} if report is None else {"path": str(report)})
+            result.save(report)
+            ui.note(f"Report: {report}")
+        _show(ui, result.findings)
+        for skipped in result.skipped:
+            ui.note(f"{skipped.name} was not carried out: {skipped.why}")
+        ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
 
 
-def _announcing(say: Session) -> Any:
+def _announcing(ui: Session) -> Any:
     def announce(left: int, seconds: float) -> None:
         from silosynth.simulation.pace import duration
 
-        say.facts.setdefault("forecasts", []).append({"trainings": left, "seconds": seconds})
-        say.note(f"{left} training{'' if left == 1 else 's'} will take about {duration(seconds)} on this machine.")
+        ui.facts.setdefault("forecasts", []).append({"trainings": left, "seconds": seconds})
+        ui.note(f"{left} training{'' if left == 1 else 's'} will take about {duration(seconds)} on this machine.")
 
     return announce
 
@@ -131,7 +133,7 @@ def _subject(
     file: Path | None, train: Path | None, command: str | None, paths: dict[str, Path | None], records: int | None,
     rows: int | None, claim: Claim | None, seed: int,
 ) -> Subject:  # fmt: skip
-    """What is attacked."""
+    """The records, the generator and the tables that attacks work on."""
     from silosynth.attacks.generators import Command
     from silosynth.attacks.study import Subject
     from silosynth.commands import tables
@@ -155,7 +157,7 @@ def _subject(
 
 
 def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame | None, Catalogued]:
-    """The training records, those held out, and the generator that an experiment file names."""
+    """The training records, the held-out ones, and the generator of an experiment file."""
     from silosynth import catalog
     from silosynth.attacks.generators import Catalogued
     from silosynth.commands import tables
@@ -179,7 +181,7 @@ def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame |
 
 
 def _claimed(fit: Catalogued) -> Claim | None:
-    """The budget that the algorithm is asked to keep."""
+    """The privacy budget that the algorithm is configured for; None without differential privacy."""
     from silosynth import catalog
     from silosynth.attacks.canaries import Claim
 
@@ -188,7 +190,7 @@ def _claimed(fit: Catalogued) -> Claim | None:
 
 
 def _drawn(table: pd.DataFrame, records: int | None, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """So many records at random, and the others."""
+    """``records`` records drawn at random, and the others."""
     import numpy as np
 
     from silosynth.core.streams import Streams
@@ -204,17 +206,17 @@ def _drawn(table: pd.DataFrame, records: int | None, seed: int) -> tuple[pd.Data
 def _together(first: pd.DataFrame | None, second: pd.DataFrame | None) -> pd.DataFrame | None:
     import pandas as pd
 
-    there = [table for table in (first, second) if table is not None]
-    return pd.concat(there, ignore_index=True) if there else None
+    tables = [table for table in (first, second) if table is not None]
+    return pd.concat(tables, ignore_index=True) if tables else None
 
 
-def _show(say: Session, findings: Sequence[Finding]) -> None:
+def _show(ui: Session, findings: Sequence[Finding]) -> None:
     from silosynth.attacks import page
 
     lines = []
-    for found in findings:
-        score = found.score
-        detail = "; ".join(text for text in (page.rates(found), page.claim(found)) if text)
+    for finding in findings:
+        score = finding.score
+        detail = "; ".join(text for text in (page.rates(finding), page.claim(finding)) if text)
         value = f"{page.number(score, score.value)} {score.unit}".removesuffix(" %")
         lines.append((score.label, value, page.interval(score), page.number(score, score.floor), score.n, detail))
-    say.table("What attacks found", ("attack", "figure", "95 % interval", "guessing", "n", ""), lines)
+    ui.table("What attacks found", ("attack", "figure", "95 % interval", "guessing", "n", ""), lines)

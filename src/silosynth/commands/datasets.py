@@ -9,29 +9,27 @@ import typer
 
 from silosynth.commands.session import Debug, Json, Quiet, session
 
-Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Also write it to this file; its ending is .csv or .parquet.")
-]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Also write it to this file, .csv or .parquet.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Public data sets to try things on.", epilog="Example: silosynth datasets list")
+    group = typer.Typer(help="Public data sets to experiment with.", epilog="Example: silosynth datasets list")
     group.command("list", epilog="Example: silosynth datasets list --json")(list_)
     group.command("fetch", epilog="Example: silosynth datasets fetch adult -o adult.csv")(fetch)
     app.add_typer(group, name="datasets", no_args_is_help=True)
 
 
 def list_(as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Show all known data sets."""
-    with session(as_json, quiet, debug) as say:
+    """List all known data sets."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.data import datasets
 
         known = [datasets.info(name) for name in datasets.names()]
         rows = [(about.name, about.rows, len(about.columns), about.target, about.licence) for about in known]
         heads = ("name", "rows", "columns", "target", "licence")
-        say.table("Data sets", heads, rows)
-        say.facts["datasets"] = [
+        ui.table("Data sets", heads, rows)
+        ui.facts["datasets"] = [
             dict(zip(heads, row, strict=True)) | {"source": about.source, "citation": about.citation}
             for row, about in zip(rows, known, strict=True)
         ]
@@ -44,15 +42,13 @@ def fetch(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Fetch a data set from its publisher, check it, and keep it."""
-    with session(as_json, quiet, debug) as say:
+    """Download a data set from its publisher, check it, and keep it."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.data import datasets, sources
 
         frame, about = datasets.load(name, return_info=True)
         if out is not None:
             sources.write(frame, out)
-        say.facts |= {"name": name, "rows": len(frame), "columns": list(frame.columns), "path": out}
-        say.show(
-            f"{name}: {len(frame):,} rows, {len(frame.columns)} columns. {about.source}; licence: {about.licence}."
-        )
-        say.show(f"Written to {out}" if out else f'Use it with: [data] dataset = "{name}"')
+        ui.facts |= {"name": name, "rows": len(frame), "columns": list(frame.columns), "path": out}
+        ui.show(f"{name}: {len(frame):,} rows, {len(frame.columns)} columns. {about.source}; licence: {about.licence}.")
+        ui.show(f"Written to {out}" if out else f'Use it with: [data] dataset = "{name}"')

@@ -1,4 +1,4 @@
-"""``silosynth demo``: from nothing to a synthetic table and its report. It writes an experiment file and runs it."""
+"""``silosynth demo``: writes an experiment file with two silos' tables, and runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from silosynth.commands.session import Debug, Json, Quiet, Session, session
 
 EXPERIMENT = """\
 # Two organisations hold different columns on the same people, row by row.
-# Change what you like, and run it again: silosynth run {file}
+# Change what you like and run it again: silosynth run {file}
 
 [silos.insurer]
 path = "insurer.csv"
@@ -34,7 +34,7 @@ target = "{target}"
 folder = "." # beside this file
 """
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,15 +43,15 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(out: Out = Path("silosynth-demo"), as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Train on two silos, sample and evaluate: under two minutes, no network, nothing to configure."""
-    with session(as_json, quiet, debug) as say:
+    """Train on two silos, sample and evaluate: takes under two minutes, needs no network and no configuration."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.commands.run import forget, perform
 
-        forget(out)  # of an interrupted demonstration, perhaps by another version
-        perform(say, prepare(say, out))
+        forget(out)  # left by an interrupted demonstration, perhaps of another version
+        perform(ui, prepare(ui, out))
 
 
-def prepare(say: Session, out: Path) -> Path:
+def prepare(ui: Session, out: Path) -> Path:
     """Write the silos' tables and the experiment file."""
     from silosynth.data import datasets, sources
 
@@ -61,5 +61,5 @@ def prepare(say: Session, out: Path) -> Path:
         sources.write(table.frame[columns], out / f"{silo}.csv")
     file = out / "experiment.toml"
     file.write_text(EXPERIMENT.format(file=file, target=table.target), encoding="utf-8")
-    say.note(f"{table.about}\nTwo silos, one experiment file: {file}\n")
+    ui.note(f"{table.about}\nTwo silos, one experiment file: {file}\n")
     return file

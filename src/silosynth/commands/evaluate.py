@@ -20,14 +20,16 @@ Table = Path
 Train = Annotated[Path, typer.Option("--train", help="The real rows that the generator was trained on.")]
 Synthetic = Annotated[Path, typer.Option("--synthetic", help="The synthetic rows.")]
 Holdout = Annotated[
-    Path | None, typer.Option("--holdout", help="Real rows that it has not seen; without them some figures are absent.")
+    Path | None,
+    typer.Option("--holdout", help="Real rows not trained on; some figures need them."),
 ]
 Target = Annotated[str | None, typer.Option("--target", help="The column that models learn to predict.")]
 Silos = Annotated[
-    Path | None, typer.Option("--silos", help="An experiment file: tells pairs within a silo from pairs across.")
+    Path | None,
+    typer.Option("--silos", help="An experiment file, to tell column pairs within a silo from others."),
 ]
 Out = Annotated[Path | None, typer.Option("--report", help="File to write: .html, or .json.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of subsamples and models; the same seed, the same report.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of subsamples and models.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,22 +49,22 @@ def evaluate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Measure what a synthetic table is worth and what it gives away."""
-    with session(as_json, quiet, debug) as say:
+    """Measure how useful a synthetic table is, and what it reveals."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.commands import tables
 
         frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
         frames["holdout"] = None if holdout is None else tables.read(holdout)
-        made = measure(say, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
+        result = measure(ui, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
         if report is not None:
-            made.save(report)
-            say.note(f"Report: {report}")
-        say.facts |= made.to_dict() | ({} if report is None else {"path": str(report)})
-        say.show(str(made))
+            result.save(report)
+            ui.note(f"Report: {report}")
+        ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
+        ui.show(str(result))
 
 
 def measure(
-    say: Session,
+    ui: Session,
     frames: Mapping[str, Any],
     target: str | None,
     silos: Mapping[str, Sequence[str]] | None,
@@ -72,12 +74,12 @@ def measure(
     """Evaluate, with a progress bar."""
     import silosynth
 
-    with say.progress("Evaluating") as tell:
+    with ui.progress("Evaluating") as tell:
         return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=tell)
 
 
 def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:
-    """The columns that each silo of an experiment file declares; None where silos hold rows."""
+    """The columns that each silo of an experiment file lists; None if silos hold rows."""
     if file is None:
         return None
     from silosynth import catalog

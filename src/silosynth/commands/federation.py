@@ -1,16 +1,17 @@
-"""``silosynth provision | coordinator | submit | status | stop | ledger | fetch``: federations across organisations."""
+"""Federations across organisations: their kits, machines and jobs; and one silo of the runtime ``processes``."""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.party import KitFolder, timed
 from silosynth.commands.session import Debug, Json, Quiet, Session, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
@@ -22,15 +23,24 @@ COORDINATOR = "coordinator"  # `silosynth.core.roster` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
 _WEEK = 7 * 86400.0  # seconds for which an operator's session waits
 _AT_HOME = "At the coordinator's machine: silosynth stop JOB"
+KitFolder = Annotated[
+    Path,
+    typer.Option("--kit", "-k", help="This machine's start kit, from `silosynth provision`.", show_default="here"),
+]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A name that `silosynth status` shows.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("provision", epilog="Example: silosynth provision federation.toml --out kits")(provision)
-    group = typer.Typer(help="The coordinator's machine.", epilog="Example: silosynth coordinator start")
-    group.command("start", epilog="Example: silosynth coordinator start --kit kits/coordinator")(start)
+    group = typer.Typer(help="Run the coordinator on this machine.", epilog="Example: silosynth coordinator start")
+    group.command("start", epilog="Example: silosynth coordinator start --kit kits/coordinator")(start_coordinator)
     app.add_typer(group, name="coordinator", no_args_is_help=True)
+    group = typer.Typer(help="Run a silo on this machine.", epilog="Example: silosynth party start --kit kits/bank")
+    group.command("start", epilog="Example: silosynth party start --kit kits/bank")(start_party)
+    group.command("key", epilog="Example: silosynth party key --out sealing.key")(key)
+    app.add_typer(group, name="party", no_args_is_help=True)
+    app.command("silo-process", hidden=True, epilog="Example: silosynth silo-process /run/silo")(silo_process)
     app.command("submit", epilog="Example: silosynth submit experiment.toml --kit kits/coordinator")(submit)
     app.command("status", epilog="Example: silosynth status --kit kits/coordinator")(status)
     app.command("stop", epilog="Example: silosynth stop JOB --kit kits/coordinator")(stop)
@@ -39,109 +49,148 @@ def register(app: typer.Typer) -> None:
 
 
 def provision(
-    file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="Who takes part.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder that gets a kit for everybody.")] = Path("kits"),
+    file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="The file that lists who takes part.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write kits to.")] = Path("kits"),
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Make start kits: certificates, keys and settings for each organisation."""
-    with session(as_json, quiet, debug) as say:
+    with session(as_json, quiet, debug) as ui:
         from silosynth.deployment import kits
         from silosynth.deployment.flare.provisioning import AUTHORITY
 
         plan = kits.read_plan(file)
         folders = kits.write_kits(plan, out)
-        say.table("Start kits", ("for", "folder"), [(folder.name, folder) for folder in folders])
-        say.show(
+        ui.table("Start kits", ("for", "folder"), [(folder.name, folder) for folder in folders])
+        ui.show(
             f"Hand each organisation its own folder over a channel that it trusts: kits hold private keys.\n"
             f"{out / AUTHORITY} issues certificates for this federation: keep it safe, and offline.\n"
             "Silos then write silo.toml and policy.toml in their kit, and run: silosynth party start"
         )
-        say.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY}
+        ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY}
 
 
-def start(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
-    """Serve silos and jobs until Ctrl-C; jobs that were interrupted go on when their silos are there."""
-    with session(False, quiet, debug) as say:
+def start_coordinator(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
+    """Serve silos and jobs until Ctrl-C. Interrupted jobs continue as soon as their silos are connected."""
+    with session(False, quiet, debug) as ui:
         from silosynth.deployment.dispatcher import Dispatcher
         from silosynth.deployment.flare.console import Console
         from silosynth.deployment.flare.daemon import serve_coordinator
 
-        found = _kit(kit, coordinator=True)
-        tell, stop = timed(say), threading.Event()
-        dispatcher = Dispatcher(found.jobs, lambda: Console(found.dispatcher), tell)
+        site = _kit(kit, coordinator=True)
+        log, stop = _timed(ui), threading.Event()
+        dispatcher = Dispatcher(site.jobs, lambda: Console(site.dispatcher), log)
         watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
         watcher.start()
-        say.on_interrupt = f"Jobs go on after: silosynth coordinator start --kit {kit}"
-        say.note(f"Coordinator of {found.federation!r} at {found.host}:{found.port}; silos: {', '.join(found.roster)}.")
+        ui.on_interrupt = f"Jobs go on after: silosynth coordinator start --kit {kit}"
+        ui.note(f"Coordinator of {site.federation!r} at {site.host}:{site.port}; silos: {', '.join(site.roster)}.")
         try:
-            serve_coordinator(found.folder, say=tell)
+            serve_coordinator(site.folder, say=log)
         finally:
             stop.set()
             watcher.join(10)
 
 
+def start_party(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
+    """Take part in jobs until Ctrl-C, within what policy.toml allows."""
+    with session(False, quiet, debug) as ui:
+        from silosynth.deployment.flare.daemon import serve_party
+        from silosynth.deployment.kits import read_kit
+        from silosynth.deployment.settings import read_policy, read_silo
+
+        site = read_kit(kit)
+        site.seat()  # raises unless its key is there, and is the pinned one
+        rows, policy = read_silo(site.folder), read_policy(site.folder)
+        ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
+        ui.note(f"Silo {site.name!r} of {site.federation!r}; rows from {rows.source().describe()}.")
+        ui.note(f"Allowed: {', '.join(policy.algorithms)}; at least {policy.least_rows} rows. Jobs go to {site.jobs}")
+        serve_party(site.folder, say=_timed(ui))
+
+
+def key(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file for the private key; keep it to yourself.")],
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Draw this silo's own sealing key, so that whoever makes the kits never has it."""
+    with session(as_json, quiet, debug) as ui:
+        from silosynth.deployment.kits import KEY, draw_key
+
+        public = draw_key(out)
+        ui.show(f'Put this into federation.toml: key = "{public}"\nPut {out} into the kit later, as {KEY}.')
+        ui.facts |= {"public": public, "private": out}
+
+
+def silo_process(
+    place: Annotated[Path, typer.Argument(metavar="FOLDER", help="Prepared by the runtime.")],
+) -> None:
+    """Serve one silo of a run on this machine until its coordinator ends."""
+    with session(as_json=False, quiet=True, debug=False):
+        from silosynth.simulation.processes import serve
+
+        serve(place)
+
+
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="What is to be trained.")],
+    file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
     kit: KitFolder = Path(),
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Start a job, and wait for its end; at the coordinator's machine also show how it goes."""
-    with session(as_json, quiet, debug) as say:
+    """Start a job and wait for its end. On the coordinator's machine, progress is shown as well."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.commands.run import note_unused
         from silosynth.deployment import coordinator
         from silosynth.experiment import grammar as experiment
 
-        found, plan = _kit(kit), experiment.read(file)
-        order = coordinator.order(plan, found.roster, found.name)
-        note_unused(say, plan, "submit")
-        say.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
-        say.facts |= {"job": order.job.name}
-        (_submit_here if found.name == COORDINATOR else _submit_from_elsewhere)(say, found, order, wait)
+        site, plan = _kit(kit), experiment.read(file)
+        order = coordinator.order(plan, site.roster, site.name)
+        note_unused(ui, plan, "submit")
+        ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
+        ui.facts |= {"job": order.job.name}
+        (_submit_here if site.name == COORDINATOR else _submit_from_elsewhere)(ui, site, order, wait)
 
 
-def _submit_here(say: Session, kit: StartKit, order: Order, wait: bool) -> None:
-    """At the coordinator's machine: the daemon finds the order in the job's folder."""
-    import time
-
+def _submit_here(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
+    """On the coordinator's machine: the daemon finds the order in the job's folder."""
     from silosynth.deployment.coordinator import read_status
     from silosynth.deployment.dispatcher import enqueue
 
     job, folder = order.job, kit.jobs / order.job.name
     enqueue(order, folder)
-    say.note(f"Submitted {job.name}: it begins when the coordinator runs and {', '.join(job.silos)} are connected.")
+    ui.note(f"Submitted {job.name}: it begins when the coordinator runs and {', '.join(job.silos)} are connected.")
     if not wait:
         return
-    with say.progress(job.name) as bar:
+    with ui.progress(job.name) as bar:
         while (now := read_status(folder)).state not in ("done", "failed"):
             bar(f"{now.state} {now.stage}", now.done / max(1, now.total))
             time.sleep(_LOOK)
     if now.state == "failed":
         raise ProtocolError(f"Job {job.name} ends well: {now.error}")
-    say.show(f"Done: {folder}\nGet the synthetic table with: silosynth fetch {job.name} --kit …")
-    say.facts |= {"folder": folder, "attempts": now.attempts}
+    ui.show(f"Done: {folder}\nGet the synthetic table with: silosynth fetch {job.name} --kit …")
+    ui.facts |= {"folder": folder, "attempts": now.attempts}
 
 
-def _submit_from_elsewhere(say: Session, kit: StartKit, order: Order, wait: bool) -> None:
-    """At an operator's machine: over the engine, which says of a job no more than whether it runs."""
+def _submit_from_elsewhere(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
+    """On an operator's machine: over the engine, which only tells whether a job runs."""
     from silosynth.deployment import dispatcher
     from silosynth.deployment.flare.console import FINISHED, Console
 
-    name, tell = order.job.name, timed(say)
+    name, log = order.job.name, _timed(ui)
     with Console(kit.dispatcher) as console:
         if any(info.name == name for info in console.jobs()):
             raise ConfigError("A job's name is used once", name, "Submit it under another name.")
-        console.wait_for_parties(order.job.silos, _WEEK, lambda away: tell(f"waiting for {away}") if away else None)
+        console.wait_for_parties(order.job.silos, _WEEK, lambda away: log(f"waiting for {away}") if away else None)
         number = dispatcher.submit(console, order)
-        tell(f"submitted {name}")
-        say.facts |= {"number": number}
+        log(f"submitted {name}")
+        ui.facts |= {"number": number}
         if not wait:
             return
-        state = console.wait(number, _WEEK, lambda state: tell(f"{name} is {state}"))
+        state = console.wait(number, _WEEK, lambda state: log(f"{name} is {state}"))
         if state != FINISHED:
             raise ProtocolError(
                 "A job runs to its end at once", "; ".join(console.describe(number).details) or state,
@@ -150,17 +199,17 @@ def _submit_from_elsewhere(say: Session, kit: StartKit, order: Order, wait: bool
 
 
 def status(kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Show jobs and how far they are: those of this machine, or, with an operator's kit, all that the engine knows."""
-    with session(as_json, quiet, debug) as say:
-        found = _kit(kit)
-        at_site = found.name in (COORDINATOR, *found.roster)
-        rows = _jobs(found) if at_site else _engine_jobs(found)
+    """Show jobs and their progress: this machine's, or, with an operator's kit, all that the engine knows."""
+    with session(as_json, quiet, debug) as ui:
+        site = _kit(kit)
+        at_site = site.name in (COORDINATOR, *site.roster)
+        rows = _jobs(site) if at_site else _engine_jobs(site)
         heads = tuple(rows[0]) if rows else ("job", "state")
         if rows:
-            say.table(f"Jobs at {found.name}", heads, [tuple(row.values()) for row in rows])
+            ui.table(f"Jobs at {site.name}", heads, [tuple(row.values()) for row in rows])
         else:
-            say.show(f"No job at {found.name} yet.")
-        say.facts["jobs"] = rows
+            ui.show(f"No job at {site.name} yet.")
+        ui.facts["jobs"] = rows
 
 
 def _jobs(kit: StartKit) -> list[dict[str, Any]]:
@@ -185,54 +234,55 @@ def _engine_jobs(kit: StartKit) -> list[dict[str, Any]]:
 
 
 def stop(job: JobName, kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
-    """Stop a job: any one at the coordinator's machine, with an operator's kit those that it has started."""
-    with session(False, quiet, debug) as say:
+    """Stop a job: any job on the coordinator's machine; with an operator's kit, a job of the same operator."""
+    with session(False, quiet, debug) as ui:
         from silosynth.deployment.dispatcher import request_stop
         from silosynth.deployment.flare.console import ENDED, Console
 
-        found = _kit(kit)
-        if found.name == COORDINATOR:
-            request_stop(_job(found, job))
-            say.show(f"{job} is being stopped. See: silosynth status --kit {kit}")
+        site = _kit(kit)
+        if site.name == COORDINATOR:
+            request_stop(_job(site, job))
+            ui.show(f"{job} is being stopped. See: silosynth status --kit {kit}")
             return
-        with Console(found.dispatcher) as console:
+        with Console(site.dispatcher) as console:
             known = sorted(console.jobs(), key=lambda info: info.submitted)
             attempts = [info for info in known if info.name == job]
             if not attempts:
                 raise ConfigError("The coordinator knows the job", job, nearest(job, [info.name for info in known]))
             if attempts[-1].state in ENDED:
                 raise ConfigError("A job can be stopped while it runs", f"{job} is {attempts[-1].state}", _AT_HOME)
-            if attempts[-1].operator != found.name:
+            if attempts[-1].operator != site.name:
                 raise ConfigError("Operators stop what they started", f"{job}: {attempts[-1].operator}", _AT_HOME)
             console.abort(attempts[-1].job)
-        say.show(f"{job} is being stopped.")
+        ui.show(f"{job} is being stopped.")
 
 
 def ledger(
     job: JobName, kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False, debug: Debug = False
 ) -> None:
-    """Show what left each silo in a job, and what it gives away: as this machine has recorded it."""
-    with session(as_json, quiet, debug) as say:
+    """Show what left each silo in a job and what that reveals, as recorded on this machine."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.commands.run import show_ledger, totals
         from silosynth.deployment.coordinator import LEDGER
         from silosynth.privacy.statement import statement
 
         lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
         records = [json.loads(line) for line in lines]
-        show_ledger(say, records)
-        said = statement(records)
-        say.show(f"Guarantee: {said['summary']}")
-        say.facts |= {"job": job, "totals": totals(records), "privacy": said}
+        show_ledger(ui, records)
+        privacy = statement(records)
+        ui.show(f"Guarantee: {privacy['summary']}")
+        ui.facts |= {"job": job, "totals": totals(records), "privacy": privacy}
 
 
 def fetch(
     job: JobName,
     kit: KitFolder = Path(),
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the table goes: .csv or .parquet.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .csv or .parquet.")] = Path(
         "synthetic.csv"
     ),
     report: Annotated[
-        Path | None, typer.Option("--report", help="Also judge it by this silo's own rows: report.html or .json.")
+        Path | None,
+        typer.Option("--report", help="Evaluate it against this silo's rows: .html or .json."),
     ] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="The column that models are trained to predict.")
@@ -241,28 +291,28 @@ def fetch(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write a job's synthetic table to a file; at a silo also a report, which stays there."""
-    with session(as_json, quiet, debug) as say:
+    """Write a job's synthetic table to a file; on a silo's machine, also a report that stays there."""
+    with session(as_json, quiet, debug) as ui:
         from silosynth.data import sources
         from silosynth.deployment.coordinator import SYNTHETIC
 
-        found = _kit(kit)
-        place = _job(found, job) / SYNTHETIC
+        site = _kit(kit)
+        place = _job(site, job) / SYNTHETIC
         if not place.exists():
             raise ConfigError(
-                f"Job {job} has left a synthetic table at {found.name}", "none",
+                f"Job {job} has left a synthetic table at {site.name}", "none",
                 "Is it done (silosynth status)? Partitioned columns stay in their silo.",
             )  # fmt: skip
         table = sources.read(place)
         sources.write(table, out)
-        say.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
-        say.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
+        ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
+        ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
         if report is not None:
-            _report(say, found, table, report, target)
+            _report(ui, site, table, report, target)
 
 
-def _report(say: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
-    """Judge the silo's own columns of a synthetic table by its own rows."""
+def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
+    """Evaluate the silo's own columns of a synthetic table against its own rows."""
     from silosynth.commands.evaluate import measure
     from silosynth.deployment.settings import read_silo
 
@@ -271,24 +321,29 @@ def _report(say: Session, kit: StartKit, table: Any, out: Path, target: str | No
     rows = read_silo(kit.folder)
     real = rows.read().drop(columns=rows.identifiers)
     own = [name for name in real.columns if name in table.columns]
-    made = measure(say, {"train": real[own], "synthetic": table[own], "holdout": None}, target, None, None)
-    made.save(out)
-    say.show(f"{made}\n\nreport {out}")
-    say.facts |= {"report": out, "scores": made.to_dict()["scores"]}
+    result = measure(ui, {"train": real[own], "synthetic": table[own], "holdout": None}, target, None, None)
+    result.save(out)
+    ui.show(f"{result}\n\nreport {out}")
+    ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}
 
 
 def _kit(folder: Path, coordinator: bool = False) -> StartKit:
     from silosynth.deployment.kits import read_kit
 
-    found = read_kit(folder)
-    if coordinator and found.name != COORDINATOR:
-        raise ConfigError("The coordinator is started with its own kit", found.name, "Use: silosynth party start")
-    return found
+    site = read_kit(folder)
+    if coordinator and site.name != COORDINATOR:
+        raise ConfigError("The coordinator is started with its own kit", site.name, "Use: silosynth party start")
+    return site
 
 
 def _job(kit: StartKit, name: str) -> Path:
-    """The folder of a job at this machine."""
+    """The folder of a job on this machine."""
     known = sorted(path.name for path in kit.jobs.glob("*") if path.is_dir())
     if name not in known:
         raise ConfigError(f"There is no such job at {kit.name}", name, nearest(name, known))
     return kit.jobs / name
+
+
+def _timed(ui: Session) -> Callable[[str], None]:
+    """A function that shows lines with the time, as in a log."""
+    return lambda line: ui.note(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")

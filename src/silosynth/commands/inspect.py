@@ -1,4 +1,4 @@
-"""``silosynth inspect``: what a file or a folder holds, by what it is."""
+"""``silosynth inspect``: describes a table, a model, an experiment file or a run's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from silosynth.commands.session import Debug, Json, Quiet, Session, session
 
 EXAMPLE = """Example: silosynth inspect table.csv
 
-A model file, a run's output folder and an experiment file can be inspected the same way."""
+Model files, experiment files and the output folders of runs can be inspected the same way."""
 
 
 def register(app: typer.Typer) -> None:
@@ -28,15 +28,15 @@ def inspect(
     debug: Debug = False,
 ) -> None:
     """Show what a table, a model, an experiment file or a run's folder holds."""
-    with session(as_json, quiet, debug) as say:
+    with session(as_json, quiet, debug) as ui:
         if path.is_dir():
-            _folder(say, path)
+            _folder(ui, path)
         elif path.suffix.lower() == ".toml":
-            _experiment(say, path)
+            _experiment(ui, path)
         elif _is_model(path):
-            _model(say, path)
+            _model(ui, path)
         else:
-            _table(say, path)
+            _table(ui, path)
 
 
 def _is_model(path: Path) -> bool:
@@ -46,24 +46,24 @@ def _is_model(path: Path) -> bool:
         return path.suffix.lower() == ".silosynth" or file.read(9) == b"silosynth"
 
 
-def _table(say: Session, path: Path) -> None:
+def _table(ui: Session, path: Path) -> None:
     from silosynth.commands import tables
     from silosynth.data.infer import infer
 
     frame = tables.read(path)
-    say.facts |= {"kind": "table", "path": str(path), "rows": len(frame)}
-    say.show(f"{path}: {len(frame):,} rows, {len(frame.columns)} columns\n")
-    tables.show_schema(say, infer(frame), frame)
+    ui.facts |= {"kind": "table", "path": str(path), "rows": len(frame)}
+    ui.show(f"{path}: {len(frame):,} rows, {len(frame.columns)} columns\n")
+    tables.show_schema(ui, infer(frame), frame)
 
 
-def _experiment(say: Session, path: Path) -> None:
+def _experiment(ui: Session, path: Path) -> None:
     from silosynth.experiment import grammar as experiment
 
     content = experiment.read(path).to_dict()
-    say.facts |= {"kind": "experiment", "path": str(path), "experiment": content}
-    say.show(f"{path} is a valid experiment file. With all defaults filled in:\n")
+    ui.facts |= {"kind": "experiment", "path": str(path), "experiment": content}
+    ui.show(f"{path} is a valid experiment file. With all defaults filled in:\n")
     for line in _lines(content):
-        say.show(line)
+        ui.show(line)
 
 
 def _lines(content: Mapping[str, Any], path: str = "") -> list[str]:
@@ -79,25 +79,25 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _model(say: Session, path: Path) -> None:
+def _model(ui: Session, path: Path) -> None:
     import silosynth
     from silosynth.commands.run import show_ledger, totals
 
     model = silosynth.load(path)
     facts = model.describe()
-    say.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": totals(model.ledger)}
+    ui.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": totals(model.ledger)}
     seed = "a secret seed" if facts["seed"] == -1 else f"seed {facts['seed']}"
-    say.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, {seed}, {facts['rows']:,} rows\n")
-    say.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
-    say.show()
-    show_ledger(say, model.ledger)
+    ui.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, {seed}, {facts['rows']:,} rows\n")
+    ui.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
+    ui.show()
+    show_ledger(ui, model.ledger)
     if facts["pooled"]:
-        say.show(f"\nRare levels are pooled in: {', '.join(facts['pooled'])}")
-    _privacy(say, facts["privacy"])
+        ui.show(f"\nRare levels are pooled in: {', '.join(facts['pooled'])}")
+    _privacy(ui, facts["privacy"])
 
 
-def _privacy(say: Session, stated: Mapping[str, Any]) -> None:
-    """What was noised, what that costs and covers, and that the rest is not."""
+def _privacy(ui: Session, stated: Mapping[str, Any]) -> None:
+    """Which releases are noised, what they cost and what they protect."""
     from silosynth.privacy.statement import COVERS, LEAVES_OUT, PROTECTS, cell, mechanism
 
     scopes: dict[str, None] = {}
@@ -110,31 +110,31 @@ def _privacy(say: Session, stated: Mapping[str, Any]) -> None:
         if budget["epsilon"] is not None:
             total = f"all, at delta {cell(budget['delta'])}"
             rows.append((total, None, None, cell(budget["epsilon"]), None, None))
-        say.show()
-        say.table(f"Noised by {silo}", ("event", "times", "mechanism", "epsilon", "delta", "protects"), rows)
+        ui.show()
+        ui.table(f"Noised by {silo}", ("event", "times", "mechanism", "epsilon", "delta", "protects"), rows)
     if stated["silos"]:
-        say.show()
-        meant = [(PROTECTS[scope], COVERS[scope], LEAVES_OUT[scope]) for scope in scopes]
-        say.table("What noise protects", ("protects", "covers", "does not cover"), meant)
+        ui.show()
+        scopes_shown = [(PROTECTS[scope], COVERS[scope], LEAVES_OUT[scope]) for scope in scopes]
+        ui.table("What noise protects", ("protects", "covers", "does not cover"), scopes_shown)
     for text in filter(None, (f"Guarantee: {stated['summary']}", stated["covers"], stated["rest"])):
-        say.show(f"\n{text}")
+        ui.show(f"\n{text}")
 
 
-def _folder(say: Session, path: Path) -> None:
+def _folder(ui: Session, path: Path) -> None:
     from silosynth.commands.run import LEDGER, show_ledger, totals
     from silosynth.privacy.statement import statement
 
-    say.facts |= {"kind": "run", "path": str(path), **_state(path)}
-    say.show(f"{path}: {say.facts['state']}")
-    for name in say.facts["files"]:
-        say.show(f"  {name}")
+    ui.facts |= {"kind": "run", "path": str(path), **_state(path)}
+    ui.show(f"{path}: {ui.facts['state']}")
+    for name in ui.facts["files"]:
+        ui.show(f"  {name}")
     records = _records(path / LEDGER)
-    say.facts["ledger_totals"] = totals(records)
+    ui.facts["ledger_totals"] = totals(records)
     if records:
-        say.show()
-        show_ledger(say, records)
-        say.facts["privacy"] = statement(records)
-        _privacy(say, say.facts["privacy"])
+        ui.show()
+        show_ledger(ui, records)
+        ui.facts["privacy"] = statement(records)
+        _privacy(ui, ui.facts["privacy"])
 
 
 def _state(folder: Path) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _state(folder: Path) -> dict[str, Any]:
 
 
 def _records(ledger: Path) -> list[dict[str, Any]]:
-    """The ledger's records; a line that a killed run has written by half is left out."""
+    """The ledger's records, without a last line that a killed run has left incomplete."""
     if not ledger.exists():
         return []
     lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""``silosynth run``: everything that an experiment file asks for, into one folder."""
+"""``silosynth run``: carries out an experiment file; results go to one folder."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ def register(app: typer.Typer) -> None:
 
 
 def run(file: File, resume: Resume = False, as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Fit, sample and evaluate as an experiment file says; results go into its output folder."""
-    with session(as_json, quiet, debug) as say:
-        perform(say, file, resume)
+    """Train, sample and evaluate as an experiment file says; results go to its output folder."""
+    with session(as_json, quiet, debug) as ui:
+        perform(ui, file, resume)
 
 
-def perform(say: Session, file: Path, resume: bool = False) -> None:
+def perform(ui: Session, file: Path, resume: bool = False) -> None:
     """Carry out an experiment file."""
     from silosynth.commands import tables
     from silosynth.experiment import grammar as experiment
 
     plan = experiment.read(file)
-    note_unused(say, plan, "run")
+    note_unused(ui, plan, "run")
     entry = _algorithm(file, plan)
     material = tables.gather(plan, entry.horizontal)
-    federation = _federation(say, plan, material, entry.central)
+    federation = _federation(ui, plan, material, entry.central)
     _check_target(plan, federation)
-    say.on_interrupt = f"Continue with: silosynth run {file} --resume"
-    model = _fit(say, plan, federation, resume)
-    _publish(say, plan, material, federation, model)
-    forget(plan.folder)  # nothing is left to continue
+    ui.on_interrupt = f"Continue with: silosynth run {file} --resume"
+    model = _fit(ui, plan, federation, resume)
+    _publish(ui, plan, material, federation, model)
+    forget(plan.folder)  # there is nothing left to continue
 
 
-def note_unused(say: Session, plan: Experiment, command: Command) -> None:
+def note_unused(ui: Session, plan: Experiment, command: Command) -> None:
     """Name what an experiment file says and a command does not use: as notes, and among the facts."""
     unused = plan.unused(command)
     for key, why in unused.items():
-        say.note(f"silosynth {command} does not use {key if '.' in key else f'[{key}]'}: {why}.")
-    say.facts["unused"] = list(unused)
+        ui.note(f"silosynth {command} does not use {key if '.' in key else f'[{key}]'}: {why}.")
+    ui.facts["unused"] = list(unused)
 
 
 def forget(folder: Path) -> None:
@@ -71,11 +71,11 @@ def forget(folder: Path) -> None:
 
     for name in ("coordinator", "parties"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / SEED).unlink(missing_ok=True)  # who has it knows the noise
+    (folder / SEED).unlink(missing_ok=True)  # whoever has it knows the noise
 
 
 def _algorithm(file: Path, plan: Experiment) -> Algorithm:
-    """The experiment's algorithm, if its options and its silos are such as it takes."""
+    """The experiment's algorithm, after checking its options and that it is for such silos."""
     from silosynth import catalog
 
     entry = catalog.algorithm(plan.algorithm.name)
@@ -98,42 +98,42 @@ def _algorithm(file: Path, plan: Experiment) -> Algorithm:
     return entry
 
 
-def _federation(say: Session, plan: Experiment, material: Material, central: bool) -> Federation:
+def _federation(ui: Session, plan: Experiment, material: Material, central: bool) -> Federation:
     from silosynth.commands import tables
 
     federation = material.federation(plan.overrides())
     if central and (len(federation.silos) > 1 or federation.horizontal):
         what = "rows" if federation.horizontal else "columns"
-        say.note(f"{plan.algorithm.name} is a baseline that pools all {what} in one place.")
+        ui.note(f"{plan.algorithm.name} is a baseline that pools all {what} in one place.")
         federation = federation.central()
-    tables.show_schema(say, federation.schema, material.train)
+    tables.show_schema(ui, federation.schema, material.train)
     plan.folder.mkdir(parents=True, exist_ok=True)
     (plan.folder / SCHEMA).write_text(tables.schema_toml(federation.schema), encoding="utf-8")
     return federation
 
 
 def _check_target(plan: Experiment, federation: Federation) -> None:
-    """A target that is not there would be found out only after hours of training."""
+    """Refuse a target that does not exist now, instead of after hours of training."""
     target = plan.evaluate.target
     if target is not None:
         federation.schema[target]
 
 
-def _fit(say: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
+def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
     import silosynth
 
     how = plan.algorithm
     limit = plan.limit if how.runtime == "processes" else None
-    say.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
+    ui.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
     model = silosynth.fit(
         how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
-        limit=limit, missing=plan.missing, device=how.device, folder=plan.folder, resume=resume, progress=say.chatty,
+        limit=limit, missing=plan.missing, device=how.device, folder=plan.folder, resume=resume, progress=ui.chatty,
     )  # fmt: skip
     model.save(plan.folder / MODEL)
     return model
 
 
-def _publish(say: Session, plan: Experiment, material: Material, federation: Federation, model: Model) -> None:
+def _publish(ui: Session, plan: Experiment, material: Material, federation: Federation, model: Model) -> None:
     from silosynth.commands.evaluate import measure
 
     synthetic, written = _synthetic(plan, material, model)
@@ -141,15 +141,15 @@ def _publish(say: Session, plan: Experiment, material: Material, federation: Fed
     frames: dict[str, Any] = {"train": material.train[names], "synthetic": synthetic[names]}
     frames["holdout"] = None if material.holdout is None else material.holdout[names]
     silos = {silo: [c for c in held if c in names] for silo, held in material.silos.items()}
-    report = measure(say, frames, plan.evaluate.target, {s: held for s, held in silos.items() if held}, model.ledger)
+    report = measure(ui, frames, plan.evaluate.target, {s: held for s, held in silos.items() if held}, model.ledger)
     paths = {"model": MODEL, "report": plan.evaluate.report, "ledger": LEDGER, "schema": SCHEMA}
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
-    show_ledger(say, model.ledger)
-    say.show(f"Guarantee: {model.describe()['guarantee']}\n\n{report}\n")
-    say.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
-    say.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
-    say.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals(model.ledger)}
+    show_ledger(ui, model.ledger)
+    ui.show(f"Guarantee: {model.describe()['guarantee']}\n\n{report}\n")
+    ui.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
+    ui.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
+    ui.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals(model.ledger)}
 
 
 def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.DataFrame, list[Path]]:
@@ -159,7 +159,7 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     from silosynth.commands.sample import stays_in_silos, write_parts
     from silosynth.data import sources
 
-    rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # noised where training was
+    rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # `rows` may be noised
     if stays_in_silos(model):
         parts = model.sample_parts(rows, seed=plan.sample_seed)
         return pd.concat(list(parts.values()), axis=1), write_parts(parts, out)
@@ -169,7 +169,7 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
 
 
 def totals(ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages and bytes per sender, receiver and type, with what the type gives away."""
+    """Messages and bytes per sender, receiver and type, with what the type reveals."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for record in ledger:
         route = (record["from"], record["to"], record["type"], record["privacy"])
@@ -180,11 +180,11 @@ def totals(ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [dict(zip(keys, route, strict=True)) | {"messages": n, "bytes": b} for route, (n, b) in sums.items()]
 
 
-def show_ledger(say: Session, ledger: Sequence[Mapping[str, Any]], coordinator: str = "coordinator") -> None:
+def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]], coordinator: str = "coordinator") -> None:
     """Show what left each silo."""
-    left = [line for line in totals(ledger) if line["from"] != coordinator]
+    outgoing = [line for line in totals(ledger) if line["from"] != coordinator]
     rows = [
         (line["from"], line["type"].rpartition(".")[2], line["messages"], line["bytes"], line["privacy"])
-        for line in sorted(left, key=lambda line: str(line["from"]))
+        for line in sorted(outgoing, key=lambda line: str(line["from"]))
     ]
-    say.table("What left each silo", ("silo", "message", "times", "bytes", "gives away"), rows)
+    ui.table("What left each silo", ("silo", "message", "times", "bytes", "gives away"), rows)

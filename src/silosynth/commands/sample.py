@@ -1,4 +1,4 @@
-"""``silosynth sample``."""
+"""``silosynth sample``: draws synthetic rows from a model file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from silosynth.simulation.model import Model
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; .csv or .parquet.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Draw the same rows again; without it, new ones.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write, .csv or .parquet.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The same seed draws the same rows again.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sample(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file that a run or model.save wrote.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
     rows: Rows,
     out: Out,
     seed: Seed = None,
@@ -33,14 +33,14 @@ def sample(
     debug: Debug = False,
 ) -> None:
     """Draw synthetic rows from a model file."""
-    with session(as_json, quiet, debug) as say:
+    with session(as_json, quiet, debug) as ui:
         import silosynth
 
-        draw(say, silosynth.load(model), rows, seed, out)
+        draw(ui, silosynth.load(model), rows, seed, out)
 
 
-def draw(say: Session, model: Model, rows: int, seed: int | None, out: Path) -> None:
-    """Draw a synthetic table into a file, batch by batch; into one file per silo where its columns stay there."""
+def draw(ui: Session, model: Model, rows: int, seed: int | None, out: Path) -> None:
+    """Draw a synthetic table into a file, batch by batch; or into a file per silo, if columns stay in their silos."""
     from silosynth.data import sources
 
     if stays_in_silos(model):
@@ -48,8 +48,8 @@ def draw(say: Session, model: Model, rows: int, seed: int | None, out: Path) -> 
     else:
         sources.write_batches(model.sample_batches(rows, seed=seed), out)
         written = [out]
-    say.facts |= {"rows": rows, "columns": len(model.columns), "synthetic": [str(path) for path in written]}
-    say.show(f"{rows:,} synthetic rows of {len(model.columns)} columns: {', '.join(map(str, written))}")
+    ui.facts |= {"rows": rows, "columns": len(model.columns), "synthetic": [str(path) for path in written]}
+    ui.show(f"{rows:,} synthetic rows of {len(model.columns)} columns: {', '.join(map(str, written))}")
 
 
 def stays_in_silos(model: Model) -> bool:

@@ -1,8 +1,8 @@
-"""What all commands share: where output goes, how errors look, and which exit code they give.
+"""What all commands share: where output goes, how errors look, and the exit codes.
 
 Results go to stdout, everything else to stderr. With ``--json`` stdout carries one JSON value and nothing else, also
 when the command fails. Exit codes: 0 done · 1 internal error · 2 wrong data, option or file content · 3 protocol ·
-4 files and disks · 5 something optional is absent · 130 interrupted.
+4 files and disks · 5 an optional dependency is missing · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout; everything else goes to stderr.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors (and the JSON value, if asked).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only errors (and the JSON value, with --json).")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 INTERRUPTED = 130
@@ -41,7 +41,7 @@ class Session:
     quiet: bool = False
     debug: bool = False
     on_interrupt: str = ""
-    """What to tell whoever presses Ctrl-C: how to go on."""
+    """What to show after Ctrl-C: how to continue."""
     facts: dict[str, Any] = field(default_factory=dict)
     """The JSON value."""
 
@@ -51,18 +51,18 @@ class Session:
         return not self.quiet
 
     def note(self, text: str) -> None:
-        """Say what is happening, on stderr."""
+        """Show what is happening, on stderr."""
         if self.chatty:
             _console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, result: Any = "") -> None:
-        """Show a result that is meant for people: text or something that rich can draw."""
+        """Show a result to people: text, or something that rich can draw."""
         if self.chatty:
             plain = isinstance(result, str)
             _console(stderr=self.as_json).print(result, markup=False, highlight=False, soft_wrap=plain)
 
     def table(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Show a table; numbers are set right."""
+        """Show a table; columns with numbers are right-aligned."""
         if not self.chatty:
             return
         from rich.table import Table
@@ -78,7 +78,7 @@ class Session:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[str, float], None]]:
-        """A bar on stderr, told the stage and the share of the work that is done."""
+        """A progress bar on stderr; yields a function to call with the stage and the share of the work that is done."""
         if not self.chatty:
             yield lambda stage, share: None
             return
@@ -91,11 +91,11 @@ class Session:
             yield lambda stage, share: bar.update(task, completed=share, description=f"{title}: {stage}")
 
     def warn(self, message: Warning | str, *_: Any, **__: Any) -> None:
-        """Show a warning as a line (the signature is that of `warnings.showwarning`)."""
+        """Show a warning as one line (with the signature of `warnings.showwarning`)."""
         self.note(f"warning: {message}")
 
     def fail(self, error: SilosynthError) -> None:
-        """Show an error as one block: rule and value, then remedy."""
+        """Show an error as one block: rule and value, then the remedy."""
         kind, text = type(error).__name__, str(error)
         head = text.removesuffix(f". {error.remedy}") if error.remedy else text
         block = [f"error: {head}", *(f"       {line}" for line in error.remedy.splitlines())]
@@ -104,14 +104,14 @@ class Session:
         self.facts["error"]["exit_code"] = error.exit_code
 
     def close(self) -> None:
-        """Print the JSON value, if asked for."""
+        """Print the JSON value, with --json."""
         if self.as_json:
             print(json.dumps(_plain(self.facts), indent=2, allow_nan=False, ensure_ascii=False))
 
 
 @contextmanager
 def session(as_json: bool, quiet: bool, debug: bool) -> Iterator[Session]:
-    """Run a command's body: errors become one clean block and an exit code."""
+    """Run a command's body; errors are shown as one block and become an exit code."""
     current = Session(as_json, quiet, debug)
     try:
         with warnings.catch_warnings():
@@ -158,7 +158,7 @@ def _cell(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Values as JSON has them; numbers that JSON cannot write become null."""
+    """Values as JSON has them; numbers that JSON cannot express become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

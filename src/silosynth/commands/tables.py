@@ -1,4 +1,4 @@
-"""Tables for commands: read them, deal them out to silos, hold rows out, show what was inferred."""
+"""Tables of an experiment: read them, divide them among silos, hold rows out, show what was inferred."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Material:
-    """What an experiment works on: its rows, and which silo holds which columns."""
+    """The rows of an experiment, and who holds which of them."""
 
     train: pd.DataFrame
     holdout: pd.DataFrame | None
@@ -29,12 +29,12 @@ class Material:
     kinds: dict[str, str] = field(default_factory=dict)
     """Column kinds that the publisher of a data set states."""
     rows: dict[str, list[int]] | None = None
-    """Where silos hold shares of the rows: positions of each silo's in ``train``."""
+    """If silos hold shares of the rows: the positions of each silo's rows in ``train``."""
     tables: dict[str, pd.DataFrame] | None = None
-    """Where silos hold rows in tables of their own: each silo's part of ``train``."""
+    """If silos hold rows in tables of their own: each silo's part of ``train``."""
 
     def federation(self, declared: Mapping[str, Any]) -> Federation:
-        """Who holds what; kinds are inferred where they are neither declared nor published."""
+        """The federation of the training rows; kinds that are neither declared nor published are inferred."""
         import silosynth
 
         kinds = self.kinds | dict(declared)
@@ -93,7 +93,7 @@ def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, s
 
 
 def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Training and hold-out rows, drawn at random; both keep the table's order."""
+    """Training and hold-out rows, drawn at random, each in the table's order."""
     import numpy as np
 
     from silosynth.core.streams import Streams
@@ -109,7 +109,7 @@ def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame
 
 
 def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple[pd.DataFrame, dict[str, list[int]]]:
-    """The rows that silos hold, in the table's order, and each silo's positions in them."""
+    """The rows that silos hold, in the table's order, and the positions of each silo's rows among them."""
     import numpy as np
 
     from silosynth.core.streams import Streams
@@ -127,24 +127,25 @@ def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple
 
 
 def _stacked(experiment: Experiment) -> Material:
-    """Silos' own tables of the same columns; for the evaluation alone, they are set below each other."""
+    """Silos' own tables of the same columns. Only the evaluation sees them below each other."""
     import pandas as pd
 
-    whole = {name: _table(experiment, silo, None) for name, silo in experiment.participants.items()}
-    whole = {name: whole[name][_columns_of(name, silo, whole[name])] for name, silo in experiment.participants.items()}
-    whole = _in_common_dtypes(whole)
-    silos = {name: list(table.columns) for name, table in whole.items()}
+    sections = experiment.participants
+    tables = {name: _table(experiment, silo, None) for name, silo in sections.items()}
+    tables = {name: table[_columns_of(name, sections[name], table)] for name, table in tables.items()}
+    tables = _in_common_dtypes(tables)
+    silos = {name: list(table.columns) for name, table in tables.items()}
     if experiment.split.path is not None:
-        return Material(*_split(experiment, pd.concat(whole.values(), ignore_index=True)), silos, tables=whole)
-    parts = {name: _split(experiment, table) for name, table in whole.items()}
-    tables = {name: train for name, (train, _) in parts.items()}
+        return Material(*_split(experiment, pd.concat(tables.values(), ignore_index=True)), silos, tables=tables)
+    parts = {name: _split(experiment, table) for name, table in tables.items()}
+    train = {name: rows for name, (rows, _) in parts.items()}
     held = [held for _, held in parts.values() if held is not None]
     holdout = pd.concat(held, ignore_index=True) if held else None
-    return Material(pd.concat(tables.values(), ignore_index=True), holdout, silos, tables=tables)
+    return Material(pd.concat(train.values(), ignore_index=True), holdout, silos, tables=train)
 
 
 def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Numbers in one dtype in all silos: text files name none, and gaps or decimal places suggest different ones."""
+    """Cast numbers to one dtype in all silos: text files name none, and gaps or decimals suggest different ones."""
     import pandas as pd
 
     common = pd.concat([table.head(0) for table in tables.values()]).dtypes
@@ -156,7 +157,7 @@ def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFr
 
 
 def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]:
-    """All silos' columns side by side, and who holds which; all of them hold all where they share the rows."""
+    """All silos' columns side by side, and who holds which; every silo holds all if they share the rows."""
     import pandas as pd
 
     from silosynth.core.schema import check_partition
@@ -208,15 +209,15 @@ def _check_rows(tables: Mapping[str, pd.DataFrame]) -> None:
         )
 
 
-def show_schema(say: Session, schema: Schema, frame: pd.DataFrame) -> None:
-    """Show, and put among the facts, what was inferred about each column."""
+def show_schema(ui: Session, schema: Schema, frame: pd.DataFrame) -> None:
+    """Show what was inferred about each column, and add it to the facts."""
     from silosynth.data.frames import to_table
     from silosynth.data.infer import describe
 
     lines = describe(schema, to_table(frame, schema))
     rows = [(line.name, line.kind, line.dtype, f"{line.missing:.1%}", line.distinct, line.reason) for line in lines]
-    say.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)
-    say.facts["columns"] = [
+    ui.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)
+    ui.facts["columns"] = [
         {"name": c.name, "kind": c.kind, "dtype": c.dtype, "decimals": c.decimals, "low": c.low, "high": c.high}
         | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason}
         for c, line in zip(schema.columns, lines, strict=True)
@@ -224,7 +225,7 @@ def show_schema(say: Session, schema: Schema, frame: pd.DataFrame) -> None:
 
 
 def schema_toml(schema: Schema) -> str:
-    """The schema as sections that an experiment file understands."""
+    """The schema as sections of an experiment file."""
     return "\n".join(_section_toml(column) for column in schema.columns)
 
 

@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 @dataclass(repr=False, kw_only=True)
-class Trained:
+class TrainedModel:
     """What a `Model` and a `Representation` have in common.
 
     Attributes:
@@ -165,7 +165,7 @@ class Trained:
 
 
 @dataclass(repr=False, kw_only=True)
-class Model(Trained):
+class Model(TrainedModel):
     """What `silosynth.fit` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
     Attributes:

@@ -21,11 +21,11 @@ from silosynth.data.frames import to_pandas
 from silosynth.evaluation.intervals import macro_auc
 from silosynth.evaluation.utility import confusion, f1_macro, r_squared
 from silosynth.simulation.federation import Federation, check_federation, read_table, simulate
-from silosynth.simulation.model import Trained
+from silosynth.simulation.model import TrainedModel
 
 
 @dataclass(repr=False, kw_only=True)
-class Representation(Trained):
+class Representation(TrainedModel):
     """What `represent` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
     Attributes:

@@ -21,7 +21,7 @@ from silosynth.data.frames import to_frame
 BATCH = 16_384
 
 
-class Batch(NamedTuple):
+class SampleBatch(NamedTuple):
     """Synthetic rows that are drawn at a time: the batch's number, its first row (both from 0), and its size."""
 
     number: int
@@ -34,15 +34,15 @@ def sampling_streams(streams: Streams, call: int = 0, seed: int | None = None) -
     return streams.child("sample", f"call {call}" if seed is None else f"seed {seed}")
 
 
-def batches(rows: int, size: int = BATCH) -> Iterator[Batch]:
+def batches(rows: int, size: int = BATCH) -> Iterator[SampleBatch]:
     """The batches in which ``rows`` rows are drawn."""
     for number, first in enumerate(range(0, rows, size)):
-        yield Batch(number, first, min(size, rows - first))
+        yield SampleBatch(number, first, min(size, rows - first))
 
 
 def draw(
-    entry: Algorithm, roster: Roster, config: Struct, coordinator: Mapping[str, Any], batch: Batch, streams: Streams,
-    device: torch.device,
+    entry: Algorithm, roster: Roster, config: Struct, coordinator: Mapping[str, Any], batch: SampleBatch,
+    streams: Streams, device: torch.device,
 ) -> Conversation[dict[str, Table]]:  # fmt: skip
     """The coordinator's side of drawing a batch: synthetic columns by silo, without those that stay in their silo.
 

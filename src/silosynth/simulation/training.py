@@ -91,7 +91,7 @@ def fit(
         PartyLostError: a silo failed; or it died or was too slow, and the algorithm cannot do without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
-    how = _Training(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
+    how = _TrainingRun(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
     entry, config = how.prepared(algorithm_name, "generator", federation, preset, options)
     coordinate = entry.under(missing)
     secret = seed is None and getattr(config, "dp", Target()).private
@@ -147,7 +147,7 @@ def represent(
         PartyLostError: a silo failed, or got lost where training cannot do without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
-    how = _Training(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
+    how = _TrainingRun(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
     entry, config = how.prepared(name, "representation", federation, preset, options)
     seed = whole_number("A seed", seed)
     features, about, column = _without_label(federation, label)
@@ -197,7 +197,7 @@ class _Learnt(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Training:
+class _TrainingRun:
     """How a training is carried out: the arguments that `fit` and `represent` share."""
 
     runtime: str
