@@ -58,8 +58,8 @@ def refused(source: Source, *words: str) -> None:
         ({"database": f"host=db password={SECRET}", "table": "t"}, ("known form",)),
         ({"database": "postgresql://h:5432", "table": "t"}, ("well formed",)),
         ({"database": "postgresql://h:port/d", "table": "t"}, ("well formed",)),
-        ({"database": "postgresql://h/d?sslmod=require", "table": "t"}, ("not taken", "sslmod", "'sslmode'")),
-        ({"database": "postgresql://h/d?options=-crole%3Dx", "table": "t"}, ("not taken", "options")),
+        ({"database": "postgresql://h/d?sslmod=require", "table": "t"}, ("not supported", "sslmod", "'sslmode'")),
+        ({"database": "postgresql://h/d?options=-crole%3Dx", "table": "t"}, ("not supported", "options")),
     ],
 )
 def test_settings_that_contradict_each_other(given: dict[str, Any], words: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""CSV files, read strictly: what pandas would repair in silence is an error that names the line."""
+"""CSV files, read strictly: what pandas would silently repair is an error that names the line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from silosynth.core.errors import DataError, nearest
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SNIFFED = 20
-_EXACT = {"float_precision": "round_trip"} if int(pd.__version__.split(".")[0]) < 3 else {}  # pandas 3 always is
+_EXACT = {"float_precision": "round_trip"} if int(pd.__version__.split(".")[0]) < 3 else {}  # pandas 3 is always exact
 _LEADING_ZERO = re.compile(rb"(?:^|[\n\r,;\t|\" ])[+-]?0\d")
 
 
@@ -23,7 +23,7 @@ def read_csv(path: Path, separator: str | None, decimal: str, encoding: str) -> 
     """The table in a CSV file with a header.
 
     Raises:
-        DataError: empty, not text in ``encoding``, names missing or repeated, or a line with more or fewer fields.
+        DataError: empty, not text in ``encoding``, names missing or repeated, or lines with other numbers of fields.
     """
     encoding = _checked_encoding(encoding)
     separator = separator or (_sniff(path, encoding) if path.stat().st_size else ",")
@@ -47,7 +47,7 @@ def _checked_encoding(encoding: str) -> str:
 
 
 def _sniff(path: Path, encoding: str) -> str:
-    """The separator that splits the first records into most fields, equally many in each if there is such a one."""
+    """The separator that splits the first records into most fields; preferably the same number in each."""
 
     def fields(separator: str) -> tuple[bool, int, int]:
         first = [len(record) for _, record in islice(_records(path, separator, encoding), _SNIFFED)] or [0]
@@ -83,7 +83,7 @@ def _bad_byte(path: Path, encoding: str) -> int:
 
 
 def _check_lines(path: Path, separator: str, encoding: str) -> list[str]:
-    """The names in the header, after a look at every line."""
+    """Check the number of fields of every line; returns the names in the header."""
     records = _records(path, separator, encoding)
     _, names = next(records, (0, []))
     if not names:
@@ -95,9 +95,11 @@ def _check_lines(path: Path, separator: str, encoding: str) -> list[str]:
                 f"{path.name}: column {place} has none",
                 "Write one; with pandas, write without index: to_csv(…, index=False).",
             )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError("Every column needs a name of its own", ", ".join(twice), "Rename one of them in the header.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(
+            "Every column needs a name of its own", ", ".join(repeated), "Rename one of them in the header."
+        )
     rows = 0
     for line, fields in records:
         rows += 1
@@ -113,7 +115,7 @@ def _check_lines(path: Path, separator: str, encoding: str) -> list[str]:
 
 
 def _leading_zeros_kept(frame: pd.DataFrame, path: Path, options: dict[str, str]) -> pd.DataFrame:
-    """Numbers such as 00123 are codes (postcodes, account numbers): read their columns again, as text."""
+    """The frame with columns of numbers such as 00123 (postcodes, account numbers) read again as text."""
     suspects = [
         i
         for i, dtype in enumerate(frame.dtypes)

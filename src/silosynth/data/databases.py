@@ -30,14 +30,14 @@ OPTIONS = (
     "application_name", "channel_binding", "connect_timeout", "host", "sslcert", "sslcrl", "sslkey", "sslmode",
     "sslrootcert", "target_session_attrs",
 )  # fmt: skip
-"""What may follow the ``?`` of a PostgreSQL address; libpq's documentation says what each does."""
+"""Options allowed after the ``?`` of a PostgreSQL address; libpq's documentation describes them."""
 
 _FORMS = "postgresql://host:5432/name, sqlite:///file.db or duckdb:///file.duckdb"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a database is, taken from its URL. Holds no password; ``user`` is not shown."""
+    """Where a database is, from its URL. It holds no password; ``user`` is not shown."""
 
     kind: Kind
     name: str
@@ -55,8 +55,8 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be read: the columns of a table, or of a query's result; None for all."""
+class Selection:
+    """What to read: columns of a table, or of a query's result; None for all."""
 
     table: tuple[str, ...] | None
     """Schema and name, or the name alone."""
@@ -69,12 +69,12 @@ def address(url: str) -> Address:
     """The parts of a database URL.
 
     Raises:
-        ConfigError: it is no such URL, or holds a password. The URL is not shown, since it may hold one.
+        ConfigError: it is no such URL, or holds a password. The error does not show the URL, which may hold one.
     """
-    kind, found, rest = url.partition("://")
-    if found and kind in ("postgresql", "postgres"):
+    kind, separator, rest = url.partition("://")
+    if separator and kind in ("postgresql", "postgres"):
         return _server(rest)
-    if not found or kind not in NAMES or not rest.startswith("/") or len(rest) < 2 or "?" in rest or "#" in rest:
+    if not separator or kind not in NAMES or not rest.startswith("/") or len(rest) < 2 or "?" in rest or "#" in rest:
         remedy = f"Write {_FORMS}; four slashes before an absolute path."
         raise ConfigError("A database's address must be a URL of a known form", "another text", remedy)
     return Address("sqlite" if kind == "sqlite" else "duckdb", unquote(rest[1:]))
@@ -97,7 +97,7 @@ def _server(rest: str) -> Address:
     for name in options:
         if name not in OPTIONS:
             shown = name if re.fullmatch(r"[a-z_]{1,30}", name) else "another text"
-            raise ConfigError("The address holds an option that is not taken", shown, nearest(shown, OPTIONS))
+            raise ConfigError("The address holds an option that is not supported", shown, nearest(shown, OPTIONS))
     return Address("postgresql", unquote(parts.path[1:]), host, port, unquote(user) or None, tuple(options.items()))
 
 
@@ -116,7 +116,7 @@ def table_name(text: str) -> tuple[str, ...]:
     """Schema and name of ``schema.table``, or the name alone; a part with a dot stands in double quotes.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is malformed.
     """
     part = r'"(?:[^"]|"")+"|[^".]+'
     if "\0" in text or not re.fullmatch(rf"(?:{part})(?:\.(?:{part}))?", text):
@@ -141,11 +141,11 @@ _NO_CODE = re.compile(
 
 
 def statement(query: str) -> str:
-    """The query without comments and the semicolon at its end: drivers put it into brackets.
+    """The query without comments and final semicolon: drivers put it into brackets.
 
     Raises:
-        ConfigError: it is not one statement that reads. This is for the reader's sake: that nothing is written is seen
-            to by a read-only transaction or connection.
+        ConfigError: it is not one statement that reads. This is for a clear message: read-only transactions and
+            connections see to it that nothing is written.
     """
     code = _NO_CODE.sub(" ", query).strip()
     word = re.match(r"\(*\s*(\w*)", code)
@@ -153,7 +153,7 @@ def statement(query: str) -> str:
         raise ConfigError("A query must read: it starts with SELECT, WITH or VALUES", remedy="Rewrite it.")
     if ";" in code.rstrip("; \t\r\n"):
         raise ConfigError("A query must be one statement", "several, separated by semicolons", "Leave one.")
-    bare = _NO_CODE.sub(lambda found: " " if found[0].startswith(("--", "/*")) else found[0], query)
+    bare = _NO_CODE.sub(lambda match: " " if match[0].startswith(("--", "/*")) else match[0], query)
     return bare.rstrip("; \t\r\n")
 
 
@@ -171,68 +171,66 @@ def library(rule: str, *modules: str, extra: str) -> list[ModuleType]:
 def guarded(
     batches: Iterator[pa.Table], kinds: tuple[type[Exception], ...], translate: Callable[[Any], SilosynthError]
 ) -> Iterator[pa.Table]:
-    """The same batches; an error of these ``kinds`` is replaced by its translation, and forgotten."""
+    """The same batches; an error of these ``kinds`` is replaced by its translation, and not chained."""
     try:
         yield from batches
         return
     except kinds as error:
         refused = translate(error)
-    raise refused  # out of the handler: the driver's error is not its context
+    raise refused  # outside the handler, so that the driver's error is not its context
 
 
-def no_table(wanted: Sequence[str], readable: Iterable[Sequence[str]], what: str = "The database") -> DataError:
-    """The error for a table that is not there; names the nearest that can be read."""
-    known = sorted({".".join(names[-len(wanted) :]) for names in readable})
-    return DataError(
-        f"{what} must hold the table, and let the user see it", ".".join(wanted), nearest_of(wanted, known)
-    )
+def no_table(table: Sequence[str], readable: Iterable[Sequence[str]], what: str = "The database") -> DataError:
+    """The error for a missing table; names the nearest readable one."""
+    known = sorted({".".join(names[-len(table) :]) for names in readable})
+    return DataError(f"{what} must hold the table, and let the user see it", ".".join(table), nearest_of(table, known))
 
 
-def nearest_of(wanted: Sequence[str], known: Sequence[str]) -> str:
-    """`nearest`, but no list of names when there are very many."""
-    hint = nearest(".".join(wanted), known)
+def nearest_of(name: Sequence[str], known: Sequence[str]) -> str:
+    """`nearest`, but without a list of very many names."""
+    hint = nearest(".".join(name), known)
     return hint if len(hint) < 300 else f"{len(known)} others are there; none has a similar name."
 
 
-def chosen(columns: Sequence[str] | None, held: Sequence[str], what: str = "table") -> list[str]:
-    """The ``columns`` asked for, in that order, or all that are ``held``.
+def chosen(columns: Sequence[str] | None, available: Sequence[str], what: str = "table") -> list[str]:
+    """The ``columns``, in that order; for None, all that are ``available``.
 
     Raises:
-        DataError: one is not there, or a name occurs twice.
+        DataError: one is not there, or a name occurs repeated.
     """
-    if len(set(held)) < len(held):
-        twice = sorted({name for name in held if held.count(name) > 1})
-        raise DataError("Every column needs a name of its own", ", ".join(twice), "Rename with AS in the query.")
+    if len(set(available)) < len(available):
+        repeated = sorted({name for name in available if available.count(name) > 1})
+        raise DataError("Every column needs a name of its own", ", ".join(repeated), "Rename with AS in the query.")
     for name in columns or ():
-        if name not in held:
-            raise DataError(f"The {what} must hold every column asked for", name, nearest_of([name], held))
-    return list(held if columns is None else columns)
+        if name not in available:
+            raise DataError(f"The {what} must hold every column asked for", name, nearest_of([name], available))
+    return list(available if columns is None else columns)
 
 
 def plain(table: pa.Table, natives: Mapping[str, str], refused: Collection[str] = ()) -> pa.Table:
-    """The same columns as types that tables of training rows hold.
+    """The same columns, cast to types of training tables.
 
-    Decimals become whole numbers where their scale is 0, and floats elsewhere; instants with a zone come in UTC.
+    Decimals become integers if their scale is 0, else floats; instants with a time zone are in UTC.
 
     Args:
         table: a batch.
-        natives: by column, what the database calls its type; for errors.
-        refused: types, as the database calls them, that cannot be used although their Arrow type could be.
+        natives: the database's name for each column's type, for errors.
+        refused: names of types that cannot be used although their Arrow type could be.
 
     Raises:
-        DataError: a column's type cannot be used, or a value does not fit; names column and type, never the value.
+        DataError: a column's type cannot be used, or a value does not fit; names column and type, never a value.
     """
     fields = [(field.name, natives.get(field.name, str(field.type)), field.type) for field in table.schema]
-    strange = [f"{name} ({native})" for name, native, kind in fields if native in refused or not _usable(kind)]
-    if strange:
-        raise unusable(", ".join(strange))
+    refused_columns = [f"{name} ({native})" for name, native, kind in fields if native in refused or not _usable(kind)]
+    if refused_columns:
+        raise unusable(", ".join(refused_columns))
     return pa.table(
         [cast(table[name], _target(table[name].type), name) for name in table.column_names], table.column_names
     )
 
 
 def unusable(columns: str) -> DataError:
-    """The error for ``columns`` (with their types) that no model is trained on."""
+    """The error for ``columns`` (with their types) that cannot be modelled."""
     return DataError(
         "A column must hold numbers, booleans, dates, instants or text",
         columns,
@@ -258,9 +256,9 @@ def cast(column: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.ChunkedA
 
 
 def _in_calendar(column: pa.ChunkedArray) -> bool:
-    """Whether all lie where Python's dates do; PostgreSQL's infinity arrives as a year far outside."""
-    whole = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
-    ends = pc.min_max(whole).as_py()
+    """Whether Python's dates can hold all values; PostgreSQL's infinity arrives as a year far outside."""
+    numbers = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    ends = pc.min_max(numbers).as_py()
     unit = 1 if pa.types.is_date32(column.type) else 86_400 * _PER_SECOND[column.type.unit]
     return ends["min"] is None or (-719_162 * unit <= ends["min"] and ends["max"] < 2_932_897 * unit)
 
@@ -295,74 +293,74 @@ _CLOSED = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-"""DuckDB's settings under which a query sees the database alone: no other files, no network."""
+"""Settings of DuckDB that restrict a query to the database: no other files, no network."""
 
 
-def read_sqlite(address: Address, wanted: Wanted) -> Iterator[pa.Table]:
-    """The rows in batches. SQLite has whole numbers, numbers and text; dates and booleans are what was stored for them.
+def read_sqlite(address: Address, selection: Selection) -> Iterator[pa.Table]:
+    """The rows in batches. SQLite has integers, floats and text only; dates and booleans come as they were stored.
 
     Raises:
-        StorageError: no such file, or it is no whole SQLite database.
+        StorageError: no such file, or it is damaged or no SQLite database.
         DataError: no such table or column, or a column's values are of several types.
         ConfigError: the query cannot be run, or would write.
     """
     path = existing(address.name)
-    return guarded(_sqlite(path, wanted), (sqlite3.Error, sqlite3.Warning), lambda e: _sqlite_error(str(e), path))
+    return guarded(_sqlite(path, selection), (sqlite3.Error, sqlite3.Warning), lambda e: _sqlite_error(str(e), path))
 
 
-def _sqlite(path: Path, wanted: Wanted) -> Iterator[pa.Table]:
+def _sqlite(path: Path, selection: Selection) -> Iterator[pa.Table]:
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     with closing(
         sqlite3.connect(uri, uri=True, timeout=2, isolation_level=None, check_same_thread=False)
     ) as connection:
-        connection.execute("BEGIN")  # both passes over the rows see the same ones
-        held = _sqlite_columns(connection, wanted) if wanted.table else None
+        connection.execute("BEGIN")  # both passes see the same rows
+        available = _sqlite_columns(connection, selection) if selection.table else []
         connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY)
-        if wanted.table:
-            names = chosen(wanted.columns, held or [])
-            query = f"SELECT {listed(names)} FROM {quoted(*wanted.table)}"
+        if selection.table:
+            names = chosen(selection.columns, available)
+            query = f"SELECT {listed(names)} FROM {quoted(*selection.table)}"
         else:
-            query = str(wanted.query)
+            query = str(selection.query)
             names = [column[0] for column in connection.execute(query).description]
-        columns = chosen(wanted.columns, names, "query")
+        columns = chosen(selection.columns, names, "query")
         types = _sqlite_types(connection, query, names, columns)
         places = [names.index(name) for name in columns]
         cursor = connection.execute(query)
-        while rows := cursor.fetchmany(wanted.batch_rows):
+        while rows := cursor.fetchmany(selection.batch_rows):
             across = list(zip(*rows, strict=True))
             arrays = [_array(across[i], types[name], name) for i, name in zip(places, columns, strict=True)]
             yield pa.table(arrays, columns)
 
 
-def _sqlite_columns(connection: sqlite3.Connection, wanted: Wanted) -> list[str]:
-    schema, name = ("main", *(wanted.table or ()))[-2:]
-    found = connection.execute("SELECT name FROM pragma_table_xinfo(?, ?) WHERE hidden <> 1", (name, schema))
-    held = [column for (column,) in found]
-    if not held:
+def _sqlite_columns(connection: sqlite3.Connection, selection: Selection) -> list[str]:
+    schema, name = ("main", *(selection.table or ()))[-2:]
+    rows = connection.execute("SELECT name FROM pragma_table_xinfo(?, ?) WHERE hidden <> 1", (name, schema))
+    names = [column for (column,) in rows]
+    if not names:
         tables = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT GLOB 'sqlite_*'"
         raise no_table((name,), connection.execute(tables).fetchall(), "The file")
-    return held
+    return names
 
 
 def _sqlite_types(
     connection: sqlite3.Connection, query: str, names: list[str], columns: list[str]
 ) -> dict[str, pa.DataType]:
-    """What each column's values are; any value of an SQLite column can be of any type, so all are looked at."""
+    """The type of each column. In SQLite each value has its own type, so all values are examined."""
     numbered = ", ".join(f"c{i}" for i in range(len(names)))
-    shown = ", ".join(f"group_concat(DISTINCT typeof(c{names.index(name)}))" for name in columns)
-    (found,) = connection.execute(f"WITH silo({numbered}) AS (\n{query}\n) SELECT {shown} FROM silo").fetchall()
+    type_lists = ", ".join(f"group_concat(DISTINCT typeof(c{names.index(name)}))" for name in columns)
+    (row,) = connection.execute(f"WITH silo({numbered}) AS (\n{query}\n) SELECT {type_lists} FROM silo").fetchall()
     types = {}
-    for name, stored in zip(columns, found, strict=True):
-        held = set((stored or "").split(",")) - {"", "null"}
-        if "blob" in held:
+    for name, stored in zip(columns, row, strict=True):
+        value_types = set((stored or "").split(",")) - {"", "null"}
+        if "blob" in value_types:
             raise unusable(f"{name} (BLOB)")
-        if len(held) > 1 and held != {"integer", "real"}:
+        if len(value_types) > 1 and value_types != {"integer", "real"}:
             raise DataError(
                 "All values of a column must be of one type",
-                f"column {name} holds {' and '.join(sorted(held))}",
+                f"column {name} holds {' and '.join(sorted(value_types))}",
                 "Convert it in a query: SELECT CAST(NULLIF(…, '') AS INTEGER) AS ….",
             )
-        types[name] = _STORED["real" if len(held) > 1 else held.pop() if held else "null"]
+        types[name] = _STORED["real" if len(value_types) > 1 else value_types.pop() if value_types else "null"]
     return types
 
 
@@ -378,7 +376,7 @@ def _array(values: tuple[Any, ...], kind: pa.DataType, name: str) -> pa.Array:
 
 
 def _sqlite_error(text: str, path: Path) -> SilosynthError:
-    """What SQLite's message means; the message itself may quote a value."""
+    """The error for a message of SQLite, which may quote a value and is not shown."""
     if "not authorized" in text or "readonly" in text or "prohibited" in text:
         return _writes()
     if "UTF-8" in text:
@@ -401,7 +399,7 @@ def _bad_query(sort: str = "") -> ConfigError:
     return ConfigError("The query must run", sort or "the database refused it", remedy)
 
 
-def read_duckdb(address: Address, wanted: Wanted) -> Iterator[pa.Table]:
+def read_duckdb(address: Address, selection: Selection) -> Iterator[pa.Table]:
     """The rows in batches; enumerations come as categories.
 
     Raises:
@@ -413,47 +411,47 @@ def read_duckdb(address: Address, wanted: Wanted) -> Iterator[pa.Table]:
     (duckdb,) = library("DuckDB files are read by duckdb", "duckdb", extra="duckdb")
     path = existing(address.name)
     kinds = (duckdb.Error, RuntimeError, pa.ArrowException)
-    return guarded(_duckdb(duckdb, path, wanted), kinds, lambda error: _duckdb_error(error, path))
+    return guarded(_duckdb(duckdb, path, selection), kinds, lambda error: _duckdb_error(error, path))
 
 
-def _duckdb(duckdb: Any, path: Path, wanted: Wanted) -> Iterator[pa.Table]:
+def _duckdb(duckdb: Any, path: Path, selection: Selection) -> Iterator[pa.Table]:
     with closing(duckdb.connect(str(path), read_only=True, config=_CLOSED)) as connection:
-        connection.execute("SET python_enable_replacements = false")  # nor any variable of this program
+        connection.execute("SET python_enable_replacements = false")  # nor variables of this program
         connection.execute("SET lock_configuration = true")
-        if wanted.table:
-            held = _duckdb_columns(connection, wanted.table)
-            query = f"SELECT {listed(chosen(wanted.columns, held))} FROM {quoted(*wanted.table)}"
+        if selection.table:
+            available = _duckdb_columns(connection, selection.table)
+            query = f"SELECT {listed(chosen(selection.columns, available))} FROM {quoted(*selection.table)}"
         else:
-            query = str(wanted.query)
-        if [found.type for found in duckdb.extract_statements(query)] != [duckdb.StatementType.SELECT]:
+            query = str(selection.query)
+        if [parsed.type for parsed in duckdb.extract_statements(query)] != [duckdb.StatementType.SELECT]:
             raise _writes()
         relation = connection.sql(query)
-        columns = chosen(wanted.columns, relation.columns, "query")
+        columns = chosen(selection.columns, relation.columns, "query")
         natives = dict(zip(relation.columns, map(str, relation.types), strict=True))
         start = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-        with closing(start(wanted.batch_rows)) as reader:
+        with closing(start(selection.batch_rows)) as reader:
             for batch in reader:
                 yield plain(pa.Table.from_batches([batch]).select(columns), natives)
 
 
 def _duckdb_columns(connection: Any, table: tuple[str, ...]) -> list[str]:
     schema, name = ("main", *table)[-2:]
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() AND table_name = ?"
         " AND schema_name = ? ORDER BY column_index",
         [name, schema],
     ).fetchall()
-    if not found:
-        known = connection.execute(
+    if not rows:
+        tables = connection.execute(
             "SELECT DISTINCT schema_name, table_name FROM duckdb_columns()"
             " WHERE database_name = current_database() AND NOT internal"
         ).fetchall()
-        raise no_table(table, known, "The file")
-    return [column for (column,) in found]
+        raise no_table(table, tables, "The file")
+    return [column for (column,) in rows]
 
 
 def _duckdb_error(error: Exception, path: Path) -> SilosynthError:
-    """What the class of DuckDB's error means; its message may quote a value."""
+    """The error for the class of DuckDB's error, whose message may quote a value and is not shown."""
     sort = type(error).__name__
     text = str(error)
     if "read-only" in text[:300] and "Cannot execute" in text[:300]:

@@ -1,6 +1,6 @@
-"""What a pandas dtype means, and how it is spelled so that it can be given back.
+"""What a pandas dtype means, and how it is spelled, so that columns can be returned in it.
 
-A dtype is spelled as pandas spells it; where that does not say enough, a detail follows after ``|``:
+The spelling is pandas' own; where that does not suffice, a detail follows after ``|``:
 
 ====================  ====================================================================================
 spelling              frame column
@@ -8,7 +8,7 @@ spelling              frame column
 ``object|bool``       Python objects: also ``int``, ``float``, ``decimal``, ``date``, ``datetime``
 ``str|%Y-%m-%d``      text that is an instant in this format (only where the column's kind is datetime)
 ``category|ordered``  categories with an order
-``string|arrow``      pandas' Arrow string dtype, which pandas spells like another one
+``string|arrow``      pandas' Arrow string dtype, which pandas spells like another
 ====================  ====================================================================================
 """
 
@@ -39,7 +39,7 @@ _MIXED = {"mixed-integer", "mixed", "mixed-integer-float"}
 
 
 class Nature(Enum):
-    """What the values of a frame's column are, whatever dtype stores them."""
+    """What the values of a column are, whatever the dtype."""
 
     WHOLE = "whole numbers"
     REAL = "numbers"
@@ -55,7 +55,7 @@ def spell(series: pd.Series) -> str:
     """The dtype of a column, spelled as in the table above.
 
     Raises:
-        DataError: the dtype, or what its objects are, cannot be modelled.
+        DataError: the dtype, or the type of its objects, cannot be modelled.
     """
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
@@ -71,17 +71,17 @@ def spell(series: pd.Series) -> str:
 
 
 def resolve(dtype: str) -> Any:
-    """The pandas dtype of a spelling, without its detail."""
+    """The pandas dtype for a spelling, without the detail."""
     base = dtype.partition("|")[0]
     return pd.ArrowDtype(pa.string()) if dtype == "string|arrow" else types.pandas_dtype(base)
 
 
 def detail(dtype: str) -> str:
-    """What follows the ``|`` of a spelling; empty if there is none."""
+    """The detail after the ``|`` of a spelling; empty if there is none."""
     return dtype.partition("|")[2]
 
 
-def nature(series: pd.Series, dtype: str) -> Nature:
+def nature_of(series: pd.Series, dtype: str) -> Nature:
     """What a column's values are; ``dtype`` is its spelling.
 
     Raises:
@@ -93,12 +93,12 @@ def nature(series: pd.Series, dtype: str) -> Nature:
         return _NATURE_OF_DETAIL.get(detail(dtype), Nature.TEXT)
     if dtype.startswith("category"):
         return Nature.LEVELS
-    found = _nature_of_dtype(series.dtype)
-    if found is None:
+    nature = _nature_of_dtype(series.dtype)
+    if nature is None:
         raise DataError(
             f"Column {series.name!r} has a dtype that cannot be modelled", dtype, _REMEDIES.get(dtype[:6], _CONVERT)
         )
-    return found
+    return nature
 
 
 def zone_of(dtype: Any) -> Any:
@@ -151,18 +151,18 @@ def _plain_arrow(dtype: pa.DataType) -> bool:
 
 
 def _spell_objects(series: pd.Series) -> str:
-    found = types.infer_dtype(series, skipna=True)
-    if found in _OBJECTS:
-        return f"object|{_OBJECTS[found]}".rstrip("|")
-    held = sorted({type(value).__name__ for value in series.dropna()})
-    if found in _MIXED and len(held) > 1:
+    inferred = types.infer_dtype(series, skipna=True)
+    if inferred in _OBJECTS:
+        return f"object|{_OBJECTS[inferred]}".rstrip("|")
+    type_names = sorted({type(value).__name__ for value in series.dropna()})
+    if inferred in _MIXED and len(type_names) > 1:
         raise DataError(
             f"Column {series.name!r} mixes values of several types",
-            ", ".join(held),
+            ", ".join(type_names),
             "Make it one type: .astype(str) for text, or pd.to_numeric(…, errors='coerce') for numbers.",
         )
     raise DataError(
         f"Column {series.name!r} holds objects that cannot be modelled",
-        ", ".join(held),
+        ", ".join(type_names),
         "Take the numbers or texts out of the objects into columns of their own, or drop the column.",
     )

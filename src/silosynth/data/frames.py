@@ -20,7 +20,7 @@ import torch
 
 from silosynth.core.errors import DataError, SchemaError, nearest
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
-from silosynth.data.dtypes import Nature, detail, nature, resolve, spell, zone_of
+from silosynth.data.dtypes import Nature, detail, nature_of, resolve, spell, zone_of
 
 Flavour: TypeAlias = Literal["pandas", "polars", "arrow"]
 Frame: TypeAlias = Any
@@ -28,16 +28,16 @@ Frame: TypeAlias = Any
 
 
 def flavour(frame: Frame) -> Flavour:
-    """Which library a frame belongs to.
+    """The library of a frame.
 
     Raises:
-        DataError: it is not a frame of a known library.
+        DataError: it is no frame of a supported library.
     """
     if isinstance(frame, pd.DataFrame):
         return "pandas"
     if isinstance(frame, pa.Table):
         return "arrow"
-    polars = sys.modules.get("polars")  # whoever holds a Polars frame has imported Polars
+    polars = sys.modules.get("polars")  # if the frame is Polars', Polars has been imported
     if polars is not None and isinstance(frame, polars.DataFrame):
         return "polars"
     lazy = polars is not None and isinstance(frame, polars.LazyFrame)
@@ -49,10 +49,10 @@ def flavour(frame: Frame) -> Flavour:
 
 
 def to_pandas(frame: Frame) -> pd.DataFrame:
-    """A pandas view of any frame. Whole and boolean columns of Polars and Arrow keep their type despite nulls.
+    """Any frame in pandas. Integer and boolean columns of Polars and Arrow keep their type despite nulls.
 
     Raises:
-        DataError: not a frame; no rows; no columns; a name that is not text or occurs twice.
+        DataError: not a frame; no rows; no columns; names that are not text, or repeated.
     """
     kind = flavour(frame)
     if kind == "polars":
@@ -69,27 +69,27 @@ def to_table(frame: Frame, schema: Schema) -> Table:
 
     Raises:
         DataError: the frame or one of its columns cannot be used.
-        SchemaError: a column is absent, or its values are not of the declared kind.
+        SchemaError: a column is missing, or its values are not of the declared kind.
     """
     pandas = to_pandas(frame)
-    held = set(pandas.columns)
+    names = set(pandas.columns)
     for name in schema.names:
-        if name not in held:
+        if name not in names:
             raise SchemaError("The table lacks a column of the schema", name, nearest(name, pandas.columns))
     return Table(tuple(encode(pandas[column.name], column) for column in schema.columns))
 
 
 def to_frame(table: Table, flavour: Flavour = "pandas") -> Frame:
-    """A frame with the table's columns, each with the dtype it came with.
+    """A frame with the table's columns, each in its original dtype.
 
     Raises:
-        DataError: an entry is missing in a column whose dtype cannot hold that, or the flavour is unknown.
+        DataError: a dtype cannot hold a missing entry, or the flavour is unknown.
     """
     return as_flavour(pd.DataFrame({column.name: decode(column) for column in table.columns}), flavour)
 
 
 def as_flavour(frame: pd.DataFrame, flavour: Flavour) -> Frame:
-    """A pandas frame as a frame of another library.
+    """A pandas frame converted to another library.
 
     Raises:
         DataError: the flavour is unknown.
@@ -109,14 +109,14 @@ def as_flavour(frame: pd.DataFrame, flavour: Flavour) -> Frame:
 def _check_names(names: list[Any]) -> None:
     if not names:
         raise DataError("A table needs at least one column", "0 columns", "Was the right file or selection used?")
-    strange = [name for name in names if not isinstance(name, str)]
-    if strange:
+    others = [name for name in names if not isinstance(name, str)]
+    if others:
         raise DataError(
-            "Column names are text", repr(strange[0]), "Rename them: frame.columns = frame.columns.map(str)."
+            "Column names are text", repr(others[0]), "Rename them: frame.columns = frame.columns.map(str)."
         )
     if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise DataError("Every column needs a name of its own", ", ".join(twice), "Rename or drop one of them.")
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise DataError("Every column needs a name of its own", ", ".join(repeated), "Rename or drop one of them.")
 
 
 _WIDTHS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
@@ -124,7 +124,7 @@ _NULLABLE = {pa.bool_(): "boolean", **{pa.type_for_alias(name.lower()): name for
 
 
 def from_arrow(table: pa.Table) -> pd.DataFrame:
-    """Arrow to ordinary pandas dtypes; nullable ones only where a null would otherwise change the type."""
+    """Arrow in ordinary pandas dtypes; nullable ones only where a null would otherwise change the type."""
     _check_names(table.column_names)
     columns = {name: _series(name, table.column(i)) for i, name in enumerate(table.column_names)}
     return pd.DataFrame(columns)
@@ -147,32 +147,32 @@ _LEVEL_TYPES = (str, int, float, bool)
 def encode(series: pd.Series, schema: ColumnSchema) -> Column:
     """The tensors of a frame's column.
 
-    Whole numbers become int64 when the dtype or the kind is integer, other numbers float64, instants and durations
-    int64 nanoseconds, all else codes into sorted levels. Identifiers that are whole numbers stay numbers.
+    Integers (by dtype or kind) become int64, other numbers float64, instants and durations int64 nanoseconds, and
+    everything else codes of sorted levels. Identifiers that are integers stay numbers.
 
     Raises:
-        DataError: infinities, mixed types, or values that no tensor can hold.
+        DataError: infinities, mixed types, or values that fit in no tensor.
         SchemaError: the values are not of the schema's kind.
     """
     dtype = spell(series)
-    kind, found = schema.kind, nature(series, dtype)
+    kind, nature = schema.kind, nature_of(series, dtype)
     missing = series.isna().to_numpy(dtype=bool)
     if missing.all():
-        return _all_absent(series, schema, dtype, found, missing)
-    if kind == Kind.DATETIME.value and found is Nature.TEXT:
+        return _all_absent(series, schema, dtype, nature, missing)
+    if kind == Kind.DATETIME.value and nature is Nature.TEXT:
         return _make_column(
             series, f"{dtype}|{detail(schema.dtype)}", parse_text(series, detail(schema.dtype)), missing
         )
-    if found in (Nature.LEVELS, Nature.TEXT, Nature.BOOL):
+    if nature in (Nature.LEVELS, Nature.TEXT, Nature.BOOL):
         if kind not in _CODED:
-            _refuse(series, kind, f"its values are {found.value}")
-        values, levels = _codes(series, found)
+            _refuse(series, kind, f"its values are {nature.value}")
+        values, levels = _codes(series, nature)
         return _make_column(series, dtype, values, missing, levels)
-    values = line_values(series, found, missing)
-    _check_kind(series, kind, found)
-    if kind == Kind.INTEGER.value and found is Nature.REAL:
+    values = line_values(series, nature, missing)
+    _check_kind(series, kind, nature)
+    if kind == Kind.INTEGER.value and nature is Nature.REAL:
         values = _as_integers(series, values)
-    if kind in _CODED and not (kind == Kind.IDENTIFIER.value and found is Nature.WHOLE):
+    if kind in _CODED and not (kind == Kind.IDENTIFIER.value and nature is Nature.WHOLE):
         distinct, codes = np.unique(values[~missing], return_inverse=True)
         values = np.zeros(len(series), np.int64)
         values[~missing] = codes
@@ -180,16 +180,16 @@ def encode(series: pd.Series, schema: ColumnSchema) -> Column:
     return _make_column(series, dtype, values, missing)
 
 
-def line_values(series: pd.Series, found: Nature, missing: np.ndarray) -> np.ndarray:
+def line_values(series: pd.Series, nature: Nature, missing: np.ndarray) -> np.ndarray:
     """(n,) int64 or float64 numbers of a column of numbers, instants or durations, 0 where missing.
 
     Raises:
-        DataError: infinities, whole numbers beyond 64 bits, or instants outside 1677 to 2262.
+        DataError: infinities, integers beyond 64 bits, or instants outside 1677 to 2262.
     """
-    if found in (Nature.INSTANT, Nature.DURATION):
-        return nanoseconds(series, found, missing)
+    if nature in (Nature.INSTANT, Nature.DURATION):
+        return nanoseconds(series, nature, missing)
     try:
-        values = series.to_numpy(np.int64 if found is Nature.WHOLE else np.float64, na_value=0)
+        values = series.to_numpy(np.int64 if nature is Nature.WHOLE else np.float64, na_value=0)
         if series.dtype == np.uint64 and (values < 0).any():
             raise OverflowError
     except OverflowError as error:
@@ -198,7 +198,7 @@ def line_values(series: pd.Series, found: Nature, missing: np.ndarray) -> np.nda
             str(series.dtype),
             "Convert it to float64, or to text if it is an identifier.",
         ) from error
-    infinite = int(np.isinf(values).sum()) if found is Nature.REAL else 0
+    infinite = int(np.isinf(values).sum()) if nature is Nature.REAL else 0
     if infinite:
         raise DataError(
             f"Column {series.name!r} must not hold infinities",
@@ -208,13 +208,13 @@ def line_values(series: pd.Series, found: Nature, missing: np.ndarray) -> np.nda
     return np.array(values)
 
 
-def nanoseconds(series: pd.Series, found: Nature, missing: np.ndarray) -> np.ndarray:
-    """(n,) int64 nanoseconds since 1970 UTC (or of duration), 0 where missing.
+def nanoseconds(series: pd.Series, nature: Nature, missing: np.ndarray) -> np.ndarray:
+    """(n,) int64 nanoseconds since 1970 UTC, or of durations; 0 where missing.
 
     Raises:
-        DataError: an instant is outside 1677 to 2262, or an object has a time zone of its own.
+        DataError: an instant is outside 1677 to 2262, or objects have different time zones.
     """
-    unit = "datetime64[ns]" if found is Nature.INSTANT else "timedelta64[ns]"
+    unit = "datetime64[ns]" if nature is Nature.INSTANT else "timedelta64[ns]"
     try:
         if zone_of(series.dtype) is not None:
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -222,26 +222,26 @@ def nanoseconds(series: pd.Series, found: Nature, missing: np.ndarray) -> np.nda
         values = series.astype(target).to_numpy(unit).astype(np.int64)
     except (pd.errors.OutOfBoundsDatetime, pd.errors.OutOfBoundsTimedelta, OverflowError) as error:
         raise DataError(
-            f"Column {series.name!r} holds {found.value} that 64-bit nanoseconds cannot",
+            f"Column {series.name!r} holds {nature.value} that 64-bit nanoseconds cannot",
             "outside the years 1677 to 2262",
             "Replace such sentinels as 9999-12-31 by missing values.",
         ) from error
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"Column {series.name!r} holds {found.value} that cannot be read", str(series.dtype),
+            f"Column {series.name!r} holds {nature.value} that cannot be read", str(series.dtype),
             "Convert it with pd.to_datetime(…, utc=True).",
         ) from error  # fmt: skip
     return np.where(missing, 0, values)
 
 
 def parse_text(series: pd.Series, form: str) -> np.ndarray:
-    """(n,) int64 nanoseconds of instants written as text in the format ``form``, 0 where missing.
+    """(n,) int64 nanoseconds of instants written as text in the format ``form``; 0 where missing.
 
     Raises:
-        SchemaError: a value is not written in that format.
+        SchemaError: a value is not in that format.
     """
-    held = series[series.notna()].astype(str)
-    texts, place = np.unique(held.to_numpy(dtype=object), return_inverse=True)
+    present = series[series.notna()].astype(str)
+    texts, place = np.unique(present.to_numpy(dtype=object), return_inverse=True)
     parsed = pd.to_datetime(pd.Series(texts, dtype=object), format=form or "ISO8601", errors="coerce")
     if not form or parsed.isna().any() or (parsed.dt.strftime(form) != texts).any() or _beyond(parsed):
         raise SchemaError(
@@ -265,21 +265,21 @@ def _make_column(
     return Column(str(series.name), dtype, torch.tensor(values), torch.tensor(missing), levels)
 
 
-def _all_absent(series: pd.Series, schema: ColumnSchema, dtype: str, found: Nature, missing: np.ndarray) -> Column:
-    """A column without a value: numbers stay numbers, so that it can be set below a part that has values."""
-    real = schema.kind in (Kind.CONTINUOUS.value, Kind.MIXED.value) and found is not Nature.WHOLE
+def _all_absent(series: pd.Series, schema: ColumnSchema, dtype: str, nature: Nature, missing: np.ndarray) -> Column:
+    """A column without values; it keeps its type, so that it can be concatenated with a part that has values."""
+    real = schema.kind in (Kind.CONTINUOUS.value, Kind.MIXED.value) and nature is not Nature.WHOLE
     zeros = np.zeros(len(series), np.float64 if real else np.int64)
-    if schema.kind == Kind.DATETIME.value and found is Nature.TEXT:
+    if schema.kind == Kind.DATETIME.value and nature is Nature.TEXT:
         dtype = f"{dtype}|{detail(schema.dtype)}"
-    levels = categories(series) if found is Nature.LEVELS else ()
+    levels = categories(series) if nature is Nature.LEVELS else ()
     return _make_column(series, dtype, zeros, missing, None if Kind(schema.kind).numeric else levels)
 
 
-def _codes(series: pd.Series, found: Nature) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """Codes into levels, 0 where missing: sorted texts, false and true, or the categories in their order."""
-    if found is Nature.LEVELS:
+def _codes(series: pd.Series, nature: Nature) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Codes (0 where missing) and levels: sorted texts, false and true, or the categories in their order."""
+    if nature is Nature.LEVELS:
         return np.maximum(series.cat.codes.to_numpy(np.int64), 0), categories(series)
-    if found is Nature.BOOL:
+    if nature is Nature.BOOL:
         return series.to_numpy(bool, na_value=False).astype(np.int64), (False, True)
     codes, levels = pd.factorize(series, sort=True, use_na_sentinel=True)
     return np.maximum(codes, 0).astype(np.int64), tuple(map(str, levels))
@@ -292,20 +292,20 @@ def categories(series: pd.Series) -> tuple[Any, ...]:
         DataError: a level is neither text nor number nor boolean.
     """
     levels = tuple(series.cat.categories.tolist())
-    strange = [level for level in levels if not isinstance(level, _LEVEL_TYPES)]
-    if strange:
+    others = [level for level in levels if not isinstance(level, _LEVEL_TYPES)]
+    if others:
         raise DataError(
             f"Column {series.name!r} has categories that are neither text nor numbers nor booleans",
-            type(strange[0]).__name__,
+            type(others[0]).__name__,
             "Convert it with .astype(str).",
         )
     return levels
 
 
-def _check_kind(series: pd.Series, kind: str, found: Nature) -> None:
-    on_time = found in (Nature.INSTANT, Nature.DURATION)
+def _check_kind(series: pd.Series, kind: str, nature: Nature) -> None:
+    on_time = nature in (Nature.INSTANT, Nature.DURATION)
     if kind not in _CODED and on_time != (kind == Kind.DATETIME.value):
-        _refuse(series, kind, f"its values are {found.value}")
+        _refuse(series, kind, f"its values are {nature.value}")
 
 
 def _as_integers(series: pd.Series, values: np.ndarray) -> np.ndarray:
@@ -323,10 +323,10 @@ def _refuse(series: pd.Series, kind: str, why: str) -> NoReturn:
 
 
 def decode(column: Column) -> pd.Series:
-    """The frame's column, with its dtype; missing entries as that dtype holds them (NaN, NaT, NA or None).
+    """The column in its dtype; missing entries as that dtype holds them (NaN, NaT, NA or None).
 
     Raises:
-        DataError: there are missing entries, and the dtype cannot hold any.
+        DataError: the dtype cannot hold missing entries, and there are some.
     """
     dtype, base = column.dtype, column.dtype.partition("|")[0]
     values, missing = column.values.numpy(), column.missing.numpy()
@@ -337,13 +337,13 @@ def decode(column: Column) -> pd.Series:
         return pd.Series(categories, name=column.name)
     if missing.all() and len(missing):
         return _all_missing(column)
-    held = values if column.levels is None else _named(column)
+    entries = values if column.levels is None else _named(column)
     if detail(dtype) and dtype != "string|arrow":
-        objects = _objects(held, detail(dtype))
+        objects = _objects(entries, detail(dtype))
         objects[missing] = None
         series: pd.Series = pd.Series(objects, dtype=resolve(dtype), name=column.name)
         return series
-    return _plain(column, held, missing)
+    return _plain(column, entries, missing)
 
 
 def _named(column: Column) -> np.ndarray:
@@ -369,51 +369,51 @@ def _refuse_missing(column: Column) -> NoReturn:
     )
 
 
-def _plain(column: Column, held: np.ndarray, missing: np.ndarray) -> pd.Series:
+def _plain(column: Column, entries: np.ndarray, missing: np.ndarray) -> pd.Series:
     dtype: Any = resolve(column.dtype)
     if missing.any() and isinstance(dtype, np.dtype) and dtype.kind not in "fOMm":
         _refuse_missing(column)
-    if held.dtype == object:
-        texts = held.copy()
+    if entries.dtype == object:
+        texts = entries.copy()
         texts[missing] = None
         series: pd.Series = pd.Series(texts, dtype=dtype, name=column.name)
         return series
     if dtype.kind in "Mm":
-        return _on_time(column.name, held, missing, dtype)
+        return _on_time(column.name, entries, missing, dtype)
     if dtype.kind in "iu":
-        held = _clipped(held, dtype)
-    series = pd.Series(held, name=column.name).astype(dtype)
+        entries = _clipped(entries, dtype)
+    series = pd.Series(entries, name=column.name).astype(dtype)
     return series.mask(missing) if missing.any() else series
 
 
-def _clipped(held: np.ndarray, dtype: Any) -> np.ndarray:
-    """Whole numbers within the dtype's range: a declared range may be wider than, say, int8."""
+def _clipped(entries: np.ndarray, dtype: Any) -> np.ndarray:
+    """Integers clipped to the dtype's range: a declared range may be wider than, say, int8."""
     small = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
-    return np.clip(np.round(held), small.min, min(small.max, 2**63 - 1)).astype(np.int64)
+    return np.clip(np.round(entries), small.min, min(small.max, 2**63 - 1)).astype(np.int64)
 
 
-def _on_time(name: str, held: np.ndarray, missing: np.ndarray, dtype: Any) -> pd.Series:
+def _on_time(name: str, entries: np.ndarray, missing: np.ndarray, dtype: Any) -> pd.Series:
     if dtype.kind == "m":
-        stamps = held.astype("timedelta64[ns]")
+        stamps = entries.astype("timedelta64[ns]")
         stamps[missing] = np.timedelta64("NaT")
         return pd.Series(stamps, name=name).astype(dtype)
-    instants = held.astype("datetime64[ns]")
+    instants = entries.astype("datetime64[ns]")
     instants[missing] = np.datetime64("NaT")
     series = pd.Series(instants, name=name)
     zone = zone_of(dtype)
     return (series if zone is None else series.dt.tz_localize("UTC").dt.tz_convert(zone)).astype(dtype)
 
 
-def _objects(held: np.ndarray, what: str) -> np.ndarray:
-    """Python objects of the type that a dtype's detail names; a ``%`` format makes texts."""
+def _objects(entries: np.ndarray, what: str) -> np.ndarray:
+    """Python objects of the type named by a dtype's detail; text for a ``%`` format."""
     if what in ("date", "datetime") or what.startswith("%"):
-        instants = pd.Series(held.astype("datetime64[ns]"))
+        instants = pd.Series(entries.astype("datetime64[ns]"))
         if what.startswith("%"):
             return np.array(instants.dt.strftime(what), dtype=object)
         if what == "date":
             return _box(list(instants.dt.date))
         return _box([stamp.to_pydatetime() for stamp in instants.dt.floor("us")])
-    return _box([_MAKE[what](value) for value in held.tolist()])
+    return _box([_MAKE[what](value) for value in entries.tolist()])
 
 
 def _decimal(number: float) -> Decimal:

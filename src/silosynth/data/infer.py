@@ -15,10 +15,10 @@ import pandas as pd
 
 from silosynth.core.errors import DataError, SchemaError, nearest
 from silosynth.core.schema import ColumnSchema, Kind, Schema, Table
-from silosynth.data.dtypes import Nature, nature, spell
+from silosynth.data.dtypes import Nature, nature_of, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
 
-FEW = 20  # a number column needs more distinct values than this before single values can stand out as special
+FEW = 20  # in numeric columns with no more distinct values than this, none stands out as special
 _ID_ENDS = {"id", "ids", "uuid", "guid", "key", "number", "no", "nr", "index", "idx", "ssn", "iban", "email", "imsi"}
 _ID_STARTS = {"id", "uuid", "guid"}
 _ID_SHAPES = {
@@ -41,7 +41,7 @@ TEXT_DATES = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnOverride:
-    """What the user says about a column; None leaves it to inference.
+    """The user's declarations about a column; None leaves a property to inference.
 
     Attributes:
         kind: a value of `Kind`.
@@ -56,18 +56,18 @@ class ColumnOverride:
 
 
 def infer(frame: Frame, overrides: Mapping[str, ColumnOverride | Mapping[str, Any] | str] | None = None) -> Schema:
-    """The schema of a frame: inferred, except where ``overrides`` says otherwise (a kind, or several properties).
+    """The schema of a frame: inferred, except for ``overrides`` (a kind, or several properties, by column).
 
     Raises:
         DataError: the frame or one of its columns cannot be used.
-        SchemaError: an override names an unknown column, property or kind, or one that the values contradict.
+        SchemaError: an override names an unknown column, property or kind, or contradicts the values.
     """
     pandas = to_pandas(frame)
-    said = {name: _override(name, value) for name, value in (overrides or {}).items()}
-    for name in said:
+    declared = {name: _override(name, value) for name, value in (overrides or {}).items()}
+    for name in declared:
         if name not in set(pandas.columns):
             raise SchemaError("An override must name a column of the table", name, nearest(str(name), pandas.columns))
-    return Schema(tuple(_column(pandas[name], said.get(name)) for name in pandas.columns))
+    return Schema(tuple(_column(pandas[name], declared.get(name)) for name in pandas.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class ColumnSummary:
 
 
 def describe(schema: Schema, table: Table) -> list[ColumnSummary]:
-    """Rows to print about each column. For the silo's own eyes: distinct counts are exact."""
+    """A summary of each column, for the silo itself: distinct counts are exact."""
     rows = []
     for column in schema.columns:
-        held = table[column.name]
-        missing = float(held.missing.double().mean()) if len(held) else 0.0
-        distinct = len(np.unique(held.values[~held.missing].numpy()))
+        entries = table[column.name]
+        missing = float(entries.missing.double().mean()) if len(entries) else 0.0
+        distinct = len(np.unique(entries.values[~entries.missing].numpy()))
         rows.append(ColumnSummary(column.name, column.kind, column.dtype, missing, distinct, column.reason))
     return rows
 
@@ -104,35 +104,35 @@ def _override(name: str, value: ColumnOverride | Mapping[str, Any] | str) -> Col
         value = ColumnOverride(**value)
     kinds = [kind.value for kind in Kind]
     if value.kind is not None and value.kind not in kinds:
-        raise SchemaError(f"Column {name!r} is given an unknown kind", value.kind, nearest(value.kind, kinds))
+        raise SchemaError(f"Column {name!r} is declared of an unknown kind", value.kind, nearest(value.kind, kinds))
     return value if value.kind is None else replace(value, kind=Kind(value.kind).value)
 
 
-def _column(series: pd.Series, said: ColumnOverride | None) -> ColumnSchema:
+def _column(series: pd.Series, override: ColumnOverride | None) -> ColumnSchema:
     dtype = spell(series)
-    found = nature(series, dtype)
-    schema = _guess(series, dtype, found)
-    if said is None:
+    nature = nature_of(series, dtype)
+    schema = _guess(series, dtype, nature)
+    if override is None:
         return schema
-    if said.kind is not None and said.kind != schema.kind:
-        schema = replace(schema, kind=said.kind, dtype=dtype, decimals=_decimals(series, found))
-        if said.kind == Kind.DATETIME.value and found is Nature.TEXT:
+    if override.kind is not None and override.kind != schema.kind:
+        schema = replace(schema, kind=override.kind, dtype=dtype, decimals=_decimals(series, nature))
+        if override.kind == Kind.DATETIME.value and nature is Nature.TEXT:
             schema = replace(schema, dtype=f"{dtype}|{text_format(series) or ''}")
-    schema = replace(schema, reason="declared", **_range(series, schema, said))
+    schema = replace(schema, reason="declared", **_range(series, schema, override))
     encode(series, schema)
     return _checked_boolean(series, schema)
 
 
-def _range(series: pd.Series, schema: ColumnSchema, said: ColumnOverride) -> dict[str, Any]:
-    low, high = (_number(series, schema, bound) for bound in (said.low, said.high))
-    if not Kind(schema.kind).numeric and (low, high, said.decimals) != (None, None, None):
+def _range(series: pd.Series, schema: ColumnSchema, override: ColumnOverride) -> dict[str, Any]:
+    low, high = (_number(series, schema, bound) for bound in (override.low, override.high))
+    if not Kind(schema.kind).numeric and (low, high, override.decimals) != (None, None, None):
         raise SchemaError(
             f"Only number and date columns have a range and decimals; {schema.name!r} is of kind", schema.kind,
             "Leave low, high and decimals out, or declare a numeric kind.",
         )  # fmt: skip
     if low is not None and high is not None and low > high:
         raise SchemaError(f"Column {schema.name!r}: low must not exceed high", (low, high), "Swap them.")
-    decimals = schema.decimals if said.decimals is None else said.decimals
+    decimals = schema.decimals if override.decimals is None else override.decimals
     return {"low": low, "high": high, "decimals": decimals}
 
 
@@ -165,46 +165,46 @@ def _checked_boolean(series: pd.Series, schema: ColumnSchema) -> ColumnSchema:
     return schema
 
 
-def _guess(series: pd.Series, dtype: str, found: Nature) -> ColumnSchema:
+def _guess(series: pd.Series, dtype: str, nature: Nature) -> ColumnSchema:
     name = str(series.name)
-    held = series[series.notna().to_numpy(dtype=bool)]
-    if len(held) == 0:
+    present = series[series.notna().to_numpy(dtype=bool)]
+    if len(present) == 0:
         return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason="no value at all: stays missing in every row")
-    if found is Nature.LEVELS:
+    if nature is Nature.LEVELS:
         reason = f"category dtype with {len(categories(series))} levels"
         return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason=reason)
-    if found is Nature.BOOL:
+    if nature is Nature.BOOL:
         return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason="true and false")
-    if found in (Nature.INSTANT, Nature.DURATION):
-        nanoseconds(held, found, np.zeros(len(held), dtype=bool))
-        return ColumnSchema(name, Kind.DATETIME.value, dtype, reason=found.value)
-    if found is Nature.TEXT:
-        return _guess_text(held, dtype)
-    return _guess_number(held, dtype, found)
+    if nature in (Nature.INSTANT, Nature.DURATION):
+        nanoseconds(present, nature, np.zeros(len(present), dtype=bool))
+        return ColumnSchema(name, Kind.DATETIME.value, dtype, reason=nature.value)
+    if nature is Nature.TEXT:
+        return _guess_text(present, dtype)
+    return _guess_number(present, dtype, nature)
 
 
-def _guess_text(held: pd.Series, dtype: str) -> ColumnSchema:
-    name, n, distinct = str(held.name), len(held), held.nunique()
-    form = text_format(held)
+def _guess_text(present: pd.Series, dtype: str) -> ColumnSchema:
+    name, n, distinct = str(present.name), len(present), present.nunique()
+    form = text_format(present)
     if form is not None:
         reason = f"text, and every value is a date written as {form}"
         return ColumnSchema(name, Kind.DATETIME.value, f"{dtype}|{form}", reason=reason)
-    why = _text_identifier(held) if distinct == n and n > 1 else None
+    why = _text_identifier(present) if distinct == n and n > 1 else None
     if why:
         return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
     reason = f"text with {distinct} distinct values"
-    if _looks_numeric(held):
+    if _looks_numeric(present):
         reason += "; they look like numbers: convert with pd.to_numeric to have them modelled as such"
     elif distinct == n and n > FEW:
         reason += ", no two alike: declare it identifier to leave it out"
     return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason=reason)
 
 
-def _guess_number(held: pd.Series, dtype: str, found: Nature) -> ColumnSchema:
-    name, n = str(held.name), len(held)
-    values = line_values(held, found, np.zeros(n, dtype=bool))
+def _guess_number(present: pd.Series, dtype: str, nature: Nature) -> ColumnSchema:
+    name, n = str(present.name), len(present)
+    values = line_values(present, nature, np.zeros(n, dtype=bool))
     distinct, counts = np.unique(values, return_counts=True)
-    why = _number_identifier(name, values, distinct) if found is Nature.WHOLE and len(distinct) == n else None
+    why = _number_identifier(name, values, distinct) if nature is Nature.WHOLE and len(distinct) == n else None
     if why:
         return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
     if len(distinct) == 2 and counts.min() >= FEWEST_ROWS:
@@ -212,45 +212,45 @@ def _guess_number(held: pd.Series, dtype: str, found: Nature) -> ColumnSchema:
         return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason=reason)
     if distinct.tolist() == [0, 1]:
         return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason=f"false and true stored as {dtype}")
-    decimals = _decimals(held, found)
+    decimals = _decimals(present, nature)
     special = special_codes(distinct, counts) or (point_mass(distinct, counts) if len(distinct) > FEW else None)
     whole = decimals is not None and decimals <= 0
     if special:
         kind, reason = Kind.MIXED, special
     elif whole:
-        kind, reason = Kind.INTEGER, "whole numbers" + ("" if found is Nature.WHOLE else f" stored as {dtype}")
+        kind, reason = Kind.INTEGER, "whole numbers" + ("" if nature is Nature.WHOLE else f" stored as {dtype}")
     else:
         kind, reason = Kind.CONTINUOUS, "numbers" + ("" if decimals is None else f" with {decimals} decimal places")
     return ColumnSchema(name, kind.value, dtype, decimals=decimals, reason=reason)
 
 
-def _decimals(series: pd.Series, found: Nature) -> int | None:
+def _decimals(series: pd.Series, nature: Nature) -> int | None:
     """Decimal places of a number column; None for all other columns."""
-    if found not in (Nature.WHOLE, Nature.REAL):
+    if nature not in (Nature.WHOLE, Nature.REAL):
         return None
-    held = series[series.notna().to_numpy(dtype=bool)]
-    values = line_values(held, found, np.zeros(len(held), dtype=bool))
+    present = series[series.notna().to_numpy(dtype=bool)]
+    values = line_values(present, nature, np.zeros(len(present), dtype=bool))
     return grid_decimals(values, single=str(series.dtype).lower() in ("float32", "float16", "float[pyarrow]"))
 
 
 def text_format(series: pd.Series) -> str | None:
     """The ISO format in which every text is a date; None if there is none."""
-    held = series[series.notna().to_numpy(dtype=bool)]
-    first = str(held.iloc[0]) if len(held) else ""
+    present = series[series.notna().to_numpy(dtype=bool)]
+    first = str(present.iloc[0]) if len(present) else ""
     form = next((form for shape, form in TEXT_DATES if shape.fullmatch(first)), None)
     if form is None:
         return None
     try:
-        parse_text(held, form)
-    except DataError:  # some value is not such a date: then the column is text, which is an answer
+        parse_text(present, form)
+    except DataError:  # some value is no such date: the column is text
         return None
     return form
 
 
-def _looks_numeric(held: pd.Series) -> bool:
-    if not re.fullmatch(r"\s*[+-]?\d[\d.,]*(e[+-]?\d+)?\s*", str(held.iloc[0]), re.IGNORECASE):
+def _looks_numeric(present: pd.Series) -> bool:
+    if not re.fullmatch(r"\s*[+-]?\d[\d.,]*(e[+-]?\d+)?\s*", str(present.iloc[0]), re.IGNORECASE):
         return False
-    return bool(pd.to_numeric(pd.Series(held.unique(), dtype=object), errors="coerce").notna().all())
+    return bool(pd.to_numeric(pd.Series(present.unique(), dtype=object), errors="coerce").notna().all())
 
 
 def _hinted(name: str) -> bool:
@@ -259,18 +259,19 @@ def _hinted(name: str) -> bool:
     return bool(parts) and (parts[-1] in _ID_ENDS or parts[0] in _ID_STARTS)
 
 
-def _text_identifier(held: pd.Series) -> str | None:
-    if _hinted(str(held.name)):
+def _text_identifier(present: pd.Series) -> str | None:
+    if _hinted(str(present.name)):
         return "the name says that it is an identifier"
-    if len(held) < FEW:
+    if len(present) < FEW:
         return None
     return next(
-        (f"each is written like {what}" for what, shape in _ID_SHAPES.items() if held.str.fullmatch(shape).all()), None
+        (f"each is written like {what}" for what, shape in _ID_SHAPES.items() if present.str.fullmatch(shape).all()),
+        None,
     )
 
 
 def _number_identifier(name: str, values: np.ndarray, distinct: np.ndarray) -> str | None:
-    """Why all-distinct whole numbers are identifiers: by name, or because they number the rows without a gap."""
+    """Why integers that all differ are identifiers: by name, or by numbering the rows without a gap."""
     if len(values) > 1 and _hinted(name):
         return "the name says that it is an identifier"
     if len(values) >= FEW and int(distinct[-1]) - int(distinct[0]) == len(values) - 1:
@@ -279,20 +280,19 @@ def _number_identifier(name: str, values: np.ndarray, distinct: np.ndarray) -> s
 
 
 MOST_DECIMALS = 6
-LARGEST_WHOLE = 2.0**53  # beyond it, floats have no decimals to speak of
+LARGEST_WHOLE = 2.0**53  # larger floats have no decimals
 MASS = 0.2  # share of rows on one value that makes a column mixed
-_MOST_CODES = 5  # more special codes than this are rather a range of values
-FEWEST_ROWS = 5  # a value that fewer rows share is rather an outlier, and is named nowhere
-_LEAST_DISTINCT = 10  # with no more distinct values than this, all of them are levels and none is special
+_MOST_CODES = 5  # more special codes than this are a range of values
+FEWEST_ROWS = 5  # values of fewer rows are outliers, and are never named
+_LEAST_DISTINCT = 10  # with no more distinct values than this, all are levels and none is special
 _CODES = {-1, -2, -3, -4, -5, -6, -7, -8, -9, *(-(10**k - j) for k in (2, 3, 4, 5) for j in range(1, 4))}
 _HIGH_CODES = {10**k - j for k in (3, 4, 5, 6) for j in (1, 2, 3)}
 
 
 def grid_decimals(values: np.ndarray, single: bool = False) -> int | None:
-    """The smallest d in -6…6 such that all values are multiples of 10^-d up to rounding; None if there is none.
+    """The smallest d in -6…6 for which all values are multiples of 10^-d up to rounding; None if there is none.
 
-    Tens, hundreds… (d < 0) are believed only when at least five different non-zero values say so. ``single`` tells that
-    the values were stored as float32.
+    Tens, hundreds… (d < 0) need at least five different non-zero values. ``single``: values were stored as float32.
     """
     distinct = np.unique(values)
     whole = distinct.dtype.kind == "i"
@@ -306,10 +306,10 @@ def grid_decimals(values: np.ndarray, single: bool = False) -> int | None:
 
 
 def special_codes(distinct: np.ndarray, counts: np.ndarray) -> str | None:
-    """In words, which values are codes such as -9 or 999 rather than measurements; None if there are none.
+    """Which values are codes such as -9 or 999 rather than measurements, in words; None if there are none.
 
     Codes are negative (with all other values at 0 or above) or stand far above the rest, and are shared by at least
-    ``FEWEST_ROWS`` rows; what fewer hold is not named.
+    ``FEWEST_ROWS`` rows; rarer ones are not named.
     """
     if len(distinct) <= _LEAST_DISTINCT:
         return None
@@ -325,7 +325,7 @@ def special_codes(distinct: np.ndarray, counts: np.ndarray) -> str | None:
 
 
 def point_mass(distinct: np.ndarray, counts: np.ndarray) -> str | None:
-    """In words, which single value holds at least a fifth of the rows; None if there is none."""
+    """The value that at least a fifth of the rows share, in words; None if there is none."""
     share = counts.max() / counts.sum()
     if share < MASS:
         return None
@@ -339,7 +339,7 @@ def _on_grid(values: np.ndarray, d: int, single: bool) -> bool:
     if single:
         return bool((rounded.astype(np.float32) == values.astype(np.float32)).all())
     near = np.abs(rounded - values) <= 4 * np.spacing(np.abs(values))
-    return bool((near & ((rounded != 0) | (values == 0))).all())  # the least numbers there are lie beside 0, not on it
+    return bool((near & ((rounded != 0) | (values == 0))).all())  # denormal numbers are not 0
 
 
 def _listed(values: np.ndarray) -> str:

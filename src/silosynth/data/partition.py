@@ -17,7 +17,7 @@ PAPER_SEED = 12343
 
 
 def in_order(columns: Sequence[str], parts: int) -> dict[str, list[str]]:
-    """Neighbouring columns to each of ``silo1`` … ``siloM``: d // M of d each, and the last takes the remainder.
+    """Neighbouring columns for each of ``silo1`` … ``siloM``: d // M of d each, the last one also gets the remainder.
 
     Raises:
         DataError: fewer columns than silos, or no silo.
@@ -25,7 +25,7 @@ def in_order(columns: Sequence[str], parts: int) -> dict[str, list[str]]:
     names = list(columns)
     if not 1 <= parts <= len(names):
         raise DataError(
-            f"{len(names)} columns can be dealt out to 1 to {len(names)} silos", parts, "Ask for fewer silos."
+            f"{len(names)} columns can be divided among 1 to {len(names)} silos", parts, "Ask for fewer silos."
         )
     share = len(names) // parts
     edges = [*(share * part for part in range(parts)), len(names)]
@@ -33,7 +33,7 @@ def in_order(columns: Sequence[str], parts: int) -> dict[str, list[str]]:
 
 
 def permuted(columns: Sequence[str], parts: int, seed: int = PAPER_SEED) -> dict[str, list[str]]:
-    """As `in_order`, after the columns were shuffled by ``numpy.random.default_rng(seed)``.
+    """As `in_order`, after shuffling the columns by ``numpy.random.default_rng(seed)``.
 
     Raises:
         DataError: as `in_order`.
@@ -43,9 +43,9 @@ def permuted(columns: Sequence[str], parts: int, seed: int = PAPER_SEED) -> dict
 
 
 def own_levels(table: Table) -> Table:
-    """The table coded by the levels that its own rows hold: what other rows hold is not its silo's to know.
+    """The table coded by the levels of its own rows, since its silo must not know those of other rows.
 
-    False and true are levels of every column of truth values.
+    Boolean columns always have the levels false and true.
     """
     return Table(tuple(_own(column) for column in table.columns))
 
@@ -59,20 +59,20 @@ def common_levels(tables: Sequence[Table]) -> list[Table]:
 def _own(column: Column) -> Column:
     if column.levels is None or all(isinstance(level, bool) for level in column.levels):
         return column
-    held = torch.unique(column.values[~column.missing]).tolist()
-    return _recoded(column, [column.levels[code] for code in held])
+    codes = torch.unique(column.values[~column.missing]).tolist()
+    return _recoded(column, [column.levels[code] for code in codes])
 
 
 def _alike(columns: Sequence[Column]) -> list[Column]:
-    known = [column.levels for column in columns]
-    if None in known:  # numbers: where there are levels nonetheless, there are none, as the column has no value
+    levels_of = [column.levels for column in columns]
+    if None in levels_of:  # numbers; only columns without values have (empty) levels nonetheless
         return [replace(column, levels=None) for column in columns]
-    levels = union([own for own in known if own is not None])
+    levels = union([own for own in levels_of if own is not None])
     return [_recoded(column, levels) for column in columns]
 
 
 def _recoded(column: Column, levels: Sequence[Any]) -> Column:
-    """The column coded by other levels, among them all that occur in it."""
+    """The column coded by other levels, which include all that occur in it."""
     places = {level: code for code, level in enumerate(levels)}
     codes = torch.tensor([places.get(level, 0) for level in column.levels or ()] or [0])
     values = codes[column.values].masked_fill(column.missing, 0)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError, UnavailableError
 from silosynth.data.databases import (
     Address,
-    Wanted,
+    Selection,
     cast,
     chosen,
     guarded,
@@ -28,14 +28,14 @@ _DRIVER = "adbc-driver-postgresql 1.13 or newer (Python 3.11 or newer)"
 
 @dataclass(frozen=True)
 class Login:
-    """Who reads. None leaves it to libpq: ``PGUSER``, ``PGPASSWORD``, ``~/.pgpass``, a client certificate."""
+    """The user. None leaves it to libpq: ``PGUSER``, ``PGPASSWORD``, ``~/.pgpass``, a client certificate."""
 
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
 
 
-def read_postgresql(address: Address, login: Login, wanted: Wanted) -> Iterator[pa.Table]:
-    """The rows in batches, all of one snapshot; the same order each time as long as nobody writes to the table.
+def read_postgresql(address: Address, login: Login, selection: Selection) -> Iterator[pa.Table]:
+    """The rows in batches, from one snapshot; in the same order each time, as long as nobody writes to the table.
 
     Raises:
         UnavailableError: the driver is not installed.
@@ -46,35 +46,35 @@ def read_postgresql(address: Address, login: Login, wanted: Wanted) -> Iterator[
     modules = ("adbc_driver_postgresql.dbapi", "adbc_driver_manager")
     driver, manager = library(f"PostgreSQL is read by {_DRIVER}", *modules, extra="postgresql")
     kinds = (manager.Error, manager.Warning, pa.ArrowException, OSError)
-    return guarded(_rows(driver, address, login, wanted), kinds, lambda error: _refusal(error, address))
+    return guarded(_rows(driver, address, login, selection), kinds, lambda error: _refusal(error, address))
 
 
-def _rows(driver: Any, address: Address, login: Login, wanted: Wanted) -> Iterator[pa.Table]:
-    with ExitStack() as open_ones:
-        connection = open_ones.enter_context(closing(driver.connect(_conninfo(address, login))))
-        cursor = open_ones.enter_context(closing(connection.cursor()))
+def _rows(driver: Any, address: Address, login: Login, selection: Selection) -> Iterator[pa.Table]:
+    with ExitStack() as stack:
+        connection = stack.enter_context(closing(driver.connect(_conninfo(address, login))))
+        cursor = stack.enter_context(closing(connection.cursor()))
         _restrain(cursor)
-        if wanted.table:
-            held = _columns(cursor, wanted.table)
-            query = f"SELECT {listed(chosen(wanted.columns, held))} FROM {quoted(*wanted.table)}"
+        if selection.table:
+            available = _columns(cursor, selection.table)
+            query = f"SELECT {listed(chosen(selection.columns, available))} FROM {quoted(*selection.table)}"
         else:
-            query = str(wanted.query)
+            query = str(selection.query)
         cursor.execute(query)
-        reader = open_ones.enter_context(closing(_reader(cursor)))
-        columns = chosen(wanted.columns, reader.schema.names, "query")
+        reader = stack.enter_context(closing(_reader(cursor)))
+        columns = chosen(selection.columns, reader.schema.names, "query")
         _check_driver(reader.schema)
         for batch in reader:
             yield _plain(pa.Table.from_batches([batch]).select(columns))
 
 
 def _reader(cursor: Any) -> Any:
-    """The result in batches. The public reader forgets the SQLSTATE of an error midway; the driver's own keeps it."""
+    """The result in batches. The public reader drops the SQLSTATE of later errors; the driver's own reader keeps it."""
     public = cursor.fetch_record_batch()
     return getattr(getattr(cursor, "_results", None), "reader", public)
 
 
 def _restrain(cursor: Any) -> None:
-    """One snapshot, nothing written, rows in the order of the table, and no notices of the server on our stderr."""
+    """One snapshot, read-only, rows in table order, and no server notices on our stderr."""
     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     cursor.execute("SET LOCAL client_min_messages = error")
     cursor.execute("SET LOCAL synchronize_seqscans = off")
@@ -83,7 +83,7 @@ def _restrain(cursor: Any) -> None:
 
 def _conninfo(address: Address, login: Login) -> str:
     """libpq's connection string of keywords and values."""
-    given: dict[str, str | None] = {
+    keywords: dict[str, str | None] = {
         "connect_timeout": "20",
         "application_name": "silosynth",
         "host": address.host or None,
@@ -93,10 +93,10 @@ def _conninfo(address: Address, login: Login) -> str:
         "password": login.password,
         **dict(address.options),
     }
-    shielded = {
-        key: value.replace("\\", r"\\").replace("'", r"\'") for key, value in given.items() if value is not None
+    escaped = {
+        key: value.replace("\\", r"\\").replace("'", r"\'") for key, value in keywords.items() if value is not None
     }
-    return " ".join(f"{key}='{value}'" for key, value in shielded.items())
+    return " ".join(f"{key}='{value}'" for key, value in escaped.items())
 
 
 _HELD = """
@@ -112,14 +112,14 @@ AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
 
 
 def _columns(cursor: Any, table: tuple[str, ...]) -> list[str]:
-    held = [name for (name,) in cursor.execute(_HELD, (quoted(*table),)).fetchall()]
-    if not held:
+    names = [name for (name,) in cursor.execute(_HELD, (quoted(*table),)).fetchall()]
+    if not names:
         raise no_table(table, cursor.execute(_READABLE).fetchall())
-    return held
+    return names
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """A batch with PostgreSQL's own types made plain: numeric, uuid."""
+    """A batch with PostgreSQL's own types (numeric, uuid) cast to plain ones."""
     natives = {wire.name: _native(wire) for wire in table.schema}
     for place, wire in enumerate(table.schema):
         column = table[wire.name]
@@ -134,11 +134,11 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 _ONLY_LOOK_PLAIN = {"json", "jsonb", "money", "xml"}
-"""Types whose bytes are text or whole numbers, and whose meaning is another."""
+"""Types stored as text or integers that mean something else."""
 
 
 def _check_driver(schema: pa.Schema) -> None:
-    """Without PostgreSQL's names for types, an amount of money, say, would pass for a whole number."""
+    """Raise if the driver does not report PostgreSQL's type names: money, say, would pass for an integer."""
     if not all(b"POSTGRESQL:type" in (wire.metadata or {}) for wire in schema):
         remedy = "Update it: pip install --upgrade 'silosynth[postgresql]'."
         raise UnavailableError(f"PostgreSQL is read by {_DRIVER}", "an older one", remedy)
@@ -149,14 +149,14 @@ def _native(wire: pa.Field) -> str:
 
 
 def _whole(wire: pa.Field) -> bool:
-    """Whether ``numeric(precision, scale)`` was declared without decimals; undeclared it may have any number."""
+    """Whether ``numeric(precision, scale)`` was declared with scale 0; an undeclared scale allows any decimals."""
     modifier = int((wire.metadata or {}).get(b"POSTGRESQL:typmod", b"-1"))
     scale = ((modifier - 4) & 0x7FF ^ 1024) - 1024  # eleven bits with a sign
     return modifier >= 4 and scale <= 0
 
 
 def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """An extension type's storage; numeric arrives as text, so that no digit is lost on the way."""
+    """The storage of an extension type; numeric arrives as text, so that no digit is lost."""
     chunks = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
     return pa.chunked_array(chunks, pa.string())
 
@@ -196,11 +196,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "timeout expired": ("08", "The server must answer in time"),
     "invalid": ("08", "Options after the ? must have values that libpq takes"),
 }
-"""How failures to connect, which have no SQLSTATE, are told apart: a part of the message, and what it means."""
+"""Failures to connect, which have no SQLSTATE, by a part of their message: state, and rule."""
 
 
 def _refusal(error: Exception, address: Address) -> SilosynthError:
-    """What a driver's error means, by its SQLSTATE; nothing of its message is shown."""
+    """The error for a driver's error, by its SQLSTATE; nothing of its message is shown."""
     state = getattr(error, "sqlstate", None) or ""
     rule = ""
     if not state and "Failed to connect" in str(error):

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
 from silosynth.core.files import existing, replacing, storage_error
 from silosynth.data.csvfiles import read_csv
-from silosynth.data.databases import NAMES, Address, Wanted, address, read_duckdb, read_sqlite, statement, table_name
+from silosynth.data.databases import NAMES, Address, Selection, address, read_duckdb, read_sqlite, statement, table_name
 from silosynth.data.frames import Frame, from_arrow, to_pandas
 from silosynth.data.postgresql import Login, read_postgresql
 
@@ -41,12 +41,12 @@ def read(
     """The table in a file, or only its ``columns``, in the file's order.
 
     ``separator``, ``decimal`` and ``encoding`` are for CSV files; without a separator, the one of ``, ; tab |`` that
-    splits the header into most names is taken. Numbers written with leading zeros (``00123``) stay text. Whole numbers
-    of Parquet and Arrow files stay whole (``Int64``) where some are missing.
+    splits the header into most names is used. Numbers with leading zeros (``00123``) stay text. Integers of Parquet and
+    Arrow files stay integers (``Int64``) if some are missing.
 
     Raises:
         StorageError: no such file, or it is damaged.
-        DataError: the ending is unknown, the contents are no table, or a column is absent.
+        DataError: the ending is unknown, the contents are no table, or a column is missing.
     """
     path = existing(path)
     suffix = _suffix(path)
@@ -58,7 +58,7 @@ def read(
     except OSError as error:
         raise storage_error(error, "read", path) from error
     frame = to_pandas(frame)
-    return frame if columns is None else frame[_known(columns, list(frame.columns))]
+    return frame if columns is None else frame[_in_file_order(columns, list(frame.columns))]
 
 
 def read_batches(
@@ -66,11 +66,11 @@ def read_batches(
 ) -> Iterator[pd.DataFrame]:
     """The table in a file in frames of ``rows`` rows, the last one shorter.
 
-    Parquet and Arrow files are read frame by frame. A CSV file is read whole: what a column holds shows at its end.
+    Parquet and Arrow files are read frame by frame. A CSV file is read at once, since all of a column decides its type.
 
     Raises:
         StorageError: no such file, or it is damaged.
-        DataError: the ending is unknown, the contents are no table, or a column is absent.
+        DataError: the ending is unknown, the contents are no table, or a column is missing.
     """
     path = existing(path)
     suffix = _suffix(path)
@@ -84,9 +84,9 @@ def read_batches(
     try:
         for table in sized(tables, rows):
             frame, none = to_pandas(_to_frame(table)), False
-            yield frame if columns is None else frame[_known(columns, list(frame.columns))]
+            yield frame if columns is None else frame[_in_file_order(columns, list(frame.columns))]
     except (pa.ArrowInvalid, pa.ArrowKeyError, EOFError) as error:
-        raise _not_whole(path) from error
+        raise _damaged(path) from error
     except OSError as error:
         raise storage_error(error, "read", path) from error
     if none:
@@ -94,16 +94,16 @@ def read_batches(
 
 
 def sized(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of ``rows`` rows each, but for the last; no table is empty."""
+    """The same rows in tables of ``rows`` rows each, the last one shorter; none is empty."""
     kept: list[pa.Table] = []
     for table in tables:
         kept.append(table)
         if sum(len(part) for part in kept) < rows:
             continue
-        whole = pa.concat_tables(kept)
-        cut = len(whole) - len(whole) % rows
-        yield from (whole.slice(start, rows) for start in range(0, cut, rows))
-        kept = [whole.slice(cut)]
+        joined = pa.concat_tables(kept)
+        cut = len(joined) - len(joined) % rows
+        yield from (joined.slice(start, rows) for start in range(0, cut, rows))
+        kept = [joined.slice(cut)]
     rest = [part for part in kept if len(part)]
     if rest:
         yield pa.concat_tables(rest)
@@ -120,10 +120,10 @@ def write(frame: Frame, path: str | os.PathLike[str]) -> None:
 
 
 def write_batches(batches: Iterable[Frame], path: str | os.PathLike[str]) -> int:
-    """Write frames of the same columns below one another, one in memory at a time; returns the number of rows.
+    """Write frames of the same columns, one in memory at a time; returns the number of rows.
 
     Raises:
-        DataError: the ending is unknown, there is no batch, or a batch has other columns than the first.
+        DataError: the ending is unknown, there is no batch, or columns differ between batches.
         StorageError: the disk is full, or the folder cannot be written to. No part of the file is kept.
     """
     target = Path(path)
@@ -146,30 +146,29 @@ def _suffix(path: Path) -> str:
     return suffix
 
 
-def _known(columns: Sequence[str], held: Sequence[str]) -> list[str]:
+def _in_file_order(columns: Sequence[str], names: Sequence[str]) -> list[str]:
     for name in columns:
-        if name not in held:
-            raise DataError("The file has no such column", name, nearest(name, held))
-    wanted = set(columns)
-    return [name for name in held if name in wanted]
+        if name not in names:
+            raise DataError("The file has no such column", name, nearest(name, names))
+    return [name for name in names if name in set(columns)]
 
 
 def _columnar(reader: Callable[[Path], pa.Table], path: Path) -> pd.DataFrame:
     try:
         table = reader(path)
     except (pa.ArrowInvalid, pa.ArrowKeyError, EOFError) as error:
-        raise _not_whole(path) from error
+        raise _damaged(path) from error
     return _to_frame(table)
 
 
-def _not_whole(path: Path) -> StorageError:
+def _damaged(path: Path) -> StorageError:
     rule = "The file must be a whole Parquet or Arrow file, as its name says"
     return StorageError(rule, str(path), "Was it cut off?")
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
     named = table.schema.pandas_metadata
-    if named and len(set(table.column_names)) == table.num_columns:  # pandas wrote it: it knows its dtypes best
+    if named and len(set(table.column_names)) == table.num_columns:  # written by pandas, with its dtypes
         return cast("pd.DataFrame", table.to_pandas()).reset_index(drop=True)
     return from_arrow(table)
 
@@ -196,12 +195,12 @@ def _parquet_batches(path: Path, rows: int) -> Iterator[pa.Table]:
 def _arrow_batches(path: Path) -> Iterator[pa.Table]:
     with pa.OSFile(str(path)) as file:
         try:
-            whole = pa.ipc.open_file(file)
+            reader = pa.ipc.open_file(file)
         except pa.ArrowInvalid:  # not the file format: then it must be the stream format
             file.seek(0)
             yield from (pa.Table.from_batches([batch]) for batch in pa.ipc.open_stream(file))
             return
-        yield from (pa.Table.from_batches([whole.get_batch(i)]) for i in range(whole.num_record_batches))
+        yield from (pa.Table.from_batches([reader.get_batch(i)]) for i in range(reader.num_record_batches))
 
 
 def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str) -> int:
@@ -244,7 +243,7 @@ def _arrow(frame: pd.DataFrame, schema: Any) -> pa.Table:
         ) from error
     if schema is not None:
         return table
-    for i, field in enumerate(table.schema):  # a batch without a value does not say what later batches will hold
+    for i, field in enumerate(table.schema):  # a batch without values: later batches may hold text
         if pa.types.is_null(field.type):
             table = table.set_column(i, field.with_type(pa.string()), table.column(i).cast(pa.string()))
     return table
@@ -262,9 +261,9 @@ _LOGIN = ("user", "user_env", "password_env", "password_file")
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """Where a silo's rows live. Exactly one of ``path`` and ``database``.
+    """Where a silo's rows are: exactly one of ``path`` and ``database``.
 
-    Its representation is `describe`: it can stand in a log.
+    Its representation is `describe`, which is safe to log.
     """
 
     path: Path | None = None
@@ -285,7 +284,7 @@ class Source:
     password_env: str | None = None
     """Name of an environment variable that holds the password."""
     password_file: Path | None = None
-    """File that holds the password and nothing else; nobody but its owner may read it."""
+    """A file with the password and nothing else, readable by its owner only."""
     batch_rows: int = 50_000
     """Rows per batch."""
 
@@ -293,7 +292,7 @@ class Source:
         return f"Source({self.describe()})"
 
     def check(self) -> None:
-        """Look at the settings before anything is read.
+        """Check the settings before reading.
 
         Raises:
             ConfigError: they contradict each other, an address is malformed or holds a password, a password's variable
@@ -310,11 +309,10 @@ class Source:
             self._check_database()
 
     def load(self) -> pd.DataFrame:
-        """All rows, with the dtypes that `silosynth.data.sources.read` gives the same table in Parquet.
+        """All rows, with the dtypes of the same table read from Parquet.
 
         Raises:
-            SilosynthError: what `check` raises, and what reading the file or the database does. Nothing of a
-                credential, a statement or a cell stands in it.
+            SilosynthError: as `check`, or reading fails. The error holds nothing of credentials, statements or cells.
         """
         self.check()
         if self.path is not None:
@@ -328,9 +326,8 @@ class Source:
     def batches(self) -> Iterator[pd.DataFrame]:
         """The rows in frames of ``batch_rows`` rows, the last one shorter; one in memory at a time.
 
-        Columns of whole numbers and booleans have nullable dtypes throughout, since a later batch may lack values. Two
-        things cannot be read in parts: a CSV file is read whole, since all of a column says what it holds; and
-        categories are those of a batch.
+        Columns of integers and booleans have nullable dtypes throughout, since later batches may lack values. A CSV
+        file is read at once, since all of a column decides its type. Categories are those of one batch.
 
         Raises:
             SilosynthError: as `load`.
@@ -338,17 +335,17 @@ class Source:
         self.check()
         if self.path is not None:
             for frame in read_batches(self.path, self.batch_rows, self.columns):
-                yield _steady(frame if self.columns is None else frame[list(self.columns)])
+                yield _nullable(frame if self.columns is None else frame[list(self.columns)])
             return
         none = True
         for table in sized(self._tables(), self.batch_rows):
             none = False
-            yield _steady(from_arrow(table))
+            yield _nullable(from_arrow(table))
         if none:
             raise _empty()
 
     def describe(self) -> str:
-        """For logs: kind, host, table or file; no user, password or text of a query."""
+        """Kind, host, table or file, for logs; no user, password or query."""
         if self.path is not None:
             return f"file {self.path}"
         try:
@@ -358,27 +355,27 @@ class Source:
         return f"{NAMES[place.kind]} {place}, " + ("a query" if self.table is None else f"table {self.table}")
 
     def within(self, folder: Path) -> Source:
-        """The same source with relative paths taken from ``folder``, such as that of the file it is written in.
+        """The same source with relative paths resolved against ``folder``, such as that of the settings file.
 
         Raises:
             ConfigError: the database's address is malformed or holds a password.
         """
-        found = replace(
+        source = replace(
             self,
             path=None if self.path is None else folder / self.path,
             password_file=None if self.password_file is None else folder / self.password_file,
         )
         place = None if self.database is None else address(self.database)
         if place is None or place.kind == "postgresql":
-            return found
-        return replace(found, database=f"{place.kind}:///{quote((folder / place.name).as_posix(), safe='/:')}")
+            return source
+        return replace(source, database=f"{place.kind}:///{quote((folder / place.name).as_posix(), safe='/:')}")
 
     def _check_columns(self) -> None:
         if self.columns is not None and not self.columns:
             raise ConfigError("At least one column is read", "columns = []", "Leave columns out for all of them.")
-        twice = sorted({name for name in self.columns or () if (self.columns or ()).count(name) > 1})
-        if twice:
-            raise ConfigError("A column is named once", ", ".join(twice), "Remove it from columns.")
+        repeated = sorted({name for name in self.columns or () if (self.columns or ()).count(name) > 1})
+        if repeated:
+            raise ConfigError("A column is named once", ", ".join(repeated), "Remove it from columns.")
 
     def _check_file(self) -> None:
         spare = [name for name in ("table", "query", *_LOGIN) if getattr(self, name) is not None]
@@ -393,7 +390,7 @@ class Source:
         place = address(self.database or "")
         if (self.table is None) == (self.query is None):
             raise ConfigError("From a database, one of table and query is read", "both" if self.table else "neither")
-        _ = self._wanted()
+        _ = self._selection()
         if place.kind != "postgresql":
             spare = [name for name in _LOGIN if getattr(self, name) is not None]
             if spare:
@@ -409,16 +406,16 @@ class Source:
         if self.password_file is not None:
             os.close(_open_secret(self.password_file))
 
-    def _wanted(self) -> Wanted:
+    def _selection(self) -> Selection:
         table = None if self.table is None else table_name(self.table)
         query = None if self.query is None else statement(self.query)
-        return Wanted(table, query, self.columns, self.batch_rows)
+        return Selection(table, query, self.columns, self.batch_rows)
 
     def _tables(self) -> Iterator[pa.Table]:
-        place, wanted = address(self.database or ""), self._wanted()
+        place, selection = address(self.database or ""), self._selection()
         if place.kind == "postgresql":
-            return read_postgresql(place, self._login(place), wanted)
-        return (read_sqlite if place.kind == "sqlite" else read_duckdb)(place, wanted)
+            return read_postgresql(place, self._login(place), selection)
+        return (read_sqlite if place.kind == "sqlite" else read_duckdb)(place, selection)
 
     def _login(self, place: Address) -> Login:
         user = self.user or (_variable(self.user_env) if self.user_env else place.user)
@@ -439,26 +436,28 @@ def _variable(name: str) -> str:
 
 
 def _open_secret(path: Path) -> int:
-    """A file descriptor of a file that others cannot read."""
+    """A descriptor of a file that others cannot read."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would have us wait
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe would block
     except OSError as error:
         raise ConfigError(
             "The password's file must be readable", f"{path}: {error.strerror}", "Check password_file."
         ) from None
-    about = os.fstat(handle)
-    if stat.S_ISREG(about.st_mode) and (os.name == "nt" or not about.st_mode & (0o037 if about.st_uid == 0 else 0o077)):
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and (
+        os.name == "nt" or not status.st_mode & (0o037 if status.st_uid == 0 else 0o077)
+    ):
         return handle
     os.close(handle)
     raise ConfigError(
         "The password's file is an ordinary file that only its owner can read (where root owns it, also its group)",
-        f"{path}: mode {stat.S_IMODE(about.st_mode):04o}",
+        f"{path}: mode {stat.S_IMODE(status.st_mode):04o}",
         f"chmod 600 {path}",
     )
 
 
 def _secret(path: Path) -> str:
-    """The password in a file, without the line end."""
+    """The password in a file, without the newline."""
     try:
         with open(_open_secret(path), "rb") as file:
             text = file.read(4096).decode().rstrip("\r\n")
@@ -471,8 +470,8 @@ def _secret(path: Path) -> str:
     return text
 
 
-def _steady(frame: pd.DataFrame) -> pd.DataFrame:
-    """The batch with nullable dtypes where a missing value would otherwise change the dtype."""
+def _nullable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The batch with nullable dtypes where missing values would otherwise change the dtype."""
     nullable = {
         str(name): "boolean" if dtype.kind == "b" else ("U" if dtype.kind == "u" else "") + f"Int{8 * dtype.itemsize}"
         for name, dtype in frame.dtypes.items()

@@ -14,7 +14,7 @@ import torch
 from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Column, Kind, Schema, Table, agreed, below, beside, check_partition
-from silosynth.data.dtypes import Nature, nature
+from silosynth.data.dtypes import Nature, nature_of
 from silosynth.data.frames import flavour, to_pandas, to_table
 from silosynth.data.infer import infer
 from silosynth.data.partition import common_levels, own_levels
@@ -255,7 +255,7 @@ def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:
 
 
 def _numberable(series: Any, column: Column) -> bool:
-    found = nature(series, column.dtype)
+    found = nature_of(series, column.dtype)
     if found is Nature.LEVELS:
         return all(isinstance(level, str) for level in column.levels or ())
     boxed = column.dtype.startswith("object|")
