@@ -111,7 +111,7 @@ def test_strangers_and_twins_stay_outside(abroad: Abroad[Namespace], tmp_path: P
     shutil.copytree(abroad.kits / "bank", tmp_path / "twin", ignore=shutil.ignore_patterns("work"))
     twin = abroad.command("shop", "party", "start", "--kit", str(tmp_path / "twin"))
     assert twin.returncode == 3, twin.stderr
-    assert "The coordinator lets 'bank' in (got: it refuses)" in twin.stderr
+    assert "The coordinator accepts 'bank' (got: it refuses)" in twin.stderr
     abroad.says(COORDINATOR, "party bank is connected already: refused a second one")
     abroad.submit("after", SILOFUSE)
     abroad.done("after")

@@ -200,10 +200,10 @@ def test_nobody_there_is_told(tmp_path: Path) -> None:
 def test_a_party_that_comes_twice(harmed: Deployment, console: Console, tmp_path: Path) -> None:
     bank = harmed.parties["bank"]
     twin = SiteProcess("bank", bank.kit).start()
-    twin.says("It runs already: stop that one first")
+    twin.says("The site is running already: stop it first")
     assert twin.process is not None and twin.process.wait(30) == 4
     other = SiteProcess("bank", bank.kit, tmp_path / "elsewhere" / "work").start()
-    other.says("The coordinator lets 'bank' in (got: it refuses)")
+    other.says("The coordinator accepts 'bank' (got: it refuses)")
     assert other.process is not None and other.process.wait(30) == 3
     harmed.coordinator.says("party bank is connected already: refused a second one")
     assert " connected\n" not in other.said

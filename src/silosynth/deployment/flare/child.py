@@ -1,4 +1,4 @@
-"""Runs a module as FLARE would, and ends the process when its parent is gone, even in the middle of a computation.
+"""Runs a module as FLARE would, and ends the process when its parent is gone, even during a computation.
 
 ``python -m silosynth.deployment.flare.child MODULE ARGUMENTS``
 """
@@ -11,16 +11,16 @@ import sys
 import threading
 import time
 
-_GLANCE = 0.5  # seconds between looks at the parent
+_POLL = 0.5  # seconds between checks of the parent
 
 
 def leave_with_parent() -> None:
-    """Have this process end when the one that started it has."""
+    """End this process when the one that started it has ended."""
     parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(_GLANCE)
+            time.sleep(_POLL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="silosynth-flare-parent").start()

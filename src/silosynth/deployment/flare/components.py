@@ -1,4 +1,4 @@
-"""The two classes that a job names, one for each side. FLARE makes them in its job processes; nobody else imports this.
+"""The two classes that a job names, one per side. FLARE builds them in its job processes; nothing else imports this.
 
 A job's configuration passes the coordinator its payload. It passes the parties nothing: what they run is fixed here and
 in their own environment (`site`).
@@ -23,15 +23,15 @@ from silosynth.core.errors import ProtocolError
 from silosynth.deployment.flare.relay import HOLD, Answer, FlareHub, Inbox
 from silosynth.deployment.flare.site import ANSWERER, COORDINATE, ENTRY, operator_name, this_site
 
-_TIMEOUT = HOLD + 8.0  # seconds without a byte after which a call has failed; it is then made again
-_GLANCE = 0.3  # seconds between looks at whether the engine wants the job to end
+_TIMEOUT = HOLD + 8.0  # seconds without a byte after which a call has failed and is made again
+_POLL = 0.3  # seconds between checks whether the engine ends the job
 
 
 class Coordinator(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
     """The coordinator's side of a job.
 
     Args:
-        payload: what was submitted, in base64.
+        payload: the submitted order, in base64.
     """
 
     def __init__(self, payload: str) -> None:
@@ -40,9 +40,9 @@ class Coordinator(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
         self._hub: FlareHub | None = None
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Part of FLARE: what happens to the job."""
+        """Called by FLARE with events of the job."""
         if event_type == EventType.START_RUN:
-            # All must be there for a job to start. From here on the conversation decides whom it needs.
+            # All must be connected for a job to start. From here on the conversation decides whom it needs.
             meta = fl_ctx.get_prop(FLContextKey.JOB_META)
             meta["min_clients"], meta["mandatory_clients"] = 1, []
         elif event_type == EventType.CLIENT_DISCONNECTED and self._hub is not None:
@@ -50,7 +50,7 @@ class Coordinator(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
 
     @collab.main  # type: ignore[untyped-decorator]
     def run(self) -> None:
-        """Part of Collab: the job."""
+        """Called by Collab: runs the job."""
         context = collab.context
         job = collab.fl_ctx.get_job_id()
         self._hub = hub = FlareHub({proxy.name: _Relay(proxy) for proxy in collab.clients})
@@ -70,7 +70,7 @@ class Answerer(FLComponent):  # type: ignore[misc]
 
     @collab.init  # type: ignore[untyped-decorator]
     def open(self) -> None:
-        """Part of Collab: the job begins."""
+        """Called by Collab when the job begins."""
         job, folder = collab.fl_ctx.get_job_id(), collab.workspace
         app = folder.get_app_dir(job), folder.get_file_path_in_startup("rootCA.pem")
 
@@ -82,13 +82,13 @@ class Answerer(FLComponent):  # type: ignore[misc]
 
     @collab.publish  # type: ignore[untyped-decorator]
     def answer(self, number: int, frame: bytes) -> bytes | None:
-        """See `hub.Line.answer`."""
+        """See `relay.Line.answer`."""
         assert self._inbox is not None
         return self._inbox.answer(number, frame)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def collect(self, number: int) -> bytes | None:
-        """See `hub.Line.collect`."""
+        """See `relay.Line.collect`."""
         assert self._inbox is not None
         return self._inbox.collect(number)
 
@@ -108,21 +108,21 @@ class _Relay:
 
 def _watch(context: Any, hub: FlareHub) -> None:
     while not context.is_aborted():
-        time.sleep(_GLANCE)
-    hub.abort("it is aborted, by an operator or because no party is left")
+        time.sleep(_POLL)
+    hub.abort("it was aborted, by an operator or because no party is left")
 
 
 def _entry(default: str) -> Any:
-    """The function that this site runs: ours, or what the site's own surroundings name instead."""
+    """The function that this site runs: ours, or the one that the site's own environment names instead."""
     module, _, name = os.environ.get(ENTRY, default).partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def _submitter(app: str, authority: str) -> str:
-    """Who signed this job's files, by name.
+    """The name of the operator who signed this job's files.
 
     Raises:
-        ProtocolError: nobody did, or not one person alone.
+        ProtocolError: the files are unsigned, or have several signers.
     """
     verified, signers = verify_folder_signature_and_get_signers(app, authority)
     if not verified or len(signers) != 1:

@@ -29,15 +29,15 @@ from silosynth.deployment.flare.child import leave_with_parent
 from silosynth.deployment.flare.provisioning import CONTROLLER_CLASS, COORDINATOR_CLASS, EXECUTOR_CLASS, PARTY_CLASS
 from silosynth.deployment.flare.site import ENGINE, operator_name
 
-_GRACE = 1.0  # seconds between the news that a party's process has ended and the conversation's being told
-_TAKE_UP = 120.0  # seconds that parties have to start their part of a job
+_GRACE = 1.0  # seconds from the report that a party's process has ended until the conversation is told
+_TAKE_UP = 120.0  # seconds for parties to start their part of a job
 
 
 def write_job(folder: Path, payload: bytes, parties: Sequence[str], name: str) -> Path:
-    """Write a job into ``folder/name``, and return that."""
-    place = folder / name
+    """Write a job into ``folder/name``, and return that folder."""
+    job = folder / name
     _write(
-        place / "meta.json",
+        job / "meta.json",
         {
             "name": name,
             "resource_spec": {},
@@ -66,9 +66,9 @@ def write_job(folder: Path, payload: bytes, parties: Sequence[str], name: str) -
         "components": [{"id": "_client", "path": PARTY_CLASS, "args": {}}],
         "executors": [{"tasks": ["*"], "executor": executor}],
     }
-    _write(place / "coordinator" / "config" / "config_fed_server.json", server)
-    _write(place / "party" / "config" / "config_fed_client.json", client)
-    return place
+    _write(job / "coordinator" / "config" / "config_fed_server.json", server)
+    _write(job / "party" / "config" / "config_fed_client.json", client)
+    return job
 
 
 def _write(path: Path, content: object) -> None:
@@ -77,50 +77,51 @@ def _write(path: Path, content: object) -> None:
 
 
 def main() -> None:
-    """Serve the console on the other end of the standard streams."""
+    """Serve the console at the other end of the standard streams."""
     leave_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what FLARE prints is not an answer
+    os.dup2(2, 1)  # FLARE's prints must not end up among the answers
     kit, seconds = Path(sys.argv[1]), float(sys.argv[2])
-    with tempfile.TemporaryDirectory(prefix="silosynth-operator-") as place:
-        root = Path(place) / ENGINE
+    with tempfile.TemporaryDirectory(prefix="silosynth-operator-") as scratch:
+        root = Path(scratch) / ENGINE
         shutil.copytree(kit / ENGINE, root)
         try:
-            commands = _Commands(_login(root, seconds), Path(place))
+            commands = _Commands(_login(root, seconds), Path(scratch))
         except Exception as error:
-            _say(answers, _failure(error))
+            _send(answers, _failure(error))
             return
-        _say(answers, {"ok": None})
+        _send(answers, {"ok": None})
         for line in sys.stdin:
             name, arguments = json.loads(line)
             try:
-                _say(answers, {"ok": getattr(commands, name)(*arguments)})
+                _send(answers, {"ok": getattr(commands, name)(*arguments)})
             except Exception as error:
-                _say(answers, _failure(error))
+                _send(answers, _failure(error))
 
 
 class _Commands:
-    """What a console can ask for."""
+    """The commands of a console."""
 
-    def __init__(self, session: Any, place: Path) -> None:
-        self._session, self._place = session, place
+    def __init__(self, session: Any, scratch: Path) -> None:
+        self._session, self._scratch = session, scratch
 
     def parties(self) -> dict[str, float]:
-        """When each connected party was last heard of, in seconds of the coordinator's clock."""
-        return {one.name: float(one.last_connect_time or 0) for one in self._session.get_system_info().client_info}
+        """When each connected party last gave a sign of life, in seconds of the coordinator's clock."""
+        clients = self._session.get_system_info().client_info
+        return {client.name: float(client.last_connect_time or 0) for client in clients}
 
     def submit(self, payload: str, parties: list[str], name: str) -> str:
-        folder = write_job(self._place / "jobs", base64.b64decode(payload), parties, name)
+        folder = write_job(self._scratch / "jobs", base64.b64decode(payload), parties, name)
         try:
             return str(self._session.submit_job(str(folder)))
         finally:
             shutil.rmtree(folder)
 
     def job(self, job: str) -> dict[str, Any]:
-        return _told(self._session.get_job_meta(job))
+        return _summary(self._session.get_job_meta(job))
 
     def jobs(self) -> list[dict[str, Any]]:
-        return [_told(meta) for meta in self._session.list_jobs(detailed=True)]
+        return [_summary(meta) for meta in self._session.list_jobs(detailed=True)]
 
     def abort(self, job: str) -> None:
         self._session.abort_job(job)
@@ -133,8 +134,8 @@ def _login(root: Path, seconds: float) -> Any:
     return new_secure_session(user, str(root), timeout=seconds, command_timeout=seconds, auto_login_max_tries=1)
 
 
-def _told(meta: dict[str, Any]) -> dict[str, Any]:
-    """Of what FLARE knows about a job, what we tell."""
+def _summary(meta: dict[str, Any]) -> dict[str, Any]:
+    """The fields of FLARE's job metadata that the console gets."""
     details = meta.get("job_deploy_detail") or ()
     return {
         "job": meta.get("job_id") or "",
@@ -150,8 +151,8 @@ def _failure(error: Exception) -> dict[str, str]:
     return {"error": type(error).__name__, "text": str(error)[:300]}
 
 
-def _say(stream: Any, what: dict[str, Any]) -> None:
-    stream.write(json.dumps(what) + "\n")
+def _send(stream: Any, answer: dict[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
     stream.flush()
 
 
@@ -170,22 +171,22 @@ _STATES = {
     "FINISHED:COMPLETED": FINISHED,
     "FINISHED:ABORTED": ABORTED,
 }
-_START = 30.0  # seconds that the session's process has to start, on top of the limit for its connection
-_FRESH = 10.0  # seconds since its last sign of life for which a party counts as connected; signs come every two
-_LOOK = 1.0
+_START = 30.0  # seconds for the session's process to start, on top of the limit for its connection
+_FRESH = 10.0  # seconds after its last sign of life for which a party counts as connected; one comes every 2 s
+_POLL = 1.0  # seconds between checks
 
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """What is known about a job.
+    """A job as the engine sees it.
 
     Attributes:
-        job: its number.
+        job: its id.
         name: as submitted.
         state: one of `WAITING`, `RUNNING`, `FINISHED`, `ABORTED`, `FAILED`.
         operator: who submitted it.
         submitted: when, as text.
-        details: what sites said when they were given the job, if they did not take it.
+        details: reasons of sites that did not accept the job.
     """
 
     job: str
@@ -206,7 +207,7 @@ class Console:
     Raises:
         UnavailableError: FLARE is not installed, or the coordinator cannot be reached.
         ProtocolError: the coordinator refuses this operator.
-        StorageError: the folder holds no operator's kit.
+        StorageError: the folder is not an operator's kit.
     """
 
     def __init__(self, kit: Path | str, limit: float = 30.0) -> None:
@@ -215,8 +216,8 @@ class Console:
         startup = kit / ENGINE / "startup"
         if not (startup / "fed_admin.json").is_file():
             raise StorageError("The folder holds an operator's start kit", str(kit), "Name the operator's folder.")
-        place = json.loads((startup / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
-        self._address, self._limit = f"{place['host']}:{place['port']}", limit
+        admin = json.loads((startup / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
+        self._address, self._limit = f"{admin['host']}:{admin['port']}", limit
         self._child = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "silosynth.deployment.flare.console", str(kit), str(limit)],
             stdin=subprocess.PIPE,
@@ -230,16 +231,16 @@ class Console:
             raise
 
     def parties(self) -> dict[str, bool]:
-        """The parties that the coordinator has on its list, and whether each was heard of just now."""
-        heard: dict[str, float] = self._ask("parties")
-        latest = max(heard.values(), default=0.0)
-        return {party: latest - when < _FRESH for party, when in sorted(heard.items())}
+        """The parties on the coordinator's list, and whether each is connected now."""
+        times: dict[str, float] = self._ask("parties")
+        latest = max(times.values(), default=0.0)
+        return {party: latest - moment < _FRESH for party, moment in sorted(times.items())}
 
     def submit(self, payload: bytes, parties: Sequence[str], name: str) -> str:
-        """Submit a job that starts once all of ``parties`` are there; its number.
+        """Submit a job that starts once all of ``parties`` are connected; returns its id.
 
         Args:
-            payload: what the coordinator's side is given.
+            payload: passed to the coordinator's side.
             parties: who takes part.
             name: letters, digits, '.', '_' and '-'.
         """
@@ -252,7 +253,7 @@ class Console:
         return self.describe(job).state
 
     def describe(self, job: str) -> JobInfo:
-        """All that is known about a job.
+        """Everything that the engine knows about a job.
 
         Raises:
             ConfigError: there is no such job.
@@ -261,20 +262,20 @@ class Console:
 
     def jobs(self) -> list[JobInfo]:
         """All jobs that the coordinator knows."""
-        return [_info(told) for told in self._ask("jobs")]
+        return [_info(job) for job in self._ask("jobs")]
 
     def abort(self, job: str) -> None:
-        """Have a job end, now; nothing if it has ended."""
+        """End a job now; does nothing if it has ended."""
         if self.status(job) not in ENDED:
             self._ask("abort", job)
 
     def wait(self, job: str, seconds: float, watch: Callable[[str], None] | None = None) -> str:
-        """Wait until a job has ended; its state.
+        """Wait until a job has ended; returns its state.
 
         Args:
-            job: its number.
-            seconds: at most so long.
-            watch: told each new state.
+            job: its id.
+            seconds: the longest to wait.
+            watch: called with each new state.
 
         Raises:
             ProtocolError: it has not ended in time.
@@ -288,16 +289,16 @@ class Console:
 
         Args:
             parties: their names.
-            seconds: at most so long.
-            watch: told who is missing, whenever that changes.
+            seconds: the longest to wait.
+            watch: called with the missing parties whenever they change.
 
         Raises:
-            ProtocolError: somebody does not come.
+            ProtocolError: a party does not come in time.
         """
 
         def missing() -> str:
-            there = self.parties()
-            return ", ".join(party for party in parties if not there.get(party))
+            connected = self.parties()
+            return ", ".join(party for party in parties if not connected.get(party))
 
         self._until(missing, lambda names: not names, seconds, "Every party connects", watch)
 
@@ -323,52 +324,52 @@ class Console:
             self._child.stdin.write(json.dumps([command, arguments]).encode() + b"\n")
             self._child.stdin.flush()
         except (OSError, ValueError):
-            raise self._silent("the session has ended") from None
+            raise self._unreachable("the session has ended") from None
         return self._answer(2 * self._limit)
 
     def _answer(self, seconds: float) -> Any:
         assert self._child.stdout is not None
         if not select.select([self._child.stdout], [], [], seconds)[0]:
             self._child.kill()
-            raise self._silent(f"no answer within {seconds:g} s")
+            raise self._unreachable(f"no answer within {seconds:g} s")
         line = self._child.stdout.readline()
         if not line:
-            raise self._silent("the session has ended")
+            raise self._unreachable("the session has ended")
         answer = json.loads(line)
         if "ok" not in answer:
-            raise self._meaning(answer["error"], answer["text"])
+            raise self._translated(answer["error"], answer["text"])
         return answer["ok"]
 
-    def _silent(self, why: str) -> UnavailableError:
+    def _unreachable(self, why: str) -> UnavailableError:
         return UnavailableError(f"The coordinator at {self._address} answers", why, "Is it started, and reachable?")
 
-    def _meaning(self, kind: str, text: str) -> SilosynthError:
+    def _translated(self, kind: str, text: str) -> SilosynthError:
         if kind in ("NoConnection", "SessionClosed", "SessionExpired", "FLCommunicationError"):
-            return self._silent(text)
+            return self._unreachable(text)
         if kind in ("AuthenticationError", "AuthorizationError"):
-            return ProtocolError("The coordinator lets this operator do that", text, "Ask who provisioned.")
+            return ProtocolError("The coordinator allows this operator to do that", text, "Ask who provisioned.")
         if kind in ("JobNotFound", "InvalidJobDefinition"):
             return ConfigError("The coordinator knows the job", text, "See `silosynth status`.")
-        return ProtocolError("The coordinator does what an operator asks", f"{kind}: {text}")
+        return ProtocolError("The coordinator carries out an operator's command", f"{kind}: {text}")
 
     @staticmethod
     def _until(
-        look: Callable[[], str], enough: Callable[[str], bool], seconds: float, rule: str,
+        look: Callable[[], str], done: Callable[[str], bool], seconds: float, rule: str,
         watch: Callable[[str], None] | None,
     ) -> str:  # fmt: skip
-        until, seen = time.monotonic() + seconds, None
-        while not enough(now := look()):
-            if watch is not None and now != seen:
+        until, before = time.monotonic() + seconds, None
+        while not done(now := look()):
+            if watch is not None and now != before:
                 watch(now)
-            seen = now
+            before = now
             if time.monotonic() > until:
                 raise ProtocolError(rule, f"{now} after {seconds:g} s")
-            time.sleep(_LOOK)
-        if watch is not None and now != seen:
+            time.sleep(_POLL)
+        if watch is not None and now != before:
             watch(now)
         return now
 
 
-def _info(told: dict[str, Any]) -> JobInfo:
-    state = _STATES.get(told["status"], FAILED)
-    return JobInfo(told["job"], told["name"], state, told["operator"], told["submitted"], tuple(told["details"]))
+def _info(job: dict[str, Any]) -> JobInfo:
+    state = _STATES.get(job["status"], FAILED)
+    return JobInfo(job["job"], job["name"], state, job["operator"], job["submitted"], tuple(job["details"]))

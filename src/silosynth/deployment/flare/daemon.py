@@ -27,17 +27,17 @@ from silosynth.deployment.flare import require_flare
 from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site_of
 from silosynth.runtime.link import PARTY_THREADS
 
-_SECONDS = 5.0
+_SECONDS = 5.0  # for dialling
 
 
 def connection_problem(place: Site) -> str:
-    """A sentence on what is in the way, as far as it can be seen from here."""
+    """A phrase on why the coordinator cannot be reached, as far as can be seen from here."""
     startup = place.kit / ENGINE / "startup"
     host, _, port = target(startup).rpartition(":")
     try:
         return _dial(host, int(port), startup)
     except ssl.SSLCertVerificationError as error:
-        return f"the coordinator at {host}:{port} has a certificate of another provisioning ({error.verify_message})"
+        return f"the coordinator at {host}:{port} has a certificate from another provisioning ({error.verify_message})"
     except ssl.SSLError as error:
         return f"the coordinator at {host}:{port} does not accept this kit's certificate ({error.reason or error})"
     except ConnectionRefusedError:
@@ -49,21 +49,21 @@ def connection_problem(place: Site) -> str:
 
 
 def target(startup: Path) -> str:
-    """Where the coordinator is found, as ``host:port``."""
+    """The coordinator's address, as ``host:port``."""
     config = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))
     return str(config["servers"][0]["service"]["target"])
 
 
 def _dial(host: str, port: int, startup: Path) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # FLARE goes by the name in the certificate, not by the host's
+    context.check_hostname = False  # FLARE checks the name in the certificate, not the host name
     context.load_verify_locations(startup / "rootCA.pem")
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
     context.set_alpn_protocols(["h2"])
     with socket.create_connection((host, port), _SECONDS) as plain, context.wrap_socket(plain) as secure:
         secure.settimeout(1.0)
         try:
-            if not secure.recv(1):  # whether our certificate is accepted shows with the first byte
+            if not secure.recv(1):  # whether our certificate is accepted shows only on the first read
                 return f"the coordinator at {host}:{port} hangs up"
         except TimeoutError:
             pass
@@ -71,30 +71,30 @@ def _dial(host: str, port: int, startup: Path) -> str:
 
 
 Say = Callable[[str], None]
-_GLANCE = 0.5
-_GOODBYE = 10.0  # seconds that the child has to leave once told
-_EARLY = 20.0  # a child that ends within so many seconds has not worked
-_TRIES = 5  # such children in a row before we give up
-_REFUSALS, _AGAIN = 2, 15.0  # a party's place may be taken by its own last process for some seconds
-_PATIENCE = 10.0  # seconds without a connection after which a party is told why
-_REPEAT = 60.0  # seconds after which the same reason is told again
+_POLL = 0.5  # seconds between checks of the child
+_GOODBYE = 10.0  # seconds for the child to end after it was told to
+_EARLY = 20.0  # seconds; a child that ends sooner counts as failed
+_TRIES = 5  # failed children in a row before giving up
+_REFUSALS, _AGAIN = 2, 15.0  # a party's previous process may hold its place for some seconds
+_PATIENCE = 10.0  # seconds without a connection after which the reason is reported
+_REPEAT = 60.0  # seconds after which the same reason is reported again
 
 
 def serve_coordinator(
     kit: Path | str, *, workspace: Path | str | None = None, say: Say, stop: threading.Event | None = None
 ) -> None:
-    """Be the coordinator until Ctrl-C, SIGTERM or ``stop``; leaves no process behind.
+    """Run the coordinator until Ctrl-C, SIGTERM or ``stop``; leaves no process behind.
 
     Args:
-        kit: the coordinator's kit; only read.
-        workspace: where to work and to log; ``kit/work`` if not given.
-        say: told one line for each event.
+        kit: the coordinator's kit; never written to.
+        workspace: folder for work files and logs; ``kit/work`` if not given.
+        say: called with one line per event.
         stop: ends it as well.
 
     Raises:
         UnavailableError: FLARE is not installed.
-        StorageError: no kit, or a workspace that cannot be used or is in use.
-        ProtocolError: the engine ends again and again.
+        StorageError: there is no kit, or the workspace is unusable or in use.
+        ProtocolError: the engine keeps failing.
     """
     _serve(site_of(kit, workspace), "server", "", say, stop or threading.Event())
 
@@ -102,13 +102,13 @@ def serve_coordinator(
 def serve_party(
     kit: Path | str, *, workspace: Path | str | None = None, say: Say, stop: threading.Event | None = None
 ) -> None:
-    """Be a party until Ctrl-C, SIGTERM or ``stop``; leaves no process behind. See `serve_coordinator`."""
+    """Run a party until Ctrl-C, SIGTERM or ``stop``; leaves no process behind. See `serve_coordinator`."""
     place = site_of(kit, workspace)
     _serve(place, "client", party_name(place), say, stop or threading.Event())
 
 
 def party_name(place: Site) -> str:
-    """The party whose kit this is.
+    """The name of the party whose kit this is.
 
     Raises:
         StorageError: it is not a party's kit.
@@ -136,15 +136,19 @@ def _serve(place: Site, role: str, name: str, say: Say, stop: threading.Event) -
             refused = refused + 1 if child.refused else 0
             early = early + 1 if time.monotonic() - begun < _EARLY else 0
             if refused >= _REFUSALS:
-                raise ProtocolError(f"The coordinator lets {name!r} in", "it refuses", "Does it run elsewhere as well?")
+                raise ProtocolError(
+                    f"The coordinator accepts {name!r}", "it refuses", "Is this party running elsewhere as well?"
+                )
             if early >= _TRIES:
-                raise ProtocolError("The engine keeps running", _words(place) or f"exit code {code}", _see(place))
-            say(f"the engine ended ({_meaning(code)}); starting it again. {_see(place)}")
+                raise ProtocolError(
+                    "The engine keeps running", _last_error(place) or f"exit code {code}", _log_hint(place)
+                )
+            say(f"the engine ended ({_meaning(code)}); starting it again. {_log_hint(place)}")
             stop.wait(_AGAIN if refused else min(2.0**early, 30.0))
 
 
 class _Child:
-    """FLARE's main process, and what it says."""
+    """FLARE's main process, and its notices."""
 
     def __init__(self, place: Site, role: str, name: str, say: Say) -> None:
         self._place, self._role, self._say = place, role, say
@@ -154,7 +158,7 @@ class _Child:
         self._why = ""
 
     def run(self, stop: threading.Event) -> int:
-        """Start it, pass on what it says, and end it when told; its exit code."""
+        """Start it, pass on its notices, and end it on ``stop``; returns its exit code."""
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as notices:
             process = self._start(writing)
@@ -165,7 +169,7 @@ class _Child:
         return process.returncode
 
     def _start(self, writing: int) -> subprocess.Popen[bytes]:
-        surroundings = {
+        environment = {
             **os.environ,
             KIT: str(self._place.kit),
             WORKSPACE: str(self._place.workspace),
@@ -183,9 +187,9 @@ class _Child:
                     stdout=console,
                     stderr=console,
                     cwd=self._place.root,
-                    env=surroundings,
+                    env=environment,
                     pass_fds=(writing,),
-                    start_new_session=True,  # Ctrl-C is for this process, which then ends the child in order
+                    start_new_session=True,  # Ctrl-C goes to this process, which then ends the child properly
                 )
         except OSError as error:
             raise storage_error(error, "written", self._place.root) from error
@@ -195,7 +199,7 @@ class _Child:
     def _listen(self, process: subprocess.Popen[bytes], notices: BinaryIO, stop: threading.Event) -> None:
         rest = b""
         while process.poll() is None and not stop.is_set():
-            if select.select([notices], [], [], _GLANCE)[0]:
+            if select.select([notices], [], [], _POLL)[0]:
                 *lines, rest = (rest + os.read(notices.fileno(), 65536)).split(b"\n")
                 for line in lines:
                     self._tell(line.decode("utf-8", "replace"))
@@ -203,7 +207,7 @@ class _Child:
                 self._explain()
 
     def _explain(self) -> None:
-        """Why there is no connection; the same reason once a minute."""
+        """Report why there is no connection; the same reason once a minute."""
         self._asked, why = time.monotonic(), connection_problem(self._place)
         if why != self._why or self._asked - self._told > _REPEAT:
             self._say(f"not connected yet: {why}")
@@ -216,7 +220,7 @@ class _Child:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have it leave; its jobs' processes leave with it."""
+    """End it; its jobs' processes end with it."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -228,7 +232,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _alone(place: Site) -> Iterator[None]:
-    """Hold the workspace; two daemons in one would answer for each other."""
+    """Lock the workspace: two daemons in one would answer for each other."""
     import fcntl
 
     make_folder(place.root)
@@ -237,14 +241,16 @@ def _alone(place: Site) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StorageError(
-                "A workspace belongs to one running site", str(place.workspace), "It runs already: stop that one first."
+                "A workspace belongs to one running site",
+                str(place.workspace),
+                "The site is running already: stop it first.",
             ) from None
         yield
 
 
 @contextlib.contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set ``stop``; only the main thread can have that."""
+    """Ctrl-C and SIGTERM set ``stop``; possible in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -267,8 +273,8 @@ def _meaning(code: int) -> str:
         return f"signal {-code}"
 
 
-def _words(place: Site) -> str:
-    """The last thing that the engine said, which is where it tells why it ended."""
+def _last_error(place: Site) -> str:
+    """The engine's last error line, which says why it ended."""
     for path in (place.log, place.root / "console.txt"):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         for line in reversed(lines[-50:]):
@@ -277,5 +283,5 @@ def _words(place: Site) -> str:
     return ""
 
 
-def _see(place: Site) -> str:
+def _log_hint(place: Site) -> str:
     return f"Its log is {place.log}."

@@ -36,68 +36,68 @@ CHILD = "silosynth.deployment.flare.child"
 
 
 class _Launcher(ProcessJobLauncher):  # type: ignore[misc]  # FLARE has no type hints
-    names: Any = None
+    names: Any = None  # FLARE's function that names the process's arguments
     handle: Any = ProcessHandle
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> Any:
-        """Part of FLARE: start the job's process."""
-        given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
-        argv = [sys.executable, "-m", CHILD, given[JobProcessArgs.EXE_MODULE][1]]
+        """Called by FLARE to start the job's process."""
+        args = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        argv = [sys.executable, "-m", CHILD, args[JobProcessArgs.EXE_MODULE][1]]
         for name in type(self).names(include_exe_module=False, include_set_options=False):
-            if name in given:
-                argv += [str(part) for part in given[name]]
-        option, values = given[JobProcessArgs.OPTIONS]
+            if name in args:
+                argv += [str(part) for part in args[name]]
+        option, values = args[JobProcessArgs.OPTIONS]
         argv += [option, *values.split()]
-        return self.handle(process_adapter=spawn_process(argv, {**os.environ, **get_credential_env(given)}))
+        return self.handle(process_adapter=spawn_process(argv, {**os.environ, **get_credential_env(args)}))
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
-        """Part of FLARE, and not used here."""
+        """Required by FLARE, not used here."""
         return ""
 
 
-class _Untold(ProcessHandle):  # type: ignore[misc]
-    """A party's job process whose death does not by itself fail the job: the conversation decides."""
+class _QuietHandle(ProcessHandle):  # type: ignore[misc]
+    """A party's job process whose death does not by itself fail the job: that is the conversation's decision."""
 
     def poll(self) -> Any:
-        """Part of FLARE: how it ended."""
+        """Called by FLARE: how it ended."""
         code = super().poll()
         return JobReturnCode.UNKNOWN if code == JobReturnCode.EXECUTION_ERROR else code
 
 
 class CoordinatorLauncher(_Launcher):
-    """For the coordinator's jobs."""
+    """Launches the coordinator's job processes."""
 
     names = staticmethod(get_server_job_args)
 
 
 class PartyLauncher(_Launcher):
-    """For a party's jobs."""
+    """Launches a party's job processes."""
 
     names = staticmethod(get_client_job_args)
-    handle = _Untold
+    handle = _QuietHandle
 
 
-_HEARTBEAT = 2.0  # seconds between a party's signs of life; so soon is a job's dead process noticed
-_ALIVE = 4.0  # seconds since its last sign of life for which a party's place is taken
-_GOODBYE = 6.0  # seconds that a party has to take its leave of the coordinator
+_HEARTBEAT = 2.0  # seconds between a party's signs of life, and until a job's dead process is noticed
+_ALIVE = 4.0  # seconds after its last sign of life for which a party keeps its place
+_GOODBYE = 6.0  # seconds for a party to sign off from the coordinator
 _site: list[Any] = []  # FLARE's engine of this process, once there is one
 
 
 class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
-    """Tells the daemon what FLARE says has happened. Built from ``resources.json`` in job processes as well."""
+    """Reports FLARE's events to the daemon. Built from ``resources.json`` in job processes as well."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parties: set[str] = set()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Part of FLARE: something has happened."""
+        """Called by FLARE with each event."""
         if NOTICES not in os.environ:
             return
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             _site[:] = [fl_ctx.get_engine()]
             self._give_up_unfinished(fl_ctx)
-        tell = {
+        report = {
             EventType.AFTER_CLIENT_REGISTER: self._registered,
             EventType.CLIENT_REGISTER_RECEIVED: self._twice,
             EventType.CLIENT_REGISTER_PROCESSED: self._joined,
@@ -106,11 +106,11 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
             EventType.JOB_STARTED: self._started,
             EventType.JOB_COMPLETED: self._ended,
         }.get(event_type)
-        if tell is not None:
-            tell(fl_ctx)
+        if report is not None:
+            report(fl_ctx)
 
     def _give_up_unfinished(self, fl_ctx: Any) -> None:
-        """Jobs that ran when the coordinator was killed do not run any more, which FLARE does not note by itself."""
+        """Mark jobs that ran when the coordinator was killed as ended, which FLARE does not do by itself."""
         runner = getattr(fl_ctx.get_engine(), "job_runner", None)
         if runner is not None:
             runner.update_unfinished_jobs(fl_ctx)
@@ -119,7 +119,7 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
         notice(CONNECTED if fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN) else REFUSED)
 
     def _twice(self, fl_ctx: Any) -> None:
-        """Only one site may be a party: FLARE would let the second take the first one's place, and both would fail."""
+        """Refuse a second site for a party: FLARE would let it replace the first one, and both would fail."""
         name, now = _peer(fl_ctx), time.time()
         for client in fl_ctx.get_engine().client_manager.get_clients().values():
             if client.name == name and now - client.last_connect_time < _ALIVE:
@@ -127,24 +127,24 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
                 raise NotAuthenticated(f"party {name} is connected already")
 
     def _joined(self, fl_ctx: Any) -> None:
-        """A party that joins anew has left its jobs: FLARE would find out after a minute only."""
+        """A party that joins again has left its jobs: FLARE would notice only after a minute."""
         engine, name = fl_ctx.get_engine(), _peer(fl_ctx)
         for job, process in list(engine.run_processes.items()):
             if any(client.name == name for client in process.get(RunProcessKey.PARTICIPANTS, {}).values()):
-                engine.notify_dead_job(job, name, "joined anew")
-        self._note(fl_ctx, "joined")
+                engine.notify_dead_job(job, name, "joined again")
+        self._note_party(fl_ctx, "joined")
 
     def _alive(self, fl_ctx: Any) -> None:
         name = _peer(fl_ctx)
         if name and name not in self._parties:
-            self._note(fl_ctx, "is back")
+            self._note_party(fl_ctx, "is back")
 
     def _left(self, fl_ctx: Any) -> None:
         if name := _peer(fl_ctx):
             self._parties.discard(name)
             notice(f"party {name} left")
 
-    def _note(self, fl_ctx: Any, what: str) -> None:
+    def _note_party(self, fl_ctx: Any, what: str) -> None:
         if name := _peer(fl_ctx):
             self._parties.add(name)
             notice(f"party {name} {what}")
@@ -157,13 +157,13 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
 
 
 def notice(line: str) -> None:
-    """Tell the daemon one line."""
-    with contextlib.suppress(OSError):  # it is gone, and this process is about to leave too
+    """Report one line to the daemon."""
+    with contextlib.suppress(OSError):  # it is gone, and this process is about to end too
         os.write(int(os.environ[NOTICES]), (line + "\n").encode())
 
 
 def main() -> None:
-    """Be the site whose surroundings these are."""
+    """Run the site that the environment describes."""
     leave_with_parent()
     os.set_inheritable(int(os.environ[NOTICES]), False)
     role = sys.argv[1]
@@ -183,7 +183,7 @@ def main() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """A party says goodbye to the coordinator; everything else just ends, and its jobs' processes with it."""
+    """A party signs off from the coordinator; the coordinator just ends; job processes end with either."""
     if _site and sys.argv[1] == "client":
         threading.Timer(_GOODBYE, os._exit, (0,)).start()
         threading.Thread(target=_site[0].shutdown, daemon=True).start()
@@ -192,7 +192,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _peer(fl_ctx: Any) -> str:
-    """The party that an event is about; nothing if it is an operator."""
+    """The party that an event concerns; empty for an operator."""
     peer = fl_ctx.get_peer_context()
     name = str(peer.get_identity_name() or "") if peer else ""
     return "" if "@" in name else name
@@ -200,12 +200,12 @@ def _peer(fl_ctx: Any) -> str:
 
 def _job(fl_ctx: Any) -> str:
     data = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
-    known = data.get("job_id") if isinstance(data, dict) else None
-    return str(known or fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID) or fl_ctx.get_job_id())
+    job = data.get("job_id") if isinstance(data, dict) else None
+    return str(job or fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID) or fl_ctx.get_job_id())
 
 
 if __name__ == "__main__":
-    # FLARE imports this module by its name to build `Notices`: both must be the same.
+    # FLARE imports this module by name to build `Notices`: both must be the same module object.
     from silosynth.deployment.flare import engine
 
     engine.main()

@@ -29,7 +29,7 @@ COORDINATOR_CLASS, PARTY_CLASS = f"{_OURS}.Coordinator", f"{_OURS}.Answerer"
 CONTROLLER_CLASS = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR_CLASS = "nvflare.collab.runtime.executor.CollabExecutor"
 CLASSES = [COORDINATOR_CLASS, PARTY_CLASS, CONTROLLER_CLASS, EXECUTOR_CLASS]
-"""What a job's configuration may name. Anything else is refused by the site itself."""
+"""Classes that a job's configuration may name. The site itself refuses all others."""
 
 _RIGHTS = {
     "submit_job": "any",
@@ -51,11 +51,11 @@ _POLICY: Json = {"format_version": 2, "class_list_enforcement_mode": "enforce", 
 
 
 def server_resources(silent: float, jobs: int) -> Json:
-    """The coordinator's ``resources.json``. ``{root}`` stands for the folder in which it will work.
+    """The coordinator's ``resources.json``. ``{root}`` stands for its working folder.
 
     Args:
-        silent: seconds after which a party without a sign of life is taken off the list.
-        jobs: how many may run at once.
+        silent: seconds without a sign of life after which a party is taken off the list.
+        jobs: maximum number of jobs that run at once.
     """
     store = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
     return {
@@ -74,7 +74,7 @@ def server_resources(silent: float, jobs: int) -> Json:
                 **_component(
                     "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
                     max_jobs=jobs,
-                    max_schedule_count=1_000_000,  # a silo may leave just when a job is to start: try again
+                    max_schedule_count=1_000_000,  # a silo may leave just as a job is to start: try again
                     min_schedule_interval=1.0,
                     max_schedule_interval=10.0,
                 ),
@@ -95,7 +95,7 @@ def server_resources(silent: float, jobs: int) -> Json:
 
 
 def client_resources() -> Json:
-    """A party's ``resources.json``. Its logs stay at home, and job processes are started by our launcher."""
+    """A party's ``resources.json``. Its logs stay local, and our launcher starts job processes."""
     return {
         **_POLICY,
         "allow_log_streaming": False,
@@ -120,9 +120,9 @@ def client_resources() -> Json:
 
 
 def log_config() -> Json:
-    """Everything of note goes to ``log.txt``, 20 MB at most, kept twice; nothing to the screen.
+    """Log to ``log.txt``, at most 20 MB with one backup, and nothing to the screen.
 
-    Collab and the transport tell of every call; of them only warnings are kept.
+    Collab and the transport log every call; of theirs only warnings are kept.
     """
     chatty = ["nvflare.collab", "nvflare.fuel.f3"]
     return {
@@ -154,18 +154,18 @@ def _component(path: str, **args: Any) -> Json:
 
 
 AUTHORITY = "authority"
-"""The folder with the authority's key, beside the kits. Whoever adds a party later needs it; nobody else."""
+"""The folder with the authority's key, beside the kits. Needed only to add parties later."""
 SCHEMES = ("grpc", "tcp", "http")
 _ORG = "silosynth"
 _SILENT = 60.0  # seconds without a sign of life after which the coordinator takes a party off its list
-_ANSWER = 8.0  # seconds that the coordinator has to answer one
-_JOBS = 4
+_ANSWER = 8.0  # seconds for the coordinator to answer a sign of life
+_JOBS = 4  # that run at once
 _ROOT_DAYS = 3650  # of the authority's own certificate; those of sites last 360
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Who takes part, and where the coordinator is found.
+    """Who takes part, and the coordinator's address.
 
     Attributes:
         name: of the federation: letters, digits, '_', '-'.
@@ -174,10 +174,10 @@ class Project:
         parties: names of the silos: letters, digits, '_', '-'.
         operators: who may start jobs: such names, or mail addresses.
         more_hosts: further names and addresses of the coordinator, for its certificate.
-        scheme: how sites talk, always with mutual TLS; one of `SCHEMES`.
+        scheme: the transport, always with mutual TLS; one of `SCHEMES`.
 
     Raises:
-        ConfigError: a name that the engine does not take, or one that is used twice.
+        ConfigError: a name that the engine does not accept, or that is used twice.
     """
 
     name: str
@@ -191,24 +191,24 @@ class Project:
     def __post_init__(self) -> None:
         Roster(tuple(self.parties))
         people = [COORDINATOR, *self.parties, *self.operators]
-        for word in (self.name, *self.parties, *(one.partition("@")[0].replace(".", "_") for one in self.operators)):
+        for word in (self.name, *self.parties, *(name.partition("@")[0].replace(".", "_") for name in self.operators)):
             if not word.replace("-", "_").replace("_", "a").isalnum() or not word.isascii():
                 raise ConfigError("Names in a federation are letters, digits, '_' and '-'", word, "Rename it.")
         if len(set(people)) < len(people):
             raise ConfigError("Every party and every operator needs a name of its own", people, "Rename one of them.")
         if not self.operators:
-            raise ConfigError("A federation has somebody who starts jobs", "no operator", "Name one.")
+            raise ConfigError("A federation has at least one operator, who starts jobs", "none", "Name one.")
         if not 0 < self.port < 65536:
             raise ConfigError("A port is a number from 1 to 65535", self.port)
         if self.scheme not in SCHEMES:
-            raise ConfigError(f"A federation talks over one of {', '.join(SCHEMES)}", self.scheme)
+            raise ConfigError(f"A federation's transport is one of {', '.join(SCHEMES)}", self.scheme)
 
 
 def provision(project: Project, folder: Path) -> None:
     """Write ``folder/<name>/engine`` for the coordinator, each party and each operator, and ``folder/authority``.
 
-    Called again with more parties or operators it adds their kits, of the same authority; kits that are there stay as
-    they are. Give each organisation its own folder, over a channel it trusts: a kit holds a private key.
+    Called again with more parties or operators it adds their kits, issued by the same authority; existing kits are left
+    unchanged. Give each organisation its own folder, over a channel it trusts: a kit holds a private key.
 
     Raises:
         UnavailableError: FLARE is not installed.
@@ -218,17 +218,19 @@ def provision(project: Project, folder: Path) -> None:
     authority = folder / AUTHORITY
     names = {COORDINATOR: COORDINATOR, **{party: party for party in project.parties}}
     names |= {operator: operator_mail(operator) for operator in project.operators}
-    there = [name for name in names if (folder / name / ENGINE).exists()]
-    if there and not authority.exists():
+    existing = [name for name in names if (folder / name / ENGINE).exists()]
+    if existing and not authority.exists():
         raise StorageError(
-            "Kits are added by the authority that issued the others", str(authority), "Bring it, or use a new folder."
+            "Kits are added by the authority that issued the others",
+            str(authority),
+            "Restore that folder, or use a new one.",
         )
     make_folder(authority)
     try:
         authority.chmod(0o700)
         issued = _issue(project, authority)
         for name, mail in names.items():
-            if name not in there:
+            if name not in existing:
                 _hand_over(issued / mail, make_folder(folder / name) / ENGINE)
         shutil.rmtree(issued)
     except OSError as error:
@@ -236,7 +238,7 @@ def provision(project: Project, folder: Path) -> None:
 
 
 def _hand_over(kit: Path, target: Path) -> None:
-    """Keep what FLARE reads of a kit: its scripts and notes are not needed."""
+    """Keep the files of a kit that FLARE reads: its scripts and notes are not needed."""
     for path in (kit / "startup").iterdir():
         if path.suffix in (".sh", ".ipynb", ".txt"):
             path.unlink()
@@ -246,7 +248,7 @@ def _hand_over(kit: Path, target: Path) -> None:
 
 
 def _issue(project: Project, authority: Path) -> Path:
-    """The folder in which FLARE has put everybody's kit."""
+    """The folder in which FLARE has written all kits."""
     from nvflare.lighter.ctx import CtxKey
     from nvflare.lighter.entity import Project as FlareProject
     from nvflare.lighter.impl.cert import CertBuilder
@@ -255,17 +257,17 @@ def _issue(project: Project, authority: Path) -> Path:
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    asked = FlareProject(project.name, project.name, props={"api_version": 3})
+    flare_project = FlareProject(project.name, project.name, props={"api_version": 3})
     hosts = [host for host in project.more_hosts if host != project.host]
     server = {"fed_learn_port": project.port, "default_host": project.host, **({"host_names": hosts} if hosts else {})}
-    asked.set_server(COORDINATOR, _ORG, server)
+    flare_project.set_server(COORDINATOR, _ORG, server)
     for party in project.parties:
-        asked.add_client(party, _ORG, {})
+        flare_project.add_client(party, _ORG, {})
     for operator in project.operators:
-        asked.add_admin(operator_mail(operator), _ORG, {"role": ROLE})
+        flare_project.add_admin(operator_mail(operator), _ORG, {"role": ROLE})
     static = StaticFileBuilder(config_folder="config", scheme=project.scheme, require_signed_jobs=True)
-    words = io.StringIO()
-    with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         done = Provisioner(
             str(authority),
             [
@@ -275,24 +277,24 @@ def _issue(project: Project, authority: Path) -> Path:
                 _rules_builder(project),
                 SignatureBuilder(),
             ],
-        ).provision(asked)
-    place = done.get(CtxKey.CURRENT_PROD_DIR)
-    if done.get(CtxKey.BUILD_ERROR) or place is None:
-        raise StorageError("FLARE writes the start kits", words.getvalue().strip().splitlines()[-1:])
-    return Path(place)
+        ).provision(flare_project)
+    kits = done.get(CtxKey.CURRENT_PROD_DIR)
+    if done.get(CtxKey.BUILD_ERROR) or kits is None:
+        raise StorageError("FLARE writes the start kits", output.getvalue().strip().splitlines()[-1:])
+    return Path(kits)
 
 
 def _rules_builder(project: Project) -> Any:
-    """What FLARE calls between writing its files and packing them."""
+    """A builder that FLARE calls between writing its files and packing them."""
     from nvflare.lighter.spec import Builder
 
     class Rules(Builder):  # type: ignore[misc]  # FLARE has no type hints
-        def build(self, asked: Any, ctx: Any) -> None:
-            server = asked.get_server()
+        def build(self, project_: Any, ctx: Any) -> None:
+            server = project_.get_server()
             _edit(Path(ctx.get_kit_dir(server)) / "fed_server.json", lambda config: _listen(config, project))
             _rules(Path(ctx.get_local_dir(server)), server_resources(_SILENT, _JOBS))
-            for client in asked.get_clients():
-                _edit(Path(ctx.get_kit_dir(client)) / "fed_client.json", _hurry)
+            for client in project_.get_clients():
+                _edit(Path(ctx.get_kit_dir(client)) / "fed_client.json", _shorten_timeout)
                 _rules(Path(ctx.get_local_dir(client)), client_resources())
 
     return Rules()
@@ -305,12 +307,12 @@ def _edit(path: Path, change: Callable[[Json], None]) -> None:
 
 
 def _listen(config: Json, project: Project) -> None:
-    """On loopback only if that is where the coordinator is reached; else on all interfaces."""
+    """Listen on loopback only if that is the coordinator's address; otherwise on all interfaces."""
     config["servers"][0]["service"]["target"] = f"{project.host}:{project.port}"
 
 
-def _hurry(config: Json) -> None:
-    """A sign of life that is not answered is soon sent again."""
+def _shorten_timeout(config: Json) -> None:
+    """Resend a sign of life soon if it is not answered."""
     config["client"]["maint_msg_timeout"] = _ANSWER
 
 

@@ -21,26 +21,26 @@ from silosynth.runtime.hub import Gathered, Hub, Outbox, PartySlot
 from silosynth.runtime.link import PARTY_THREADS
 
 PENDING, UNKNOWN = None, b""
-_PAUSE = 0.5  # seconds between two attempts to reach a party
+_PAUSE = 0.5  # seconds between attempts to reach a party
 
 
 class Line(Protocol):
-    """How one party is called. Anything that is raised means that it could not be reached, or not in time."""
+    """How to call one party. Any exception means that it could not be reached in time."""
 
     def answer(self, number: int, frame: bytes) -> bytes | None:
-        """Hand over a frame: the reply, or None while the party is still at it."""
+        """Deliver a frame: returns the reply, or None while the party is still at work."""
 
     def collect(self, number: int) -> bytes | None:
-        """Ask for the reply again: the reply, None, or nothing (b"") if the party does not know the frame."""
+        """Ask for the reply again: the reply, None, or b"" if the party does not know the frame."""
 
 
 class FlareHub(Hub):
-    """A `Hub` whose parties are called instead of dialling in; everything else is the same.
+    """A `Hub` whose parties are called instead of dialling in.
 
     Args:
-        lines: how each party is called.
-        patience: seconds for which a party may be out of reach.
-        first: frames are numbered from here; a second hub on the same lines goes on where the first one was.
+        lines: how to call each party.
+        patience: seconds for which a party may be unreachable.
+        first: number of the first frame; a second hub on the same lines continues the first one's numbers.
     """
 
     def __init__(self, lines: Mapping[str, Line], patience: float = 60.0, first: int = 1) -> None:
@@ -55,7 +55,7 @@ class FlareHub(Hub):
             threading.Thread(target=self._call, args=(name, line), daemon=True, name=f"silosynth-flare-{name}").start()
 
     def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
-        """Parties are there when a job starts; nothing to wait for."""
+        """Returns at once: the engine starts a job when its parties are there."""
 
     def gather(
         self,
@@ -76,14 +76,14 @@ class FlareHub(Hub):
         return self._ended.get(name)
 
     def gone(self, party: str, reason: str) -> None:
-        """A party's process is known to have ended; it will not come back to this job."""
+        """Note that a party's process has ended and will not come back to this job."""
         with self._changed:
             if party in self._slots:
                 self._ended[party] = reason
                 self._changed.notify_all()
 
     def abort(self, reason: str) -> None:
-        """The engine ends the job: whoever waits is told."""
+        """Note that the engine ends the job, and wake waiting threads."""
         with self._changed:
             self._aborted = reason
             self._changed.notify_all()
@@ -96,11 +96,11 @@ class FlareHub(Hub):
 
     def _check_faults(self, names: Iterable[str]) -> None:
         if self._aborted and not self._ended:
-            raise StoppedError("A job runs to its end", self._aborted, "Submit it again: it goes on where it was.")
+            raise StoppedError("A job runs to its end", self._aborted, "Submit it again: it resumes where it stopped.")
         super()._check_faults(names)
 
     def _call(self, name: str, line: Line) -> None:
-        """What a caller does: one frame after the other, each until it is answered."""
+        """A caller's main loop: one frame after the other, each until it is answered."""
         slot, outbox, number = self._slots[name], self._outboxes[name], self._first
         while (frame := outbox.queue.get()) is not None:
             try:
@@ -119,53 +119,53 @@ class FlareHub(Hub):
         while not self._stopped.is_set():
             try:
                 reply = line.collect(number) if known else line.answer(number, blob)
-            except Exception:  # whatever the engine raises: the party is out of reach for now
-                self._out_of_reach(slot)
+            except Exception:  # whatever the engine raises, the party is unreachable for now
+                self._unreachable(slot)
                 self._stopped.wait(_PAUSE)
                 continue
-            self._in_reach(slot, outbox)
+            self._reachable(slot, outbox)
             if reply:
                 return reply
             known = reply is PENDING
         return None
 
-    def _out_of_reach(self, slot: PartySlot) -> None:
+    def _unreachable(self, slot: PartySlot) -> None:
         with self._changed:
             if slot.outbox is not None:
                 slot.outbox, slot.since = None, time.monotonic()
                 self._changed.notify_all()
 
-    def _in_reach(self, slot: PartySlot, outbox: Outbox) -> None:
+    def _reachable(self, slot: PartySlot, outbox: Outbox) -> None:
         if slot.outbox is None:
             with self._changed:
                 slot.outbox = outbox
 
 
 HOLD = 2.0
-"""Seconds for which a caller is kept waiting for a reply before it is told to come again."""
+"""Seconds for which a call waits for a reply before it returns without one."""
 
 Answer = Callable[[bytes], bytes]
-"""What a party does with a frame: bytes in, bytes out."""
+"""A party's answer to an encoded frame, as an encoded frame."""
 
 
 class Inbox:
-    """Answers frames with what ``begin`` returns, which is called once, when the first frame comes.
+    """The party's end. Answers frames with the function that ``begin`` returns when the first frame comes.
 
     Args:
-        name: the party's name, which signs what is said when ``begin`` fails.
-        begin: makes the function that answers.
+        name: the party's name, which signs the reply if ``begin`` fails.
+        begin: returns the function that answers.
     """
 
     def __init__(self, name: str, begin: Callable[[], Answer]) -> None:
         self._name, self._begin = name, begin
         self._changed = threading.Condition()
-        self._number = 0  # of the frame in hand
+        self._number = 0  # of the current frame
         self._frame: bytes | None = None
         self._reply: bytes | None = PENDING
         threading.Thread(target=self._work, daemon=True, name="silosynth-flare-party").start()
 
     def answer(self, number: int, frame: bytes) -> bytes | None:
-        """Take a frame, once; then see `collect`."""
+        """Accept a frame, once; then like `collect`."""
         with self._changed:
             if number > self._number:
                 self._number, self._frame, self._reply = number, frame, PENDING
@@ -173,7 +173,7 @@ class Inbox:
         return self.collect(number)
 
     def collect(self, number: int) -> bytes | None:
-        """The reply to frame ``number``; None if it is not done in `HOLD` seconds; b"" if another one is in hand."""
+        """The reply to frame ``number``; None if not done within `HOLD` seconds; b"" if another frame is current."""
         with self._changed:
             self._changed.wait_for(lambda: number != self._number or self._reply is not PENDING, HOLD)
             return self._reply if number == self._number else UNKNOWN
@@ -190,16 +190,16 @@ class Inbox:
                 answer = answer or self._begin()
                 reply = answer(frame)
             except SilosynthError as error:
-                reply = self._says(frame, REFUSED, error_body(error))
+                reply = self._error_reply(frame, REFUSED, error_body(error))
             except Exception as error:
-                traceback.print_exception(error, file=sys.stderr)  # its text may quote the data: it stays here
-                reply = self._says(frame, CRASHED, type(error).__name__.encode())
+                traceback.print_exception(error, file=sys.stderr)  # its text may quote the data, so it stays here
+                reply = self._error_reply(frame, CRASHED, type(error).__name__.encode())
             with self._changed:
                 if number == self._number:
                     self._reply = reply
                     self._changed.notify_all()
 
-    def _says(self, blob: bytes, kind: str, body: bytes) -> bytes:
+    def _error_reply(self, blob: bytes, kind: str, body: bytes) -> bytes:
         try:
             ask = frame_from_bytes(blob)
         except SilosynthError:

@@ -1,4 +1,4 @@
-"""Where a site's files lie, and the words that its processes share."""
+"""A site's folders, and the constants that its processes share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ENGINE = "engine"
 """The folder of FLARE's own start kit within an organisation's kit."""
 LOG = "log.txt"
 MAIL = "@operators.silosynth"
-"""FLARE knows operators by mail addresses; nothing is ever sent there."""
+"""FLARE identifies operators by mail addresses; nothing is ever sent there."""
 ROLE = "lead"
 
 KIT, WORKSPACE, NOTICES = "SILOSYNTH_KIT", "SILOSYNTH_WORKSPACE", "SILOSYNTH_NOTICES"
-"""Environment variables that a daemon sets for its processes: folders, and a file descriptor for one-line events."""
+"""Environment variables that a daemon sets for its processes: folders, and a file descriptor for one-line notices."""
 ENTRY = "SILOSYNTH_ENTRY"
-"""Environment variable of a site: which ``module:function`` its job processes run in place of silosynth's own."""
+"""Environment variable of a site: the ``module:function`` that its job processes run instead of silosynth's."""
 CONNECTED, REFUSED = "connected", "the coordinator refuses this party"
-"""Events that a party's daemon looks for."""
+"""Notices that a party's daemon looks for."""
 COORDINATE = "silosynth.deployment.entry:coordinate"
 ANSWERER = "silosynth.deployment.entry:answerer"
 _MOVED = {
@@ -38,8 +38,8 @@ class Site:
     """An organisation's folders.
 
     Attributes:
-        kit: what it was given; only read.
-        workspace: what it writes: the engine's files below ``engine``, everything else is the caller's.
+        kit: its start kit; never written to.
+        workspace: everything it writes: the engine's files below ``engine``, the rest is the caller's.
     """
 
     kit: Path
@@ -52,7 +52,7 @@ class Site:
 
     @property
     def log(self) -> Path:
-        """What FLARE's main process of this site logs."""
+        """The log of FLARE's main process of this site."""
         return self.root / LOG
 
     def check(self) -> None:
@@ -65,7 +65,7 @@ class Site:
             raise StorageError("The folder holds a start kit", str(self.kit), "Write it with `silosynth provision`.")
 
     def prepare(self) -> None:
-        """Copy FLARE's part of the kit to where FLARE works. What jobs left there stays.
+        """Copy FLARE's part of the kit to FLARE's working folder. Files of earlier jobs stay.
 
         Raises:
             StorageError: the workspace cannot be written.
@@ -86,7 +86,7 @@ class Site:
 
 
 def site_of(kit: Path | str, workspace: Path | str | None = None) -> Site:
-    """The site of a kit; without a workspace it works in ``kit/work``."""
+    """The site of a kit; its workspace is ``kit/work`` if none is given."""
     kit = Path(kit).absolute()
     return Site(kit, kit / "work" if workspace is None else Path(workspace).absolute())
 
@@ -97,7 +97,7 @@ def this_site() -> Site:
 
 
 def operator_mail(operator: str) -> str:
-    """The name by which FLARE knows an operator."""
+    """The name by which FLARE identifies an operator."""
     return operator if "@" in operator else operator + MAIL
 
 
