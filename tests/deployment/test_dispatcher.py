@@ -55,7 +55,7 @@ class Trial:
 
     def look(self, seconds: float = 0.0) -> Status:
         self.now += seconds
-        self.dispatcher.look()
+        self.dispatcher.check()
         return read_status(self.folder)
 
     def becomes(self, state: str, attempts: int) -> None:
@@ -124,7 +124,7 @@ def test_only_an_operator_ends_a_job(tmp_path: Path) -> None:
     other.engine.ends(FAILED)
     ended = other.look(10)
     assert ended.state == "failed" and "coordinator's operator" in ended.error and len(other.engine.known) == 1
-    with pytest.raises(ConfigError, match="A job can be stopped until it has ended"):
+    with pytest.raises(ConfigError, match="Only a job that has not ended can be stopped"):
         request_stop(other.folder)
 
 
@@ -134,10 +134,10 @@ def test_a_job_that_silos_do_not_take_fails_with_what_they_said(tmp_path: Path) 
         trial.look(100)
         trial.engine.ends(FAILED, "shop: BYOC not permitted")
     assert len(trial.engine.known) == 3
-    assert trial.look(100).error == "Silos have not taken it: shop: BYOC not permitted"
+    assert trial.look(100).error == "Silos have not accepted it: shop: BYOC not permitted"
 
 
 def test_a_name_is_used_once(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
-    with pytest.raises(ConfigError, match="A job's name is used once"):
+    with pytest.raises(ConfigError, match="A job's name is used only once"):
         enqueue(Order(job(two_silos())), trial.folder)

@@ -180,7 +180,7 @@ def test_mistakes_of_silos_are_said_in_words(tmp_path: Path) -> None:
     wrong = {**silos, "shop": Rows(silos["shop"].frame, ["customr"])}
     with pytest.raises(SilosynthError, match=r"customr.*Did you mean 'customer'\?"):
         run(job(wrong), parties(wrong, tmp_path / "b"), tmp_path / "b")
-    with pytest.raises(SilosynthError, match=r"same rows, in the same order.*bank: 150, shop: 153"):
+    with pytest.raises(SilosynthError, match=r"same rows in the same order.*'bank': 150, 'shop': 153"):
         run(job(silos, align=None), parties(silos, tmp_path / "c"), tmp_path / "c")
     same = {**silos, "shop": Rows(silos["shop"].frame.rename(columns={"visits": "age"}), ["customer"])}
     with pytest.raises(SilosynthError, match="'age' is in 'bank' and in 'shop'"):

@@ -80,7 +80,7 @@ def test_kits_that_were_handed_out_keep_their_keys(tmp_path: Path) -> None:
 
 def test_a_silo_can_bring_its_own_key(tmp_path: Path, kits: Path) -> None:
     public = draw_key(tmp_path / "own.key")
-    with pytest.raises(StorageError, match="drawn once"):
+    with pytest.raises(StorageError, match="created only once"):
         draw_key(tmp_path / "own.key")
     plan = tmp_path / "federation.toml"
     plan.write_text(FEDERATION.replace("[silos.bank]", f'[silos.bank]\nkey = "{public}"'))

@@ -78,7 +78,7 @@ def test_a_cut_that_lasts_is_gone_on_from_a_checkpoint(abroad: Abroad[Namespace]
     abroad.checkpoint("cut")
     assert cut(abroad, "cut", 75) == 2
     assert abroad.table("bank", "cut") == abroad.table("shop", "cut") == uncut
-    assert "goes on from a checkpoint" in (abroad.kits / "bank/work/jobs/cut/log.txt").read_text()
+    assert "resumes from a checkpoint" in (abroad.kits / "bank/work/jobs/cut/log.txt").read_text()
 
 
 @pytest.mark.parametrize(("job", "transport", "seconds"), [("short", "relay", 20), ("beside", "stream", 60)])

@@ -1,7 +1,7 @@
-"""The coordinator's folder of a job, and how the job is carried out into it.
+"""The coordinator's folder of a job, and how the job is run in it.
 
 ``jobs/NAME/``: ``order`` (what was submitted), ``status.json``, ``ledger.jsonl``, checkpoints, and the results: the
-synthetic table, ``result.json``, and ``model.silosynth`` where the coordinator has all of the model.
+synthetic table, ``result.json``, and ``model.silosynth`` if the coordinator holds the whole model.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from silosynth.simulation.sampling import all_columns, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
-_EVERY = 1.0  # seconds between two writings of the status
+_EVERY = 1.0  # seconds between two updates of the status
 
 
 @dataclass(frozen=True, slots=True)
 class Order(Struct):
-    """What is submitted.
+    """What an operator submits.
 
     Attributes:
         job: what silos are asked for.
-        transport: "relay", through the engine, or "stream", beside it.
-        limit: seconds that a silo has for an answer; None waits as long as it is there.
-        patience: seconds that a lost silo has to come back before the job fails.
+        transport: "relay" through the engine, or "stream" beside it.
+        limit: seconds for a silo to answer; None waits as long as it is connected.
+        patience: seconds for a lost silo to come back before the job fails.
         device: where the coordinator computes.
-        missing: what becomes of silos that get lost; None is the algorithm's default.
+        missing: policy for silos that get lost; None for the algorithm's default.
     """
 
     job: Job
@@ -68,14 +68,14 @@ class Order(Struct):
         return pack(to_state(self))
 
     def keep(self, folder: Path) -> None:
-        """Write it into the job's folder, to be taken up again from.
+        """Write it into the job's folder, from which the job is resumed.
 
         Raises:
-            ConfigError: a different job of this name is there.
+            ConfigError: the folder holds a different job.
         """
         path = make_folder(folder) / ORDER
         if path.exists() and read(path) != self.pack():
-            raise ConfigError("A job's name is used once", self.job.name, "Submit it under another name.")
+            raise ConfigError("A job's name is used only once", self.job.name, "Submit it under another name.")
         write_atomic(path, self.pack())
 
 
@@ -109,24 +109,24 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
 
 
 def unpack_order(blob: bytes) -> Order:
-    """What `Order.pack` made.
+    """The order that `Order.pack` wrote.
 
     Raises:
-        StorageError, MessageError: it is damaged, or of another version.
+        StorageError, MessageError: it is damaged, or from another version.
     """
     return from_state(Order, unpack(blob))
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far a job is: what `silosynth status` shows.
+    """A job's progress, as `silosynth status` shows it.
 
     Attributes:
-        state: "submitted", "running", "interrupted" (goes on when all silos are there), "failed" or "done".
-        stage, done, total: as the conversation says.
-        attempts: how often it was started.
-        error: why it was interrupted, or failed.
-        since: seconds since 1970 at which this state began.
+        state: "submitted", "running", "interrupted" (resumes when all silos are connected), "failed" or "done".
+        stage, done, total: as in `Progress`.
+        attempts: number of starts.
+        error: why it was interrupted or failed.
+        since: when this state began, in seconds since 1970.
     """
 
     state: str = "submitted"
@@ -152,7 +152,7 @@ def read_status(folder: Path) -> Status:
 
 
 class StatusWriter:
-    """Keeps a job's status up to date while it is carried out."""
+    """Keeps a job's status up to date while it runs."""
 
     def __init__(self, folder: Path, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._say, self._clock = folder, say, clock
@@ -161,7 +161,7 @@ class StatusWriter:
         self._set("running")
 
     def watch(self, progress: Progress) -> None:
-        """Take note of progress; a new stage is said."""
+        """Record progress; report a new stage."""
         if progress.stage != self._stage:
             self._stage = progress.stage
             self._say(f"{progress.stage} …")
@@ -170,21 +170,23 @@ class StatusWriter:
         self._set("running", stage=progress.stage, done=progress.done, total=progress.total)
 
     def end(self, error: BaseException | None) -> None:
-        """Say how it ended."""
+        """Record and report how it ended."""
         if error is None:
             self._set("done")
             return
-        told = str(error) if isinstance(error, SilosynthError) else f"{type(error).__name__}: see the coordinator's log"
-        self._set("interrupted" if resumable(error) else "failed", error=told)
-        self._say(told)
+        reason = (
+            str(error) if isinstance(error, SilosynthError) else f"{type(error).__name__}: see the coordinator's log"
+        )
+        self._set("interrupted" if resumable(error) else "failed", error=reason)
+        self._say(reason)
 
-    def _set(self, state: str, **about: Any) -> None:
+    def _set(self, state: str, **fields: Any) -> None:
         self._written = self._clock()
-        Status(state, attempts=self._attempts, since=time.time(), **about).write(self._folder)
+        Status(state, attempts=self._attempts, since=time.time(), **fields).write(self._folder)
 
 
 def resumable(error: BaseException) -> bool:
-    """Whether a job that ended with this can be taken up again, rather than having failed."""
+    """Whether a job that ended with this error can be resumed; otherwise it has failed."""
     if isinstance(error, PartyLostError):
         return error.gone
     return isinstance(error, StoppedError) or not isinstance(error, Exception)  # Ctrl-C and the like
@@ -193,34 +195,34 @@ def resumable(error: BaseException) -> bool:
 def run_order(
     order: Order, link: Link, folder: Path, say: Callable[[str], None] = lambda line: None, every: float = 15.0
 ) -> None:
-    """Do a job, or go on with it from its last checkpoint, and write the results into its folder.
+    """Run a job, or resume it from its last checkpoint, and write the results into its folder.
 
-    ``every`` is the least time between two checkpoints, in seconds.
+    ``every`` is the minimum time between two checkpoints, in seconds.
 
     Raises:
-        PartyLostError: a silo is lost; the job can be taken up again.
-        SilosynthError: a silo refuses, or something else cannot be done.
+        PartyLostError: a silo is lost; the job can be resumed.
+        SilosynthError: a silo refuses, or something else fails.
     """
-    job, board = order.job, StatusWriter(make_folder(folder), say)
+    job, status = order.job, StatusWriter(make_folder(folder), say)
     sweep(folder)
     store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
-    begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed: other noise then
+    begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed, and need fresh noise
     streams = Streams(secret_seed(folder, again=begun) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device), missing=order.missing)
     try:
-        outcome = drive(start, link, ledger, store, board.watch, resume=True, seconds=every)
+        outcome = drive(start, link, ledger, store, status.watch, resume=True, seconds=every)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
-        board.end(error)
+        status.end(error)
         raise
-    board.end(None)
+    status.end(None)
     say(f"done: {folder}")
 
 
 def _fingerprint(job: Job) -> str:
-    """What a checkpoint must agree with."""
-    about = [VERSION, sources(), to_state(job)]
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    """Identifies the job in its checkpoints."""
+    content = [VERSION, sources(), to_state(job)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
@@ -236,7 +238,7 @@ def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
         files.write(to_synthetic_frame([outcome.table], schema), folder / SYNTHETIC)
     if not entry.parts:
         model.save(folder / MODEL)
-    about = {key: value for key, value in model.describe().items() if key != "config"}
+    result = {key: value for key, value in model.describe().items() if key != "config"}
     if not getattr(job.config, "dp", Target()).private:  # they are exact
-        about["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
-    write_atomic(folder / RESULT, json.dumps(about, indent=2).encode())
+        result["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
+    write_atomic(folder / RESULT, json.dumps(result, indent=2).encode())

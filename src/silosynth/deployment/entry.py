@@ -1,7 +1,7 @@
 """What runs in the engine's job processes: `coordinate` at the coordinator, `answerer` at each silo.
 
-The first frame opens the job: it says which one it is, so that a silo finds its own part of the checkpoints, and where
-the stream is, if the job's data go beside the engine. All that follows is the conversation.
+The first frame opens the job: it names the job, so that a silo finds its own part of the checkpoints, and the stream's
+address, if data travel beside the engine. Everything after that is the conversation.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.simulation.model import resolve_device
 
 LOG = "log.txt"
-_PATIENCE = 120.0  # seconds for which a stream may be broken
-_CONNECT = 120.0  # seconds that silos have to dial in
-_LOOK = 1.0  # seconds between two looks for an order to stop, or at a port that is taken
-_STOPPED = 3  # what a job's process that was told to stop exits with
+_PATIENCE = 120.0  # seconds for which a stream may be disconnected
+_CONNECT = 120.0  # seconds for silos to dial in
+_POLL = 1.0  # seconds between checks for a stop file, or of a port in use
+_STOPPED = 3  # exit code of a job's process that was told to stop
 Say = Callable[[str], None]
 
 
@@ -61,30 +61,30 @@ def journal(folder: Path) -> Say:
 
 
 def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
-    """Carry out a submitted order; ``job`` is the engine's name for this attempt."""
+    """Run a submitted order; ``job`` is the engine's id of this attempt."""
     from silosynth.deployment.flare.site import this_site
 
     order, kit = unpack_order(payload), read_kit(this_site().kit)
     folder = kit.jobs / order.job.name
     order.keep(folder)
     say = journal(folder)
-    threading.Thread(target=_heed, args=(folder, say), daemon=True, name="silosynth-stop").start()
-    say(f"attempt {job}: {order.job.algorithm}, asked for by {order.job.submitter}, silos {', '.join(order.job.silos)}")
-    with _warnings_said(say), _link(order, kit, hub, job, say) as link:
+    threading.Thread(target=_stop_on_request, args=(folder, say), daemon=True, name="silosynth-stop").start()
+    say(f"attempt {job}: {order.job.algorithm}, submitted by {order.job.submitter}, silos {', '.join(order.job.silos)}")
+    with _warnings_logged(say), _link(order, kit, hub, job, say) as link:
         run_order(order, link, folder, say)
 
 
-def _heed(folder: Path, say: Say) -> None:
-    """Leave when told to stop, whatever is being computed. What is on the disk is whole, as after a power cut."""
+def _stop_on_request(folder: Path, say: Say) -> None:
+    """Exit when told to stop, even during a computation. Files stay consistent, as after a power cut."""
     while not (folder / STOP).exists():
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
     say("stopped by the coordinator's operator")
     os._exit(_STOPPED)
 
 
 @contextmanager
-def _warnings_said(say: Say) -> Iterator[None]:
-    """Silos that are lost and come back, checkpoints that cannot be used: the engine's processes show no warnings."""
+def _warnings_logged(say: Say) -> Iterator[None]:
+    """Log warnings of lost silos and unusable checkpoints: the engine's processes show none."""
     with warnings.catch_warnings():
         for kind in (PartyLostWarning, CheckpointWarning):
             warnings.simplefilter("always", kind)
@@ -94,7 +94,7 @@ def _warnings_said(say: Say) -> Iterator[None]:
 
 @contextmanager
 def _link(order: Order, kit: StartKit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
-    """The way to the silos: the engine's relay, or a stream beside it."""
+    """The link to the silos: the engine's relay, or a stream beside it."""
     roster = Roster(order.job.silos)
     if order.transport == "relay":
         _open(order, hub, attempt, None)
@@ -116,27 +116,27 @@ def _link(order: Order, kit: StartKit, hub: Hub, attempt: str, say: Say) -> Iter
 
 
 def _listen(roster: Roster, kit: StartKit, attempt: str, say: Say) -> Hub:
-    """The stream's port. One job at a time has it; the others wait."""
-    told, address = False, f"0.0.0.0:{kit.stream_port}"
+    """A hub on the stream's port. One job at a time uses it; others wait."""
+    reported, address = False, f"0.0.0.0:{kit.stream_port}"
     while True:
         try:
             return StreamHub(roster, kit.certificates(), address, _PATIENCE, attempt)
         except UnavailableError:
-            if not told:
-                say(f"port {kit.stream_port} is taken: waiting for the job that has it")
-            told = True
-            time.sleep(_LOOK)
+            if not reported:
+                say(f"port {kit.stream_port} is in use: waiting for the job that uses it")
+            reported = True
+            time.sleep(_POLL)
 
 
 def _open(order: Order, hub: Hub, attempt: str, stream: str | None) -> None:
-    """Say to all silos which job this is, which attempt at it, and where the stream is."""
+    """Send all silos the job's name, the attempt, and the stream's address."""
     body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream}).encode()
     frames = {silo: Frame(OPEN, order.job.name, 0, COORDINATOR, body) for silo in order.job.silos}
     try:
-        got = hub.gather(frames, lambda silo: None, _CONNECT)
+        gathered = hub.gather(frames, lambda silo: None, _CONNECT)
     except Lost as lost:
         raise _lost(lost) from None
-    for silo, reply in got.replies.items():
+    for silo, reply in gathered.replies.items():
         raise_if_failed(reply, f"Silo {silo!r}, opening the job")
 
 
@@ -148,7 +148,7 @@ def _wait(stream: Hub, hub: Hub) -> None:
 
 
 def _lost(lost: Lost) -> PartyLostError:
-    error = PartyLostError(f"Silo {lost.party!r} opens the job", lost.reason, "The job goes on when it is back.")
+    error = PartyLostError(f"Silo {lost.party!r} opens the job", lost.reason, "The job resumes when it is back.")
     error.gone = True
     return error
 
@@ -157,22 +157,22 @@ def _lost(lost: Lost) -> PartyLostError:
 
 
 def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[bytes], bytes]:
-    """A silo's answers to frames. ``submitter`` is who signed the engine's job.
+    """The function that answers a silo's frames. ``submitter`` signed the engine's job.
 
     Raises:
         StorageError, ConfigError: the kit, ``silo.toml`` or ``policy.toml`` cannot be used.
     """
-    found = read_kit(kit)
-    return JobAnswerer(found, read_policy(found.folder), submitter)
+    start_kit = read_kit(kit)
+    return JobAnswerer(start_kit, read_policy(start_kit.folder), submitter)
 
 
 class JobAnswerer:
-    """Opens one job, and hands everything else to its endpoint.
+    """Opens one job, and passes all other frames to its endpoint.
 
     Args:
         kit: the silo's.
         policy: its rules.
-        submitter: who signed the engine's job.
+        submitter: the operator who signed the engine's job.
     """
 
     def __init__(self, kit: StartKit, policy: SiloPolicy, submitter: str) -> None:
@@ -186,19 +186,19 @@ class JobAnswerer:
             self._open(frame)
             return Frame(DONE, frame.job, frame.step, self._kit.name).to_bytes()
         if self._endpoint is None:
-            raise ProtocolError("A job is opened before it goes on", frame.kind, "Compare versions.")
+            raise ProtocolError("A job must be opened first", frame.kind, "Compare versions.")
         return self._endpoint.handle(frame).to_bytes()
 
     def _open(self, frame: Frame) -> None:
         try:
-            about = json.loads(bytes(frame.body))
-            job, attempt, stream = about["job"], str(about["attempt"]), about["stream"]
+            fields = json.loads(bytes(frame.body))
+            job, attempt, stream = fields["job"], str(fields["attempt"]), fields["stream"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
         self._endpoint = endpoint = open_endpoint(self._kit, self._policy, check_name(str(job)), self._submitter)
         if stream is not None:
-            given = (endpoint, str(stream), attempt)
-            threading.Thread(target=self._stream, args=given, daemon=True, name="silosynth-stream").start()
+            args = (endpoint, str(stream), attempt)
+            threading.Thread(target=self._stream, args=args, daemon=True, name="silosynth-stream").start()
 
     def _stream(self, endpoint: PartyEndpoint, address: str, attempt: str) -> None:
         """Answer over a stream, until the coordinator says goodbye."""
@@ -208,16 +208,16 @@ class JobAnswerer:
 
 
 def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None) -> PartyEndpoint:
-    """A silo's endpoint for the job of this name: with its rows, its policy, its ledger and its log."""
+    """A silo's endpoint for the job of this name, with the silo's rows, policy, ledger and log."""
     folder = make_folder(kit.jobs / job)
     sweep(folder)
     say = journal(folder)
-    proved = None if submitter in (None, DISPATCHER) else submitter
+    verified = None if submitter in (None, DISPATCHER) else submitter
     silo = DeploymentSilo(
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
-        proved, say,
+        verified, say,
     )  # fmt: skip
-    ledger = open(folder / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process
+    ledger = open(folder / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the process
 
     def record(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
         ledger.write(ledger_line(step, COORDINATOR, kit.name, ask, sent))

@@ -1,8 +1,8 @@
-"""Start kits: what each organisation is handed to take part, and ``federation.toml``, from which kits are made.
+"""Start kits: what each organisation receives to take part, and ``federation.toml``, from which kits are made.
 
-A kit is a folder: ``kit.json`` (who is in the federation, and everybody's public key), ``sealing.key`` (a silo's own
-private key), ``engine`` (certificates and settings of FLARE), and for silos ``silo.toml`` and ``policy.toml``, which
-they write themselves. What a daemon writes lies in ``work``, jobs in ``work/jobs``.
+A kit is a folder: ``kit.json`` (the federation's members and their public keys), ``sealing.key`` (a silo's own private
+key), ``engine`` (certificates and settings of FLARE), and for silos ``silo.toml`` and ``policy.toml``, which they write
+themselves. A daemon writes to ``work``, jobs to ``work/jobs``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from silosynth.runtime.tls import Certificates
 KIT, KEY, JOBS = "kit.json", "sealing.key", "jobs"
 _KEYS = "sealing_keys.json"  # public ones, beside the authority
 DISPATCHER = "dispatcher"
-"""The operator in whose name the coordinator takes up interrupted jobs again."""
+"""The operator in whose name the coordinator resumes interrupted jobs."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class CoordinatorPlan(FileSection):
-    """``[coordinator]``: where it is reached."""
+    """``[coordinator]``: its address."""
 
     host: Text
-    """Name or IPv4 address by which silos reach it."""
+    """Host name or IPv4 address by which silos reach it."""
     port: Port = 8002
     """The one port that it must open."""
     stream_port: Port | None = None
@@ -63,13 +63,13 @@ class FederationPlan(FileSection):
     coordinator: CoordinatorPlan
     silos: Annotated[dict[str, SiloPlan], Field(min_length=1)]
     operators: list[Text] = Field(default_factory=list)
-    """Who may start jobs from a machine of their own; the coordinator's always can."""
+    """Operators who may start jobs from their own machines; the coordinator's operator always may."""
     _source: Path = PrivateAttr(default=Path())
 
 
 @dataclass(frozen=True)
 class StartKit:
-    """A kit that lies in ``folder``.
+    """The kit in ``folder``.
 
     Attributes:
         name: of the silo or operator, or "coordinator".
@@ -87,25 +87,25 @@ class StartKit:
 
     @property
     def jobs(self) -> Path:
-        """Where jobs lie, one folder each."""
+        """The folder of jobs, with one folder each."""
         return self.folder / "work" / JOBS
 
     @property
     def dispatcher(self) -> Path:
-        """The kit by which commands at the coordinator's machine talk to the engine."""
+        """The kit with which commands on the coordinator's machine talk to the engine."""
         return self.folder / DISPATCHER if self.name == COORDINATOR else self.folder
 
     def seat(self) -> Seat:
-        """Who this silo is among the silos.
+        """This silo's seat among the silos.
 
         Raises:
             StorageError: the private key is missing.
-            ConfigError: it does not belong to the public key that is pinned.
+            ConfigError: it does not match the pinned public key.
         """
         return Seat(self.name, _decoded(read(self.folder / KEY).decode("ascii", "replace"), KEY), self.roster)
 
     def certificates(self) -> Certificates:
-        """Those of the engine, for the stream beside it."""
+        """The engine's certificates, for the stream beside it."""
         startup = self.folder / "engine" / "startup"
         own = "server" if self.name == COORDINATOR else "client"
         return Certificates(*(read(startup / name) for name in ("rootCA.pem", f"{own}.crt", f"{own}.key")))
@@ -123,11 +123,11 @@ def read_kit(folder: Path | str) -> StartKit:
             "The folder holds a start kit", str(folder), "Name the folder that `silosynth provision` made: --kit."
         )
     try:
-        about = json.loads(read(folder / KIT))
-        keys = tuple(_decoded(key, KIT) for key in about["silos"].values())
+        fields = json.loads(read(folder / KIT))
+        keys = tuple(_decoded(key, KIT) for key in fields["silos"].values())
         return StartKit(
-            folder, about["name"], about["federation"], about["host"], about["port"], about["stream_port"],
-            Roster(tuple(about["silos"]), keys),
+            folder, fields["name"], fields["federation"], fields["host"], fields["port"], fields["stream_port"],
+            Roster(tuple(fields["silos"]), keys),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError("A kit's description can be read", str(folder / KIT), "Hand it out again.") from error
@@ -138,7 +138,7 @@ def read_plan(path: str | Path) -> FederationPlan:
 
     Raises:
         StorageError: no such file.
-        ConfigError: a key or a value does not fit; names it, and the remedy.
+        ConfigError: a key or a value is invalid; names it.
     """
     path = Path(path)
     plan = read_toml(path, FederationPlan)
@@ -148,13 +148,13 @@ def read_plan(path: str | Path) -> FederationPlan:
 
 
 def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
-    """Write a kit for everybody, and return their folders. Kits that are there keep their keys and their own files.
+    """Write a kit for every member, and return their folders. Existing kits keep their keys and their own files.
 
-    When silos are added, every kit's ``kit.json`` changes: it has to be handed out again.
+    When silos are added, every kit's ``kit.json`` changes and has to be handed out again.
 
     Raises:
         UnavailableError: FLARE is not installed.
-        StorageError: there are kits of another federation, or the folder cannot be written.
+        StorageError: the folder holds kits of another federation, or cannot be written.
     """
     make_folder(folder)
     provision(_project(plan), folder)
@@ -165,8 +165,8 @@ def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
     Roster(tuple(keys), tuple(_decoded(key, f"silos.{silo}.key") for silo, key in keys.items()))
     names = [COORDINATOR, *plan.silos, *plan.operators]
     for name in names:
-        about = {"name": name, "federation": plan.name, "silos": keys, **plan.coordinator.model_dump()}
-        write_atomic(folder / name / KIT, json.dumps(about, indent=2).encode() + b"\n")
+        fields = {"name": name, "federation": plan.name, "silos": keys, **plan.coordinator.model_dump()}
+        write_atomic(folder / name / KIT, json.dumps(fields, indent=2).encode() + b"\n")
     for silo in plan.silos:
         for file, text in ((SILO, SILO_TEMPLATE), (POLICY, POLICY_TEMPLATE)):
             if not (folder / silo / file).exists():
@@ -175,13 +175,13 @@ def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
 
 
 def draw_key(path: Path) -> str:
-    """Draw a private sealing key into a file that only its owner can read; returns the public key.
+    """Create a private sealing key in a file that only its owner can read; returns the public key.
 
     Raises:
-        StorageError: there is one already, or the file cannot be written.
+        StorageError: the file exists, or cannot be written.
     """
     if path.exists():
-        raise StorageError("A sealing key is drawn once", str(path), "Move the old one away first.")
+        raise StorageError("A sealing key is created only once", str(path), "Move the old one away first.")
     key = X25519PrivateKey.generate()
     make_folder(path.parent)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -190,17 +190,17 @@ def draw_key(path: Path) -> str:
 
 
 def _public_keys(plan: FederationPlan, folder: Path) -> dict[str, str]:
-    """Each silo's public key: its own, that of the key in its kit, the one it was handed before, or a new one.
+    """Each silo's public key: its own, that of the key in its kit, the one it received before, or a new one.
 
-    Those that were handed out are kept with the authority: whoever holds a silo's kit holds its private key.
+    Public keys handed out are kept with the authority: the private key is only in the silo's kit.
     """
     path = folder / AUTHORITY / _KEYS
     handed: dict[str, str] = json.loads(read(path)) if path.exists() else {}
     keys = {}
-    for silo, about in plan.silos.items():
+    for silo, section in plan.silos.items():
         private = folder / silo / KEY
-        if about.key is not None:
-            keys[silo] = about.key
+        if section.key is not None:
+            keys[silo] = section.key
         elif private.exists():
             raw = _decoded(read(private).decode("ascii", "replace"), KEY)
             keys[silo] = _encoded(X25519PrivateKey.from_private_bytes(raw))
@@ -226,12 +226,12 @@ def _decoded(text: str, where: str) -> bytes:
 
 
 def _project(plan: FederationPlan) -> Project:
-    """What the engine is told; checks names."""
-    at = plan.coordinator
-    if at.stream_port == at.port:
-        raise ConfigError("coordinator.stream_port and coordinator.port are two ports", at.port)
+    """The engine's description of the federation; checks names."""
+    coordinator = plan.coordinator
+    if coordinator.stream_port == coordinator.port:
+        raise ConfigError("coordinator.stream_port and coordinator.port must differ", coordinator.port)
     operators: Sequence[str] = [*plan.operators, DISPATCHER]
-    return Project(plan.name, at.host, at.port, list(plan.silos), operators, at.more_hosts)
+    return Project(plan.name, coordinator.host, coordinator.port, list(plan.silos), operators, coordinator.more_hosts)
 
 
 SILO_TEMPLATE = """\

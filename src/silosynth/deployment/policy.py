@@ -38,21 +38,21 @@ class SiloPolicy(BaseModel):
     messages: list[Text] = ["*"]
     """Types of messages that may come and go, as patterns: "algorithms.silofuse.*"."""
     refused: list[Text] = []
-    """Types that may not, though a pattern above lets them: "algorithms.gdts.ExactSummaries"."""
+    """Types that may not, although a pattern above allows them: "algorithms.gdts.ExactSummaries"."""
     least_rows: Annotated[int, Field(ge=1)] = 100
     """Fewest rows to train on, after alignment."""
     largest_epsilon: Annotated[float, Field(gt=0)] = float("inf")
     """Of all that this silo has released with noise, in all jobs. If finite, nothing un-noised about rows may leave,
-    nor their number; names and kinds of columns are told all the same."""
+    not even their number; names and kinds of columns still do."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
     public_seed: bool = False
-    """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise, and drop-outs of rows."""
+    """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
     submitters: list[Text] = ["*"]
     """Who may start jobs, as patterns."""
 
     def check_job(self, algorithm: str, submitter: str) -> None:
-        """Refuse algorithms and people.
+        """Refuse algorithms and submitters.
 
         Raises:
             PolicyError: names the rule.
@@ -63,7 +63,7 @@ class SiloPolicy(BaseModel):
             raise _refusal("submitters", f"jobs are started by {_listed(self.submitters)}", submitter)
 
     def check_options(self, seed: int | None, synthesis: str) -> None:
-        """Refuse a fixed seed, and synthetic columns that would leave.
+        """Refuse a fixed seed, and synthetic columns that would leave the silo.
 
         Raises:
             PolicyError: names the rule.
@@ -77,7 +77,7 @@ class SiloPolicy(BaseModel):
             )  # fmt: skip
 
     def check_rows(self, rows: int) -> None:
-        """Refuse too few rows; their number is told, as it is to be shown in the coordinator's ledger anyway.
+        """Refuse too few rows. The error names their number, which the coordinator's ledger shows anyway.
 
         Raises:
             PolicyError: names the rule.
@@ -93,16 +93,16 @@ class SiloPolicy(BaseModel):
         """
         name = wire_name(type(message))
         if name.startswith("deployment.") or name.startswith("core."):
-            return  # a job cannot even begin without them, and they tell of no row
+            return  # no job can begin without them, and they reveal no row
         if not _matches(name, self.messages):
             raise _refusal("messages", f"allowed are {_listed(self.messages)}", name)
         if _matches(name, self.refused):
             raise _refusal("refused", f"not allowed are {_listed(self.refused)}", name)
 
     def check_release(self, reply: Message, before: Iterable[Event]) -> None:
-        """Refuse synthetic columns that stay, and to release more than the budget allows.
+        """Refuse synthetic columns that must stay, and releases beyond the budget.
 
-        ``before`` is what was released with noise up to now.
+        ``before`` are the events of noised releases up to now.
 
         Raises:
             PolicyError: names the rule.
@@ -138,10 +138,10 @@ FILE, LOCK = "releases.jsonl", "releases.lock"
 
 
 class Releases:
-    """Events by job, attempt and number. After a crash the same noise may be released again: that counts once.
+    """Events by job, attempt and number. After a crash the same noise may be released again, which counts once.
 
     Args:
-        folder: of the silo.
+        folder: the silo's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,14 +149,14 @@ class Releases:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Have this silo's other processes, which do other jobs, wait: nothing comes between a check and an addition.
+        """Make this silo's processes of other jobs wait, so that nothing comes between a check and an addition.
 
         Raises:
             StorageError: the folder cannot be written to.
         """
         path = make_folder(self.path.parent) / LOCK
         try:
-            lock = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below; a process that is killed lets go too
+            lock = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below; a killed process releases it too
         except OSError as error:
             raise storage_error(error, "written", path) from error
         with lock:
@@ -167,7 +167,7 @@ class Releases:
             yield
 
     def without(self, attempt: str, number: int) -> list[Event]:
-        """All events, without those of release ``number`` of an attempt.
+        """All events except those of release ``number`` of an attempt.
 
         Raises:
             StorageError: the file cannot be read.
@@ -175,7 +175,7 @@ class Releases:
         return [event for key, events in self._read().items() if key != (attempt, number) for event in events]
 
     def add(self, job: str, attempt: str, number: int, events: Sequence[Event]) -> None:
-        """Write down a release; it is on the disk when this returns. To be called while it is `locked`.
+        """Record a release; it is on disk when this returns. Call it while `locked`.
 
         Raises:
             StorageError: the disk is full…
@@ -188,14 +188,14 @@ class Releases:
     def _read(self) -> dict[tuple[str, int], list[Event]]:
         if not self.path.exists():
             return {}
-        found: dict[tuple[str, int], list[Event]] = {}
+        releases: dict[tuple[str, int], list[Event]] = {}
         for line in read(self.path).splitlines():
             try:
-                about = json.loads(line)
-                events = [Event(**event) for event in about["events"]]
-                found[about["attempt"], about["number"]] = events
+                release = json.loads(line)
+                events = [Event(**event) for event in release["events"]]
+                releases[release["attempt"], release["number"]] = events
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageError(
                     "The record of a silo's releases can be read", str(self.path), "Restore it from a copy."
                 ) from error
-        return found
+        return releases

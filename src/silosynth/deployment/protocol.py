@@ -23,7 +23,17 @@ import torch
 
 from silosynth import catalog
 from silosynth.alignment import AlignConfig, Matched, align
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State
+from silosynth.core.conversation import (
+    Checkpoint,
+    Conversation,
+    Exchange,
+    Progress,
+    Replies,
+    State,
+    check_same_rows,
+    expect,
+    expect_one,
+)
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release, Struct
 from silosynth.core.roster import Roster
@@ -38,26 +48,27 @@ ROOMS = (
     "__init__.py", "algorithms", "alignment", "catalog.py", "core", "data", "deployment", "encoders", "experiment",
     "models", "privacy", "runtime", "simulation",
 )  # fmt: skip
-"""What `sources` covers: files and folders of the package from which a job's processes import (tests/deployment)."""
+"""Files and folders of the package that `sources` covers: all from which a job's processes import, as a test checks."""
+R = TypeVar("R")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
 class Job(Struct):
-    """A training and its synthetic table.
+    """A training run and its synthetic table.
 
     Attributes:
-        name: of the job; no other job of the federation has it.
-        algorithm, preset, config: what is fitted, and all its options.
-        silos: who takes part, in order.
-        seed: of all randomness, silos' own included; None where each draws its own.
-        align: how rows are linked; None where silos hold different rows, or the same in the same order.
-        rows: of the synthetic table; None for as many as there are to train on, with differential privacy a noised
-            number.
-        submitter: who started it.
+        name: unique in the federation.
+        algorithm, preset, config: the algorithm and all its options.
+        silos: participants, in order.
+        seed: of all randomness, silos' own included; None if each draws its own.
+        align: how rows are linked; None if silos hold different rows, or the same rows in the same order.
+        rows: of the synthetic table; None for as many as there are to train on (with differential privacy, the noised
+            number).
+        submitter: the operator who started it.
 
     Raises:
-        ConfigError: the name is no plain word.
+        ConfigError: the name has other characters than `check_name` allows.
     """
 
     name: str
@@ -76,10 +87,10 @@ class Job(Struct):
 
 
 def check_name(name: str) -> str:
-    """The name of a job, by which folders are called.
+    """The name of a job, which is also a folder name.
 
     Raises:
-        ConfigError: it is no plain word.
+        ConfigError: it is too long, or has other characters.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -95,10 +106,8 @@ def sources() -> str:
     Papers, attacks, evaluation and commands are left out: they never run in a silo, and may differ between silos.
     """
     root, digest = Path(__file__).parents[1], hashlib.sha256()
-    files = [
-        file for room in ROOMS for file in ([root / room] if room.endswith(".py") else (root / room).rglob("*.py"))
-    ]
-    for path in sorted(files):
+    rooms = (root / room for room in ROOMS)
+    for path in sorted(path for room in rooms for path in ([room] if room.is_file() else room.rglob("*.py"))):
         text = path.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
     return digest.hexdigest()
@@ -106,7 +115,7 @@ def sources() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Greet(Message):
-    """Coordinator: this is my silosynth, and what I want to start on whose behalf. Is yours the same, and may I?"""
+    """Coordinator: my version of silosynth, the algorithm I want to run, and who submitted it."""
 
     algorithm: str
     submitter: str
@@ -116,7 +125,7 @@ class Greet(Message):
 
 @dataclass(frozen=True, slots=True)
 class Greeted(Message):
-    """Silo: yes. This is mine."""
+    """Silo: agreed; my version of silosynth."""
 
     version: str
     sources: str
@@ -124,19 +133,19 @@ class Greeted(Message):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Message):
-    """Coordinator: open your table, and get ready for this job."""
+    """Coordinator: open your table and get ready for this job."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareRows(Message):
-    """Coordinator: rows are linked. Keep those in common, in the common order, and tell what your columns are."""
+    """Coordinator: keep the common rows, in the common order, and describe your columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSchema(Message):
-    """Silo: my columns; neither their ranges nor why a kind was inferred."""
+    """Silo: my columns, without the reasons for inferred kinds."""
 
     release: ClassVar[Release] = Release.SCHEMA
     schema: Schema
@@ -144,7 +153,7 @@ class PreparedSchema(Message):
 
 @dataclass(frozen=True, slots=True)
 class PreparedRows(Message):
-    """The same of a silo whose rows are those of the others: and so many rows."""
+    """Silo: my columns, without ranges and reasons, and my row count, which must be the same in all silos."""
 
     release: ClassVar[Release] = Release.COUNTS
     schema: Schema
@@ -153,17 +162,20 @@ class PreparedRows(Message):
 
 @dataclass(frozen=True, slots=True)
 class KeepPart(Message):
-    """Coordinator: training has ended. Keep your part of the model."""
+    """Coordinator: training has ended; keep your part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareSynthesis(Message):
-    """Coordinator: get ready to draw synthetic rows from your part of the model."""
+    """Coordinator: load your part of the model to synthesise rows from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish(Message):
-    """Coordinator: the synthetic table, or some rows of it, to keep beside your own."""
+    """Coordinator: the synthetic table, or a batch of its rows, for you to keep.
+
+    ``first`` is the batch's first row, ``total`` the rows of the table. ``table`` is empty if columns stay in silos.
+    """
 
     release: ClassVar[Release] = Release.SYNTHETIC
     columns: Schema
@@ -172,20 +184,16 @@ class Publish(Message):
     total: int
 
 
-R = TypeVar("R")
-M = TypeVar("M", bound=Message)
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """What a job has led to.
+    """The result of a job.
 
     Attributes:
         coordinator: the coordinator's part of the model.
-        schemas: each silo's columns; where silos hold different rows, the same ones.
-        rows: to train on: aligned ones, or of all silos; a noised number under differential privacy.
-        matched: of each silo, how many rows were linked; empty without alignment.
-        table: synthetic columns of all silos; None where they stay there.
+        schemas: each silo's columns; the same for all if silos hold different rows.
+        rows: number of training rows, aligned or of all silos; noised under differential privacy.
+        matched: each silo's counts of the alignment; empty without one.
+        table: synthetic columns of all silos; None if they stay in the silos.
     """
 
     coordinator: dict[str, Any]
@@ -198,10 +206,10 @@ class Outcome:
 def conduct(
     job: Job, streams: Streams, device: torch.device, state: State | None = None, *, missing: str | None = None
 ) -> Conversation[Outcome]:
-    """Carry out a job, or go on from a checkpoint's ``state``. Silos lost in training are dealt with as by ``missing``.
+    """Run a job, or resume it from a checkpoint's ``state``. ``missing`` is the policy for silos lost in training.
 
     Raises:
-        PolicyError, ConfigError, DataError, ProtocolError: a silo refuses, or cannot take part; or versions differ.
+        PolicyError, ConfigError, DataError, ProtocolError: a silo refuses or cannot take part, or versions differ.
     """
     roster, entry = Roster(job.silos), catalog.algorithm(job.algorithm)
     if state is None:
@@ -219,25 +227,28 @@ def conduct(
     if getattr(job.config, "dp", Target()).private:
         rows = max(1, int(coordinator["rows"]))  # noised
     else:
-        rows = state["rows"] or sum(coordinator["rows"])  # of silos with different rows: as far as they have told
-    table = yield from _draw(job, roster, streams, device, coordinator, schemas, job.rows or rows)
+        rows = state["rows"] or sum(
+            coordinator["rows"]
+        )  # of silos with different rows, those that have reported theirs
+    table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
     matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
     return Outcome(coordinator, schemas, rows, matched, table)
 
 
 def _begin(job: Job, roster: Roster) -> Conversation[State]:
-    """Greetings, alignment, and what silos' columns are."""
+    """Greetings, alignment, and the silos' columns."""
     mine = (VERSION, sources())
     greeted = yield roster.everyone(Greet(job.algorithm, job.submitter, *mine))
     for silo in roster:
-        theirs = _said(silo, greeted[silo], Greeted)
+        theirs = expect_one(silo, greeted[silo], Greeted)
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     yield roster.everyone(Begin(job))
     matched: dict[str, Matched] = {}
     if job.align is not None:
         matched = yield from align(roster, job.align)
-    told = yield roster.everyone(PrepareRows())
-    schemas, rows = _stacked(told) if catalog.algorithm(job.algorithm).horizontal else _side_by_side(told)
+    prepared = yield roster.everyone(PrepareRows())
+    horizontal = catalog.algorithm(job.algorithm).horizontal
+    schemas, rows = _same_columns(prepared) if horizontal else _same_rows(prepared)
     return {
         "stage": "train",
         "schemas": {silo: to_state(schema) for silo, schema in schemas.items()},
@@ -262,36 +273,26 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
             )
 
 
-def _stacked(told: Replies) -> tuple[dict[str, Schema], int]:
-    """The columns of silos that hold different rows; nobody has told how many."""
-    schemas = {silo: _said(silo, reply, PreparedSchema).schema for silo, reply in told.items()}
+def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
+    """The columns of silos that hold different rows; their number is not reported yet, so 0."""
+    schemas = dict(zip(prepared, (reply.schema for reply in expect(prepared, PreparedSchema)), strict=True))
     return dict.fromkeys(schemas, agreed(schemas)), 0
 
 
-def _side_by_side(told: Replies) -> tuple[dict[str, Schema], int]:
-    """Each silo's columns, and the number of rows, if they fit together."""
-    said = {silo: _said(silo, reply, PreparedRows) for silo, reply in told.items()}
-    counts = {silo: reply.rows for silo, reply in said.items()}
-    schemas = {silo: reply.schema for silo, reply in said.items()}
-    check_partition([name for schema in schemas.values() for name in schema.names], _names(schemas))
-    if len(set(counts.values())) > 1:
-        raise ProtocolError(
-            "Silos that hold different columns have the same rows, in the same order",
-            ", ".join(f"{silo}: {rows}" for silo, rows in counts.items()),
-            'Have rows linked: [align] method = "psi".',
-        )
-    return schemas, next(iter(counts.values()))
+def _same_rows(prepared: Replies) -> tuple[dict[str, Schema], int]:
+    """Each silo's columns, and the number of rows, after checking that they fit together."""
+    replies = expect(prepared, PreparedRows)
+    names = {silo: list(reply.schema.names) for silo, reply in zip(prepared, replies, strict=True)}
+    check_partition([name for columns in names.values() for name in columns], names)
+    check_same_rows(prepared, (reply.rows for reply in replies))
+    return {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}, replies[0].rows
 
 
-def _names(schemas: Mapping[str, Schema]) -> dict[str, list[str]]:
-    return {silo: list(schema.names) for silo, schema in schemas.items()}
-
-
-def _draw(
+def _synthesise(
     job: Job, roster: Roster, streams: Streams, device: torch.device, coordinator: dict[str, Any],
     schemas: Mapping[str, Schema], rows: int,
 ) -> Conversation[Table | None]:  # fmt: skip
-    """The synthetic table, as the first `Model.sample` draws it; then every silo gets it."""
+    """The synthetic table, as the first `Model.sample` draws it; every silo gets it as well."""
     entry, streams = catalog.algorithm(job.algorithm), sampling_streams(streams)
     if entry.parts:
         yield roster.everyone(PrepareSynthesis())
@@ -308,9 +309,9 @@ def _draw(
 def _publish(
     roster: Roster, drawn: list[Table], schemas: Mapping[str, Schema], rows: int, alike: bool
 ) -> Conversation[None]:
-    """Give every silo what was drawn; an empty table where its own columns never left it.
+    """Send every silo the synthetic rows; an empty table if columns stay in their silos.
 
-    Where silos hold the same columns, training may have gone on without one; then this does as well.
+    If silos hold the same columns, training may have gone on without one; then so does this.
     """
     columns, first = all_columns(schemas, horizontal=alike), 0
     for table in drawn or [Table(())]:
@@ -319,7 +320,7 @@ def _publish(
 
 
 def _within(part: Conversation[R], around: State) -> Conversation[R]:
-    """Lead a part of the job; its checkpoints hold what is ``around`` it, and their own state as "inner"."""
+    """Run a part of the job; its checkpoints hold the state ``around`` it, and their own as "inner"."""
     try:
         step = next(part)
         while True:
@@ -331,9 +332,3 @@ def _within(part: Conversation[R], around: State) -> Conversation[R]:
         return result
     finally:
         part.close()
-
-
-def _said(silo: str, reply: Message, kind: type[M]) -> M:
-    if not isinstance(reply, kind):
-        raise ProtocolError(f"Silo {silo!r} answers what it was asked", type(reply).__name__, "Compare versions.")
-    return reply

@@ -20,18 +20,18 @@ SILO, POLICY = "silo.toml", "policy.toml"
 
 
 class RowSource(Protocol):
-    """Where a silo's rows come from."""
+    """The source of a silo's rows."""
 
     def read(self) -> pd.DataFrame:
-        """All rows, with the columns that identify them."""
+        """All rows, with their identifier columns."""
 
     @property
     def identifiers(self) -> list[str]:
-        """The columns that say whose row it is."""
+        """The columns that identify a row's subject."""
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """What is declared about columns instead of inferred."""
+        """What is declared about columns rather than inferred."""
 
 
 class SiloData(FileSection):
@@ -48,7 +48,7 @@ class SiloData(FileSection):
     password_file: Text | None = None
     batch_rows: Annotated[int, Field(ge=1)] = 50_000
     identifiers: list[Text] = Field(default_factory=list)
-    """Columns that say whose row it is, the same in all silos: rows are linked by them, and they are not modelled."""
+    """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
 
 
 class SiloFile(FileSection):
@@ -59,12 +59,12 @@ class SiloFile(FileSection):
     _source: Path = PrivateAttr(default=Path())
 
     def source(self) -> Source:
-        """Where the rows are; files are looked for beside ``silo.toml``."""
-        about = self.data.model_dump(exclude={"identifiers"})
+        """The rows' source; paths are relative to ``silo.toml``."""
+        fields = self.data.model_dump(exclude={"identifiers"})
         for key in ("path", "password_file"):
-            about[key] = None if about[key] is None else Path(about[key]).expanduser()
-        about["columns"] = None if about["columns"] is None else tuple(about["columns"])
-        return Source(**about).within(self._source.parent)
+            fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
+        fields["columns"] = None if fields["columns"] is None else tuple(fields["columns"])
+        return Source(**fields).within(self._source.parent)
 
     def read(self) -> pd.DataFrame:
         """All rows."""
@@ -72,7 +72,7 @@ class SiloFile(FileSection):
 
     @property
     def identifiers(self) -> list[str]:
-        """The columns that say whose row it is."""
+        """The columns that identify a row's subject."""
         return list(self.data.identifiers)
 
     @property

@@ -28,21 +28,8 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources as files
 from silosynth.data.partition import own_levels
+from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.deployment.protocol import (
-    Begin,
-    Greet,
-    Greeted,
-    Job,
-    KeepPart,
-    PreparedRows,
-    PreparedSchema,
-    PrepareRows,
-    PrepareSynthesis,
-    Publish,
-    check_same,
-    sources,
-)
 from silosynth.deployment.settings import RowSource
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
@@ -55,8 +42,8 @@ if TYPE_CHECKING:
 SYNTHETIC, PART = "synthetic.parquet", "part.silosynth"
 
 
-def common_streams(job: Job) -> Streams:
-    """What all silos put into the common order, beside keys that only they have: another one for each job."""
+def common_streams(job: protocol.Job) -> Streams:
+    """The seed that all silos use for the common order, besides their own keys: different for each job."""
     name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
     return Streams(name if job.seed is None else job.seed).child("alignment")
 
@@ -65,14 +52,14 @@ class DeploymentSilo(Party):
     """One silo in one job.
 
     Args:
-        seat: who it is, and everybody's pinned keys.
-        rows: where its rows come from; they are read when a job begins.
+        seat: its name and key, and all silos' pinned public keys.
+        rows: the source of its rows, read when a job begins.
         policy: its rules.
-        folder: where it keeps what belongs to this job.
-        releases: what it has released with noise, in all jobs.
+        folder: for its files of this job.
+        releases: everything it has released with noise, in all jobs.
         device: where it computes.
-        submitter: who has proved to have started the job; None to believe what the coordinator says.
-        say: told in one line what happens.
+        submitter: the operator whose signature on the job was verified; None to trust the coordinator's word.
+        say: called with one line per event.
     """
 
     def __init__(
@@ -82,9 +69,9 @@ class DeploymentSilo(Party):
         self.seat, self.rows, self.policy = seat, rows, policy
         self.folder, self.releases, self.device = folder, releases, device
         self._submitter, self._say = submitter, say
-        self.job: Job | None = None
-        self._secret, self._attempt, self._noised = 0, "", 0
-        self._frame: pd.DataFrame | None = None  # until its rows are a table
+        self.job: protocol.Job | None = None
+        self._secret, self._attempt, self._n_releases = 0, "", 0
+        self._frame: pd.DataFrame | None = None  # until its rows become a table
         self._order: torch.Tensor | None = None
         self._schema, self._digest = Schema(()), ""
         self._aligner: Aligner | None = None
@@ -93,7 +80,7 @@ class DeploymentSilo(Party):
         self._drawn: list[Table] = []
 
     def answer(self, ask: Message) -> Message:
-        """Answer, if the policy allows the ask, and the reply.
+        """Answer, if the policy allows both the ask and the reply.
 
         Raises:
             PolicyError: a rule forbids it.
@@ -111,32 +98,32 @@ class DeploymentSilo(Party):
 
     def _answer(self, ask: Message) -> Message:
         match ask:
-            case Greet():
+            case protocol.Greet():
                 return self._greet(ask)
-            case Begin():
+            case protocol.Begin():
                 return self._begin(ask.job)
-            case PrepareRows():
+            case protocol.PrepareRows():
                 return self._prepare()
-            case KeepPart():
+            case protocol.KeepPart():
                 return self._keep()
-            case PrepareSynthesis():
-                return self._draw()
-            case Publish():
+            case protocol.PrepareSynthesis():
+                return self._prepare_synthesis()
+            case protocol.Publish():
                 return self._publish(ask)
         if self._party is not None:
             return self._party.answer(ask)
         if self._aligner is not None:
             return self._aligner.answer(ask)
-        raise ProtocolError("A job begins before it goes on", type(ask).__name__, "Start the job again.")
+        raise ProtocolError("A job must have begun", type(ask).__name__, "Start the job again.")
 
     def state(self) -> State:
         """See `Party.state`."""
         return {
-            "sources": [VERSION, sources()],
+            "sources": [VERSION, protocol.sources()],
             "job": to_state(self._begun()),
             "secret": str(self._secret),
             "attempt": self._attempt,
-            "noised": self._noised,
+            "noised": self._n_releases,
             "order": self._order,
             "digest": self._digest,
             "part": self._part,
@@ -148,12 +135,12 @@ class DeploymentSilo(Party):
         return {} if self._part is None else self._part
 
     def restore(self, state: State) -> None:
-        """See `Party.restore`. The policy of today applies, and the table must be the same as before."""
-        version, files_hash = state["sources"]
-        check_same("the checkpoint", (version, files_hash), "this silo", (VERSION, sources()))
-        self.job = job = from_state(Job, state["job"])
+        """See `Party.restore`. The current policy applies, and the table must not have changed."""
+        version, digest_of_sources = state["sources"]
+        protocol.check_same("the checkpoint", (version, digest_of_sources), "this silo", (VERSION, protocol.sources()))
+        self.job = job = from_state(protocol.Job, state["job"])
         self._admit(job)
-        self._secret, self._attempt, self._noised = int(state["secret"]), state["attempt"], state["noised"]
+        self._secret, self._attempt, self._n_releases = int(state["secret"]), state["attempt"], state["noised"]
         self._order, self._part = state["order"], state["part"]
         self._frame = self.rows.read()
         self._check_identifiers(self._frame)
@@ -166,21 +153,21 @@ class DeploymentSilo(Party):
         self._party = party
         if state["party"] is not None:
             party.restore(state["party"])
-        self._say("goes on from a checkpoint")
+        self._say("resumes from a checkpoint")
 
     # The steps of a job.
 
-    def _greet(self, ask: Greet) -> Greeted:
-        mine = (VERSION, sources())
-        check_same("the coordinator", (ask.version, ask.sources), f"silo {self.seat.name!r}", mine)
+    def _greet(self, ask: protocol.Greet) -> protocol.Greeted:
+        mine = (VERSION, protocol.sources())
+        protocol.check_same("the coordinator", (ask.version, ask.sources), f"silo {self.seat.name!r}", mine)
         self.policy.check_job(ask.algorithm, self._submitter or ask.submitter)
         self._say(f"job of {self._submitter or ask.submitter}: {ask.algorithm}")
-        return Greeted(*mine)
+        return protocol.Greeted(*mine)
 
-    def _begin(self, job: Job) -> Done:
+    def _begin(self, job: protocol.Job) -> Done:
         self._admit(job)
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
-        self._secret, self._attempt, self._noised = secrets.randbits(62), secrets.token_hex(8), 0
+        self._secret, self._attempt, self._n_releases = secrets.randbits(62), secrets.token_hex(8), 0
         self._frame = frame = self.rows.read()
         self._check_identifiers(frame)
         if job.align is not None:
@@ -189,12 +176,12 @@ class DeploymentSilo(Party):
         self._say(f"{len(frame):,} rows read")
         return Done()
 
-    def _admit(self, job: Job) -> None:
+    def _admit(self, job: protocol.Job) -> None:
         """Refuse a job that the policy forbids, or that is not for this silo."""
         self.policy.check_job(job.algorithm, self._submitter or job.submitter)
         self.policy.check_options(job.seed, getattr(job.config, "synthesis", "shared"))
         if self.seat.name not in job.silos:
-            raise ProtocolError("A silo is asked to do jobs that it has a part in", job.silos, "Compare names.")
+            raise ProtocolError("A silo is asked to take part only in its own jobs", job.silos, "Compare names.")
 
     def _check_identifiers(self, frame: pd.DataFrame) -> None:
         for name in self.rows.identifiers:
@@ -215,10 +202,10 @@ class DeploymentSilo(Party):
         table = self._table()
         self._party = self._make_party(table)
         self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
-        if catalog.algorithm(self._begun().algorithm).horizontal:  # which tells of ranges itself
-            return PreparedSchema(Schema(tuple(replace(column, reason="") for column in self._schema.columns)))
+        if catalog.algorithm(self._begun().algorithm).horizontal:  # its own messages report ranges
+            return protocol.PreparedSchema(Schema(tuple(replace(column, reason="") for column in self._schema.columns)))
         public = tuple(replace(column, low=None, high=None, reason="") for column in self._schema.columns)
-        return PreparedRows(Schema(public), len(table))
+        return protocol.PreparedRows(Schema(public), len(table))
 
     def _keep(self) -> Done:
         self._part = self._working().trained()
@@ -226,51 +213,53 @@ class DeploymentSilo(Party):
         self._say("trained")
         return Done()
 
-    def _draw(self) -> Done:
-        """A party that draws from the silo's part of the model, as `silosynth.Model.sample` makes it."""
+    def _prepare_synthesis(self) -> Done:
+        """Make a party that synthesises from the silo's part of the model, as `silosynth.Model.sample` does."""
         if self._part is None:
-            raise ProtocolError("Rows are drawn once training has ended", "Draw", "Start the job again.")
+            raise ProtocolError(
+                "Rows are synthesised after training has ended", "no trained part", "Start the job again."
+            )
         self._party = self._make_party(Table(()), sampling_streams(self._streams()))
         self._party.restore(self._part)
         return Done()
 
-    def _publish(self, ask: Publish) -> Done:
-        """Keep the synthetic table: the published one, or the own columns that never left."""
-        own = [ask.table]
+    def _publish(self, ask: protocol.Publish) -> Done:
+        """Keep the synthetic table: the published one, or the own columns that stay here."""
+        tables = [ask.table]
         if not ask.table.columns:  # until all algorithms use `Party.publish`
             party = self._working()
-            own = party.kept if hasattr(party, "kept") else [party.take_kept()]
-        self._drawn = [*(self._drawn if ask.first else []), *own]
-        if sum(map(len, self._drawn)) >= ask.total and own:
+            tables = party.kept if hasattr(party, "kept") else [party.take_kept()]
+        self._drawn = [*(self._drawn if ask.first else []), *tables]
+        if sum(map(len, self._drawn)) >= ask.total and tables:
             schema = ask.columns if ask.table.columns else self._schema
             files.write(to_synthetic_frame(self._drawn, schema), make_folder(self.folder) / SYNTHETIC)
             self._drawn = []
             self._say(f"{ask.total:,} synthetic rows kept")
         return Done()
 
-    # What they are made of.
+    # Helpers.
 
-    def _begun(self) -> Job:
+    def _begun(self) -> protocol.Job:
         if self.job is None:
-            raise ProtocolError("A job begins before it goes on", "nothing has begun", "Start the job again.")
+            raise ProtocolError("A job must have begun", "nothing has begun", "Start the job again.")
         return self.job
 
     def _working(self) -> Party:
         if self._party is None:
-            raise ProtocolError("Silos are prepared before they train", "not prepared", "Start the job again.")
+            raise ProtocolError("A silo must be prepared before it trains", "not prepared", "Start the job again.")
         return self._party
 
     def _streams(self) -> Streams:
         seed = self._begun().seed
         return Streams(self._secret if seed is None else seed)
 
-    def _seat(self, job: Job) -> Seat:
-        """This silo among those of the job, in its order; keys stay those that are pinned here."""
+    def _seat(self, job: protocol.Job) -> Seat:
+        """This silo's seat among the silos of the job, in the job's order, with the keys pinned here."""
         roster = Roster(job.silos, tuple(self.seat.roster.key(silo) for silo in job.silos))
         return Seat(self.seat.name, self.seat.private, roster)
 
     def _table(self) -> Table:
-        """The rows that are trained on, without identifiers, in the common order."""
+        """The training rows, without identifiers, in the common order."""
         assert self._frame is not None
         frame, self._frame = self._frame, None
         frame = frame.drop(columns=self.rows.identifiers)
@@ -290,11 +279,11 @@ class DeploymentSilo(Party):
         return catalog.algorithm(job.algorithm).party(table, self._schema, self._seat(job), streams, self.device)
 
     def _release(self, reply: Message) -> None:
-        """Write down what is released with noise, before it leaves; the same noise of one attempt counts once."""
+        """Record a noised release before it leaves; the same noise of one attempt counts once."""
         if not (events := getattr(reply, "events", ())):
             self.policy.check_release(reply, ())
             return
         with self.releases.locked():
-            self.policy.check_release(reply, self.releases.without(self._attempt, self._noised))
-            self.releases.add(self._begun().name, self._attempt, self._noised, events)
-        self._noised += 1
+            self.policy.check_release(reply, self.releases.without(self._attempt, self._n_releases))
+            self.releases.add(self._begun().name, self._attempt, self._n_releases, events)
+        self._n_releases += 1
