@@ -17,6 +17,7 @@ from silosynth.algorithms.gdts.protocol import NoisedSummaries
 from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
 from silosynth.core.errors import PolicyError, SilosynthError
 from silosynth.core.messages import Message
+from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.privacy.mechanisms import noised_counts
@@ -164,11 +165,9 @@ def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: P
 
 
 def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import silosynth.deployment.protocol as conversation
-
-    silos = two_silos()
-    monkeypatch.setattr(conversation, "sources", lambda: "0" * 64)
-    with pytest.raises(SilosynthError, match=r"sources \(SHA-256\) is 0{64} at the coordinator .*[0-9a-f]{64}"):
+    silos, digests = two_silos(), iter(["0" * 64])  # the coordinator asks first
+    monkeypatch.setattr(protocol, "sources", lambda: next(digests, "f" * 64))
+    with pytest.raises(SilosynthError, match=r"sources \(SHA-256\) is 0{64} at the coordinator .*f{64}"):
         run(job(silos), parties(silos, tmp_path), tmp_path)
 
 

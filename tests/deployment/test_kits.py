@@ -98,7 +98,7 @@ def test_a_silo_can_bring_its_own_key(tmp_path: Path, kits: Path) -> None:
     [
         (FEDERATION.replace("port = 8002", "prot = 8002"), "Did you mean 'port'"),
         (FEDERATION.replace("[silos.bank]\n[silos.shop]", ""), "silos"),
-        (FEDERATION.replace("port = 8002", "port = 8002\nstream_port = 8002"), "two ports"),
+        (FEDERATION.replace("port = 8002", "port = 8002\nstream_port = 8002"), "must differ"),
         (FEDERATION.replace("[silos.shop]", '[silos."der Laden"]'), "der Laden"),
         (FEDERATION.replace("[silos.shop]", '[silos.shop]\nkey = "x"'), "sealing key"),
         (FEDERATION.replace("name =", "name"), "TOML"),
