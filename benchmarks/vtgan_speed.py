@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import silosynth as ss
-from silosynth.algorithms.central.conversation import CentralParty, Prepare
+from silosynth.algorithms.central.protocol import PrepareModel
+from silosynth.algorithms.central.silo import CentralSilo
 from silosynth.algorithms.vtgan import protocol as vtgan
 from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.silo import VTGANSilo
@@ -215,8 +216,8 @@ def central(federation: ss.Federation) -> ConditionalGAN:
     pooled = federation.central()
     (name,) = pooled.roster
     seat = seats([name], Streams(0))[name]
-    party = CentralParty(pooled.tables[name], pooled.schemas[name], seat, Streams(0), CPU)
-    party.answer(Prepare(ALGORITHMS["ctgan"].configure("best")))
+    party = CentralSilo(pooled.tables[name], pooled.schemas[name], seat, Streams(0), CPU)
+    party.answer(PrepareModel(ALGORITHMS["ctgan"].configure("best")))
     assert isinstance(party.model, ConditionalGAN)
     return party.model
 

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import torch
 
-from silosynth.algorithms.central import conversation as central
+from silosynth.algorithms.central import protocol as central
 from silosynth.algorithms.central.options import PRESETS as CENTRAL
+from silosynth.algorithms.central.silo import CentralSilo
 from silosynth.algorithms.dplt import conversation as dplt
 from silosynth.algorithms.dplt.messages import PRESETS as DPLT_PRESETS
 from silosynth.algorithms.dplt.silo import Silo as DPLTSilo
@@ -123,7 +124,7 @@ class Algorithm:
 
 def _central(name: str, summary: str) -> Algorithm:
     """A baseline that sees all columns; they share one conversation."""
-    return Algorithm(summary, CENTRAL[name], central.CentralParty, central.coordinate, central.synthesise, central=True)
+    return Algorithm(summary, CENTRAL[name], CentralSilo, central.coordinate, central.synthesise, central=True)
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {

@@ -8,20 +8,19 @@ import pytest
 import torch
 
 import silosynth as ss
-from silosynth.algorithms.central.conversation import (
-    MODELS,
+from silosynth.algorithms.central.options import PRESETS, CTGANOptions
+from silosynth.algorithms.central.protocol import (
     PARTS,
-    Draw,
-    Prepare,
-    Prepared,
-    SyntheticColumns,
-    Train,
+    ModelPrepared,
+    PrepareModel,
+    SynthesiseRows,
+    TrainModel,
     coordinate,
     synthesise,
 )
-from silosynth.algorithms.central.options import PRESETS, CTGANOptions
+from silosynth.algorithms.central.silo import MODELS
 from silosynth.catalog import ALGORITHMS
-from silosynth.core.conversation import Checkpoint, Exchange, Progress
+from silosynth.core.conversation import Checkpoint, Exchange, Progress, SyntheticColumns
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Release, Struct
 from silosynth.core.streams import Streams
@@ -86,14 +85,14 @@ def test_row_counts_and_synthetic_columns_are_all_that_leaves(name):
     party, config, roster = silo(name)
     said, points, model = drive(party, coordinate(roster, config, Streams(0), CPU))
     messages = [step for step in said if not isinstance(step, Progress)]
-    assert [type(message) for message in messages] == [Prepare, Prepared, *[Train, Done] * PARTS]
-    assert [message.part for message in messages if isinstance(message, Train)] == list(range(PARTS))
+    assert [type(message) for message in messages] == [PrepareModel, ModelPrepared, *[TrainModel, Done] * PARTS]
+    assert [message.part for message in messages if isinstance(message, TrainModel)] == list(range(PARTS))
     assert {message.release for message in messages} == {Release.NOTHING, Release.COUNTS}
     assert model == {"rows": 90} and len(points) == PARTS + 1
     last = [step for step in said if isinstance(step, Progress)][-1]
     assert last.done == last.total == PARTS and not last.figures
     said, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1).child("draw"), CPU))
-    assert [type(message) for message in said] == [Draw, SyntheticColumns]
+    assert [type(message) for message in said] == [SynthesiseRows, SyntheticColumns]
     assert [len(table) for table in tables.values()] == [7]
 
 
@@ -113,11 +112,11 @@ def test_what_was_trained_draws_without_the_table(name):
     party, config, roster = silo(name)
     drive(party, coordinate(roster, config, Streams(0), CPU))
     empty, _, _ = silo(name)
-    empty.table = empty.table.take(slice(0, 0))
+    empty.columns.table = empty.columns.table.take(slice(0, 0))
     empty.restore(unpack(pack(party.trained())))
     assert len(pack(empty.trained())) == len(pack(party.trained())) < len(pack(party.state()))
-    drawn = [encode(one.answer(Draw(50, "a", True))) for one in (party, empty)]
-    assert drawn[0] == drawn[1] != encode(party.answer(Draw(50, "b", True)))
+    drawn = [encode(one.answer(SynthesiseRows(50, "a", True))) for one in (party, empty)]
+    assert drawn[0] == drawn[1] != encode(party.answer(SynthesiseRows(50, "b", True)))
 
 
 @every
@@ -125,7 +124,7 @@ def test_a_silo_without_options_saves_and_restores_nothing(name):
     party, _, _ = silo(name)
     again, _, _ = silo(name)
     again.restore(unpack(pack(party.state())))
-    assert again.model is None and again.encoders == ()
+    assert again.model is None and again.columns.encoders == ()
 
 
 @every
@@ -133,7 +132,7 @@ def test_partitioned_columns_stay(name):
     party, config, roster = silo(name, synthesis="partitioned")
     _, _, model = drive(party, coordinate(roster, config, Streams(0), CPU))
     said, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1), CPU))
-    assert tables == {} and isinstance(said[-1], Done) and len(party.kept[0]) == 7
+    assert tables == {} and isinstance(said[-1], Done) and len(party.take_kept()) == 7
 
 
 NUMBERS = np.random.default_rng(0).normal(size=40)
@@ -229,10 +228,10 @@ def test_no_memory_of_gradients_as_gulrajani_has_it(name):
 def test_options_of_something_else_are_refused():
     party, _, _ = silo("ctgan")
     with pytest.raises(ProtocolError, match="options of its own"):
-        party.answer(Prepare(Struct()))
+        party.answer(PrepareModel(Struct()))
 
 
-@pytest.mark.parametrize("ask", [Train(0, 1), Draw(5, "a", True)])
+@pytest.mark.parametrize("ask", [TrainModel(0, 1), SynthesiseRows(5, "a", True)])
 def test_asks_that_come_too_early_are_refused(ask):
     party, _, _ = silo("ctgan")
     with pytest.raises(ProtocolError, match="prepared before"):

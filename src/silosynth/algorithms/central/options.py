@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
@@ -50,7 +51,20 @@ class TabDDPMOptions(TabDDPMConfig):
 
 
 Options = CTGANOptions | CTABGANOptions | TVAEOptions | TabDDPMOptions
-_EVERY_LEVEL = ModeConfig(pool_rare=False)  # as published: a level of one row then names somebody
+
+
+def checked(config: Struct) -> Options:
+    """The options of a baseline.
+
+    Raises:
+        ProtocolError: they are something else's.
+    """
+    if not isinstance(config, Options):
+        raise ProtocolError("A central baseline has options of its own", type(config).__name__)
+    return config
+
+
+_EVERY_LEVEL = ModeConfig(pool_rare=False)  # as published: a level held by one row then identifies a person
 
 PRESETS: Mapping[str, Mapping[str, Struct]] = {
     "ctgan": {

@@ -1,0 +1,127 @@
+"""The one silo of a central baseline: its columns and the model of them. Messages: `protocol`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from silosynth.algorithms.central import options
+from silosynth.algorithms.central.protocol import ModelPrepared, PrepareModel, SynthesiseRows, TrainModel
+from silosynth.core.conversation import Party
+from silosynth.core.errors import ConfigError, ProtocolError, nearest
+from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.schema import Schema, Table
+from silosynth.core.state import from_state, to_state
+from silosynth.core.streams import Streams
+from silosynth.encoders.column import fit_encoder
+from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder
+from silosynth.encoders.table import TableCoder
+from silosynth.models.conv_gan import ConvolutionalGAN
+from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.encoded import TableModel, encoded_rows, shape_of
+from silosynth.models.tabddpm import RowDiffusion
+from silosynth.models.tvae import TVAE
+from silosynth.privacy.sealed import Seat
+
+MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
+    options.CTGANOptions: ConditionalGAN,
+    options.CTABGANOptions: ConvolutionalGAN,
+    options.TVAEOptions: TVAE,
+    options.TabDDPMOptions: RowDiffusion,
+}
+
+
+class CentralSilo(Party):
+    """The one silo. It talks to no other: needs no seat. To draw with a restored state, an empty table will do.
+
+    Attributes:
+        model: None before training, and where every column is constant: there is nothing to learn.
+    """
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+        self.columns, self.streams, self.device = TableCoder(table, schema, streams), streams, device
+        self.config: options.Options | None = None
+        self.model: TableModel | None = None
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator."""
+        match ask:
+            case PrepareModel():
+                return self._prepare(ask)
+            case TrainModel() | SynthesiseRows() if self.config is None:
+                raise ProtocolError("A silo is prepared before it trains or draws", type(ask).__name__)
+            case TrainModel():
+                return self._train(ask)
+            case SynthesiseRows():
+                return self._synthesise(ask)
+            case _:
+                raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
+
+    def state(self) -> dict[str, Any]:
+        """Options, encoders, model and its training."""
+        return self._state(training=True)
+
+    def trained(self) -> dict[str, Any]:
+        """What drawing needs."""
+        return self._state(training=False)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state` or `trained`."""
+        if state["config"] is None:
+            return
+        self.config = options.checked(from_state(Struct, state["config"]))
+        self.columns.restore(state["encoders"])
+        self._make_model()
+        if self.model is not None:
+            self.model.restore(state["model"])
+
+    def _state(self, training: bool) -> dict[str, Any]:
+        return {
+            "config": None if self.config is None else to_state(self.config),
+            "encoders": self.columns.state(),
+            "model": None if self.model is None else self.model.state(training),
+        }
+
+    def _prepare(self, ask: PrepareModel) -> ModelPrepared:
+        """Fit the column encoders and make a fresh model.
+
+        Raises:
+            DataError: the table has fewer than two rows, or no column to model.
+            ConfigError: the target is no column to model, or has less than two levels.
+            ProtocolError: the options are of no baseline.
+        """
+        config, table = options.checked(ask.config), self.columns.table
+        target = getattr(config, "target", "")
+        if target and target not in table.names:
+            raise ConfigError("Option 'target' names a column to model", target, nearest(target, table.names))
+        self.columns.fit(config.encoders, fit_mode_encoder if isinstance(config.encoders, ModeConfig) else fit_encoder)
+        if target and all(encoder.width < 2 for encoder in self.columns.encoders if encoder.name == target):
+            remedy = "Name another one, or none: the classifier is then left out."
+            raise ConfigError("Option 'target' names a column with at least two levels or modes", target, remedy)
+        self.config = config
+        self._make_model()
+        return ModelPrepared(len(table))
+
+    def _train(self, ask: TrainModel) -> Done:
+        if self.model is not None:
+            self.model.train(ask.part, ask.parts)
+        return Done()
+
+    def _synthesise(self, ask: SynthesiseRows) -> Message:
+        streams = self.streams.child("synthesise", ask.draw)
+        levels, scores = torch.zeros(ask.rows, 0, dtype=torch.int64), torch.zeros(ask.rows, 0)
+        if self.model is not None:
+            levels, scores = self.model.sample(ask.rows, streams.child("rows"))
+        return self.publish(self.columns.decode(levels, scores, streams), ask.share)
+
+    def _make_model(self) -> None:
+        """Encode the rows, if there are any, and make a model of them."""
+        encoders = self.columns.encoders
+        self.model = None
+        if self.config is not None and shape_of(encoders).size:
+            levels, scores = self.columns.encode()
+            target = getattr(self.config, "target", "")
+            rows = encoded_rows(encoders, levels.to(self.device), scores.to(self.device), target)
+            self.model = MODELS[type(self.config)](rows, self.config, self.streams.child("model"), self.device)
