@@ -168,6 +168,22 @@ def test_the_coordinator_is_a_function_of_the_replies(name):
 
 
 @every
+def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(name):
+    """`Done`, by one silo, to the first ask of each type that wants to know something."""
+    straight, places = talk_of(name), {}
+    asks = iter(straight.messages[::2])
+    for place, replies in enumerate(straight.replies):
+        for (silo, reply), ask in zip(replies.items(), asks, strict=False):
+            if not isinstance(reply, Done):
+                places.setdefault(type(ask).__name__, (place, silo))
+    assert places
+    for place, silo in places.values():
+        replies = [*straight.replies[:place], {**straight.replies[place], silo: Done()}]
+        with pytest.raises(ProtocolError, match=f"Silo '{silo}'.*Done"):
+            Talk(name, iter(replies)).run()
+
+
+@every
 def test_no_message_carries_real_columns(name):
     """No table at all; and no reply with a column whose values are, in any order and number, those of a real column.
 

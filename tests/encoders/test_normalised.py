@@ -25,7 +25,6 @@ from silosynth.encoders.normalised import (
     draw,
     fit_mixture,
     fit_mode_encoder,
-    fit_mode_encoders,
     posterior,
 )
 from silosynth.runtime.wire import pack, unpack
@@ -301,7 +300,7 @@ def test_a_table_goes_there_and_back_with_kinds_and_dtypes():
     )
     schema = infer(frame)
     table = to_table(frame, schema)
-    encoders = fit_mode_encoders(table, schema, ModeConfig(), rng)
+    encoders = [fit_mode_encoder(column, schema[column.name], ModeConfig(), rng) for column in table.columns]
     levels, scores = encode_table(table, encoders, rng)
     back = decode_table(levels, scores, encoders, rng)
     assert [(c.name, c.dtype, c.values.dtype) for c in back.columns] == [

@@ -32,7 +32,7 @@ from sklearn.mixture import BayesianGaussianMixture
 
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct, check_positive
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
+from silosynth.core.schema import Column, ColumnSchema, Kind
 from silosynth.encoders.column import (
     Codes,
     Encoder,
@@ -153,13 +153,6 @@ class ModeEncoder(Encoder):
         low = math.nextafter(low, math.inf) if low < least else low
         high = math.nextafter(high, -math.inf) if high > most else high
         return to_grid(np.clip(offsets, low, high), self.whole, self.origin, self.step, self.decimals)
-
-
-def fit_mode_encoders(
-    table: Table, schema: Schema, config: ModeConfig, rng: np.random.Generator
-) -> tuple[Encoder, ...]:
-    """Fit the encoders of all columns of a table; raises as `fit_mode_encoder` does."""
-    return tuple(fit_mode_encoder(column, schema[column.name], config, rng) for column in table.columns)
 
 
 def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator) -> Encoder:
