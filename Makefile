@@ -4,7 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo federation-demo test slow check format wheel clean
+# A worker process per physical core, up to four. All tests of a file share a worker and its fixtures.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+
+.PHONY: help demo federation-demo test live slow ci check format wheel clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -15,11 +18,17 @@ demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
 federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: under four minutes
 	$(BIN)/python examples/federation_demo.py
 
-test: $(VENV)/.dev ## Quick tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## Quick tests: one process each, no sockets; under five minutes of processor time
+	$(BIN)/python -m pytest $(PARALLEL)
 
-slow: $(VENV)/.dev ## The tests that take minutes
+live: $(VENV)/.dev ## Tests with real processes, sockets, databases, browsers and kills
+	$(BIN)/python -m pytest $(PARALLEL) -m "live and not slow"
+
+slow: $(VENV)/.dev ## Tests that take minutes, live or not
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+ci: $(VENV)/.dev ## Quick and live tests in one go, as .ci/run has them
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: $(VENV)/.dev ## Style, types, and which folder may import which
 	$(BIN)/ruff check .

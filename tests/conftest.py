@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,26 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts tests in the background has them ignore Ctrl-C; some tests send it, to themselves or to children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# No test is timed: the machine may be busy.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# No test is timed, since the machine may be busy; and examples are the same in every run.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
+
+OUTSIDE = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}
+_outside: list[str] = []
+sys.addaudithook(lambda event, _: _outside.append(event) if event in OUTSIDE else None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _outside.clear()
+
+
+@pytest.fixture(autouse=True)
+def only_live_tests_reach_outside(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A quick test that starts a process or opens a socket fails: it is to be marked."""
+    yield
+    if _outside and not any(map(request.node.get_closest_marker, ("live", "slow"))):
+        pytest.fail(f"mark this test live: it causes {sorted(set(_outside))}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

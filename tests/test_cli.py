@@ -81,6 +81,7 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     assert "sample" in result.stderr
 
 
+@pytest.mark.live
 def test_the_module_runs_as_a_command() -> None:
     done = shell("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"silosynth {__version__}\n", "")
@@ -89,6 +90,7 @@ def test_the_module_runs_as_a_command() -> None:
 # Errors
 
 
+@pytest.mark.live
 def test_an_error_is_one_block_with_rule_value_and_remedy(plan: Path) -> None:
     plan.write_text(PLAN.replace("preset", "presett"))
     done = shell("run", plan)
@@ -178,6 +180,7 @@ def test_ctrl_c_says_how_to_resume(plan: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"Continue with: silosynth run {plan} --resume" in result.stderr
 
 
+@pytest.mark.live
 def test_what_nobody_foresaw_is_one_line() -> None:
     code = (
         "import sys; from silosynth import cli; sys.argv = ['silosynth', 'datasets', 'list'];"

@@ -33,6 +33,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         silosynth.fitt  # noqa: B018
 
 
+@pytest.mark.live
 def test_importing_prints_nothing_and_loads_nothing_heavy() -> None:
     code = (
         "import sys, silosynth, silosynth.cli;"
@@ -43,6 +44,7 @@ def test_importing_prints_nothing_and_loads_nothing_heavy() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.live
 def test_products_do_not_depend_on_where_matrices_lie_in_memory() -> None:
     """MKL's own order of summing does on some processors; on others this passes with any order."""
     code = (

@@ -265,7 +265,9 @@ LEARN = {
 }
 
 
-@every
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "gan" in name else ()) for name in LEARN]
+)
 def test_dependence_and_shares_are_learnt(name):
     real = people(2000)
     table = fit(name, real, **LEARN[name]).sample(2000)

@@ -26,22 +26,29 @@ from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
 
 
-def test_dependence_across_silos_is_learnt():
-    real, table = people(), fit(**LEARN).sample(3000)
+@pytest.fixture(scope="module")
+def learnt():
+    """A sample of a model that has learnt."""
+    return fit(**LEARN).sample(3000)
+
+
+def test_dependence_across_silos_is_learnt(learnt):
+    real, table = people(), learnt
     for job in ("nurse", "smith", "judge"):
         wanted = real.loc[real.job == job, "pay"].mean()
         assert table.loc[table.job == job, "pay"].mean() == pytest.approx(wanted, abs=5)
     assert (table.rich == (table.pay > 60)).mean() > 0.9
 
 
-def test_marginals_are_those_of_training():
-    real, table = people(), fit(**{**LEARN, "latent.steps": 200}).sample(3000)
+def test_marginals_are_those_of_training(learnt):
+    real, table = people(), learnt
     shares = table.job.value_counts(normalize=True)
     for job, share in real.job.value_counts(normalize=True).items():
         assert shares[job] == pytest.approx(share, abs=0.03)
     assert table.pay.quantile(0.5) == pytest.approx(real.pay.quantile(0.5), abs=3)
 
 
+@pytest.mark.slow
 def test_missing_values_follow_the_column_they_depend_on():
     data = people()
     data.loc[data.job == "smith", "pay"] = np.nan

@@ -73,6 +73,7 @@ def test_a_silo_s_loss_teaches_the_other_s_encoder():
     assert all(gradient.abs().max() > 1e-6 for gradient in torch.autograd.grad(loss, weights))
 
 
+@pytest.mark.slow
 def test_joint_latents_learn_dependence_across_silos_and_go_to_all():
     model = fit("silofuse-joint", **LEARN | {"coder.latents_per_column": 1})
     real, table = people(), model.sample(3000)

@@ -380,6 +380,7 @@ def test_averaged_weights_are_what_is_released(name):
             assert 0 < (found - last).abs().max() < 0.5
 
 
+@pytest.mark.slow
 def test_the_central_gan_learns_how_columns_depend_on_each_other():
     frame = table(1500)
     federation = ss.simulate(frame, silos=SPLITS[2]).central()

@@ -368,6 +368,7 @@ def test_without_the_library_psi_says_how_to_get_it_and_keyed_hash_works(monkeyp
     assert aligned(SOME, "keyed-hash").matched["bank"].common == 20
 
 
+@pytest.mark.live
 def test_importing_it_imports_neither_the_library_nor_pandas(tmp_path: Path) -> None:
     code = "import sys, silosynth.alignment.silo as s; print(any('private_set' in m for m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

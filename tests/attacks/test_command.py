@@ -86,6 +86,7 @@ def test_rivals_get_members_others_and_reference_rows_from_an_experiment_file(pl
     assert len(value["findings"]) == 6 and {finding["score"]["n"] for finding in value["findings"]} == {60}
 
 
+@pytest.mark.live
 def test_a_command_is_audited(copying: str, tmp_path: Path) -> None:
     asked = ("--train", tmp_path / "train.csv", "--fit", copying, "--shadows", 10, "--folder", tmp_path / "kept")
     result = call(*asked)

@@ -43,6 +43,7 @@ def test_every_training_gets_its_rows_and_its_seed(together: int) -> None:
     assert told == sorted(told) and told[-1] == 1
 
 
+@pytest.mark.live
 def test_processes_give_the_same(tmp_path: Path) -> None:
     said: list[tuple[int, float]] = []
     found = shadows.train(
@@ -139,6 +140,7 @@ def fit(train, seed):
     return Copier(50)(train, seed)
 
 
+membership.TREES = 20
 how, train = Trainings(20, folder=Path(sys.argv[1])), table(20, 1)
 audit(Subject(train, fit, others=table(20, 2)), ["questions"], how)
 membership.play(train, fit, {"record": 3}, Trainings(10, folder=how.folder / "shadows"))
@@ -146,6 +148,7 @@ canaries.many(train, fit, how)
 """
 
 
+@pytest.mark.live
 def test_a_script_s_function_is_the_same_generator_when_the_script_runs_again(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(FUNCTION)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -210,6 +213,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, how: signa
     assert (tmp_path / "kept/job-0.json").exists()
 
 
+@pytest.mark.live
 def test_a_command_trains_on_one_file_and_writes_another(tmp_path: Path) -> None:
     code = "import sys, shutil; assert sys.argv[3] == '7' and sys.argv[4] == '5'; shutil.copy(sys.argv[1], sys.argv[2])"
     (tmp_path / "tool.py").write_text(code)
@@ -217,6 +221,7 @@ def test_a_command_trains_on_one_file_and_writes_another(tmp_path: Path) -> None
     pd.testing.assert_frame_equal(fit(TABLE, 7), TABLE)
 
 
+@pytest.mark.live
 def test_a_command_s_faults_are_told_without_what_it_prints(tmp_path: Path) -> None:
     (tmp_path / "tool.py").write_text("import sys; print('secret', file=sys.stderr); sys.exit(3)")
     with pytest.raises(UnavailableError, match="with 3") as caught:

@@ -98,6 +98,7 @@ def write_much(path: Path, limit: int) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="uses limits of Linux")
 def test_no_room_leaves_the_previous_file(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
@@ -126,6 +127,7 @@ def tiny_disk(tmp_path: Path) -> Path:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.live
 def test_a_full_disk_leaves_the_previous_file(tiny_disk: Path) -> None:
     path = tiny_disk / "a.bin"
     write_atomic(path, b"before")

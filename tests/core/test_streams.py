@@ -22,6 +22,7 @@ def test_the_same_path_gives_the_same_numbers() -> None:
     assert np.array_equal(one.numpy().normal(size=5), two.numpy().normal(size=5))
 
 
+@pytest.mark.live
 def test_numbers_are_the_same_in_every_process_and_version() -> None:
     """Changing them changes every published table."""
     assert Streams(7).child("a", "b").integer() == 5521140739405985863

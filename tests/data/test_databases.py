@@ -85,6 +85,7 @@ def told(source: Source, kind: type[SilosynthError], *words: str) -> None:
     assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
+@pytest.mark.live
 def test_postgresql_types(ask: Any, tmp_path: Path) -> None:
     frame = ask(table="sales.plain").load()
     expected = {
@@ -105,6 +106,7 @@ def test_postgresql_types(ask: Any, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read(tmp_path / "t.parquet"), frame)
 
 
+@pytest.mark.live
 def test_columns_in_the_order_asked_for_and_only_those_that_may_be_read(ask: Any) -> None:
     frame = ask(table="sales.customers", columns=("age", "customer_id")).load()
     assert list(frame.columns) == ["age", "customer_id"] and len(frame) == 1000
@@ -115,6 +117,7 @@ def test_columns_in_the_order_asked_for_and_only_those_that_may_be_read(ask: Any
     assert odd.to_dict("list") == {'Mixed "case"': [7]}
 
 
+@pytest.mark.live
 def test_postgresql_batches_are_of_one_size_and_one_kind(ask: Any) -> None:
     source = ask(query="SELECT i, nullif(i, 800) AS n, i > 5 AS b FROM generate_series(1, 1000) i", batch_rows=300)
     batches = list(source.batches())
@@ -128,12 +131,14 @@ def test_postgresql_batches_are_of_one_size_and_one_kind(ask: Any) -> None:
         assert [len(frame) for frame in pool.map(lambda _: source.load(), range(2))] == [1000, 1000]
 
 
+@pytest.mark.live
 def test_many_rows_cross_in_several_messages(ask: Any) -> None:
     rows = 300_000
     frame = ask(query=f"SELECT i, repeat('x', 90) AS s FROM generate_series(1, {rows}) i").load()
     assert len(frame) == rows and frame["i"].is_monotonic_increasing
 
 
+@pytest.mark.live
 def test_postgresql_queries(ask: Any) -> None:
     frame = ask(query="WITH t AS (SELECT age FROM sales.customers) SELECT avg(age) AS m, count(*) AS n FROM t;").load()
     assert frame.to_dict("list") == {"m": [pytest.approx(44.4, abs=0.5)], "n": [1000]}
@@ -149,6 +154,7 @@ def test_postgresql_queries(ask: Any) -> None:
     told(ask(query=f"SELECT FROM WHERE '{SECRET}'"), ConfigError, "one valid SELECT", "42601")
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     "query",
     [
@@ -164,6 +170,7 @@ def test_a_query_cannot_write(ask: Any, server: Postgres, query: str) -> None:
     told(ask(table="sales.empty"), DataError, "at least one row")
 
 
+@pytest.mark.live
 def test_postgresql_types_that_no_model_is_trained_on(ask: Any) -> None:
     told(
         ask(table="sales.odd"), DataError, "photo (bytea)", "tags (_text)", "facts (jsonb)", "price (money)",
@@ -176,6 +183,7 @@ def test_postgresql_types_that_no_model_is_trained_on(ask: Any) -> None:
     told(ask(query="SELECT 'NaN'::numeric(5, 0) AS n"), DataError, "column n")
 
 
+@pytest.mark.live
 def test_tables_that_are_not_there(ask: Any) -> None:
     told(ask(table="sales.costumers"), DataError, "must hold the table", "Did you mean 'sales.customers'?")
     told(ask(table="plainn"), DataError, "must hold the table", "plain")
@@ -184,6 +192,7 @@ def test_tables_that_are_not_there(ask: Any) -> None:
         list(ask(table="sales.empty").batches())
 
 
+@pytest.mark.live
 def test_wrong_credentials(ask: Any, server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PGPASSWORD", raising=False)
     wrong = tmp_path / "wrong"
@@ -201,6 +210,7 @@ def test_wrong_credentials(ask: Any, server: Postgres, tmp_path: Path, monkeypat
     assert len(ask(table="sales.plain", **by_name).load()) == 2
 
 
+@pytest.mark.live
 def test_servers_that_are_not_there(ask: Any, server: Postgres) -> None:
     there = f"127.0.0.1:{server.port}"
     told(
@@ -213,6 +223,7 @@ def test_servers_that_are_not_there(ask: Any, server: Postgres) -> None:
     told(ask(table="t", database="postgresql://db.invalid/crm"), StorageError, "must be known", "db.invalid/crm")
 
 
+@pytest.mark.live
 def test_tls(ask: Any, server: Postgres, tmp_path: Path) -> None:
     query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
     for options, encrypted in (
@@ -238,6 +249,7 @@ def _speak_no_tls(listening: socket.socket) -> None:
         client.recv(1)
 
 
+@pytest.mark.live
 def test_notices_do_not_reach_our_output(ask: Any, server: Postgres, capfd: pytest.CaptureFixture[str]) -> None:
     server.run(
         f"CREATE OR REPLACE FUNCTION sales.loud() RETURNS int STABLE LANGUAGE plpgsql AS "
@@ -247,6 +259,7 @@ def test_notices_do_not_reach_our_output(ask: Any, server: Postgres, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.live
 def test_a_server_that_goes_away_while_rows_come(ask: Any, server: Postgres) -> None:
     batches = ask(query="SELECT i, repeat('y', 900) AS s FROM generate_series(1, 100000) i", batch_rows=5000).batches()
     next(batches)
@@ -404,6 +417,7 @@ def test_what_is_not_installed(module: str, url: str, extra: str, monkeypatch: p
     told(Source(database=url, table="t"), UnavailableError, f"pip install 'silosynth[{extra}]'")
 
 
+@pytest.mark.live
 def test_no_connection_is_left_open(ask: Any, server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(table="sales.plain").load()
     part = ask(query="SELECT i FROM generate_series(1, 1000000) i", batch_rows=10).batches()

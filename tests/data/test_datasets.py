@@ -89,6 +89,7 @@ def refused(kind: type[SilosynthError], name: str, *words: str, url: str | None 
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.live
 def test_a_first_use_downloads_and_later_uses_do_not(publisher: Publisher, cache: Path) -> None:
     publisher.files["/abalone.zip"] = zipped(**{"folder/abalone.data": ABALONE, "readme": b"hello"})
     first, info = datasets.load("abalone", return_info=True, url=publisher.url("/abalone.zip"))
@@ -100,6 +101,7 @@ def test_a_first_use_downloads_and_later_uses_do_not(publisher: Publisher, cache
     assert sorted(entry.name for entry in cache.iterdir()) == ["abalone.json", "abalone.parquet"]
 
 
+@pytest.mark.live
 def test_a_publisher_that_changes_its_file_is_noticed(publisher: Publisher, cache: Path) -> None:
     url = publisher.url("/abalone.zip")
     publisher.files["/abalone.zip"] = zipped(**{"abalone.data": ABALONE})
@@ -109,6 +111,7 @@ def test_a_publisher_that_changes_its_file_is_noticed(publisher: Publisher, cach
     refused(StorageError, "abalone", "checksum", "has changed", url=url)
 
 
+@pytest.mark.live
 def test_a_damaged_cache_is_noticed(publisher: Publisher, cache: Path) -> None:
     publisher.files["/abalone.zip"] = zipped(**{"abalone.data": ABALONE})
     datasets.load("abalone", url=publisher.url("/abalone.zip"))
@@ -119,11 +122,13 @@ def test_a_damaged_cache_is_noticed(publisher: Publisher, cache: Path) -> None:
     refused(StorageError, "abalone", "kept checksums", "Delete")
 
 
+@pytest.mark.live
 def test_known_checksums_must_match(publisher: Publisher, cache: Path) -> None:
     publisher.files["/credit.zip"] = zipped(**{"SouthGermanCredit.asc": b"1 2 3"})
     refused(StorageError, "south_german_credit", "0b40d40eb7321693", "by hand", url=publisher.url("/credit.zip"))
 
 
+@pytest.mark.live
 def test_broken_downloads(publisher: Publisher, cache: Path) -> None:
     whole = zipped(**{"abalone.data": ABALONE})
     url = publisher.url("/abalone.zip")
@@ -141,6 +146,7 @@ def test_broken_downloads(publisher: Publisher, cache: Path) -> None:
     assert not list(cache.glob("*")) if cache.exists() else True
 
 
+@pytest.mark.live
 def test_offline(publisher: Publisher, cache: Path) -> None:
     refused(UnavailableError, "adult", "404", "SILOSYNTH_DATA", "by hand from", str(cache), url=publisher.url("/no"))
     with socket.socket() as closed:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from silosynth.deployment.policy import Releases
 
 WRITER = """
@@ -24,6 +26,7 @@ for number in range(40):
 """
 
 
+@pytest.mark.live
 def test_jobs_at_the_same_time_lose_no_release(tmp_path: Path) -> None:
     import numpy as np
     import torch

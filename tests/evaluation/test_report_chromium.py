@@ -19,7 +19,7 @@ import pytest
 from silosynth.evaluation import evaluate
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [pytest.mark.live, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
 
 FLAGS = (
     "--headless",

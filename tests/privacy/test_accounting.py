@@ -208,6 +208,7 @@ class TestNoiseMultiplier:
         assert noise_multiplier(*ask) == first
 
 
+@pytest.mark.live
 def test_the_package_is_imported_without_the_accountant() -> None:
     code = (
         "import sys, silosynth.simulation.model, silosynth.privacy.statement; sys.exit('dp_accounting' in sys.modules)"

@@ -13,6 +13,7 @@ from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.runtime.tls import Authority
 
 
+@pytest.mark.live
 def test_a_process_of_another_attempt_is_refused_and_leaves_its_place_to_the_right_one() -> None:
     authority = Authority()
     hub = StreamHub(["bank"], authority.coordinator(), attempt="second")

@@ -14,6 +14,7 @@ from silosynth.runtime.checkpoint import CheckpointStore
 ROUNDS, KILLS = 60, 10
 
 
+@pytest.mark.live
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -22,6 +22,8 @@ from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.processes import Processes
 
+pytestmark = pytest.mark.live
+
 ROUNDS, AT = 8, 3  # somebody gets lost before round 3
 ADD, TOTAL, MISSING = "tests.runtime.Add", "tests.runtime.Total", "core.Missing"
 

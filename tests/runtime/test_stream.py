@@ -26,6 +26,8 @@ from silosynth.runtime.link import Remote
 from silosynth.runtime.stream import StreamHub, serve_party
 from silosynth.runtime.tls import Authority, Certificates, Connection, ssl_context
 
+pytestmark = pytest.mark.live
+
 
 @dataclass(frozen=True, slots=True)
 class Block(Message):

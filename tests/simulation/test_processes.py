@@ -45,6 +45,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.live
 def test_processes_give_the_bytes_of_one_process(tmp_path: Path, whole: tuple[torch.Tensor, bytes]) -> None:
     link = processes(tmp_path)
     place, pids = link._place, link.pids()
@@ -59,6 +60,7 @@ def test_processes_give_the_bytes_of_one_process(tmp_path: Path, whole: tuple[to
     link.close()  # twice does no harm
 
 
+@pytest.mark.live
 def test_a_killed_party_is_named_and_the_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     expected = run(tmp_path / "whole", ROUNDS, prepare=Prepare(8, "calm", 5))
     link = processes(tmp_path / "killed")
@@ -80,6 +82,7 @@ def test_a_killed_party_is_named_and_the_run_resumes_to_the_same_bytes(tmp_path:
     assert (tmp_path / "killed" / LEDGER).read_bytes() == (tmp_path / "whole" / LEDGER).read_bytes()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("fail", "kind", "says"),
     [
@@ -95,6 +98,7 @@ def test_what_goes_wrong_in_a_party_is_told(fail: str, kind: type[Exception], sa
         drive(lambda state: coordinate(roster, STREAMS, 9, None, Prepare(4, fail, 2)), link, Ledger())
 
 
+@pytest.mark.live
 def test_a_party_that_does_not_start_is_told_with_its_last_words() -> None:
     def broken(name: str, kit: Path) -> list[str]:
         return [sys.executable, "-c", "import sys; sys.exit('no such table: ' + sys.argv[1])", name]
@@ -105,6 +109,7 @@ def test_a_party_that_does_not_start_is_told_with_its_last_words() -> None:
         Processes(Roster(("bank",)), lambda name, kit: ["/nowhere/python"])
 
 
+@pytest.mark.live
 def test_a_party_that_never_connects_is_told() -> None:
     def asleep(name: str, kit: Path) -> list[str]:
         return [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -133,6 +138,7 @@ run(folder, 1_000_000, link, watch=lambda progress: print(progress.done, flush=T
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_ended_leaves_no_children_and_resumes(
     tmp_path: Path, whole: tuple[torch.Tensor, bytes], number: signal.Signals

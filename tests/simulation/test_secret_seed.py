@@ -61,6 +61,7 @@ def test_other_data_get_other_noise_from_the_same_secret(tmp_path):
     assert pack(other.parts["bank"]) != pack(first.parts["bank"])
 
 
+@pytest.mark.live
 def test_silos_in_processes_take_the_secret_as_well(tmp_path):
     first = ss.fit("vflgan", federation("vflgan"), **PRIVATE, folder=tmp_path / "first")
     apart = again(tmp_path / "first", tmp_path / "apart", federation("vflgan"), runtime="processes")

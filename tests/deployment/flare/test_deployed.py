@@ -16,6 +16,7 @@ from silosynth.deployment.flare.console import FINISHED, Console
 PARTIES = ["bank", "clinic"]
 
 
+@pytest.mark.live
 def test_a_conversation_runs_over_the_relay_to_the_same_numbers(deployment: Deployment) -> None:
     place = deployment.coordinator.workspace
     with Console(deployment.folder / "alice") as console:

@@ -36,6 +36,7 @@ def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
+@pytest.mark.live
 def test_nothing_imports_the_engine_early() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", LAZY], check=True, timeout=120)
 
