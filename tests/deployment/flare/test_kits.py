@@ -19,6 +19,8 @@ from silosynth.deployment.flare.daemon import connection_problem, party_name, se
 from silosynth.deployment.flare.provisioning import AUTHORIZATION, CLASSES, Project, provision
 from silosynth.deployment.flare.site import site_of
 
+pytestmark = pytest.mark.live  # the engine's own imports start processes
+
 LAZY = """
 import sys, importlib
 for name in ("provisioning", "daemon", "console", "relay", "site", "child"):
@@ -36,7 +38,6 @@ def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-@pytest.mark.live
 def test_nothing_imports_the_engine_early() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", LAZY], check=True, timeout=120)
 
