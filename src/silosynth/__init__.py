@@ -5,8 +5,8 @@
 >>> model = ss.fit("silofuse", federation, preset="fast", seed=7)  # doctest: +SKIP
 >>> table = model.sample(1000)  # doctest: +SKIP
 
-Importing the package loads nothing else: a public name is resolved when it is first used. It asks Intel's MKL, by the
-environment variable MKL_CBWR unless that is set, for products that do not depend on where matrices lie in memory.
+Importing the package loads nothing else: public names are resolved when they are first used. It sets the environment
+variable MKL_CBWR, unless it is set, so that Intel's MKL gives products that do not depend on memory addresses.
 """
 
 from __future__ import annotations

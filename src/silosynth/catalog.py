@@ -61,8 +61,8 @@ class Algorithm:
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
-        policies: what can be done about silos that get lost in training; the first is the default. None for an
-            algorithm that has an option of its own for it.
+        policies: what can be done about silos that are lost in training; the first is the default. Empty if the
+            algorithm has an option of its own for it.
     """
 
     summary: str

@@ -1,4 +1,4 @@
-"""A federation on this machine: tables of several silos, for simulation, tests and baselines."""
+"""A simulated federation: the tables of several silos on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from silosynth.data.partition import common_levels, own_levels
 
 @dataclass(frozen=True, repr=False)
 class Federation:
-    """Who holds what. Each silo's table and schema are handed to its own party and to nobody else.
+    """Who holds what. Each silo's table and schema are given to its own party and to no other.
 
     Attributes:
         tables: each silo's columns, rows in the same order; or its rows, if horizontal.
@@ -39,9 +39,9 @@ class Federation:
     horizontal: bool = False
 
     def __repr__(self) -> str:
-        """Who holds how much; no values."""
-        held = ", ".join(f"{name} ({len(t)} rows, {len(t.names)} columns)" for name, t in self.tables.items())
-        return f"Federation of {held}"
+        """The size of each silo's table; no values."""
+        sizes = ", ".join(f"{name} ({len(t)} rows, {len(t.names)} columns)" for name, t in self.tables.items())
+        return f"Federation of {sizes}"
 
     @property
     def roster(self) -> Roster:
@@ -55,7 +55,7 @@ class Federation:
 
     @property
     def rows(self) -> int:
-        """Number of aligned rows; if horizontal, of all silos' rows."""
+        """The number of aligned rows; if horizontal, the number of all silos' rows."""
         counts = [len(table) for table in self.tables.values()]
         return sum(counts) if self.horizontal else counts[0]
 
@@ -66,7 +66,7 @@ class Federation:
         return Schema(tuple(column for schema in schemas for column in schema.columns)).select(self.columns)
 
     def central(self, name: str = "central") -> Federation:
-        """The same columns and rows in one silo: what a baseline that may pool everything would see."""
+        """The same columns and rows in one silo, for baselines that pool everything."""
         tables = list(self.tables.values())
         table = below(common_levels(tables)) if self.horizontal else beside(tables).select(self.columns)
         return Federation({name: table}, {name: self.schema}, self.columns, self.flavour)
@@ -77,21 +77,21 @@ class Federation:
 
 
 def digest(tables: Mapping[str, Table]) -> str:
-    """A hash of all values of tables, and of what they are called."""
-    seen = hashlib.sha256()
+    """A hash of all values and names of tables."""
+    sha = hashlib.sha256()
     for name, table in tables.items():
         for column in table.columns:
-            seen.update(repr((name, column.name, column.dtype, column.levels)).encode())
-            seen.update(column.values.contiguous().numpy().tobytes())
-            seen.update(column.missing.contiguous().numpy().tobytes())
-    return seen.hexdigest()
+            sha.update(repr((name, column.name, column.dtype, column.levels)).encode())
+            sha.update(column.values.contiguous().numpy().tobytes())
+            sha.update(column.missing.contiguous().numpy().tobytes())
+    return sha.hexdigest()
 
 
 def check_federation(value: Any, make: str = "simulate(frame, silos={…})") -> None:
-    """Frames come easily to the hand where a federation is wanted: ``make`` says how to have one.
+    """Refuse anything but a federation, such as a frame; ``make`` says how to make one.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the value is something else.
     """
     if not isinstance(value, Federation):
         raise ConfigError(
@@ -105,7 +105,7 @@ def simulate(
     schema: Mapping[str, Any] | None = None,
     rows: Mapping[str, Any] | None = None,
 ) -> Federation:
-    """Deal out the columns of one frame to silos, or its rows; or take each silo's own frame.
+    """Divide the columns or the rows of one frame among silos, or take each silo's own frame.
 
     Args:
         frame: a pandas, Polars or Arrow table. Or ``{name: table}``, each silo's own rows of the same columns: kinds
@@ -117,7 +117,7 @@ def simulate(
             from all.
 
     Raises:
-        ConfigError: more than one way to deal out was given.
+        ConfigError: more than one of these ways was given.
         DataError: a frame is empty, has duplicate column names, infinities, or columns of mixed types; a silo names
             an unknown column, or two silos the same one; a silo gets no row, or one that does not exist.
         SchemaError: a declared kind does not fit its column, an identifier's dtype can hold no running numbers, or
@@ -131,8 +131,8 @@ def simulate(
     >>> federation.silos, federation.rows
     ({'a': ['age'], 'b': ['age']}, 3)
     """
-    given = {"frames": isinstance(frame, Mapping), "silos": silos is not None, "rows": rows is not None}
-    ways = [way for way, used in given.items() if used]
+    used = {"frames": isinstance(frame, Mapping), "silos": silos is not None, "rows": rows is not None}
+    ways = [way for way in used if used[way]]
     if len(ways) > 1:
         raise ConfigError(
             "Either columns are dealt out (silos), or rows (rows), or each silo has a frame of its own",
@@ -147,7 +147,7 @@ def simulate(
 def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: Mapping[str, Any] | None) -> Federation:
     pandas = to_pandas(frame)
     silos = {"silo1": list(pandas.columns)} if silos is None else silos
-    _check_some(silos, "Name silos and their columns.")
+    _check_not_empty(silos, "Name silos and their columns.")
     check_partition(list(pandas.columns), silos)
     held = {name for names in silos.values() for name in names}
     columns = tuple(name for name in pandas.columns if name in held)
@@ -161,17 +161,17 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
 
 
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
-    _check_some(rows, "Name silos and their rows.")
+    _check_not_empty(rows, "Name silos and their rows.")
     kinds, table = read_table(to_pandas(frame), schema)
     tables = {silo: own_levels(table.take(_positions(silo, some, len(table)))) for silo, some in rows.items()}
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(frame), horizontal=True)
 
 
 def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
-    _check_some(frames, "Name silos and their tables.")
+    _check_not_empty(frames, "Name silos and their tables.")
     read = {}
     for silo, frame in frames.items():
-        with _naming(silo):
+        with _errors_name(silo):
             read[silo] = read_table(to_pandas(frame), schema)
     kinds = agreed({silo: own for silo, (own, _) in read.items()})
     tables = {silo: own_levels(table.select(kinds.names)) for silo, (_, table) in read.items()}
@@ -192,28 +192,28 @@ def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Ta
     return kinds, table
 
 
-def _check_some(silos: Mapping[str, Any], remedy: str) -> None:
+def _check_not_empty(silos: Mapping[str, Any], remedy: str) -> None:
     if not silos:
         raise DataError("A federation needs at least one silo", dict(silos), remedy)
 
 
 @contextmanager
-def _naming(silo: str) -> Iterator[None]:
-    """Have errors in a silo's own table name the silo."""
+def _errors_name(silo: str) -> Iterator[None]:
+    """Errors in a silo's own table name the silo."""
     try:
         yield
     except DataError as error:
         raise type(error)(f"Silo {silo!r}: {error.rule}", error.value, error.remedy) from error
 
 
-def _positions(silo: str, some: Any, n: int) -> torch.Tensor:
-    """(k,) int64 positions of the rows that a silo holds, of a table of ``n``.
+def _positions(silo: str, rows: Any, n: int) -> torch.Tensor:
+    """(k,) int64 positions of a silo's rows in a table of ``n``.
 
     Raises:
-        DataError: neither positions nor a slice nor a mask of n booleans; no row; or one that is not there.
+        DataError: neither positions nor a slice nor a mask of n booleans; no row; or a row that does not exist.
     """
     try:
-        items = list(range(n)[some] if isinstance(some, slice) else some)
+        items = list(range(n)[rows] if isinstance(rows, slice) else rows)
     except TypeError:
         items = [None]
     if items and all(isinstance(item, bool | np.bool_) for item in items):
@@ -243,7 +243,7 @@ def _check_positions(silo: str, items: Sequence[Any], n: int) -> None:
 
 
 def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:
-    """Synthetic tables hold running numbers in place of identifiers: refuse dtypes that cannot, before training."""
+    """Refuse identifiers whose dtype cannot hold the running numbers of synthetic tables, before training."""
     for column in schema.columns:
         if column.kind == Kind.IDENTIFIER.value and not _numberable(frame[column.name], table[column.name]):
             raise SchemaError(
@@ -255,8 +255,8 @@ def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:
 
 
 def _numberable(series: Any, column: Column) -> bool:
-    found = nature_of(series, column.dtype)
-    if found is Nature.LEVELS:
+    kind = nature_of(series, column.dtype)
+    if kind is Nature.LEVELS:
         return all(isinstance(level, str) for level in column.levels or ())
     boxed = column.dtype.startswith("object|")
-    return found in (Nature.WHOLE, Nature.REAL, Nature.TEXT, Nature.NONE) and not boxed
+    return kind in (Nature.WHOLE, Nature.REAL, Nature.TEXT, Nature.NONE) and not boxed

@@ -1,4 +1,4 @@
-"""All parties in this process. Every message is encoded and decoded all the same, so nothing else can slip through."""
+"""All parties in this process. Messages are encoded and decoded all the same, so nothing else can pass."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ def make_parties(entry: Algorithm, federation: Federation, streams: Streams, dev
 
 
 class InProcess(Link):
-    """Parties as objects in this process; those of one exchange answer side by side.
+    """Parties as objects in this process; those of one exchange answer in parallel.
 
-    Each does so in a thread of its own; the last one in the caller's, which would only wait: short answers would spend
-    as long on changing threads, and some systems run threads that wake each other one after the other
-    (docs/decisions/0006).
+    Each answers in a thread of its own, but for the last, which uses the caller's: the caller would only wait, and
+    changing threads takes as long as a short answer (docs/decisions/0006).
 
     Args:
         parties: who takes part, by name.
@@ -46,8 +45,8 @@ class InProcess(Link):
     def __init__(self, parties: Mapping[str, Party], folder: Path | str | None = None) -> None:
         places = {name: None if folder is None else Path(folder) / name for name in parties}
         self._desks = {name: PartyEndpoint(name, party, places[name]) for name, party in parties.items()}
-        # Torch settles a thread's number of threads when the thread first computes, from what was set last anywhere:
-        # settle the coordinator's before parties set theirs.
+        # Torch fixes a thread's number of threads when the thread first computes, to what was last set anywhere:
+        # fix the coordinator's before parties set theirs.
         torch.get_num_threads()
         self._workers = {name: Worker(name) for name in parties}
         weakref.finalize(self, stop_workers, list(self._workers.values()))
@@ -83,7 +82,7 @@ class InProcess(Link):
             endpoint.restore(number)
 
     def close(self) -> None:
-        """See `Link.close`. A party that is still computing is stopped."""
+        """See `Link.close`. Parties that are still computing are stopped."""
         self._closed = True
         stop_workers(list(self._workers.values()))
 

@@ -1,4 +1,4 @@
-"""How long an experiment will take, from trainings that are stopped early."""
+"""How long an experiment will take, estimated from trainings that are stopped early."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import math
 import time
 from collections.abc import Callable
 
-Watch = Callable[[str, float], None]  # a stage, and the share of it that is done
+Watch = Callable[[str, float], None]  # called with a stage and the share of it that is done
 
 
-class _Enough(Exception):
-    """Ends a trial training."""
+class _LimitReached(Exception):
+    """Stops the work that is timed."""
 
 
 def seconds_of(work: Callable[[Watch], object], limit: float) -> float:
-    """About how many seconds ``work`` takes, which tells how far it is, and is stopped early.
+    """An estimate of the seconds that ``work`` takes. It reports its progress, and is stopped after ``limit`` seconds.
 
-    These are those before its longest stage that began within ``limit`` seconds, and that stage's, if it goes on as it
-    began. Of work that ends before, the seconds that it took.
+    The estimate extrapolates each stage that began within the limit, and is the largest of these. Work that ends within
+    the limit took what it took.
     """
     start = time.perf_counter()
-    began: dict[str, tuple[float, float]] = {}  # a stage's first moment and share
-    guesses: dict[str, float] = {}  # by each stage, as it was last seen: what is done first is slower
+    began: dict[str, tuple[float, float]] = {}  # each stage's first moment and share
+    estimates: dict[str, float] = {}  # of each stage, renewed as it goes on: it is slower at first
 
     def watch(stage: str, share: float) -> None:
         now = time.perf_counter()
         moment, first = began.setdefault(stage, (now, share))
         if share > first:
-            guesses[stage] = moment - start + (now - moment) * (1 - first) / (share - first)
+            estimates[stage] = moment - start + (now - moment) * (1 - first) / (share - first)
         if now - start > limit and share > first:
-            raise _Enough
+            raise _LimitReached
 
     try:
         work(watch)
-    except _Enough:
-        return max(guesses.values())
+    except _LimitReached:
+        return max(estimates.values())
     return time.perf_counter() - start
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that people would say."""
+    """Seconds in a readable unit."""
     for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"

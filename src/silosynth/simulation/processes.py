@@ -1,7 +1,7 @@
-"""One operating-system process per silo on this machine, over the same streams that cross organisations.
+"""One process per silo on this machine, over the same streams that cross organisations.
 
-A process is started with a folder: its name, its address and its keys (`ProcessKit`), and its own silo's table, nothing
-of the others; everything else reaches it as messages.
+A process is started with a folder that holds its name, the coordinator's address and its keys (`ProcessKit`), and the
+table of its own silo. It gets nothing of other silos but messages.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ Command = Callable[[str, Path], Sequence[str]]
 """The command line that starts a party, from its name and the folder of its `ProcessKit`."""
 
 _KIT, _SILO = "kit.json", "silo"  # files in a process's folder
-_GOODBYE = 0.3  # seconds that children have to leave; Python with torch takes a second to clean up what nobody needs
-_WORDS = 1500  # characters of a dead child's log that go into the error
+_GOODBYE = 0.3  # seconds that processes have to exit; Python with torch takes a second to clean up, which is not needed
+_WORDS = 1500  # characters of a dead process's log that go into the error
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessKit:
-    """All that a party's process needs to take part.
+    """What a party's process needs to take part.
 
     Attributes:
         name: the party's name.
         address: where the coordinator listens.
         folder: where the party keeps its parts of checkpoints; None for nowhere.
-        threads: how many threads torch uses; equal to the coordinator's, so that numbers are equal too.
+        threads: how many threads torch uses; as many as the coordinator, so that results are the same.
         certificates: who the party is.
     """
 
@@ -76,7 +76,7 @@ class ProcessKit:
 
 
 def open_process_kit(place: Path | str) -> ProcessKit:
-    """Read a kit and have torch use as many threads as it says. Call it before anything is computed.
+    """Read a kit, and set torch's number of threads to the kit's. Call it before anything is computed.
 
     Raises:
         StorageError: there is no kit, or it is damaged.
@@ -93,7 +93,7 @@ def open_process_kit(place: Path | str) -> ProcessKit:
 
 
 class Processes(Remote):
-    """Starts a process per party and waits until all have dialled in. Close it, or use it as a context manager.
+    """Starts a process per party and waits until all are connected. Close it, or use it as a context manager.
 
     Keys lie in a temporary folder, readable by this user only, until every party has read its own.
 
@@ -106,7 +106,7 @@ class Processes(Remote):
         start_within: seconds that parties have to start.
 
     Raises:
-        PartyLostError: a party did not start; its last words are in the error.
+        PartyLostError: a party did not start; the error quotes the end of its log.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Processes(Remote):
             raise
 
     def close(self) -> None:
-        """Say goodbye to the parties and end those that do not leave; may be called twice."""
+        """Tell the parties to exit, and kill those that do not; may be called twice."""
         self._end(self._hub)
 
     def last_words(self, party: str) -> str:
@@ -164,7 +164,7 @@ class Processes(Remote):
                     stdout=log,
                     stderr=log,
                     env={**os.environ, "OMP_NUM_THREADS": str(PARTY_THREADS), "MKL_NUM_THREADS": str(PARTY_THREADS)},
-                    start_new_session=True,  # Ctrl-C is for the coordinator, which then ends its children in order
+                    start_new_session=True,  # Ctrl-C goes to the coordinator, which then ends its processes in order
                 )
         except OSError as error:
             raise UnavailableError(
@@ -212,14 +212,14 @@ def spawn(
     name: str, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str, folder: Path,
     limit: float | None = None,
 ) -> Processes:  # fmt: skip
-    """One process per silo, each answering for algorithm ``name``; ``folder`` is where they keep their parts.
+    """Start a process per silo, with its side of algorithm ``name``; parts of checkpoints go to ``folder``.
 
-    They have ``limit`` seconds for an answer; None waits as long as they live. Each is handed its own private key of
-    ``seated``, and everybody's public ones.
+    A silo has ``limit`` seconds for an answer; None waits as long as it lives. It is given its own private key of
+    ``seated`` and all public ones.
     """
 
     def command(silo: str, place: Path) -> Sequence[str]:
-        given = {
+        content = {
             "algorithm": name,
             "seed": seed,
             "device": device,
@@ -229,20 +229,19 @@ def spawn(
             "table": to_state(federation.tables[silo]),
             "schema": to_state(federation.schemas[silo]),
         }
-        write_atomic(place / _SILO, pack(given))
+        write_atomic(place / _SILO, pack(content))
         return [sys.executable, "-m", "silosynth", "silo-process", str(place)]
 
     return Processes(federation.roster, command, folder, limit=limit)
 
 
 def serve(place: Path) -> None:
-    """Be the silo whose kit lies in ``place``, until the coordinator says goodbye."""
+    """Answer as the silo whose kit lies in ``place`` until the coordinator ends."""
     kit = open_process_kit(place)
-    given = unpack(read(place / _SILO))
+    content = unpack(read(place / _SILO))
     (place / _SILO).unlink()
-    streams = Streams(given["seed"]).party(kit.name)
-    table, schema = from_state(Table, given["table"]), from_state(Schema, given["schema"])
-    seat = Seat(kit.name, given["private"], Roster(tuple(given["silos"]), tuple(given["keys"])))
-    kit.serve(
-        algorithm(given["algorithm"], kind=None).party(table, schema, seat, streams, resolve_device(given["device"]))
-    )
+    streams = Streams(content["seed"]).party(kit.name)
+    table, schema = from_state(Table, content["table"]), from_state(Schema, content["schema"])
+    seat = Seat(kit.name, content["private"], Roster(tuple(content["silos"]), tuple(content["keys"])))
+    entry, device = algorithm(content["algorithm"], kind=None), resolve_device(content["device"])
+    kit.serve(entry.party(table, schema, seat, streams, device))

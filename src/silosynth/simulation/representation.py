@@ -77,10 +77,10 @@ class Representation(TrainedModel):
         return pd.DataFrame(latents_ND.numpy().copy(), columns=pd.Index(names))
 
     def predict(self, federation: Federation) -> pd.Series[Any]:
-        """The likeliest class, or the number, for each row.
+        """The most likely class, or the predicted number, of each row.
 
         Raises:
-            ConfigError: no label was learnt.
+            ConfigError: it was trained without a label.
             SchemaError: see `transform`.
         """
         label, out_NK = self._predicted(federation)
@@ -92,7 +92,7 @@ class Representation(TrainedModel):
         """A probability for each row and class.
 
         Raises:
-            ConfigError: the label is a number, or none was learnt.
+            ConfigError: the label is a number, or it was trained without one.
             SchemaError: see `transform`.
         """
         label, out_NK = self._predicted(federation)
@@ -101,10 +101,10 @@ class Representation(TrainedModel):
         return pd.DataFrame(out_NK.double().softmax(dim=1).numpy(), columns=pd.Index(label.classes))
 
     def score(self, federation: Federation, labels: Any = None) -> dict[str, float]:
-        """How good predictions are: accuracy, macro F1, ROC AUC (macro, one against the rest); or R² and mean error.
+        """How good predictions are: accuracy, macro F1, ROC AUC (macro, one-vs-rest); or R² and mean absolute error.
 
-        Classes are those that occur in ``labels`` (None: the label's column in the federation). A class that training
-        didn't know is never right; the area is over rows of known classes, and NaN if there is only one such class.
+        Classes are those that occur in ``labels`` (None: the label's column in the federation). A class that was not in
+        training is never right; the area is over rows of known classes, and NaN if there is only one such class.
 
         Raises:
             ConfigError, DataError, SchemaError: see `predict`; there are no labels, or not one for each row.
@@ -114,9 +114,9 @@ class Representation(TrainedModel):
         if len(truth) != len(out_NK):
             raise DataError("There is one label for each row", f"{len(truth)} for {len(out_NK)} rows")
         if not label.classes:
-            made = out_NK[:, 0].double().numpy()
-            error = label.deviation * float(np.abs(made - truth).mean())
-            return {"r2": r_squared(truth.astype(np.float64), made), "mean_absolute_error": error}
+            numbers = out_NK[:, 0].double().numpy()
+            error = label.deviation * float(np.abs(numbers - truth).mean())
+            return {"r2": r_squared(truth.astype(np.float64), numbers), "mean_absolute_error": error}
         size, predicted, classes = len(label.classes), out_NK.argmax(dim=1).numpy(), np.unique(truth)
         f1 = f1_macro(confusion(truth, predicted, classes, size + 1), classes)
         return {"accuracy": float((truth == predicted).mean()), "macro_f1": f1, "roc_auc": _area(truth, out_NK)}

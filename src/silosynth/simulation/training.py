@@ -70,25 +70,25 @@ def fit(
         algorithm_name: "silofuse", or a baseline: see `silosynth.catalog.ALGORITHMS`.
         federation: from `simulate`.
         preset: "fast", "balanced", "best", or "paper" for the published settings.
-        seed: the same seed on the same machine gives the same bytes, in either runtime. None stands for 0; where
-            differential privacy is asked for, for a secret one, which ``folder`` keeps as long as checkpoints: who has
-            that folder knows the noise.
+        seed: the same seed on the same machine gives the same bytes, in either runtime. None means 0; with differential
+            privacy, a secret seed, which ``folder`` keeps as long as checkpoints: whoever has that folder knows the
+            noise.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
         limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
             waits as long as it lives.
-        missing: what becomes of a silo that died or was too slow: "fail" ends the run, "wait" waits for slow ones,
-            "omit" goes on without, where the algorithm can. None is "fail", or "omit" where the algorithm supports it.
-        folder: where checkpoints and the ledger are kept, for one run at a time; None for one that goes on success.
+        missing: what happens when a silo died or was too slow: "fail" ends the run, "wait" waits for slow ones, "omit"
+            continues without it, if the algorithm can. None is the algorithm's default: "omit" or "fail".
+        folder: where checkpoints and the ledger are kept, for one run at a time; None for a temporary one.
         resume: continue from the last checkpoint in ``folder``, after Ctrl-C or a crash, to the same bytes.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
-        threads: torch threads of the coordinator; each silo has one. More pay on machines with idle cores only.
-        checkpoint_every: least seconds between two checkpoints; 0 writes one at every safe point.
+        threads: torch threads of the coordinator; each silo has one. More only help on machines with idle cores.
+        checkpoint_every: minimum seconds between two checkpoints; 0 writes one at every safe point.
 
     Raises:
-        ConfigError, DataError: the arguments are not valid; the federation's tables cannot be learnt from.
-        PartyLostError: a silo failed; or it died or was too slow, and the algorithm cannot do without it.
+        ConfigError, DataError: the arguments are not valid; the federation's tables cannot be trained on.
+        PartyLostError: a silo failed; or it died or was too slow, and the run cannot continue without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
     how = _TrainingRun(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
@@ -127,31 +127,31 @@ def represent(
     threads: int = 1,
     checkpoint_every: float = 15.0,
 ) -> Representation:
-    """Learn one latent representation of a federation's rows, and to predict a label from it.
+    """Train one latent representation of a federation's rows, and a predictor of a label from it.
 
     Args:
         name: "tabvfl".
         federation: from `simulate`; silos hold different columns of the same rows.
-        label: what to predict: a column of one silo, which is taken out there and **given to the coordinator**; or
-            labels of their own, aligned with the rows. None only with ``finetune = False``.
+        label: what to predict: a column of one silo, which is taken from it and **given to the coordinator**; or labels
+            that no silo holds, aligned with the rows. None only with ``finetune = False``.
         preset: "fast", "balanced", or "paper" for the published settings.
         seed: the same seed on the same machine gives the same bytes, in either runtime.
         options: changes to the preset (docs/algorithms/tabvfl.md), nested or dotted.
         runtime, folder, resume, progress, device, threads, checkpoint_every: see `silosynth.fit`.
-        limit: seconds that a silo has for an answer, in runtime "processes". What then becomes of training, option
-            ``missing`` says: "cache" and "zeros" go on without the silo, "wait" waits for it as long as it lives, with
-            a warning, "fail" ends the run.
+        limit: seconds that a silo has for an answer, in runtime "processes". The option ``missing`` says what happens
+            then: "cache" and "zeros" continue without the silo, "wait" waits for it as long as it lives, with a
+            warning, "fail" ends the run.
 
     Raises:
-        ConfigError, DataError, SchemaError: the arguments are not valid; tables or labels cannot be learnt from.
-        PartyLostError: a silo failed, or got lost where training cannot do without it.
+        ConfigError, DataError, SchemaError: the arguments are not valid; tables or labels cannot be trained on.
+        PartyLostError: a silo failed, or was lost and training cannot continue without it.
         StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
     """
     how = _TrainingRun(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
     entry, config = how.prepared(name, "representation", federation, preset, options)
     seed = whole_number("A seed", seed)
-    features, about, column = _without_label(federation, label)
-    labels = None if about is None or column is None else about.labels(column)
+    features, target, column = _without_label(federation, label)
+    labels = None if target is None or column is None else target.labels(column)
     streams, label_table = Streams(seed), Table(() if column is None else (column,))
     mark = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
     mark = hashlib.sha256(mark.encode()).hexdigest()
@@ -159,13 +159,13 @@ def represent(
     learnt = how.carry_out(name, entry, features, streams, mark, start)
     return Representation(
         algorithm=name, preset=preset, seed=seed, config=config, roster=features.roster, schemas=features.schemas,
-        label=about, coordinator=learnt.coordinator, parts=learnt.parts, rows=features.rows, ledger=learnt.ledger,
+        label=target, coordinator=learnt.coordinator, parts=learnt.parts, rows=features.rows, ledger=learnt.ledger,
         device=how.device,
     )  # fmt: skip
 
 
 def _without_label(federation: Federation, label: Any) -> tuple[Federation, Label | None, Column | None]:
-    """The federation without the label; what is known of the label; and the labels."""
+    """The federation without the label, the label's description, and its column."""
     if label is None:
         return federation, None, None
     if not isinstance(label, str):
@@ -212,7 +212,7 @@ class _TrainingRun:
     def prepared(
         self, name: str, kind: AlgorithmKind, federation: Federation, preset: str, options: Mapping[str, Any] | None
     ) -> tuple[Algorithm, Any]:
-        """The catalog's entry and the config, after all that can be refused before anything starts has been checked."""
+        """The catalog's entry and the config, after all checks that can be made before anything starts."""
         entry = algorithm(name, kind)
         check_federation(federation)
         config = entry.configure(preset, options)
@@ -288,26 +288,17 @@ def _secret(folder: str | Path | None, resume: bool) -> int:
     if folder is not None:
         return secret_seed(make_folder(folder), again=resume)
     if resume:
-        raise ConfigError("What is resumed with a secret seed has a folder that keeps it", None, "Name the folder.")
+        raise ConfigError("A run with a secret seed is resumed from the folder that keeps it", None, "Name the folder.")
     return secrets.randbits(128)
 
 
-def secret_run(secret: int, mark: str) -> tuple[int, str]:
+def secret_run(secret: int, fingerprint: str) -> tuple[int, str]:
     """The seed and the fingerprint of a run with a secret seed, from the secret and the fingerprint without it.
 
-    On other data, or with other options, noise is another: two releases with the same noise tell their difference.
+    Other data or options must get other noise: two releases with the same noise reveal their difference.
     """
-    digest = hashlib.sha256(f"{secret} {mark}".encode()).digest()
+    digest = hashlib.sha256(f"{secret} {fingerprint}".encode()).digest()
     return int.from_bytes(digest[:16], "big"), digest[16:].hex()
-
-
-def fingerprint(
-    name: str, config: Struct, federation: Federation, seed: int, threads: int, device: torch.device
-) -> str:
-    """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
-    arithmetic = [threads, device.type, torch.backends.cpu.get_cpu_capability()]
-    about = [VERSION, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 # The folder of a run.
@@ -315,7 +306,7 @@ def fingerprint(
 
 @contextmanager
 def run_folder(folder: str | Path | None, mark: str) -> Iterator[Path]:
-    """The folder of a run, for this run alone; the default one goes at the end unless it can be resumed from."""
+    """The run's folder, locked for this run. The default folder is deleted in the end unless it holds checkpoints."""
     place = _default_folder(mark) if folder is None else make_folder(folder)
     with _locked(place):
         try:
@@ -329,7 +320,7 @@ def run_folder(folder: str | Path | None, mark: str) -> Iterator[Path]:
 
 
 def _default_folder(mark: str) -> Path:
-    """A folder that its user alone may read: checkpoints hold what silos keep to themselves."""
+    """A folder that only its user may read: checkpoints hold what silos keep to themselves."""
     place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / mark[:16]
     make_folder(place.parent)
     try:
@@ -342,7 +333,7 @@ def _default_folder(mark: str) -> Path:
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """Keep a second run out of the folder. The lock is advisory, and ends with the process however that ends."""
+    """Keep a second run out of the folder. The lock is advisory, and ends with the process in any case."""
     if sys.platform == "win32":  # has no such locks
         yield
         return
@@ -351,12 +342,12 @@ def _locked(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before others can have it: see `_lock`
+        path.unlink(missing_ok=True)  # before others can take it: see `_lock`
         os.close(handle)
 
 
 def _lock(path: Path) -> int:
-    """A handle of the locked file; opened anew where whoever held the lock has removed the file meanwhile."""
+    """A handle of the locked file; opened again if the last holder of the lock has removed the file meanwhile."""
     while True:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
