@@ -12,9 +12,9 @@ import torch
 from silosynth.algorithms.central import protocol as central
 from silosynth.algorithms.central.options import PRESETS as CENTRAL
 from silosynth.algorithms.central.silo import CentralSilo
-from silosynth.algorithms.dplt import conversation as dplt
-from silosynth.algorithms.dplt.messages import PRESETS as DPLT_PRESETS
-from silosynth.algorithms.dplt.silo import Silo as DPLTSilo
+from silosynth.algorithms.dplt import protocol as dplt
+from silosynth.algorithms.dplt.options import PRESETS as DPLT_PRESETS
+from silosynth.algorithms.dplt.silo import DPLTSilo
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.options import PRESETS as GDTS_PRESETS
 from silosynth.algorithms.gdts.silo import GDTSSilo

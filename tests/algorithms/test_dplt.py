@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import silosynth as ss
-from silosynth.algorithms.dplt import conversation, latents, messages, products, tree
-from silosynth.algorithms.dplt.silo import Silo
+from silosynth.algorithms.dplt import networks, private
+from silosynth.algorithms.dplt import protocol as dplt
+from silosynth.algorithms.dplt.silo import DPLTSilo
 from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
@@ -57,13 +58,13 @@ class Play:
         self.roster, self.config = self.federation.roster, algorithm("dplt").configure("fast", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: Silo(own, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: DPLTSilo(own, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
             for name, own in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
 
     def drive(self) -> dict[str, Any]:
-        talk = conversation.coordinate(self.roster, self.config, Streams(0).child("coordinator"), CPU)
+        talk = dplt.coordinate(self.roster, self.config, Streams(0).child("coordinator"), CPU)
         got = None
         while True:
             try:
@@ -75,10 +76,10 @@ class Play:
                 got[name] = decode(encode(self.silos[name].answer(decode(encode(ask)))))
                 self.said.append((name, ask, got[name]))
 
-    def again(self, name: str) -> Silo:
+    def again(self, name: str) -> DPLTSilo:
         """A silo that goes on from what another process has stored."""
         old = self.silos[name]
-        silo = Silo(old.table, old.schema, old.seat, old.streams, CPU)
+        silo = DPLTSilo(old.coder.table, old.coder.schema, old.seat, old.streams, CPU)
         silo.restore(unpack(pack(old.state())))
         return silo
 
@@ -96,11 +97,11 @@ def test_the_tree_is_that_of_the_pooled_table(silos: int):
     model = play.drive()
     pooled, sizes = play.states(), [size for states in model["states"] for size in states]
     joint = {
-        (a, b): latents.table(pooled[:, [a, b]], [sizes[a], sizes[b]]).double() / len(pooled)
+        (a, b): networks.table(pooled[:, [a, b]], [sizes[a], sizes[b]]).double() / len(pooled)
         for a, b in itertools.combinations(range(len(sizes)), 2)
     }
     first = torch.bincount(pooled[:, 0], minlength=sizes[0]).double() / len(pooled)
-    found, expected = tree.stored(model["tree"]), tree.learn(first, joint)
+    found, expected = networks.Tree.restored(model["tree"]), networks.learn_tree(first, joint)
     torch.testing.assert_close(found.first_S, expected.first_S)
     assert [(e.parent, e.child) for e in found.edges] == [(e.parent, e.child) for e in expected.edges]
     for one, other in zip(found.edges, expected.edges, strict=True):
@@ -115,8 +116,10 @@ def test_no_tree_has_more_mutual_information(seed: int, size: int):
     for pair in itertools.combinations(range(size), 2):
         counts = torch.rand(3, 3, generator=draw, dtype=torch.float64) ** 4
         joint[pair] = counts / counts.sum()
-    worth = {pair: latents.mutual_information(one) for pair, one in joint.items()}
-    found = sum(worth[min(e.parent, e.child), max(e.parent, e.child)] for e in tree.learn(torch.ones(1), joint).edges)
+    worth = {pair: networks.mutual_information(one) for pair, one in joint.items()}
+    found = sum(
+        worth[min(e.parent, e.child), max(e.parent, e.child)] for e in networks.learn_tree(torch.ones(1), joint).edges
+    )
     trees = (edges for edges in itertools.combinations(joint, size - 1) if spans(edges, size))
     assert found == pytest.approx(max(sum(worth[pair] for pair in edges) for edges in trees))
 
@@ -132,7 +135,7 @@ def spans(edges: tuple[tuple[int, int], ...], size: int) -> bool:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(-30, 60), min_size=1, max_size=12))
 def test_noised_counts_become_the_nearest_distribution(counts: list[int]):
-    found = latents.proper(torch.tensor(counts)).numpy()
+    found = networks.proper(torch.tensor(counts)).numpy()
     total = max(1.0, float(sum(counts)))
     low, high = min(counts) - total, float(max(counts))
     for _ in range(200):  # the number that is subtracted, by halving
@@ -145,21 +148,24 @@ def test_codes_come_back_from_attributes_within_their_bin():
     play = Play(1, data=table().assign(spare=table()["visits"].where(np.arange(400) % 5 > 0)))
     play.drive()
     silo = play.silos["bank"]
-    levels, scores = latents.codes(silo.attributes_NA, silo.encoders, silo.config.bins, torch.Generator())
-    assert torch.equal(levels, silo.levels)
-    again = latents.attributes(levels, scores, silo.encoders, silo.config.bins)
+    levels, scores = silo.coder.encode()
+    drawn_levels, drawn_scores = networks.codes(
+        silo.attributes_NA, silo.coder.encoders, silo.config.bins, torch.Generator()
+    )
+    assert torch.equal(drawn_levels, levels)
+    again = networks.attributes(drawn_levels, drawn_scores, silo.coder.encoders, silo.config.bins)
     assert torch.equal(again, silo.attributes_NA)
-    assert (scores - silo.scores).abs().median() < 0.3
+    assert (drawn_scores - scores).abs().median() < 0.3
 
 
 def test_groups_hold_what_belongs_together_and_are_as_many_as_columns_tell():
     information = [[0.0, 0.1, 0.9, 0.0], [0.1, 0.0, 0.1, 0.8], [0.9, 0.1, 0.0, 0.2], [0.0, 0.8, 0.2, 0.0]]
-    assert latents.grouped(information, [4, 4, 4, 4], 2, 16) == [[0, 2], [1, 3]]
-    assert latents.grouped(information, [4, 4, 4, 4], 1, 16) == [[0], [1], [2], [3]]
-    assert latents.grouped(information, [4, 4, 4, 4], 4, 16) == [[0, 1, 2, 3]]  # more cells than there is room for
-    assert latents.grouped(information, [40, 4, 4, 4], 3, 64) == [[0], [1, 2, 3]]
+    assert networks.grouped(information, [4, 4, 4, 4], 2, 16) == [[0, 2], [1, 3]]
+    assert networks.grouped(information, [4, 4, 4, 4], 1, 16) == [[0], [1], [2], [3]]
+    assert networks.grouped(information, [4, 4, 4, 4], 4, 16) == [[0, 1, 2, 3]]  # more cells than there is room for
+    assert networks.grouped(information, [40, 4, 4, 4], 3, 64) == [[0], [1, 2, 3]]
     with pytest.raises(ConfigError, match="cells"):
-        latents.grouped(information, [1000] * 4, 3, 64)
+        networks.grouped(information, [1000] * 4, 3, 64)
 
 
 def test_rows_depend_on_each_other_within_a_silo_and_across():
@@ -182,35 +188,35 @@ def test_rows_depend_on_each_other_within_a_silo_and_across():
 def test_what_one_silo_tells_of_a_pair_says_nothing_without_the_other():
     play = Play(2)
     play.drive()
-    shares = [reply.shares[0] for reply in play.replies(messages.Related).values()]
+    shares = [reply.shares[0] for reply in play.replies(dplt.Related).values()]
     assert (shares[0] + shares[1]).sum() == 400 * len(play.silos["bank"].latents) * len(play.silos["clinic"].latents)
     for share in shares:  # words of 64 bits: none is a count
         assert (share.abs() > 400).all()
-    assert {reply.release for reply in play.replies(messages.Hidden).values()} == {Release.SEALED}
+    assert {reply.release for reply in play.replies(dplt.Hidden).values()} == {Release.SEALED}
 
 
 def test_a_mask_of_both_hides_shares_from_the_dealer():
     """The dealer knows V and W: with shares that were not masked it would learn A'V."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2, (50, 3)).astype(np.uint64) for _ in range(2))
-    u, v, w = (products.random_words(bytes([i]) * 32, 50 if i < 2 else 3, 3) for i in range(3))
+    u, v, w = (private.random_words(bytes([i]) * 32, 50 if i < 2 else 3, 3) for i in range(3))
     tells = {
         mask: (
-            products.told(a, b - v, w, bytes([mask]) * 32, 1),
-            products.told(a - u, v, products.product(u, v) - w, bytes([mask]) * 32, -1),
+            private.masked_share(a, b - v, w, bytes([mask]) * 32, 1),
+            private.masked_share(a - u, v, private.product(u, v) - w, bytes([mask]) * 32, -1),
         )
         for mask in (7, 8)
     }
     for first, second in tells.values():
-        assert np.array_equal(first + second, products.product(a, b))
-        assert not np.array_equal(first - w, products.product(a, b - v))
+        assert np.array_equal(first + second, private.product(a, b))
+        assert not np.array_equal(first - w, private.product(a, b - v))
     assert not np.array_equal(tells[7][0], tells[8][0])
 
 
 def test_all_silos_together_spend_the_target_and_no_exact_figure_is_told():
     play = Play(3, data=table(1000), **PRIVATE)
     play.drive()
-    noised = (messages.NoisedPrepared, messages.NoisedGrouped, messages.NoisedRelated)
+    noised = (dplt.NoisedAttributesPrepared, dplt.NoisedGrouped, dplt.NoisedRelated)
     events = Counter(event for kind in noised for reply in play.replies(kind).values() for event in reply.events)
     assert all(event.scope == "all" and event.target == 1e-4 for event in events)
     once = [event for event, times in events.items() for _ in range(times // 2 if event.joint else times)]
@@ -220,8 +226,8 @@ def test_all_silos_together_spend_the_target_and_no_exact_figure_is_told():
     pairs = sum(event.what.startswith("tables of two latent") for event in once)
     count = sum(len(silo.latents) for silo in play.silos.values())
     assert pairs == count * (count - 1) / 2
-    assert all(ask.rows > 1000 + 100 for _, ask, _ in play.said if isinstance(ask, messages.Hide))
-    exact = {messages.Prepared, messages.Grouped, messages.Related}
+    assert all(ask.rows > 1000 + 100 for _, ask, _ in play.said if isinstance(ask, dplt.Hide))
+    exact = {dplt.AttributesPrepared, dplt.Grouped, dplt.Related}
     assert not exact & {type(reply) for _, _, reply in play.said}
     assert {type(reply).release for _, _, reply in play.said} == {Release.NOISED, Release.SEALED}
 
@@ -234,7 +240,7 @@ def test_both_silos_noise_their_shares():
     flags = torch.nn.functional.one_hot(play.states(), max(map(max, sizes)))
     parts = [flags[:, i, :size] for i, size in enumerate(itertools.chain(*sizes))]
     true = torch.cat(parts[: len(sizes[0])], 1).T @ torch.cat(parts[len(sizes[0]) :], 1)
-    told = play.replies(messages.NoisedRelated)
+    told = play.replies(dplt.NoisedRelated)
     error = (told["bank"].shares[0] + told["clinic"].shares[0] - true).double()
     event = next(event for event in told["bank"].events if event.joint)
     assert event in told["clinic"].events  # once for both
@@ -246,7 +252,7 @@ def test_both_silos_noise_their_shares():
 def test_silos_of_other_rows_are_refused(options: dict[str, Any]):
     play = Play(2, **options)
     short = play.federation.tables["clinic"].take(slice(0, 390))
-    play.silos["clinic"].table = short
+    play.silos["clinic"].coder.table = short
     with pytest.raises(ProtocolError, match="same rows"):
         play.drive()
 
@@ -268,9 +274,9 @@ def test_the_mechanism_for_gradients_is_refused():
 def test_a_silo_tells_no_table_that_costs_more_than_its_target(epsilon):
     play = Play(2, **PRIVATE)
     silo = play.silos["bank"]
-    silo.answer(messages.Prepare(play.config, 2))
+    silo.answer(dplt.PrepareAttributes(play.config, 2))
     with pytest.raises(ProtocolError, match="target"):
-        silo.answer(messages.Group(epsilon, epsilon))
+        silo.answer(dplt.GroupAttributes(epsilon, epsilon))
     assert not silo.latents  # nothing that rows could be drawn from
 
 
@@ -278,23 +284,23 @@ def test_what_a_silo_told_before_counts_towards_its_target():
     """Encoders have cost 0.4 of epsilon 8: tables of 7.8 would be within it by themselves."""
     play = Play(2, dp={"epsilon": 8.0, "delta": 1e-4, "encoders": 0.1})
     silo = play.silos["clinic"]  # two columns: one table of two attributes, one of a group
-    silo.answer(messages.Prepare(play.config, 2))
-    ask = messages.Group(0.001, 7.8)
-    with pytest.raises(ProtocolError, match="all that it has told"):
+    silo.answer(dplt.PrepareAttributes(play.config, 2))
+    ask = dplt.GroupAttributes(0.001, 7.8)
+    with pytest.raises(ProtocolError, match="all that it has released"):
         silo.answer(ask)
     again = play.again("clinic")
-    with pytest.raises(ProtocolError, match="all that it has told"):
+    with pytest.raises(ProtocolError, match="all that it has released"):
         again.answer(ask)
-    again.answer(messages.Group(0.001, 7.0))
+    again.answer(dplt.GroupAttributes(0.001, 7.0))
 
 
 @pytest.mark.parametrize("options", [{}, PRIVATE])
 def test_no_noise_is_drawn_twice(options: dict[str, Any]):
     play = Play(2, **options)
     play.drive()
-    asks = [ask for name, ask, _ in play.said if name == "bank" and not isinstance(ask, messages.Hide)]
-    assert [type(ask) for ask in asks] == [messages.Prepare, messages.Group, messages.Relate]
+    asks = [ask for name, ask, _ in play.said if name == "bank" and not isinstance(ask, dplt.Hide)]
+    assert [type(ask) for ask in asks] == [dplt.PrepareAttributes, dplt.GroupAttributes, dplt.Relate]
     for silo in (play.silos["bank"], play.again("bank")):
-        for ask in [*asks, messages.Group(1e-3, 1e-3), replace(asks[2], epsilon=1e-3, others=())]:
+        for ask in [*asks, dplt.GroupAttributes(1e-3, 1e-3), replace(asks[2], epsilon=1e-3, others=())]:
             with pytest.raises(ProtocolError, match="once"):
                 silo.answer(ask)

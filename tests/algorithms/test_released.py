@@ -13,7 +13,7 @@ from tests.algorithms.released import Record, talk
 from torch import Tensor
 
 import silosynth as ss
-from silosynth.algorithms.dplt import silo as dplt
+from silosynth.algorithms.dplt import private as dplt
 from silosynth.algorithms.vflgan import draws, local, shared
 from silosynth.catalog import algorithm
 from silosynth.core.streams import Streams

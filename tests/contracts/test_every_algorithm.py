@@ -21,6 +21,7 @@ from silosynth.core.errors import ConfigError, DataError, PartyLostError, Protoc
 from silosynth.core.messages import Done, Message, Release, Struct
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
+from silosynth.encoders.table import TableCoder
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
@@ -234,7 +235,8 @@ def real_columns(talk: Talk, silo: str) -> dict[str, np.ndarray]:
     party = talk.parties[silo]
     coder = party.model.coded if hasattr(party, "model") else getattr(party, "coder", party)
     found = {column.name: column.values.float().numpy() for column in talk.federation.tables[silo].columns}
-    for what, codes in (("scores", coder.scores), ("levels", coder.levels)):
+    levels, scores = coder.encode() if isinstance(coder, TableCoder) else (coder.levels, coder.scores)
+    for what, codes in (("scores", scores), ("levels", levels)):
         found |= {f"{what} {i}": column.float().numpy() for i, column in enumerate(codes.T)}
     return found
 

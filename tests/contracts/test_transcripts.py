@@ -92,7 +92,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
     "core.SyntheticColumns": {NAMES, COMMON},
-    "algorithms.dplt.SyntheticColumns": {NAMES, COMMON},
     "algorithms.vflgan.SyntheticColumns": {NAMES, COMMON},
     # Categories by name, where enough rows hold them.
     "algorithms.gdts.NoisedSummaries": {NAMES},

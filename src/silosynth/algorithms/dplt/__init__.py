@@ -1,1 +1,1 @@
-"""DPLT. Options: `messages`. Coordinator: `conversation`, `budget`, `tree`. A silo: `silo`, `latents`, `products`."""
+"""DPLT: a latent tree over attributes that silos divide among themselves."""

@@ -1,21 +1,24 @@
-"""From encoded columns to attributes, groups of attributes, and their latent attributes; and back.
+"""DPLT's Bayesian network: attributes, their groups, latent attributes, and the tree over these; and back to columns.
 
 An attribute is a column's levels, and in place of a level with a score the ``bins`` parts of the normal distribution
 with equal probability: their edges are public, since encoders have made scores normal.
 
 A group is a set of attributes and the table of all their combinations, its cells. Its latent attribute is a function of
-the cell: the class to which the cell most probably belongs, of a latent class model (classes within which attributes
-are independent) fitted to the table by expectation maximisation. So a row is drawn from a state by drawing one of the
-state's cells, in proportion to the table. All of this is computed from noised tables alone.
+the cell: the most probable class of a latent class model (classes within which attributes are independent) fitted to
+the table by expectation maximisation. So a row is drawn from a state by drawing one of the state's cells, in proportion
+to the table. The tree over all silos' latent attributes is learnt from tables of two of them (Chow and Liu 1968). All
+of this is computed from noised tables alone.
 
-Shapes: N rows, A attributes, G groups, C cells of a group, S states, Z levels of one attribute.
+Shapes: N rows, A attributes, C cells of a group, S states of a latent attribute, T of another, L latent attributes, R
+rows that are drawn, Z levels of one attribute. In `attributes` and `codes`, C are columns with levels, S scores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,15 +28,16 @@ from silosynth.encoders.column import Encoder
 
 LEAST = 1e-12
 MOST_CELLS = 1 << 21
+Pair = tuple[int, int]
 
 
 def sizes_of(encoders: Sequence[Encoder], bins: int) -> list[int]:
-    """How many levels each attribute has."""
+    """Number of levels of each attribute."""
     return [encoder.width + encoder.lines * (bins - 1) for encoder in encoders]
 
 
 def attributes(levels_NC: Tensor, scores_NS: Tensor, encoders: Sequence[Encoder], bins: int) -> Tensor:
-    """(N, A) int64: a level with a score is as many as there are bins."""
+    """(N, A) int64: a level with a score becomes one level per bin."""
     columns, c, s = [], 0, 0
     for encoder in encoders:
         level_N, lines = torch.zeros(len(levels_NC), dtype=torch.int64), encoder.lines
@@ -73,7 +77,7 @@ def table(attributes_NA: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def cells(attributes_NA: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Numbers of the cells (N,), the last attribute counting fastest."""
+    """Cell numbers (N,); the last attribute varies fastest."""
     cell_N = torch.zeros(len(attributes_NA), dtype=torch.int64)
     for of_N, size in zip(attributes_NA.T, sizes, strict=True):
         cell_N = cell_N * size + of_N
@@ -81,9 +85,9 @@ def cells(attributes_NA: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def proper(noised: Tensor) -> Tensor:
-    """The distribution nearest to noised counts, as float64: one number is subtracted from all, what is below 0 is 0.
+    """The distribution nearest to noised counts, as float64: one number is subtracted from all, negatives become 0.
 
-    So many small cells do not add up, as they would if what is below zero were only cut off.
+    Many small cells then do not add up, as they would if negative counts were only clipped.
     """
     sorted_C = noised.double().flatten().sort(descending=True).values
     total = max(1.0, float(sorted_C.sum()))
@@ -93,20 +97,23 @@ def proper(noised: Tensor) -> Tensor:
 
 
 def mutual_information(joint: Tensor) -> float:
-    """Of the two attributes of a distribution, in nats."""
+    """Mutual information of the two attributes of a joint distribution, in nats."""
     product = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
-    there = joint > 0
-    return float((joint[there] * (joint[there] / product[there]).log()).sum())
+    positive = joint > 0
+    return float((joint[positive] * (joint[positive] / product[positive]).log()).sum())
 
 
 def grouped(information: Sequence[Sequence[float]], sizes: Sequence[int], most: int, room: int) -> list[list[int]]:
-    """Attributes in groups of ``most``, however much or little they have in common; so their number is no secret.
+    """Attributes in groups of ``most``, whatever they have in common, so that the number of groups is no secret.
 
-    A group begins with the pair that has most information, and takes in what has most with all that are in it; as long
-    as its table has ``room`` for one of them, and then the one with fewest levels.
+    A group starts from the pair with most mutual information, and is joined by the attribute with most information
+    about its members among those for which its table has ``room``; if there is none, by the one with fewest levels.
 
     Args:
-        information: of each pair, symmetric.
+        information: mutual information of each pair, symmetric.
+        sizes: levels of each attribute.
+        most: attributes of a group.
+        room: cells of its table.
 
     Raises:
         ConfigError: a table is too large to be counted.
@@ -140,7 +147,7 @@ def _next(
 
 @dataclass(frozen=True)
 class Latent:
-    """A group of attributes and what stands for it."""
+    """A group of attributes and its latent attribute."""
 
     members: tuple[int, ...]  # numbers of its attributes
     sizes: tuple[int, ...]  # their levels
@@ -149,8 +156,18 @@ class Latent:
 
     @property
     def states(self) -> int:
-        """How many there are."""
+        """S."""
         return int(self.state_C.max()) + 1
+
+    def state(self) -> dict[str, Any]:
+        """In storable form."""
+        members, sizes = list(self.members), list(self.sizes)
+        return {"members": members, "sizes": sizes, "shares": self.share_C, "states": self.state_C}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Latent:
+        """What `state` stored."""
+        return cls(tuple(state["members"]), tuple(state["sizes"]), state["shares"], state["states"])
 
     def of(self, attributes_NA: Tensor) -> Tensor:
         """States (N,) of rows."""
@@ -171,8 +188,8 @@ class Latent:
         return torch.stack(parts[::-1], dim=1)
 
 
-def latent(members: Sequence[int], noised: Tensor, states: int, fits: int, draw: torch.Generator) -> Latent:
-    """Of a group's noised table; states without cells are left out."""
+def fit_latent(members: Sequence[int], noised: Tensor, states: int, fits: int, draw: torch.Generator) -> Latent:
+    """The latent attribute of a group, from its noised table; states without cells are dropped."""
     share = proper(noised)
     sizes, cell_count = tuple(noised.shape), noised.numel()
     if cell_count <= states:
@@ -183,7 +200,7 @@ def latent(members: Sequence[int], noised: Tensor, states: int, fits: int, draw:
 
 
 def _classes(share: Tensor, states: int, fits: int, draw: torch.Generator) -> Tensor:
-    """The likeliest class (C,) of each cell."""
+    """The most probable class (C,) of each cell."""
     share_C = share.flatten()
     member_CS = torch.rand(len(share_C), states, generator=draw, dtype=torch.float64) + 0.1
     member_CS = member_CS / member_CS.sum(1, keepdim=True)
@@ -191,10 +208,63 @@ def _classes(share: Tensor, states: int, fits: int, draw: torch.Generator) -> Te
     level_CA = torch.cartesian_prod(*places).reshape(len(share_C), -1)
     for _ in range(fits):
         weight_CS = share_C[:, None] * member_CS
-        whole_S = weight_CS.sum(0) + LEAST
-        log_CS = whole_S.log().expand(len(share_C), states).clone()
+        total_S = weight_CS.sum(0) + LEAST
+        log_CS = total_S.log().expand(len(share_C), states).clone()
         for level_C, size in zip(level_CA.T, share.shape, strict=True):
             of_ZS = torch.zeros(size, states, dtype=torch.float64).index_add_(0, level_C, weight_CS)
-            log_CS += ((of_ZS + LEAST) / whole_S).log()[level_C]
+            log_CS += ((of_ZS + LEAST) / total_S).log()[level_C]
         member_CS = log_CS.softmax(1)
     return member_CS.argmax(1)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Attribute ``child`` depends on ``parent`` by the joint distribution (S of the parent, T of the child)."""
+
+    parent: int
+    child: int
+    joint_ST: Tensor
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Attribute 0 first, then the others, each after its parent."""
+
+    first_S: Tensor  # distribution of attribute 0
+    edges: tuple[Edge, ...]
+
+    def draw(self, rows: int, draw: torch.Generator) -> Tensor:
+        """States (R, L)."""
+        states = {0: torch.multinomial(self.first_S + LEAST, rows, replacement=True, generator=draw)}
+        for edge in self.edges:
+            row_RT = (edge.joint_ST + LEAST)[states[edge.parent]]
+            states[edge.child] = torch.multinomial(row_RT, 1, generator=draw).flatten()
+        return torch.stack([states[i] for i in range(len(states))], dim=1)
+
+    def state(self) -> dict[str, Any]:
+        """In storable form."""
+        edges = [{"parent": edge.parent, "child": edge.child, "joint": edge.joint_ST} for edge in self.edges]
+        return {"first": self.first_S, "edges": edges}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Tree:
+        """What `state` stored."""
+        return cls(state["first"], tuple(Edge(e["parent"], e["child"], e["joint"]) for e in state["edges"]))
+
+
+def learn_tree(first_S: Tensor, joint: Mapping[Pair, Tensor]) -> Tree:
+    """The spanning tree with most mutual information, by Prim's algorithm.
+
+    Args:
+        first_S: distribution of attribute 0, used where there is no other.
+        joint: distributions of all pairs, each with its lower number first.
+    """
+    size = 1 + max((b for _, b in joint), default=0)
+    reached, edges, information = [0], [], {pair: mutual_information(table) for pair, table in joint.items()}
+    while len(reached) < size:
+        ends = [(a, b) for a in reached for b in range(size) if b not in reached]
+        parent, child = max(ends, key=lambda end: information[min(end), max(end)])
+        table = joint[min(parent, child), max(parent, child)]
+        edges.append(Edge(parent, child, table if parent < child else table.T))
+        reached.append(child)
+    return Tree(edges[0].joint_ST.sum(1) if edges else first_S, tuple(edges))
