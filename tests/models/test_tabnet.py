@@ -14,10 +14,10 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.models.tabnet import (
     Decoder,
-    Encoder,
     FeatureTransformer,
     GhostNorm,
     TabNetConfig,
+    TabNetEncoder,
     latent,
     obfuscate,
     plain_layer,
@@ -53,7 +53,7 @@ def of_transformer(ours: FeatureTransformer, theirs: Any, shared: nn.ModuleList)
     return pairs + [(mine, other.bn.bn) for mine, other in zip(ours.norms, layers + own, strict=True)]
 
 
-def of_encoder(ours: Encoder, theirs: Any) -> Pairs:
+def of_encoder(ours: TabNetEncoder, theirs: Any) -> Pairs:
     pairs = of_transformer(ours.first, theirs.initial_splitter, ours.shared)
     for mine, other in zip(ours.transformers, theirs.feat_transformers, strict=True):
         pairs += of_transformer(mine, other, ours.shared)
@@ -110,7 +110,7 @@ class Whole(nn.Module):
     def __init__(self, config: TabNetConfig) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(FEATURES, momentum=0.01)
-        self.encoder = Encoder(FEATURES, config, draw("encoder"))
+        self.encoder = TabNetEncoder(FEATURES, config, draw("encoder"))
         self.decoder = Decoder(config, draw("decoder"))
         self.last = plain_layer(config.latent, FEATURES, draw("last"))
 

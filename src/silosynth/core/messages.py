@@ -105,12 +105,12 @@ def wire_name(kind: type[Struct]) -> str:
 
 def all_structs(root: type[Struct] = Struct) -> dict[str, type[Struct]]:
     """Every struct class currently defined, by wire name. A dataclass with slots is made twice: the last one counts."""
-    found: dict[str, type[Struct]] = {}
+    structs: dict[str, type[Struct]] = {}
     for kind in root.__subclasses__():
         if dataclasses.is_dataclass(kind):
-            found[wire_name(kind)] = kind
-        found.update(all_structs(kind))
-    return found
+            structs[wire_name(kind)] = kind
+        structs.update(all_structs(kind))
+    return structs
 
 
 @cache

@@ -75,8 +75,8 @@ class Roster:
 
     def _check_keys(self) -> None:
         if len(self.keys) != len(self.parties):
-            found = f"{len(self.keys)} for {len(self.parties)} silos"
-            raise ConfigError("Either every silo's key is pinned or none", found, "Give one key for each silo.")
+            counts = f"{len(self.keys)} for {len(self.parties)} silos"
+            raise ConfigError("Either every silo's key is pinned or none", counts, "Give one key for each silo.")
         for name, key in zip(self.parties, self.keys, strict=True):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 raise ConfigError(f"A silo's public key is {KEY_BYTES} bytes", name, "Copy it again.")

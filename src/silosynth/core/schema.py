@@ -299,11 +299,11 @@ def union(known: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     every = {level for levels in known for level in levels}
     if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):
         return tuple(sorted(every))
-    found: list[Any] = []
+    merged: list[Any] = []
     for levels in known:
         place = 0
         for level in levels:
-            if level not in found:
-                found.insert(place, level)
-            place = found.index(level) + 1
-    return tuple(found)
+            if level not in merged:
+                merged.insert(place, level)
+            place = merged.index(level) + 1
+    return tuple(merged)

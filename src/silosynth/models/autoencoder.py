@@ -34,11 +34,11 @@ class Buckets(nn.Module):
     def forward(self, logits_BK: Tensor) -> list[tuple[tuple[int, ...], Tensor, Tensor]]:
         """Per group: its columns, their flat positions (c, w) and their logits (B, c, w)."""
         padded = F.pad(logits_BK, (0, 1), value=_NEVER)
-        found = []
+        groups = []
         for g, columns in enumerate(self.groups):
             where = self.get_buffer(f"where_{g}")
-            found.append((columns, where, padded[:, where]))
-        return found
+            groups.append((columns, where, padded[:, where]))
+        return groups
 
     def cross_entropy(self, logits_BK: Tensor, levels_BC: Tensor) -> Tensor:
         """Sum over columns of the mean negative log-likelihood of the observed levels."""
@@ -67,7 +67,7 @@ class Buckets(nn.Module):
 
 
 class UnitVariance(nn.Module):
-    """Latents (B, L) with the mean and variance of their batch taken out; of many batches, once training has ended."""
+    """Latents (B, L) normalised by their batch; once training has ended, by the running mean and variance."""
 
     def __init__(self, latents: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class UnitVariance(nn.Module):
 
 
 class JointEncoder(nn.Module):
-    """What several encoders say of the same rows (B, L) → one vector of latents (B, L), of unit variance."""
+    """Outputs (B, L) of several encoders for the same rows → one vector of latents (B, L) of unit variance."""
 
     def __init__(self, latents: int, hidden: Sequence[int]) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ _DIVERGED = "Training diverged: lower the learning rate."
 
 
 def flatten(state: Mapping[str, Tensor]) -> Tensor:
-    """A network's state dict as float32 (W,). Whole-number buffers, such as counts of batches, are left out.
+    """A network's state dict as float32 (W,). Integer buffers, such as batch counts, are left out.
 
     Raises:
         ProtocolError: a number is not finite, or there is none; names the tensor.
@@ -32,7 +32,7 @@ def flatten(state: Mapping[str, Tensor]) -> Tensor:
 
 
 def unflatten(vector_W: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict that `flatten` took apart, with shapes, dtypes and whole-number buffers of ``like``, copied.
+    """The state dict that `flatten` flattened, with the shapes, dtypes and integer buffers of ``like``, copied.
 
     Raises:
         ProtocolError: the vector has another length than a network like this, or holds a number that is not finite.
@@ -71,14 +71,14 @@ class RunningMean:
         self.count = 0
 
     def add(self, vector_W: Tensor, weight: float) -> None:
-        """Take one more vector into the mean.
+        """Add a vector to the mean.
 
         Raises:
             ProtocolError: the vector has another length or is not finite, or the weight is not finite and above zero.
         """
         if vector_W.shape != self._sum_W.shape or not vector_W.is_floating_point():
-            found = f"{tuple(vector_W.shape)} of {vector_W.dtype}"
-            raise ProtocolError(f"A vector of this mean has {len(self._sum_W)} numbers", found, "Compare networks.")
+            got = f"{tuple(vector_W.shape)} of {vector_W.dtype}"
+            raise ProtocolError(f"A vector of this mean has {len(self._sum_W)} numbers", got, "Compare networks.")
         if not vector_W.isfinite().all():
             raise ProtocolError("Vectors that are averaged are finite", "one that is not", _DIVERGED)
         if not (math.isfinite(weight) and weight > 0):
@@ -91,7 +91,7 @@ class RunningMean:
         """The weighted mean so far, (W,) float64.
 
         Raises:
-            ProtocolError: there is nothing yet.
+            ProtocolError: no vector was added yet.
         """
         if not self.count:
             raise ProtocolError("A mean is over at least one vector", self.count, "Add one first.")

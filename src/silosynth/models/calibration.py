@@ -72,8 +72,8 @@ def _quantiles(values: Tensor, line: Tensor) -> Tensor:
     place = torch.special.ndtr(line.double()) * (len(ordered) - 1)
     below = place.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
-    found: Tensor = ordered[below] + (place - below) * (ordered[above] - ordered[below])
-    return found.float()
+    quantiles: Tensor = ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return quantiles.float()
 
 
 def _interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:

@@ -167,8 +167,8 @@ class ConvolutionalGAN:
         draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
         drawn = []
         for size in chunks(n, self.shape.size * self.config.channels):
-            given = self.law.draw(size, pick, "frequency").to(self.device)
-            drawn.append(self.activation.draw(self._outputs(given, draw), draw))
+            conditions = self.law.draw(size, pick, "frequency").to(self.device)
+            drawn.append(self.activation.draw(self._outputs(conditions, draw), draw))
         return joined(drawn)
 
     def state(self, training: bool) -> dict[str, Any]:

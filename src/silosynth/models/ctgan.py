@@ -65,7 +65,7 @@ class CTGANConfig(Struct):
 
 
 def rounds(config: CTGANConfig, rows: int) -> int:
-    """All rounds of training on so many rows."""
+    """Rounds of the whole training on ``rows`` rows."""
     return max(config.epochs * max(1, rows // config.batch), config.least_rounds)
 
 
@@ -123,8 +123,8 @@ class ConditionalGAN:
         draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
         drawn = []
         for size in chunks(n, self.shape.size):
-            given = self.law.draw(size, pick, "frequency").to(self.device)
-            drawn.append(self.activation.draw(self._outputs(given, draw), draw))
+            conditions = self.law.draw(size, pick, "frequency").to(self.device)
+            drawn.append(self.activation.draw(self._outputs(conditions, draw), draw))
         return joined(drawn)
 
     def state(self, training: bool) -> dict[str, Any]:
@@ -234,5 +234,5 @@ class ConditionalGAN:
         return torch.cat([x_BI, one_hot(given_B, self.width)], dim=1) if self.width else x_BI
 
     def _packed(self, x_BW: Tensor) -> Tensor:
-        """So many rows side by side as the critic judges together (CTGAN, section 4.4)."""
+        """Rows side by side, ``pac`` of them, as the critic judges them together (CTGAN, section 4.4)."""
         return x_BW.reshape(len(x_BW) // self.config.pac, -1)

@@ -181,7 +181,7 @@ def frozen(*networks: nn.Module) -> Iterator[None]:
 def make_generator(
     inputs: int, blocks: Sequence[int], outputs: int, generator: torch.Generator, kinds: int = 1
 ) -> GeneratorPart:
-    """A generator's part with weights from ``generator``, for so many kinds of batches."""
+    """A generator's part with weights from ``generator``, for ``kinds`` kinds of batches."""
     return build(GeneratorPart, inputs, tuple(blocks), outputs, kinds, generator=generator)
 
 
@@ -231,7 +231,7 @@ def gradient_penalty(
 ) -> Tensor:
     """Mean over rows of (|gradient| - 1)² at points ``mix_B1`` of the way from fake to real (Gulrajani et al. 2017).
 
-    With ``pac`` above one the norm is that of so many rows together, which ``critic`` judges as one.
+    With ``pac`` above one the norm is that of ``pac`` rows together, which ``critic`` judges as one.
     """
     between = fake_BW + mix_B1 * (real_BW - fake_BW)
     if not between.requires_grad:

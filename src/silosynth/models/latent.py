@@ -284,7 +284,7 @@ class LatentConfig(Struct):
 
 
 def sized(config: LatentConfig, rows: int) -> LatentConfig:
-    """The config for a table of so many rows: width grows with their 0.4th power, steps with their 0.75th.
+    """The config for a table of ``rows`` rows: width grows with rows^0.4, steps with rows^0.75.
 
     Wide networks trained long on few rows remember them.
     """
@@ -329,7 +329,7 @@ class LatentGenerator:
         return self.standard(z_NL)
 
     def standard(self, z_NL: Tensor) -> Tensor:
-        """Latents with the mean and scale of the training latents taken out."""
+        """Latents standardised by the mean and scale of the training latents."""
         return (z_NL - self.mean) / self.scale
 
     def train(self, x_NL: Tensor) -> float:
@@ -345,7 +345,7 @@ class LatentGenerator:
         return loss
 
     def descend(self, x_NL: Tensor, rows: Tensor, steps: int, draw: torch.Generator) -> None:
-        """So many steps on batches of some of the standardised latents."""
+        """``steps`` steps on batches of the standardised latents that ``rows`` names."""
         order = batches(len(rows), self.config.batch, draw)
         rows = rows.to(self.device)
         for _ in range(steps):

@@ -25,11 +25,11 @@ PILOT = 20_000  # made rows from which factors are found
 _ROUNDS = 100
 _CLOSE = 1e-4  # shares that agree to this need no more rounds
 _LEAST = 1e-6  # share that a level is taken to have at least
-_TOP, _MOST = 0.995, 8.0  # weights above this quantile, or so many times the mean, count as that
+_TOP, _MOST = 0.995, 8.0  # weights are capped at this quantile, and at this multiple of the mean
 _FEWEST = 500  # rows that are made at a time
 
 Make = Callable[[int, Streams], tuple[Tensor, Tensor]]
-"""So many levels (N, C) and scores (N, S), from these streams."""
+"""Makes n rows, levels (n, C) and scores (n, S), from the streams given."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Raking:
         return levels[:n], scores[:n]
 
     def weights(self, levels_NC: Tensor, shape: RowShape) -> Tensor:
-        """Of rows: (N,)."""
+        """Weights (N,) of rows."""
         places = levels_NC + shape.starts.to(levels_NC.device)
         return self.factors.to(levels_NC.device)[places].sum(dim=1).exp()
 
 
 def rake(levels_NC: Tensor, counts_K: Tensor, shape: RowShape) -> Raking:
-    """Find the factors for rows like these, so that levels get the shares that the counts (K,) say.
+    """Find the factors for rows like these that give levels the shares of the counts (K,).
 
     A column without any count keeps its shares, and a level that no row holds cannot get one.
     """

@@ -10,7 +10,7 @@ paper, section 3                       here
 ghost batch normalisation              `GhostNorm`
 feature transformer (figure 4c)        `FeatureTransformer`
 attentive transformer (figure 4d)      `AttentiveTransformer`, `sparsemax`
-encoder (4a), sparsity regularisation  `Encoder`
+encoder (4a), sparsity regularisation  `TabNetEncoder`
 decoder (4b)                           `Decoder`
 masked columns, reconstruction loss    `obfuscate`, `reconstruction_loss`
 =====================================  =======================================
@@ -92,7 +92,7 @@ def sparsemax(x_BF: Tensor) -> Tensor:
 
 
 class GhostNorm(nn.BatchNorm1d):
-    """Batch normalisation over so many rows at a time (E. Hoffer, I. Hubara, D. Soudry, 2017)."""
+    """Batch normalisation over virtual batches of ``ghost`` rows (E. Hoffer, I. Hubara, D. Soudry, 2017)."""
 
     def __init__(self, features: int, ghost: int, momentum: float) -> None:
         super().__init__(features, momentum=momentum)
@@ -141,7 +141,7 @@ class AttentiveTransformer(nn.Module):
         return sparsemax(prior_BF * self.norm(self.layer(attention_BA)))
 
 
-class Encoder(nn.Module):
+class TabNetEncoder(nn.Module):
     """From normalised features to one decision per step, without the batch normalisation that comes first."""
 
     def __init__(self, features: int, config: TabNetConfig, generator: torch.Generator) -> None:

@@ -127,11 +127,11 @@ class LocalCritic(nn.Module):
 
 def steepness(slope_BW: Tensor) -> Tensor:
     """(|slope| - 1)² (B,) of each row's slope."""
-    found: Tensor = (slope_BW.norm(dim=1) - 1).square()
-    return found
+    penalty: Tensor = (slope_BW.norm(dim=1) - 1).square()
+    return penalty
 
 
-class Rows(nn.Module):
+class SampledRows(nn.Module):
     """From a generator's outputs to rows: scores as they are, levels by the Gumbel-softmax (VFLGAN, section 5.1.1)."""
 
     def __init__(self, shape: RowShape, tau: float, hard: bool) -> None:

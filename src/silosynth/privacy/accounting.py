@@ -1,8 +1,8 @@
-"""What noisy releases cost together, and how much noise a target takes.
+"""What noisy releases cost together, and how much noise a target needs.
 
-Releases about the same rows add up (sequential composition). Events say "one row of this silo's table, added or
-removed", so budgets are per silo, for a person whose rows are one row of one silo. Where silos hold the same people, as
-with columns spread over silos, somebody's budget is that of all silos' events; of joint ones once.
+Releases about the same rows add up (sequential composition). Events speak of one row of a silo's table, added or
+removed, so budgets are per silo, for a person who is one row of one silo. Where silos hold the same people, as with
+columns spread over silos, a person's budget is the cost of all silos' events; joint events count once.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Budget:
 
 
 def spent(events: Iterable[Event], delta: float) -> Budget:
-    """What events about the same rows cost together.
+    """The cost of events about the same rows.
 
-    Epsilon is composed by privacy loss distributions (`silosynth.privacy.losses`), on the safe side. Neighbours of
-    which only one has some level at all are told apart with the event's own delta instead, which is added. An event
-    of `UNSOUND` costs infinity.
+    Epsilon is composed by privacy loss distributions (`silosynth.privacy.losses`), rounded upwards. Neighbours of which
+    only one has a level at all can be distinguished with probability at most the event's own delta, which is added. An
+    `UNSOUND` event costs infinity.
 
     Args:
         events: of one silo, or of one aligned table.
@@ -82,12 +82,12 @@ def noise_multiplier(target: Target, events: Iterable[Event], rate: float, steps
 
     Args:
         target: a private one; its delta covers the events' own deltas.
-        events: what else is charged, for the same rows: encoders of all silos, for an aligned table.
+        events: everything else charged for the same rows: of an aligned table, the encoders of all silos.
         rate: the probability with which a row takes part in a step.
-        steps: all of them; of several such mechanisms over the same rows, their sum.
+        steps: their number; for several such mechanisms over the same rows, the sum.
 
     Raises:
-        ConfigError: the events alone cost more than the target, or as much.
+        ConfigError: the events alone cost the target or more.
     """
     return _noise_multiplier(target, tuple(events), rate, steps)
 
@@ -122,16 +122,16 @@ def _noise_multiplier(target: Target, events: tuple[Event, ...], rate: float, st
 def _narrowed(
     cost: Callable[[float], float], low: float, above: float, high: float, price: float, most: float
 ) -> float:
-    """The end ``high`` of a bracket, narrowed by trying where a straight line of logarithms meets ``most``, almost."""
+    """The upper end of a bracket, narrowed by interpolating linearly in logarithms to just below ``most``."""
     while price < 0.998 * most and high > 1.0005 * low:
         share = 0.5
         if above < math.inf:
             share = (math.log(above) - math.log(0.999 * most)) / (math.log(above) - math.log(price))
         trial = low * (high / low) ** min(0.95, max(0.05, share))
-        if (found := cost(trial)) <= most:
-            high, price = trial, found
+        if (trial_cost := cost(trial)) <= most:
+            high, price = trial, trial_cost
         else:
-            low, above = trial, found
+            low, above = trial, trial_cost
     return high
 
 
@@ -148,7 +148,7 @@ def _own_delta(counts: Mapping[Event, int]) -> float:
 
 
 def rounded_up(number: float) -> str:
-    """A cost with four significant digits that is never less than the cost."""
+    """A cost rounded up to four significant digits."""
     if number == 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(number)) - 3)

@@ -128,7 +128,7 @@ class ConfirmArrivals(Message):
 
 @dataclass(frozen=True, slots=True)
 class ArrivalsConfirmed(Message):
-    """Silo: I was told this list; a tag (32 bytes) for each on it, empty for myself."""
+    """Silo: I received this list; a tag (32 bytes) for each silo on it, empty for myself."""
 
     tags: tuple[bytes, ...]
 
@@ -165,15 +165,15 @@ class RoundMembers:
 
 
 def threshold(silos: int, colluding: int) -> int:
-    """How many of so many silos it takes: any two lists that many confirmed share a silo that does not collude."""
+    """How many of ``silos`` silos must confirm: two lists that get so many share a silo that does not collude."""
     return (silos + colluding) // 2 + 1
 
 
 def check_policy(least: int, colluding: int) -> None:
-    """Check how many silos a sum has at least, given how many may work together with the coordinator.
+    """Check the least number of silos in a sum, given how many may collude with the coordinator.
 
     Raises:
-        ConfigError: two that do not would not be left.
+        ConfigError: fewer than two silos would be left that do not collude.
     """
     if colluding < 0 or least < colluding + 2:
         raise ConfigError(
@@ -189,7 +189,7 @@ _NEXT = "This round is lost: go on with the next one, without those that do not 
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """What was summed: Σ weight · update as float64 (W,), Σ weight, and whose."""
+    """A sum over silos: Σ weight · update as float64 (W,), Σ weight, and the silos in it."""
 
     sum_W: Tensor
     weight: float
@@ -203,15 +203,15 @@ class WeightedSum:
 def secure_sum(
     asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
 ) -> Conversation[WeightedSum]:
-    """The weighted sum of the silos' updates; of replies that are missing at any step, the round goes on without.
+    """The weighted sum of the silos' updates; silos that do not reply at some step are left out.
 
     Args:
-        asks: what makes each silo answer with what its `Masker.mask` returns of its update. A few silos are asked at a
-            time: long work belongs into an exchange before.
+        asks: asks that each silo replies to with `Masker.mask` of its update. A few silos are asked at a time, so long
+            computations belong into an exchange before.
         number: above that of all earlier rounds with these silos.
         width: W, how many numbers an update has.
-        least: silos that a sum has, at least.
-        colluding: silos that may work with the coordinator. Silos refuse both if below their own.
+        least: fewest silos in a sum.
+        colluding: silos that may collude with the coordinator. Silos refuse values below their own.
 
     Raises:
         ConfigError: see `check_policy`.
@@ -233,7 +233,7 @@ def secure_sum(
 def _set_up(
     silos: tuple[str, ...], number: int, least: int, colluding: int
 ) -> Conversation[tuple[RoundMembers, tuple[str, ...]]]:
-    """Keys and shares of a round: from the start again, without whom was lost, until all at the members have dealt."""
+    """Keys and shares of a round; repeated without lost silos until all that remain have dealt."""
     while True:
         offers = yield _ask({silo: Offer(number) for silo in silos})
         silos = _present(silos, offers, least, "offer a key")
@@ -253,7 +253,7 @@ def _set_up(
 
 
 def _confirmed(members: RoundMembers, arrived: tuple[str, ...]) -> Conversation[dict[str, tuple[bytes, ...]]]:
-    """The tags of each silo that confirms who arrived, one for each that did."""
+    """For each silo that confirms, its tags: one for each silo whose update arrived."""
     replies = yield _ask({silo: ConfirmArrivals(members.number, arrived) for silo in arrived})
     confirmed = _present(arrived, replies, members.threshold, "confirm who arrived")
     tags = {silo: expect_one(silo, replies[silo], ArrivalsConfirmed).tags for silo in confirmed}
@@ -299,20 +299,20 @@ def _unmask(
 
 
 def _ask(asks: Mapping[str, Message]) -> Exchange:
-    """Of which any reply may be missing: every step of a sum goes on without."""
+    """An exchange in which any reply may be missing."""
     return Exchange(asks, missing=True)
 
 
 def _gathered(asks: Mapping[str, Message], silos: Sequence[str], width: int) -> Conversation[tuple[Words, list[str]]]:
-    """The sum of what silos mask, and whose arrived; updates are taken in a few at a time, and not kept."""
+    """The sum of the masked updates, and whose arrived; a few updates are held at a time."""
     words, arrived = np.zeros(width + 1, dtype=np.uint64), []
     for first in range(0, len(silos), TOGETHER):
         updates = yield _ask({silo: asks[silo] for silo in silos[first : first + TOGETHER]})
         for silo in updates:
             masked = expect_one(silo, updates[silo], Masked).words
             if masked.dtype != torch.int64 or masked.shape != (width + 1,):
-                found = f"{tuple(masked.shape)} of {masked.dtype}"
-                raise ProtocolError(f"Silo {silo!r} masks {width} numbers and their weight, as int64", found, _NEXT)
+                got = f"{tuple(masked.shape)} of {masked.dtype}"
+                raise ProtocolError(f"Silo {silo!r} masks {width} numbers and their weight, as int64", got, _NEXT)
             words += masked.numpy().view(np.uint64)
             arrived.append(silo)
     return words, arrived

@@ -1,20 +1,20 @@
 """A secret that all silos of a federation share and the coordinator, who relays every message, cannot derive.
 
-Part of any conversation: the coordinator says ``yield from agree(roster, purpose)``, and a silo's party hands every ask
-to its `Group` first. Each silo sends each other silo a share of 32 bytes in a sealed envelope; the secret is a hash of
-all shares. Then each silo sends a confirmation tag, which is a function of the secret and its own name, and checks the
-tags of all.
+Part of any conversation: the coordinator runs ``yield from agree(roster, purpose)``, and a silo's party passes every
+ask to its `Group` first. Each silo sends each other silo a share of 32 bytes in a sealed envelope; the secret is a hash
+of all shares. Then each silo sends a confirmation tag, a function of the secret and its own name, and checks the tags
+of all silos.
 
-Why tags. An envelope does not prove that it is new, so that a coordinator could deliver one from an earlier agreement,
-and silos would work with different secrets. But every silo uses its own share as it is now, so that a replayed one
-leaves its owner with another secret, and another tag, than those who received it. A silo uses the secret only after it
-has seen everybody's tag, and otherwise names those whose tags differ from its own view.
+Why tags: an envelope does not prove that it is new, so a coordinator could deliver one from an earlier agreement, and
+silos would work with different secrets. But every silo uses its own current share, so a replayed share leaves its owner
+with another secret, and another tag, than those who received it. A silo uses the secret only after it has checked all
+tags, and otherwise names the silos whose tags differ.
 
 Messages in talking order: `OfferShares` → `Shares`, `RelayedShares` → `Confirmation`, `Confirmations` → `Done`.
 
-What a silo must know: purpose and freshness are the coordinator's words. All silos are made to hear the same ones, and
-another purpose gives another secret; a party for which it matters checks them before it hands an ask on. A silo of the
-group can tell the secret to anyone; this protects from the coordinator and from outsiders, not from members.
+Purpose and freshness are the coordinator's word. The secret binds all silos to the same ones, and another purpose gives
+another secret; a party for which they matter checks them before it passes an ask on. Any silo of the group can pass the
+secret on: this protects against the coordinator and outsiders, not against members.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AGAIN = "Start the agreement again."
 
 @dataclass(frozen=True, slots=True)
 class OfferShares(Message):
-    """Coordinator: make a share for ``purpose``; unless ``fresh``, the one that this purpose always has."""
+    """Coordinator: make a share for ``purpose``, a new one if ``fresh``, else the one this purpose always has."""
 
     purpose: str
     fresh: bool
@@ -71,7 +71,7 @@ class RelayedShares(Message):
 
 @dataclass(frozen=True, slots=True)
 class Confirmation(Message):
-    """Silo: my tag (32 bytes), which shows that I hold the secret and not what it is."""
+    """Silo: my tag (32 bytes), which proves that I hold the secret without revealing it."""
 
     tag: bytes
 
@@ -84,9 +84,9 @@ class Confirmations(Message):
 
 
 def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None]:
-    """The coordinator's side: relay envelopes, then show everybody's tag to everybody.
+    """The coordinator's side: relay envelopes, then show all tags to all silos.
 
-    ``fresh`` makes a secret that no earlier run had; otherwise the same silos get the same one for a purpose each time.
+    ``fresh`` makes a new secret; otherwise the same silos always get the same one for a purpose.
 
     Raises:
         ProtocolError: a silo replied with another type, or with an envelope in another silo's name.
@@ -99,9 +99,9 @@ def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None
 
 
 class Group:
-    """A silo's side: agrees on the group secret and, from then on, uses it.
+    """A silo's side: agrees on the group secret, and derives keys from it.
 
-    Everything is bound to the purpose of the agreement and to a ``context``, the word for what it is used for.
+    Everything is bound to the purpose of the agreement and to a ``context`` that names the use.
 
     Args:
         seat: who this silo is.
@@ -120,11 +120,11 @@ class Group:
         return self._ready
 
     def answer(self, ask: Message) -> Message | None:
-        """The answer to a message of the agreement; None if ``ask`` is not one.
+        """The reply to a message of the agreement; None if ``ask`` is not one.
 
         Raises:
-            ProtocolError: it comes too early; a share is missing, doubled, of a stranger, or cannot be opened; or a
-                silo's tag is not that of this secret.
+            ProtocolError: it comes too early; a share is missing, duplicated, from a stranger, or cannot be opened; or
+                a silo's tag does not match the secret.
         """
         match ask:
             case OfferShares():
@@ -147,8 +147,8 @@ class Group:
     def permutation(self, n: int, context: str) -> torch.Tensor:
         """A uniformly random order of ``range(n)`` that only the group knows, as int64.
 
-        It is what sorts the 64-bit words of a ChaCha20 keystream, of which two are equal with a probability below
-        n²/2⁶⁵ (they keep their order). Another ``n`` or ``context`` gives an independent order.
+        The order that sorts the 64-bit words of a ChaCha20 keystream; two words are equal with probability below
+        n²/2⁶⁵ (and then keep their order). Another ``n`` or ``context`` gives an independent order.
 
         Raises:
             ProtocolError: nothing is agreed yet.
@@ -158,7 +158,7 @@ class Group:
         return torch.from_numpy(np.argsort(words, kind="stable"))
 
     def seal(self, context: str, plaintext: bytes) -> bytes:
-        """``plaintext`` for all of the group. It says neither who wrote it nor when.
+        """Seal ``plaintext`` for the whole group. The result reveals neither the author nor the time.
 
         The nonce is drawn from the operating system, so the same call gives other bytes each time; seal at most 2³²
         texts per context.
@@ -206,10 +206,10 @@ class Group:
         return Shares(tuple(self._seat.seal(silo, self._envelope_context(), share) for silo in self._others()))
 
     def _lasting_share(self) -> bytes:
-        """A function of this silo's private key, the purpose and the group.
+        """The share that depends on this silo's private key, the purpose and the group alone.
 
-        The group is in it because another group's members see this share too: with it, a silo that joins a later run
-        would learn the shares of an earlier run that it had no part in.
+        The group is included because members of another group see that group's share: otherwise a silo that joins a
+        later run would learn the shares of an earlier run without it.
         """
         return derive(self._seat.private, framed(_LABEL, "share", self._purpose, *self._members()))
 
@@ -219,8 +219,8 @@ class Group:
         self._secret, self._ready = None, False
         shares = {**self._opened(ask.envelopes), self._seat.name: self._share}
         freshness = "fresh" if self._fresh else "lasting"
-        about = framed(_LABEL, "secret", self._purpose, freshness, *self._members())
-        self._secret = derive(b"".join(shares[silo] for silo in self._seat.roster), about)
+        info = framed(_LABEL, "secret", self._purpose, freshness, *self._members())
+        self._secret = derive(b"".join(shares[silo] for silo in self._seat.roster), info)
         return Confirmation(self._tag(self._secret, self._seat.name))
 
     def _opened(self, envelopes: Sequence[Envelope]) -> dict[str, bytes]:

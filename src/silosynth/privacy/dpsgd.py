@@ -4,7 +4,7 @@ Tensors only: nothing here knows a party, a message or a budget. One step, over 
 
 1. every row is sampled by itself, with probability ``rate``                             `poisson_mask`
 2. each sampled row's own gradient                                                       `per_example`
-3. it is cut to norm C_b in each block b of parameters, Σ C_b² = C², and they are summed `block_clips`, `clipped_sum`
+3. it is clipped to norm C_b in each block b of parameters, Σ C_b² = C², and summed      `block_clips`, `clipped_sum`
 4. noise of standard deviation σC on every block's sum, then division by the **expected** number of sampled rows:
    ``rate`` times the (noised) number of all. The number that were sampled is a secret    `noised`
 
@@ -33,7 +33,7 @@ from torch.func import functional_call, grad, vmap
 from silosynth.core.errors import ConfigError
 
 Parameters = Mapping[str, Tensor]
-_BELOW = 1 - 1e-6  # a cut gradient's norm, in clips: rounding errors must not carry it above
+_BELOW = 1 - 1e-6  # norm of a clipped gradient, in clips: rounding errors must not lift it above 1
 
 
 def poisson_mask(n: int, rate: float, rng: np.random.Generator) -> Tensor:
@@ -57,9 +57,9 @@ def per_example(loss: Callable[..., Tensor], parameters: Parameters, *per_row: T
 
 
 def clipped_sum(gradients: Parameters, clip: float) -> dict[str, Tensor]:
-    """Sums over examples of gradients (B, …) of one block, each example's cut to norm ``clip`` over all tensors.
+    """Sums over examples of gradients (B, …) of one block, each example's clipped to norm ``clip`` over all tensors.
 
-    An example whose gradient is not finite counts as zero: it may not carry the sum along.
+    An example whose gradient is not finite counts as zero: it must not spoil the sum.
     """
     rows = [g.flatten(1) if g.dim() > 1 else g[:, None] for g in gradients.values()]
     norm_B = torch.stack([g.square().sum(1) for g in rows]).sum(0).sqrt()
@@ -71,12 +71,12 @@ def clipped_sum(gradients: Parameters, clip: float) -> dict[str, Tensor]:
 def clipped_gradients(
     loss: Callable[..., Tensor], parameters: Parameters, clip: float, *per_row: Tensor, most: int = 2**24
 ) -> dict[str, Tensor]:
-    """`clipped_sum` of `per_example`, as many examples at a time as have ``most`` numbers in their gradients."""
+    """`clipped_sum` of `per_example`, in chunks whose gradients have at most ``most`` numbers."""
     chunk = max(1, most // sum(parameter.numel() for parameter in parameters.values()))
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     for rows in zip(*(x.split(chunk) for x in per_row), strict=True):
-        found = clipped_sum(per_example(loss, parameters, *rows), clip)
-        total = {name: each + found[name] for name, each in total.items()}
+        part = clipped_sum(per_example(loss, parameters, *rows), clip)
+        total = {name: each + part[name] for name, each in total.items()}
     return total
 
 
@@ -137,7 +137,7 @@ def set_gradient(
 
 
 def block_clips(total: float, blocks: int | Sequence[float]) -> list[float]:
-    """Clips of blocks, whose squares sum to total²: equal ones for so many blocks, or in proportion to ``blocks``.
+    """Clips of blocks, whose squares sum to total²: of ``blocks`` equal blocks, or in proportion to given shares.
 
     Raises:
         ConfigError: there is no block, or a share is not above zero.

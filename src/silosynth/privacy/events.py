@@ -1,4 +1,4 @@
-"""What a noisy release costs: an event is born with the noise, and travels in the message that carries the release.
+"""What a noisy release costs: an event is made with the noise, and travels in the message that carries the release.
 
 All events speak of the same neighbours: two tables of one silo that differ by one row, added or removed; or two
 aligned tables, for a mechanism in which several silos take part together (``joint``). From whom the noise hides whether
@@ -96,13 +96,13 @@ def gaussian_steps(
     joint: bool = False,
     target: float = 0.0,
 ) -> Event:
-    """The event of so many sums over Poisson-sampled rows with Gaussian noise: DP-SGD, or a noised upload.
+    """The event of ``times`` sums over Poisson-sampled rows with Gaussian noise: DP-SGD, or a noised upload.
 
-    To be listed in the message that leads to the first step, before any: see `Event` for the arguments.
+    List it in a message before the first step; see `Event` for the arguments.
     """
     return Event(SAMPLED_GAUSSIAN, 0.0, 0.0, what, float(noise), float(rate), times, scope, joint, target=float(target))
 
 
 def unsound(what: str) -> Event:
-    """What a run lists that noises something without earning any epsilon, so that statements say so."""
+    """The event of noise that earns no epsilon, listed so that statements say so."""
     return Event(UNSOUND, 0.0, 0.0, what, scope="release")

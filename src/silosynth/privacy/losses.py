@@ -1,8 +1,8 @@
 """Privacy losses of events, composed: discrete Laplace noise on counts, and Gaussian noise on sums of sampled rows.
 
-By privacy loss distributions (`dp-accounting`), on the safe side. Losses lie on a grid; what lies between its points
-becomes a pessimistic mixture of them (Doroshenko et al. 2022, "connect the dots"). Neighbours differ by one row, added
-or removed; both orders are followed and the worse one counts.
+Uses privacy loss distributions (`dp-accounting`), rounded pessimistically. Losses lie on a grid; losses between its
+points become a pessimistic mixture of them (Doroshenko et al. 2022, "connect the dots"). Neighbours differ by one row,
+added or removed; both directions are tracked and the worse one counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LEAST_DELTA = 1e-10  # below, the transform's rounding errors would count
 LEAST_NOISE = 0.3  # noise multiplier; a row that is hit once is then all but known
 _POINTS = 100_000  # of the grid from zero to the sum of epsilons, at most, for counts alone
 _GRID = 2e-4  # of losses, or up to twice that, where there is Gaussian noise
-_NO_SAVING = 100.0  # epsilon of one count above which nothing is saved by composing
-_HOPELESS = 5e3  # twice the mean loss, about, that is not computed any more
+_NO_SAVING = 100.0  # epsilon of one count above which composition saves nothing
+_HOPELESS = 5e3  # about twice the mean loss above which nothing is computed
 
 
 class Losses:
-    """What events cost together. Further Gaussian events can be put on top, to see what they would cost."""
+    """The composed cost of events. Further Gaussian events can be added on top to see what they would cost."""
 
     def __init__(self, counts: Mapping[Event, int], gaussian: bool = False) -> None:
         self.pure: Counter[float] = Counter()  # epsilon of a count → how many
@@ -54,8 +54,8 @@ class Losses:
         total = self._composed()
         for noise, rate, times in more:
             total = total.compose(_gaussian(noise, rate, times, self.grid))
-        found = (self.sum if self.apart else self.added) + float(total.get_epsilon_for_delta(0.999 * delta))
-        return found if steps else min(found, self.sum)
+        epsilon = (self.sum if self.apart else self.added) + float(total.get_epsilon_for_delta(0.999 * delta))
+        return epsilon if steps else min(epsilon, self.sum)
 
     def _composed(self) -> Any:
         if self._fixed is None:
@@ -86,7 +86,7 @@ def _library() -> Any:
 
 
 def _grid(greatest: float, total: float, gaussian: bool) -> float:
-    """A grid that the greatest epsilon of a count fits exactly; or any, where such a grid would be too fine."""
+    """A grid that the largest epsilon of a count fits exactly, unless such a grid would be too fine."""
     if not gaussian:
         return greatest / 2 ** max(0, math.floor(math.log2(_POINTS * greatest / total))) if greatest else _GRID
     if not _GRID <= greatest <= _NO_SAVING:

@@ -1,4 +1,4 @@
-"""A silo's side of sums of which the coordinator sees nothing else. See `silosynth.privacy.aggregation`."""
+"""A silo's side of secure aggregation: see `silosynth.privacy.aggregation`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COMPARE = "Compare the rosters and options of all silos."
 
 @dataclass
 class _Round:
-    """What a silo keeps of the round it is in; no word of it is stored. Each stage adds what the next one needs."""
+    """What a silo holds of the current round; nothing of it is stored. Each stage adds what the next one needs."""
 
     number: int
     stage: str = "offered"
@@ -60,15 +60,15 @@ class _Round:
 
 
 class Masker:
-    """Masks a silo's updates, and reveals what opens one sum over enough silos and nothing else.
+    """Masks a silo's updates, and reveals only what opens one sum over enough silos.
 
-    A party hands every ask to `answer` first, and answers the algorithm's own with what `mask` returns. It masks once
-    per number, and what it is asked out of order, twice, or after the round has ended is refused.
+    A party passes every ask to `answer` first, and replies to the algorithm's own ask with the result of `mask`. It
+    masks once per round number; asks out of order, repeated, or after the end of the round are refused.
 
     Args:
         seat: who this silo is.
-        least: it takes part in sums over at least so many silos. With two, each learns the other's update from the sum.
-        colluding: how many silos may work with the coordinator; more of them have to stay for a sum to open.
+        least: fewest silos in a sum that it takes part in. With two, each learns the other's update from the sum.
+        colluding: how many silos may collude with the coordinator; with more, more must stay for a sum to open.
 
     Raises:
         ConfigError: fewer than two silos would remain that do not collude.
@@ -81,10 +81,10 @@ class Masker:
         self._round: _Round | None = None
 
     def answer(self, ask: Message) -> Message | None:
-        """The answer to a message of a secure sum; None if ``ask`` is not one.
+        """The reply to a message of secure aggregation; None if ``ask`` is not one.
 
         Raises:
-            ProtocolError: it is out of order, or would weaken what this silo counts on; says how.
+            ProtocolError: it is out of order, or would weaken this silo's protection; says how.
         """
         match ask:
             case Offer():
@@ -142,10 +142,10 @@ class Masker:
         parts = [split(secret, len(ask.silos), ask.threshold) for secret in (now.seed, now.private)]
         shares = dict(zip(ask.silos, zip(*parts, strict=True), strict=True))
         now.shares = {self._seat.name: shares.pop(self._seat.name)}
-        about = _sealed_for(now.members)
+        context = _sealed_for(now.members)
         return DealtShares(
             tuple(
-                self._seat.seal(silo, about, of_seed + of_key + _tag_key(now, silo))
+                self._seat.seal(silo, context, of_seed + of_key + _tag_key(now, silo))
                 for silo, (of_seed, of_key) in shares.items()
             )
         )
@@ -172,8 +172,8 @@ class Masker:
             senders = tuple(one.sender for one in ask.envelopes)
             raise self._refusal("receives shares once from each other silo of the round", senders)
         opened = {one.sender: self._opened(one, members) for one in ask.envelopes}
-        about, keys = members.digest(), dict(zip(members.silos, members.keys, strict=True))
-        now.pairs = {silo: pair_seed(now.private, keys[silo], about) for silo in opened}
+        digest, keys = members.digest(), dict(zip(members.silos, members.keys, strict=True))
+        now.pairs = {silo: pair_seed(now.private, keys[silo], digest) for silo in opened}
         now.shares |= {silo: (text[:SHARE], text[SHARE : 2 * SHARE]) for silo, text in opened.items()}
         now.tag_keys = {silo: text[2 * SHARE :] for silo, text in opened.items()}
         now.stage, now.private = "ready", b""
@@ -209,7 +209,7 @@ class Masker:
         return Revealed(tuple(now.shares[silo][silo not in now.arrived] for silo in now.members_now().silos))
 
     def _check_tags(self, ask: Unmask, now: _Round) -> None:
-        """That enough silos were told the list of arrivals that this one was told, and will reveal for no other."""
+        """Check that enough silos received the same list of arrivals, and so will reveal for no other list."""
         name, least = self._seat.name, now.members_now().threshold
         if len(set(ask.confirmed)) != len(ask.tags) or len(ask.confirmed) != len(ask.tags):
             raise self._refusal("checks one tag of each silo that confirmed", f"{len(ask.tags)} tags")
@@ -228,11 +228,11 @@ class Masker:
         return silo in now.arrived and hmac.compare_digest(tag, _tag(now.tag_keys[silo], now.arrived))
 
     def _at(self, number: int, stage: str) -> _Round:
-        """The round that is under way, if it is this one and at this stage: so steps are taken once and in order."""
+        """The current round if it has this number and stage, so that steps are taken once and in order."""
         now = self._round
         if now is None or (now.number, now.stage) != (number, stage):
-            found = "none under way" if now is None else f"round {now.number}, {now.stage!r}"
-            raise self._refusal(f"takes this step in round {number} where it is {stage!r}, once", found)
+            current = "none under way" if now is None else f"round {now.number}, {now.stage!r}"
+            raise self._refusal(f"takes this step in round {number} where it is {stage!r}, once", current)
         return now
 
     def _refusal(self, rule: str, value: object, remedy: str = _AGAIN) -> ProtocolError:
@@ -244,7 +244,7 @@ def _sealed_for(members: RoundMembers) -> str:
 
 
 def _tag_key(now: _Round, reader: str) -> bytes:
-    """What this silo's tags for ``reader`` are made with; ``reader`` received it sealed."""
+    """The key of this silo's tags for ``reader``, who received it sealed."""
     return derive(now.tagging, framed(_LABEL, "tag", reader))
 
 

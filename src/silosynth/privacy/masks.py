@@ -52,8 +52,8 @@ def to_words(update_W: Tensor, weight: float, owner: str) -> Words:
         ProtocolError: something is not finite, the weight is not above zero, or a product is beyond ±2²⁰.
     """
     if update_W.dim() != 1 or not update_W.is_floating_point():
-        found = f"{tuple(update_W.shape)} of {update_W.dtype}"
-        raise ProtocolError(f"Silo {owner!r} masks a vector of numbers", found, "Flatten it.")
+        got = f"{tuple(update_W.shape)} of {update_W.dtype}"
+        raise ProtocolError(f"Silo {owner!r} masks a vector of numbers", got, "Flatten it.")
     if not (math.isfinite(weight) and 0 < weight <= BOUND):
         raise ProtocolError(f"Silo {owner!r} has a weight above 0 and up to {BOUND:.0f}", "another", "Scale weights.")
     numbers = np.empty(len(update_W) + 1)
@@ -70,7 +70,7 @@ def to_words(update_W: Tensor, weight: float, owner: str) -> Words:
 
 
 def to_numbers(words: Words, silos: int) -> Tensor:
-    """The numbers, as float64 (M,), whose sum over so many silos these unmasked words are.
+    """The numbers (M,), as float64, that unmasked words of a sum over ``silos`` silos stand for.
 
     Raises:
         ProtocolError: they are beyond what such a sum can be, so masks are left.
@@ -99,13 +99,13 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def pair_seed(private: bytes, public: bytes, about: bytes) -> bytes:
+def pair_seed(private: bytes, public: bytes, digest: bytes) -> bytes:
     """The seed (32 bytes) that two silos share: either's private key with the other's public key gives the same.
 
     Args:
         private: X25519, made for this round only.
         public: the other silo's, likewise.
-        about: what binds the seed to a round.
+        digest: binds the seed to a round.
 
     Raises:
         ProtocolError: the public key is not one, or of low order: everybody would know the seed.
@@ -116,7 +116,7 @@ def pair_seed(private: bytes, public: bytes, about: bytes) -> bytes:
         raise ProtocolError(
             "Keys of a round are 32 bytes and not of low order", "another", "It was altered: start the round again."
         ) from None
-    return derive(shared, framed(_LABEL, "pair", about))
+    return derive(shared, framed(_LABEL, "pair", digest))
 
 
 PRIME = 2**256 + 297
@@ -130,34 +130,34 @@ def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
 
 
 def weights(places: list[int]) -> dict[int, int]:
-    """What the share of each place counts for when these places join theirs: Lagrange's polynomials at zero.
+    """The weight of each place's share when these places join theirs: Lagrange polynomials at zero.
 
-    The same for every secret that was split for these places, and slower than using them.
+    The same for every secret that was split for these places; compute them once.
     """
-    found = {}
+    weight_of = {}
     for one in places:
         above, below = 1, 1
         for other in places:
             if other != one:
                 above, below = above * other % PRIME, below * (other - one) % PRIME
-        found[one] = above * pow(below, -1, PRIME) % PRIME
-    return found
+        weight_of[one] = above * pow(below, -1, PRIME) % PRIME
+    return weight_of
 
 
 def join(shares: Mapping[int, bytes], weight_of: Mapping[int, int]) -> bytes:
-    """The secret whose shares, by place, these are.
+    """The secret of which these are shares, by place.
 
     Args:
         shares: at least as many as the secret was split for, of the places in ``weight_of``.
         weight_of: from `weights`.
 
     Raises:
-        ProtocolError: they are not shares of one secret, as far as that shows.
+        ProtocolError: they are visibly not shares of one secret.
     """
-    whole = sum(weight * int.from_bytes(shares[place], "big") for place, weight in weight_of.items()) % PRIME
-    if whole >= 1 << 8 * SECRET:
+    secret = sum(weight * int.from_bytes(shares[place], "big") for place, weight in weight_of.items()) % PRIME
+    if secret >= 1 << 8 * SECRET:
         raise ProtocolError("Shares that are joined are of one secret", "others", "Start again with the next round.")
-    return whole.to_bytes(SECRET, "big")
+    return secret.to_bytes(SECRET, "big")
 
 
 def _value(coefficients: list[int], place: int) -> int:

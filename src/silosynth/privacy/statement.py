@@ -1,10 +1,10 @@
-"""What may be said about a run's privacy: its budgets as a table and in sentences, from the ledger alone.
+"""What may be claimed about a run's privacy: its budgets as a table and in sentences, from the ledger alone.
 
-Two kinds of budget, which must not be mixed up:
+Two kinds of budget, which must not be confused:
 
-- of each silo, for what its messages tell: against whoever reads them. It says nothing of the model as a whole.
-- of the release, where the algorithm claims that all of it is charged (see `silosynth.privacy.events`): the finished
-  model and its synthetic tables, against outsiders; and against the coordinator and silos only where these have read
+- each silo's, for what its messages reveal: against whoever reads them. It says nothing about the model as a whole.
+- the release's, where the algorithm claims that all of it is charged (see `silosynth.privacy.events`): the finished
+  model and its synthetic tables, against outsiders; and against the coordinator and silos only where they have read
   nothing un-noised either.
 """
 
@@ -59,7 +59,7 @@ _RELEASED = (
 
 
 def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False) -> dict[str, Any]:
-    """What a ledger's events earn, and for what; as plain values, for JSON and for tables.
+    """The guarantee that a ledger's events earn, as plain values, for JSON and for tables.
 
     Args:
         ledger: records as they stand in a ledger's file.
@@ -110,7 +110,7 @@ _AGAINST_ALL = (
 
 
 def _events(ledger: Iterable[Mapping[str, Any]]) -> dict[str, list[Event]]:
-    """By silo. What a coordinator lists repeats what silos have noised."""
+    """Events by silo. Those that the coordinator lists repeat the silos' own."""
     events: dict[str, list[Event]] = {}
     for record in ledger:
         if record.get("events") and record["from"] != COORDINATOR:
@@ -140,15 +140,15 @@ def _released(events: Mapping[str, Sequence[Event]], delta: float, target: float
 
 
 def _readers(ledger: Iterable[Mapping[str, Any]], events: Iterable[Event]) -> str:
-    """Who has read what without noise; empty where nobody has."""
-    told: dict[str, dict[str, None]] = {}
+    """Who has read what without noise; empty if nobody has."""
+    read: dict[str, dict[str, None]] = {}
     for record in ledger:
         kind = str(record.get("privacy") or "")
         if kind and kind not in _PUBLIC:
-            told.setdefault("the coordinator" if record["to"] == COORDINATOR else "silos", {})[kind] = None
-    if not told and any(event.scope == "release" for event in events):
+            read.setdefault("the coordinator" if record["to"] == COORDINATOR else "silos", {})[kind] = None
+    if not read and any(event.scope == "release" for event in events):
         return "the coordinator and silos"
-    return ", nor against ".join(f"{who}, which read {'; '.join(kinds)}" for who, kinds in sorted(told.items()))
+    return ", nor against ".join(f"{who}, which read {'; '.join(kinds)}" for who, kinds in sorted(read.items()))
 
 
 def _claim(release: Mapping[str, Any]) -> str:
@@ -183,12 +183,12 @@ def _rest(unnoised: Sequence[str]) -> str:
 
 
 def _plain(budget: Budget, events: Sequence[Event], delta: float) -> dict[str, Any]:
-    told = bool(budget.counts)
+    noised = bool(budget.counts)
     return {
-        "epsilon": _finite(budget.epsilon) if told else None,
-        "delta": budget.delta if told else None,
-        "pure_epsilon": _finite(budget.pure_epsilon) if told else None,
-        "own_delta": budget.own_delta if told else None,
+        "epsilon": _finite(budget.epsilon) if noised else None,
+        "delta": budget.delta if noised else None,
+        "pure_epsilon": _finite(budget.pure_epsilon) if noised else None,
+        "own_delta": budget.own_delta if noised else None,
         "events": [_line(event, times, delta) for event, times in Counter(events).items()],
     }
 
@@ -213,12 +213,12 @@ def _line(event: Event, times: int, delta: float) -> dict[str, Any]:
 
 
 def cell(number: float | None) -> str:
-    """A cost in a table, never shown as less than it is; "none" where there is none."""
+    """A cost in a table, rounded up; "none" where there is none."""
     return "none" if number is None else rounded_up(number)
 
 
 def mechanism(event: Mapping[str, Any]) -> str:
-    """How an event of a statement was noised, with the noise multiplier and the sampling rate where it has these."""
+    """The mechanism of an event of a statement, with noise multiplier and sampling rate where it has them."""
     if event["noise"] is None:
         return str(event["mechanism"])
     return f"{event['mechanism']}, noise {event['noise']:.4g}, rate {event['rate']:.4g}"

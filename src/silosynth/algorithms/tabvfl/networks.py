@@ -142,7 +142,7 @@ class LocalEncoder(nn.Module):
     def __init__(self, features: int, config: TabVFLConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(features, momentum=tabnet.INPUT_MOMENTUM)
-        self.encoder = tabnet.Encoder(features, config.net, generator)
+        self.encoder = tabnet.TabNetEncoder(features, config.net, generator)
 
     def forward(self, x_BF: Tensor, prior_BF: Tensor | None, phase: Phase) -> tuple[Tensor, Tensor]:
         """In pre-training all steps' decisions side by side, for decoders; else latents. And the masks' entropy."""
@@ -314,7 +314,7 @@ class Host:
         size = config.net.latent
         networks = nn.ModuleDict({"mapping": tabnet.plain_layer(size, classes or 1, streams.child("mapping").torch())})
         if config.design == "tabvfl":
-            networks["encoder"] = tabnet.Encoder(sum(widths), config.net, streams.child("encoder").torch())
+            networks["encoder"] = tabnet.TabNetEncoder(sum(widths), config.net, streams.child("encoder").torch())
         if config.design != "local":
             networks["decoder"] = tabnet.Decoder(config.net, streams.child("decoder").torch())
         self.trainee = PhasedTrainee(networks.to(device), config)

@@ -29,7 +29,7 @@ from silosynth.models.encoded import EncodedRows, chunks, joined
 from silosynth.models.gan import frozen
 from silosynth.models.layers import build
 from silosynth.models.training import MovingAverage, Trainee, trainee
-from silosynth.models.vflgan import LocalCritic, MadeLoss, RealLoss, Rows, frechet_distance
+from silosynth.models.vflgan import LocalCritic, MadeLoss, RealLoss, SampledRows, frechet_distance
 from silosynth.privacy.dpsgd import block_clips, set_gradient
 
 STARTING = 1024  # rows by which a generator's start is set
@@ -76,7 +76,7 @@ class Local:
     ) -> None:  # fmt: skip
         self.coded, self.config, self.parts, self.draws = coded, config, parts, draws
         self.budget, self.streams, self.device = budget, streams, device
-        self.rows = Rows(coded.shape, config.tau, config.hard).to(device)
+        self.rows = SampledRows(coded.shape, config.tau, config.hard).to(device)
         second = config.second if getattr(config, "local", True) else None
         critic = build(
             LocalCritic, coded.shape.size, config.critic, second,
