@@ -216,7 +216,7 @@ def test_servers_that_are_not_there(ask: Any, server: Postgres) -> None:
     told(
         ask(table="t", database=server.url.replace("/crm", "/erp")),
         StorageError,
-        "database must be there",
+        "database must exist",
         f"{there}/erp",
     )
     told(ask(table="t", database="postgresql://127.0.0.1:1/crm"), StorageError, "must listen", "127.0.0.1:1/crm")

@@ -130,9 +130,9 @@ def quoted(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Columns as SQL: ``"a", "b"``."""
-    return ", ".join(quoted(name) for name in names)
+def select(columns: Iterable[str], table: tuple[str, ...]) -> str:
+    """The query for columns of a table."""
+    return f"SELECT {', '.join(quoted(column) for column in columns)} FROM {quoted(*table)}"
 
 
 _NO_CODE = re.compile(
@@ -318,7 +318,7 @@ def _sqlite(path: Path, selection: Selection) -> Iterator[pa.Table]:
         connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY)
         if selection.table:
             names = chosen(selection.columns, available)
-            query = f"SELECT {listed(names)} FROM {quoted(*selection.table)}"
+            query = select(names, selection.table)
         else:
             query = str(selection.query)
             names = [column[0] for column in connection.execute(query).description]
@@ -420,7 +420,7 @@ def _duckdb(duckdb: Any, path: Path, selection: Selection) -> Iterator[pa.Table]
         connection.execute("SET lock_configuration = true")
         if selection.table:
             available = _duckdb_columns(connection, selection.table)
-            query = f"SELECT {listed(chosen(selection.columns, available))} FROM {quoted(*selection.table)}"
+            query = select(chosen(selection.columns, available), selection.table)
         else:
             query = str(selection.query)
         if [parsed.type for parsed in duckdb.extract_statements(query)] != [duckdb.StatementType.SELECT]:

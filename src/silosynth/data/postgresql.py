@@ -10,18 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError, UnavailableError
-from silosynth.data.databases import (
-    Address,
-    Selection,
-    cast,
-    chosen,
-    guarded,
-    library,
-    listed,
-    no_table,
-    plain,
-    quoted,
-)
+from silosynth.data import databases
+from silosynth.data.databases import Address, Selection
 
 _DRIVER = "adbc-driver-postgresql 1.13 or newer (Python 3.11 or newer)"
 
@@ -44,9 +34,9 @@ def read_postgresql(address: Address, login: Login, selection: Selection) -> Ite
         ConfigError: the query cannot be run, or would write.
     """
     modules = ("adbc_driver_postgresql.dbapi", "adbc_driver_manager")
-    driver, manager = library(f"PostgreSQL is read by {_DRIVER}", *modules, extra="postgresql")
+    driver, manager = databases.library(f"PostgreSQL is read by {_DRIVER}", *modules, extra="postgresql")
     kinds = (manager.Error, manager.Warning, pa.ArrowException, OSError)
-    return guarded(_rows(driver, address, login, selection), kinds, lambda error: _refusal(error, address))
+    return databases.guarded(_rows(driver, address, login, selection), kinds, lambda error: _refusal(error, address))
 
 
 def _rows(driver: Any, address: Address, login: Login, selection: Selection) -> Iterator[pa.Table]:
@@ -56,12 +46,12 @@ def _rows(driver: Any, address: Address, login: Login, selection: Selection) -> 
         _restrain(cursor)
         if selection.table:
             available = _columns(cursor, selection.table)
-            query = f"SELECT {listed(chosen(selection.columns, available))} FROM {quoted(*selection.table)}"
+            query = databases.select(databases.chosen(selection.columns, available), selection.table)
         else:
             query = str(selection.query)
         cursor.execute(query)
         reader = stack.enter_context(closing(_reader(cursor)))
-        columns = chosen(selection.columns, reader.schema.names, "query")
+        columns = databases.chosen(selection.columns, reader.schema.names, "query")
         _check_driver(reader.schema)
         for batch in reader:
             yield _plain(pa.Table.from_batches([batch]).select(columns))
@@ -112,9 +102,9 @@ AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
 
 
 def _columns(cursor: Any, table: tuple[str, ...]) -> list[str]:
-    names = [name for (name,) in cursor.execute(_HELD, (quoted(*table),)).fetchall()]
+    names = [name for (name,) in cursor.execute(_HELD, (databases.quoted(*table),)).fetchall()]
     if not names:
-        raise no_table(table, cursor.execute(_READABLE).fetchall())
+        raise databases.no_table(table, cursor.execute(_READABLE).fetchall())
     return names
 
 
@@ -124,13 +114,13 @@ def _plain(table: pa.Table) -> pa.Table:
     for place, wire in enumerate(table.schema):
         column = table[wire.name]
         if natives[wire.name] == "numeric":
-            column = cast(_stored(column), pa.int64() if _whole(wire) else pa.float64(), wire.name)
+            column = databases.cast(_stored(column), pa.int64() if _whole(wire) else pa.float64(), wire.name)
         elif natives[wire.name] == "uuid":
             column = pa.chunked_array([pa.array([v and str(v) for v in column.to_pylist()], pa.string())])
         else:
             continue
         table = table.set_column(place, wire.name, column)
-    return plain(table, natives, _ONLY_LOOK_PLAIN)
+    return databases.plain(table, natives, _ONLY_LOOK_PLAIN)
 
 
 _ONLY_LOOK_PLAIN = {"json", "jsonb", "money", "xml"}
@@ -164,16 +154,16 @@ def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
 _STATES: dict[str, tuple[type[SilosynthError], str, str]] = {
     "25": (ConfigError, "A query must only read", "It runs in a read-only transaction; write with another program."),
     "28": (StorageError, "PostgreSQL must accept user and password", "Check user and password_file or password_env."),
-    "3D000": (StorageError, "The database must be there", "Check the last part of the address."),
+    "3D000": (StorageError, "The database must exist", "Check the last part of the address."),
     "42501": (
         StorageError,
         "The user must be allowed to read the table and all columns asked for",
         "Have the owner GRANT SELECT on the columns needed, and name them with columns = […].",
     ),
-    "42P01": (DataError, "All tables of the query must be there and visible", "Check its names; write schema.table."),
+    "42P01": (DataError, "All tables of the query must exist and be visible", "Check its names; write schema.table."),
     "42703": (
         DataError,
-        "All columns of the query must be there",
+        "All columns of the query must exist",
         'Check names; "Mixed" case needs double quotes.',
     ),
     "22": (DataError, "The query must run on all values", "Look for a division, a cast or a date that one row breaks."),
@@ -183,8 +173,8 @@ _STATES: dict[str, tuple[type[SilosynthError], str, str]] = {
 }
 _TEXTS: dict[str, tuple[str, str]] = {
     "does not support SSL": ("08", "The server must speak TLS, which sslmode asks for"),
-    "certificate": ("08", "The server's certificate or ours must be there and be accepted"),
-    "SSL error": ("08", "The server's certificate or ours must be there and be accepted"),
+    "certificate": ("08", "The server's certificate or ours must exist and be accepted"),
+    "SSL error": ("08", "The server's certificate or ours must exist and be accepted"),
     "no pg_hba.conf entry": ("28", "PostgreSQL must take this user, database and way of connecting from this machine"),
     "password authentication failed": ("28", ""),
     "no password supplied": ("28", ""),

@@ -29,17 +29,8 @@ from torch import Tensor
 from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table, below, union
-from silosynth.encoders.column import (
-    CategoricalEncoder,
-    Codes,
-    Encoder,
-    EncoderConfig,
-    NumericEncoder,
-    Quantile,
-    fit_encoder,
-    least_rows,
-    no_level_is_common,
-)
+from silosynth.encoders import column as base
+from silosynth.encoders.column import Encoder, EncoderConfig, fit_encoder
 from silosynth.encoders.normalised import ModeConfig, ModeEncoder, fit_mode_encoder
 
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
@@ -102,7 +93,9 @@ def of_counts(
     """A summary of categories from their (noised) counts; None for no *rare* or no missing."""
     slots = [count for count in (rare, missing) if count is not None]
     text = all(isinstance(level, str) for level in column.levels or ())
-    encoder = CategoricalEncoder(column.name, column.dtype, tuple(named), text, rare is not None, missing is not None)
+    encoder = base.CategoricalEncoder(
+        column.name, column.dtype, tuple(named), text, rare is not None, missing is not None
+    )
     return Summary(encoder, torch.tensor([*named.values(), *slots], dtype=torch.int64))
 
 
@@ -114,10 +107,10 @@ def of_bins(column: Column, schema: ColumnSchema, counts_B: Tensor, missing: int
     ranks = torch.cat([torch.zeros(1), (shares / shares.sum().clamp_min(1)).cumsum(0)])
     whole = not column.values.is_floating_point()
     unit = 10.0 ** -(schema.decimals or 0)
-    encoder = NumericEncoder(
+    encoder = base.NumericEncoder(
         column.name, column.dtype, whole, 0, 0.0 if schema.decimals is None else unit, schema.decimals,
         int(low) if whole else low, int(high) if whole else high, column.values[:0], missing is not None,
-        Quantile(edges, ranks.double(), 0.0),
+        base.Quantile(edges, ranks.double(), 0.0),
     )  # fmt: skip
     return Summary(encoder, torch.tensor([int(shares.sum()), *([] if missing is None else [missing])]))
 
@@ -135,7 +128,7 @@ def merge(
         DataError: numbers as categories, none of which is common enough to be kept or released.
     """
     encoders = [summary.encoder for summary in summaries]
-    if all(isinstance(encoder, CategoricalEncoder) for encoder in encoders):
+    if all(isinstance(encoder, base.CategoricalEncoder) for encoder in encoders):
         return _merge_categories(summaries, config, noise)
     scale = min(1.0, MOST_DRAWN / max(1, sum(rows)))
     columns = [draw(summary, max(1, round(n * scale)), rng) for summary, n in zip(summaries, rows, strict=True)]
@@ -153,7 +146,7 @@ def draw(summary: Summary, rows: int, rng: np.random.Generator) -> Column:
     levels = torch.nn.functional.pad(levels, (0, rows - len(levels)))  # no counts at all: all on the first level
     places = (torch.from_numpy(rng.permutation(rows)) + torch.from_numpy(rng.random(rows))) / rows
     spread = summary.encoder.spread if isinstance(summary.encoder, ModeEncoder) else 1.0
-    codes = Codes(levels, torch.from_numpy(ndtri(places.numpy())).float() / spread)
+    codes = base.Codes(levels, torch.from_numpy(ndtri(places.numpy())).float() / spread)
     return summary.encoder.decode(codes, rows, rng)
 
 
@@ -164,11 +157,11 @@ def _levels(encoder: Encoder, column: Column, rng: np.random.Generator) -> Tenso
 
 def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig, noise: float) -> Merged:
     """Add up counts of the same level; levels that are rare in all silos together are pooled, as in a single table."""
-    encoders = [summary.encoder for summary in summaries if isinstance(summary.encoder, CategoricalEncoder)]
+    encoders = [summary.encoder for summary in summaries if isinstance(summary.encoder, base.CategoricalEncoder)]
     rows = [summary.counts.clamp(min=0).tolist() for summary in summaries]
     of = [dict(zip(encoder.kept, counts, strict=False)) for encoder, counts in zip(encoders, rows, strict=True)]
     names = union([encoder.kept for encoder in encoders])
-    least = least_rows(names, config)
+    least = base.least_rows(names, config)
     kept = tuple(name for name in names if least <= 1 or sum(counts.get(name, 0) for counts in of) >= least)
     counts_of = [summary.counts.tolist() for summary in summaries]
     absent = [(counts[-1], 1) for encoder, counts in zip(encoders, counts_of, strict=True) if encoder.missing]
@@ -183,8 +176,8 @@ def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig, noise
             "Raise epsilon or delta, declare it integer or identifier, leave it out, or set delta = 0.",
         )
     if rare and not kept and not text:
-        raise no_level_is_common(encoders[0].name, least, sum(map(sum, rows)), len(names))
-    merged = CategoricalEncoder(encoders[0].name, encoders[0].dtype, kept, text, rare, missing)
+        raise base.no_level_is_common(encoders[0].name, least, sum(map(sum, rows)), len(names))
+    merged = base.CategoricalEncoder(encoders[0].name, encoders[0].dtype, kept, text, rare, missing)
     counts_PL = torch.zeros(len(encoders), merged.width, dtype=torch.int64)
     for i, (encoder, counts) in enumerate(zip(encoders, rows, strict=True)):
         counts_PL[i, : len(kept)] = torch.tensor([of[i].get(name, 0) for name in kept], dtype=torch.int64)

@@ -33,17 +33,8 @@ from sklearn.mixture import BayesianGaussianMixture
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct, check_positive
 from silosynth.core.schema import Column, ColumnSchema, Kind
-from silosynth.encoders.column import (
-    Codes,
-    Encoder,
-    EncoderConfig,
-    find_atoms,
-    find_grid,
-    find_origin,
-    fit_encoder,
-    to_grid,
-    value_range,
-)
+from silosynth.encoders import column as base
+from silosynth.encoders.column import Codes, Encoder, EncoderConfig, fit_encoder
 
 SCORE_LIMIT = 0.99  # within reach of a tanh
 _CONCENTRATION = 1e-3  # of the Dirichlet process; small values remove superfluous modes
@@ -152,7 +143,7 @@ class ModeEncoder(Encoder):
         low, high = float(least), float(most)  # integers beyond 2^53 may round outwards: step back inside
         low = math.nextafter(low, math.inf) if low < least else low
         high = math.nextafter(high, -math.inf) if high > most else high
-        return to_grid(np.clip(offsets, low, high), self.whole, self.origin, self.step, self.decimals)
+        return base.to_grid(np.clip(offsets, low, high), self.whole, self.origin, self.step, self.decimals)
 
 
 def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator) -> Encoder:
@@ -165,14 +156,14 @@ def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, r
         return fit_encoder(column, schema, config, rng)
     whole = not column.values.is_floating_point()
     values = column.values[~column.missing].numpy()
-    step, atoms = find_grid(values, schema), _special_values(values, schema, config)
+    step, atoms = base.find_grid(values, schema), _special_values(values, schema, config)
     origin = _origin(values, step) if whole else 0
     line = (values[~np.isin(values, atoms)] - origin).astype(np.float64)
     missing = bool(column.missing.any())
     if len(line) < (config.min_count if missing or len(atoms) else 1):
         line = line[:0]  # so few could identify somebody: they join an atom, or missing
     weights, means, stds = fit_mixture(line, step, config, rng)
-    low, high = value_range(atoms, _ends(line, config.min_count), origin, step, schema, whole)
+    low, high = base.value_range(atoms, _ends(line, config.min_count), origin, step, schema, whole)
     low, high = (max(low, -(2**63)), min(high, 2**63 - 1)) if whole else (low, high)  # means may round beyond int64
     return ModeEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, torch.from_numpy(atoms), missing,
@@ -222,13 +213,13 @@ def draw(shares: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
 
 def _special_values(values: np.ndarray, schema: ColumnSchema, config: ModeConfig) -> np.ndarray:
     has_atoms = config.atoms == "all" or (config.atoms == "mixed" and schema.kind == Kind.MIXED.value)
-    return find_atoms(values, find_grid(values, schema, 0.95), config) if has_atoms else values[:0]
+    return base.find_atoms(values, base.find_grid(values, schema, 0.95), config) if has_atoms else values[:0]
 
 
 def _origin(values: np.ndarray, step: float) -> int:
     """0 if float64 holds all values exactly, so that parties' means are comparable; else a point near their mean."""
     large = len(values) > 0 and max(abs(float(values.min())), abs(float(values.max()))) > 2.0**53
-    return find_origin(values, step) if large else 0
+    return base.find_origin(values, step) if large else 0
 
 
 def _ends(line: np.ndarray, least: int) -> tuple[float, float] | None:
@@ -329,7 +320,7 @@ class StandardEncoder(Encoder):
         missing = torch.zeros(n, dtype=torch.bool) if codes.levels is None else codes.levels == 1
         assert codes.scores is not None
         line = self.mean + self.deviation * codes.scores.double().numpy()
-        values = np.clip(to_grid(line, self.whole, self.origin, self.step, self.decimals), self.low, self.high)
+        values = np.clip(base.to_grid(line, self.whole, self.origin, self.step, self.decimals), self.low, self.high)
         values[missing.numpy()] = 0
         return Column(self.name, self.dtype, torch.from_numpy(values), missing)
 
@@ -342,11 +333,11 @@ def fit_standard_encoder(
     if not Kind(schema.kind).numeric or column.levels is not None or len(np.unique(values)) < 2:
         return fit_encoder(column, schema, config, rng)
     whole = not column.values.is_floating_point()
-    step = find_grid(values, schema)
-    origin = find_origin(values, step) if whole else 0
+    step = base.find_grid(values, schema)
+    origin = base.find_origin(values, step) if whole else 0
     line = np.sort((values - origin).astype(np.float64))
     ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # never of a single row
-    low, high = value_range(line[:0], ends, origin, step, schema, whole)
+    low, high = base.value_range(line[:0], ends, origin, step, schema, whole)
     return StandardEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),
         float(line.mean()), float(line.std()),
