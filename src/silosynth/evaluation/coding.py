@@ -215,9 +215,7 @@ def _numbers(series: pd.Series[Any], value_type: ValueType, name: str, table: st
     try:
         values = _instants(series) if value_type == "instant" else _plain_numbers(series, value_type)
     except (TypeError, ValueError, OverflowError) as error:
-        rule = (
-            f"Column {name!r} holds {_WORDS[value_type]} in the training table; the {table} table must, too"
-        )
+        rule = f"Column {name!r} holds {_WORDS[value_type]} in the training table; the {table} table must, too"
         raise DataError(rule, str(series.dtype), "Give the column the same dtype in all tables.") from error
     with np.errstate(invalid="ignore"):
         wild = np.abs(values) > LARGEST
