@@ -25,9 +25,8 @@ from silosynth.core.messages import Struct
 from silosynth.core.roster import Roster
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.core.version import VERSION
 from silosynth.data import sources as files
-from silosynth.deployment.protocol import Job, Outcome, conduct, sources
+from silosynth.deployment.protocol import Job, Outcome, conduct, installed
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.target import Target
 from silosynth.runtime.checkpoint import CheckpointStore, secret_seed
@@ -85,10 +84,10 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     Raises:
         ConfigError: the algorithm is a representation or pools all data; or a preset, an option or a silo is not known.
     """
-    how, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
+    chosen, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
     if entry.central:
         raise ConfigError(
-            "A baseline that pools all data in one place cannot be submitted to a federation", how.name,
+            "A baseline that pools all data in one place cannot be submitted to a federation", chosen.name,
             f"Name another algorithm: {catalog.fitting(False)}, {catalog.fitting(True)}.",
         )  # fmt: skip
     silos = plan.taking_part or roster.parties
@@ -101,11 +100,11 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
         align = AlignConfig(plan.align.method, plan.align.least)
     job = Job(
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
-        how.name, how.preset, entry.configure(how.preset, how.options), silos, how.seed,
-        align, plan.sample.rows, submitter,
+        chosen.name, chosen.preset, entry.configure(chosen.preset, chosen.options), silos, chosen.seed, align,
+        plan.sample.rows, submitter,
     )  # fmt: skip
     entry.under(plan.missing)  # refuses what is not supported
-    return Order(job, plan.run.transport, plan.limit, plan.run.patience, how.device, plan.missing)
+    return Order(job, plan.run.transport, plan.limit, plan.run.patience, chosen.device, plan.missing)
 
 
 def unpack_order(blob: bytes) -> Order:
@@ -221,7 +220,7 @@ def run_order(
 
 def _fingerprint(job: Job) -> str:
     """Identifies the job in its checkpoints."""
-    content = [VERSION, sources(), to_state(job)]
+    content = [*installed(), to_state(job)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

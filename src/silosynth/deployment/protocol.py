@@ -23,17 +23,8 @@ import torch
 
 from silosynth import catalog
 from silosynth.alignment import AlignConfig, Matched, align
-from silosynth.core.conversation import (
-    Checkpoint,
-    Conversation,
-    Exchange,
-    Progress,
-    Replies,
-    State,
-    check_same_rows,
-    expect,
-    expect_one,
-)
+from silosynth.core import conversation
+from silosynth.core.conversation import Conversation, Exchange, Replies, State
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release, Struct
 from silosynth.core.roster import Roster
@@ -111,6 +102,11 @@ def sources() -> str:
         text = path.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
     return digest.hexdigest()
+
+
+def installed() -> tuple[str, str]:
+    """Version and `sources` of the silosynth that is installed here."""
+    return VERSION, sources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +218,12 @@ def conduct(
         if entry.parts:
             yield roster.everyone(KeepPart())
         state = {**state, "stage": "draw", "inner": coordinator}
-        yield Checkpoint(state)
+        yield conversation.Checkpoint(state)
     coordinator = state["inner"]
     if getattr(job.config, "dp", Target()).private:
         rows = max(1, int(coordinator["rows"]))  # noised
     else:
-        rows = state["rows"] or sum(
-            coordinator["rows"]
-        )  # of silos with different rows, those that have reported theirs
+        rows = state["rows"] or sum(coordinator["rows"])  # with different rows: as far as silos have reported them
     table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
     matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
     return Outcome(coordinator, schemas, rows, matched, table)
@@ -237,10 +231,10 @@ def conduct(
 
 def _begin(job: Job, roster: Roster) -> Conversation[State]:
     """Greetings, alignment, and the silos' columns."""
-    mine = (VERSION, sources())
+    mine = installed()
     greeted = yield roster.everyone(Greet(job.algorithm, job.submitter, *mine))
     for silo in roster:
-        theirs = expect_one(silo, greeted[silo], Greeted)
+        theirs = conversation.expect_one(silo, greeted[silo], Greeted)
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     yield roster.everyone(Begin(job))
     matched: dict[str, Matched] = {}
@@ -275,16 +269,18 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
 
 def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
     """The columns of silos that hold different rows; their number is not reported yet, so 0."""
-    schemas = dict(zip(prepared, (reply.schema for reply in expect(prepared, PreparedSchema)), strict=True))
+    schemas = dict(
+        zip(prepared, (reply.schema for reply in conversation.expect(prepared, PreparedSchema)), strict=True)
+    )
     return dict.fromkeys(schemas, agreed(schemas)), 0
 
 
 def _same_rows(prepared: Replies) -> tuple[dict[str, Schema], int]:
     """Each silo's columns, and the number of rows, after checking that they fit together."""
-    replies = expect(prepared, PreparedRows)
+    replies = conversation.expect(prepared, PreparedRows)
     names = {silo: list(reply.schema.names) for silo, reply in zip(prepared, replies, strict=True)}
     check_partition([name for columns in names.values() for name in columns], names)
-    check_same_rows(prepared, (reply.rows for reply in replies))
+    conversation.check_same_rows(prepared, (reply.rows for reply in replies))
     return {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}, replies[0].rows
 
 
@@ -298,10 +294,10 @@ def _synthesise(
         yield roster.everyone(PrepareSynthesis())
     drawn: list[Table] = []
     for batch in batches(rows):
-        yield Progress("sampling rows", batch.first, rows)
+        yield conversation.Progress("sampling rows", batch.first, rows)
         shared = yield from draw(entry, roster, job.config, coordinator, batch, streams, device)
         drawn += [beside(shared.values())] if shared else []
-    yield Progress("sampling rows", rows, rows)
+    yield conversation.Progress("sampling rows", rows, rows)
     yield from _publish(roster, drawn, schemas, rows, entry.horizontal)
     return below(drawn) if drawn else None
 
@@ -324,8 +320,8 @@ def _within(part: Conversation[R], around: State) -> Conversation[R]:
     try:
         step = next(part)
         while True:
-            if isinstance(step, Checkpoint):
-                step = Checkpoint({**around, "inner": step.state})
+            if isinstance(step, conversation.Checkpoint):
+                step = conversation.Checkpoint({**around, "inner": step.state})
             step = part.send((yield step))
     except StopIteration as end:
         result: R = end.value

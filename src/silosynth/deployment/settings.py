@@ -88,10 +88,10 @@ def read_silo(folder: Path) -> SiloFile:
         StorageError: no such file.
         ConfigError: a key or a value does not fit; names the file, the key and the remedy.
     """
-    found = read_toml(folder / SILO, SiloFile)
-    found._source = folder / SILO
-    found.source().check()
-    return found
+    silo = read_toml(folder / SILO, SiloFile)
+    silo._source = folder / SILO
+    silo.source().check()
+    return silo
 
 
 def read_policy(folder: Path) -> SiloPolicy:

@@ -25,7 +25,6 @@ from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.core.version import VERSION
 from silosynth.data import sources as files
 from silosynth.data.partition import own_levels
 from silosynth.deployment import protocol
@@ -119,7 +118,7 @@ class DeploymentSilo(Party):
     def state(self) -> State:
         """See `Party.state`."""
         return {
-            "sources": [VERSION, protocol.sources()],
+            "sources": list(protocol.installed()),
             "job": to_state(self._begun()),
             "secret": str(self._secret),
             "attempt": self._attempt,
@@ -136,8 +135,8 @@ class DeploymentSilo(Party):
 
     def restore(self, state: State) -> None:
         """See `Party.restore`. The current policy applies, and the table must not have changed."""
-        version, digest_of_sources = state["sources"]
-        protocol.check_same("the checkpoint", (version, digest_of_sources), "this silo", (VERSION, protocol.sources()))
+        version, sources = state["sources"]
+        protocol.check_same("the checkpoint", (version, sources), "this silo", protocol.installed())
         self.job = job = from_state(protocol.Job, state["job"])
         self._admit(job)
         self._secret, self._attempt, self._n_releases = int(state["secret"]), state["attempt"], state["noised"]
@@ -158,7 +157,7 @@ class DeploymentSilo(Party):
     # The steps of a job.
 
     def _greet(self, ask: protocol.Greet) -> protocol.Greeted:
-        mine = (VERSION, protocol.sources())
+        mine = protocol.installed()
         protocol.check_same("the coordinator", (ask.version, ask.sources), f"silo {self.seat.name!r}", mine)
         self.policy.check_job(ask.algorithm, self._submitter or ask.submitter)
         self._say(f"job of {self._submitter or ask.submitter}: {ask.algorithm}")
