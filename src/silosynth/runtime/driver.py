@@ -14,76 +14,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
-from silosynth.core.errors import (
-    CheckpointError,
-    ConfigError,
-    PartyLostError,
-    ProtocolError,
-    SilosynthError,
-    StorageError,
-)
+from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, StorageError
 from silosynth.core.messages import Done, Message, Missing, Several
 from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_skipped
 from silosynth.runtime.ledger import Ledger, Position
-from silosynth.runtime.link import Link, Reached, Received, with_location
-from silosynth.runtime.wire import decode, encode
+from silosynth.runtime.link import Link, Reached, Received, decode_reply
+from silosynth.runtime.wire import encode
 from silosynth.runtime.workers import torch_threads
-
-Numbered = tuple[int, Exchange]
-"""An exchange and its step."""
-
-
-def join_exchanges(rider: Numbered, other: Numbered) -> Exchange:
-    """Both exchanges as one, with the time limits of both added."""
-    (_, first), (_, then) = rider, other
-    asks: dict[str, Message] = {party: ask for party, ask in then.asks.items() if party not in first.asks}
-    for party in first.asks:
-        parts = [(step, encode(exchange.asks[party])) for step, exchange in (rider, other) if party in exchange.asks]
-        asks[party] = Several(*zip(*parts, strict=True))
-    return replace(then, asks=asks, wait=first.wait or then.wait, times=first.times + then.times)
-
-
-def split_result(rider: Numbered, other: Numbered, joined: Exchange, reached: Reached) -> tuple[Reached, Reached]:
-    """The result of each exchange.
-
-    Raises:
-        ProtocolError: a party did not answer every ask.
-    """
-    replies: dict[int, dict[str, Received]] = {rider[0]: {}, other[0]: {}}
-    for party, received in reached.received.items():
-        ask = joined.asks[party]
-        if not isinstance(ask, Several):
-            replies[other[0]][party] = received
-            continue
-        if not isinstance(received.reply, Several) or received.reply.steps != ask.steps:
-            raise ProtocolError(f"Silo {party!r} answers every ask, in turn", type(received.reply).__name__)
-        for step, sent, blob in zip(ask.steps, ask.messages, received.reply.messages, strict=True):
-            replies[step][party] = Received(_message(party, blob), len(sent), len(blob))
-    ordered = {party: replies[other[0]][party] for party in other[1].asks}
-    return Reached(replies[rider[0]]), replace(reached, received=ordered)
-
-
-def check_done(step: int, reached: Reached) -> None:
-    """Check that every reply to a rider is `Done`.
-
-    Raises:
-        ProtocolError: one is not.
-    """
-    for party, received in reached.received.items():
-        if not isinstance(received.reply, Done):
-            raise ProtocolError(f"Silo {party!r} answers step {step} with Done", type(received.reply).__name__)
-
-
-def _message(party: str, blob: bytes) -> Message:
-    try:
-        reply = decode(blob)
-    except SilosynthError as error:
-        raise with_location(error, f"Silo {party!r}") from error.__cause__
-    if not isinstance(reply, Message):
-        raise ProtocolError(f"Silo {party!r} answers with a message", type(reply).__name__)
-    return reply
-
 
 R = TypeVar("R")
 Start = Callable[["State | None"], Conversation[R]]
@@ -235,7 +173,7 @@ class _DrivenRun:
         joined = join_exchanges(rider, other)
         reached = self._link.reach(self._step, joined, self._warn_slow)
         first, then = split_result(rider, other, joined, reached)
-        check_done(rider[0], first)
+        _check_done(rider[0], first)
         self._record(*rider, first)
         return self._replies(self._step, exchange, then)
 
@@ -244,7 +182,7 @@ class _DrivenRun:
         if self._rider is not None:
             (step, exchange), self._rider = self._rider, None
             reached = self._link.reach(step, exchange, self._warn_slow)
-            check_done(step, reached)
+            _check_done(step, reached)
             self._replies(step, exchange, reached)
 
     def _send(self, step: int, exchange: Exchange) -> Replies:
@@ -298,3 +236,50 @@ class _DrivenRun:
         self._store.commit(Saved(self._number + 1, self._step, position, checkpoint.state))
         self._number += 1
         self._stored = self._clock()
+
+
+# Exchanges that travel together.
+
+Numbered = tuple[int, Exchange]
+"""An exchange and its step."""
+
+
+def join_exchanges(rider: Numbered, other: Numbered) -> Exchange:
+    """Both exchanges as one, with the time limits of both added."""
+    (_, first), (_, then) = rider, other
+    asks: dict[str, Message] = {party: ask for party, ask in then.asks.items() if party not in first.asks}
+    for party in first.asks:
+        parts = [(step, encode(exchange.asks[party])) for step, exchange in (rider, other) if party in exchange.asks]
+        asks[party] = Several(*zip(*parts, strict=True))
+    return replace(then, asks=asks, wait=first.wait or then.wait, times=first.times + then.times)
+
+
+def split_result(rider: Numbered, other: Numbered, joined: Exchange, reached: Reached) -> tuple[Reached, Reached]:
+    """The result of each exchange.
+
+    Raises:
+        ProtocolError: a party did not answer every ask.
+    """
+    replies: dict[int, dict[str, Received]] = {rider[0]: {}, other[0]: {}}
+    for party, received in reached.received.items():
+        ask = joined.asks[party]
+        if not isinstance(ask, Several):
+            replies[other[0]][party] = received
+            continue
+        if not isinstance(received.reply, Several) or received.reply.steps != ask.steps:
+            raise ProtocolError(f"Silo {party!r} answers every ask, in turn", type(received.reply).__name__)
+        for step, sent, blob in zip(ask.steps, ask.messages, received.reply.messages, strict=True):
+            replies[step][party] = Received(decode_reply(blob, f"Silo {party!r}"), len(sent), len(blob))
+    ordered = {party: replies[other[0]][party] for party in other[1].asks}
+    return Reached(replies[rider[0]]), replace(reached, received=ordered)
+
+
+def _check_done(step: int, reached: Reached) -> None:
+    """Check that every reply to a rider is `Done`.
+
+    Raises:
+        ProtocolError: one is not.
+    """
+    for party, received in reached.received.items():
+        if not isinstance(received.reply, Done):
+            raise ProtocolError(f"Silo {party!r} answers step {step} with Done", type(received.reply).__name__)

@@ -252,7 +252,7 @@ class Remote(Link):
         places = {party: location(party, step, wire_name(type(ask))) for party, ask in asks.items()}
         gathered = self._await(exchange, frames, places, tell)
         received = {
-            party: Received(_message(frame, places[party]), len(blobs[party]), len(frame.body))
+            party: Received(decode_reply(frame.body, places[party], frame.kind), len(blobs[party]), len(frame.body))
             for party, frame in gathered.replies.items()
         }
         unanswered = {
@@ -305,7 +305,7 @@ class Remote(Link):
         where = f"Silo {frame.sender!r}, late, to step {frame.step}"
         self._check(frame.sender, frame, where)
         if frame.kind == REPLY and frame.job == self._job:
-            self._late.append(Late(frame.sender, frame.step, _message(frame, where), len(frame.body)))
+            self._late.append(Late(frame.sender, frame.step, decode_reply(frame.body, where), len(frame.body)))
 
     def _check(self, party: str, reply: Frame, where: str) -> None:
         if reply.kind in (REFUSED, CRASHED):  # last words are read from a file: not for every reply
@@ -326,12 +326,18 @@ def raise_if_failed(reply: Frame, where: str, details: str = "") -> None:
         raise party_failure(where, reply.body.decode("utf-8", "replace"), details)
 
 
-def _message(frame: Frame, where: str) -> Message:
+def decode_reply(blob: bytes, where: str, kind: str = REPLY) -> Message:
+    """The message that a party replied with; ``where`` names the party, and ``kind`` is that of its frame.
+
+    Raises:
+        MessageError: it cannot be decoded.
+        ProtocolError: it is not a message, or not a reply.
+    """
     try:
-        reply = decode(frame.body)
+        reply = decode(blob)
     except SilosynthError as error:
         raise with_location(error, where) from error.__cause__
-    if not isinstance(reply, Message) or frame.kind != REPLY:
+    if not isinstance(reply, Message) or kind != REPLY:
         raise ProtocolError(f"{where}: a silo answers with a message", type(reply).__name__)
     return reply
 

@@ -22,14 +22,7 @@ from silosynth.core.conversation import Party
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import (
-    BUSY,
-    BYE,
-    HELLO,
-    REFUSED,
-    WELCOME,
-    Frame,
-)
+from silosynth.runtime.frames import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame
 from silosynth.runtime.hub import Hub, Outbox, PartySlot
 from silosynth.runtime.tls import Certificates, Connection, handshake_seconds, ssl_context
 
