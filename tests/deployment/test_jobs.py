@@ -165,7 +165,10 @@ def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: P
 
 
 def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    silos, digests = two_silos(), iter(["0" * 64])  # the coordinator asks first
+    silos, digests = (
+        two_silos(),
+        iter(["0" * 64] * 2),
+    )  # the coordinator asks first, for its checkpoints and its greeting
     monkeypatch.setattr(protocol, "sources", lambda: next(digests, "f" * 64))
     with pytest.raises(SilosynthError, match=r"sources \(SHA-256\) is 0{64} at the coordinator .*f{64}"):
         run(job(silos), parties(silos, tmp_path), tmp_path)
