@@ -621,6 +621,19 @@ def test_what_comes_too_early_or_out_of_turn_is_refused():
         play.silos["a"].answer(gdts.TrainPart(0, nothing))
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("fl", gdts.TakeEncoders), ("fl", gdts.TrainPart), ("fl", gdts.SendWeights), ("md", gdts.TakeCritic)],
+)
+def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(mode, kind):
+    play = Play(mode=mode)
+    silo, wrong = play.silos["b"], gdts.Describe()
+    answer = silo.answer
+    silo.answer = lambda ask: wrong if isinstance(ask, kind) else answer(ask)
+    with pytest.raises(ProtocolError, match="Silo 'b' replies"):
+        play.train()
+
+
 def test_columns_are_dealt_with_by_other_algorithms():
     with pytest.raises(ConfigError, match="rows of the same columns"):
         ss.fit("gdts", ss.simulate(table(), silos={"a": ["city"], "b": ["income"]}), progress=False)

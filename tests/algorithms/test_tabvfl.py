@@ -202,6 +202,20 @@ def test_unequal_rows_are_refused():
         play.train()
 
 
+ASKS = (tabvfl.PrepareGuest, tabvfl.Embed, tabvfl.Reconstruct, tabvfl.ApplyGradient, tabvfl.EmbedRows,
+        tabvfl.EvaluateRows, tabvfl.StoreWeights, tabvfl.EndPhase)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(kind):
+    play = Play(validation=0.3, pretraining_epochs=1, finetuning_epochs=1)
+    silo, wrong = play.silos["b"], tabvfl.EndPhase(0)
+    answer = silo.answer
+    silo.answer = lambda ask: wrong if isinstance(ask, kind) else answer(ask)
+    with pytest.raises(ProtocolError, match="Silo 'b' replies"):
+        play.train()
+
+
 def test_what_comes_too_early_or_is_not_understood_is_refused():
     silo = Play().silos["a"]
     with pytest.raises(ProtocolError, match="comes too early"):

@@ -17,7 +17,7 @@ from silosynth.core.state import to_state
 from silosynth.encoders import private as private_encoders
 from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, decode_table, encode_table
 from silosynth.encoders.normalised import ModeConfig
-from silosynth.encoders.private import fit_private
+from silosynth.encoders.private import learn
 from silosynth.privacy.accounting import spent
 from silosynth.runtime.wire import pack
 
@@ -53,6 +53,12 @@ def held(data: pd.DataFrame, declared: dict[str, Any] | None = None) -> tuple[Ta
     return table.select([name for name in table.names if name in schema.modelled]), schema
 
 
+def learned(*given, **named):
+    """Encoders, noised row count, and events."""
+    learnt = learn(*given, **named)
+    return learnt.encoders, learnt.rows, learnt.events
+
+
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
@@ -61,7 +67,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.parametrize("declared", [None, BOUNDS])
 def test_the_bill_is_what_was_allowed(config: EncoderConfig, declared: dict[str, Any] | None) -> None:
     table, schema = held(frame(), declared)
-    encoders, rows, events = fit_private(table, schema, config, 2.0, 1e-6, rng(), target=1e-5)
+    encoders, rows, events = learned(table, schema, config, 2.0, 1e-6, rng(), target=1e-5)
     budget = spent(events, 0.0)
     assert (budget.pure_epsilon, budget.own_delta) == (pytest.approx(2.0), pytest.approx(1e-6))
     assert {(event.scope, event.target) for event in events} == {("all", 1e-5)}
@@ -75,7 +81,7 @@ def test_the_bill_is_what_was_allowed(config: EncoderConfig, declared: dict[str,
 def test_rows_come_back_much_as_they_were(config: EncoderConfig, declared: dict[str, Any] | None) -> None:
     data = frame()
     table, schema = held(data, declared)
-    encoders, _, _ = fit_private(table, schema, config, 10.0, 1e-6, rng())
+    encoders, _, _ = learned(table, schema, config, 10.0, 1e-6, rng())
     back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
     for name in ("age", "pay", "gap", "day"):
         real, made = table[name], back[name]
@@ -120,10 +126,10 @@ def test_noised_counts_are_all_that_is_learnt(config: EncoderConfig, row: int, m
     counts, levels = private_encoders.noised_counts, private_encoders.noised_levels
     monkeypatch.setattr(private_encoders, "noised_counts", noting(counts, 0))
     monkeypatch.setattr(private_encoders, "noised_levels", noting(levels, 1))
-    first = fit_private(table, schema, config, 1.0, 1e-6, rng())
+    first = learned(table, schema, config, 1.0, 1e-6, rng())
     monkeypatch.setattr(private_encoders, "noised_counts", repeating(0))
     monkeypatch.setattr(private_encoders, "noised_levels", repeating(1))
-    second = fit_private(fewer, schema, config, 1.0, 1e-6, rng())
+    second = learned(fewer, schema, config, 1.0, 1e-6, rng())
     assert not said
     assert packed(first) == packed(second)
 
@@ -139,7 +145,7 @@ def test_small_tables_and_little_epsilon(config: EncoderConfig, rows: int, epsil
     table, schema = held(frame(200))
     table = table.take(slice(rows))
     for seed in range(5):
-        encoders, found, _ = fit_private(table, schema, config, epsilon, 1e-6, rng(seed))
+        encoders, found, _ = learned(table, schema, config, epsilon, 1e-6, rng(seed))
         back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
         assert found >= 1
         assert len(back) == rows
@@ -159,7 +165,7 @@ def test_odd_columns(config: EncoderConfig) -> None:
         }
     )
     table, schema = held(data, {"gone": "continuous", "codes": "categorical"})
-    encoders, _, _ = fit_private(table, schema, config, 20.0, 1e-4, rng())
+    encoders, _, _ = learned(table, schema, config, 20.0, 1e-4, rng())
     back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
     assert set(back["one"].values.tolist()) == {7}
     assert bool(back["gone"].missing.all())
@@ -169,7 +175,7 @@ def test_odd_columns(config: EncoderConfig) -> None:
 def test_numbers_as_categories_of_which_none_is_released() -> None:
     table, schema = held(pd.DataFrame({"code": pd.Categorical(np.arange(100) // 2)}), {"code": "categorical"})
     with pytest.raises(DataError, match="no level of it has enough rows to be released") as caught:
-        fit_private(table, schema, EncoderConfig(), 1.0, 1e-6, rng())
+        learned(table, schema, EncoderConfig(), 1.0, 1e-6, rng())
     assert "dp.epsilon" in str(caught.value)
 
 
@@ -177,7 +183,7 @@ def test_numbers_as_categories_of_which_none_is_released() -> None:
 def test_the_budget_is_checked(epsilon: float, delta: float) -> None:
     table, schema = held(frame(50))
     with pytest.raises(ConfigError):
-        fit_private(table, schema, EncoderConfig(), epsilon, delta, rng())
+        learned(table, schema, EncoderConfig(), epsilon, delta, rng())
 
 
 @pytest.mark.parametrize(
@@ -195,6 +201,6 @@ def test_which_levels_occur_decides_on_no_mechanism(values: list[Any], dtype: st
     for rows in (values, [*values, more]):
         data = pd.DataFrame({"x": pd.Series(rows, dtype=dtype), "job": pd.Categorical(["clerk"] * len(rows))})
         table, schema = held(data, {"x": {"kind": "boolean" if dtype == "boolean" else "categorical"}})
-        encoders, _, events = fit_private(table, schema, EncoderConfig(), 50.0, 1e-6, rng())
+        encoders, _, events = learned(table, schema, EncoderConfig(), 50.0, 1e-6, rng())
         told.append((events, [encoder.text for encoder in encoders if isinstance(encoder, CategoricalEncoder)]))
     assert told[0] == told[1]

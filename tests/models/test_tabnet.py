@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.models.tabnet import (
-    Decoder,
     FeatureTransformer,
     GhostNorm,
     TabNetConfig,
+    TabNetDecoder,
     TabNetEncoder,
     latent,
     obfuscate,
@@ -62,7 +62,7 @@ def of_encoder(ours: TabNetEncoder, theirs: Any) -> Pairs:
     return pairs
 
 
-def of_decoder(ours: Decoder, theirs: Any) -> Pairs:
+def of_decoder(ours: TabNetDecoder, theirs: Any) -> Pairs:
     pairs: Pairs = []
     for mine, other in zip(ours.transformers, theirs.feat_transformers, strict=True):
         pairs += of_transformer(mine, other, ours.shared)
@@ -111,7 +111,7 @@ class Whole(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(FEATURES, momentum=0.01)
         self.encoder = TabNetEncoder(FEATURES, config, draw("encoder"))
-        self.decoder = Decoder(config, draw("decoder"))
+        self.decoder = TabNetDecoder(config, draw("decoder"))
         self.last = plain_layer(config.latent, FEATURES, draw("last"))
 
 

@@ -179,21 +179,6 @@ class Learnt:
     shares: tuple[Tensor, ...]
 
 
-def fit_private(
-    table: Table,
-    schema: Schema,
-    config: EncoderConfig,
-    epsilon: float,
-    delta: float,
-    rng: np.random.Generator,
-    *,
-    target: float = 0.0,
-) -> tuple[tuple[Encoder, ...], int, tuple[Event, ...]]:
-    """Encoders of all columns, the noised number of rows, and what both cost; see `learn`."""
-    found = learn(table, schema, config, epsilon, delta, rng, target=target)
-    return found.encoders, found.rows, found.events
-
-
 def learn(
     table: Table,
     schema: Schema,

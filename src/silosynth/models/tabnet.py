@@ -11,7 +11,7 @@ ghost batch normalisation              `GhostNorm`
 feature transformer (figure 4c)        `FeatureTransformer`
 attentive transformer (figure 4d)      `AttentiveTransformer`, `sparsemax`
 encoder (4a), sparsity regularisation  `TabNetEncoder`
-decoder (4b)                           `Decoder`
+decoder (4b)                           `TabNetDecoder`
 masked columns, reconstruction loss    `obfuscate`, `reconstruction_loss`
 =====================================  =======================================
 
@@ -172,7 +172,7 @@ class TabNetEncoder(nn.Module):
         return decisions, entropy / self.config.steps
 
 
-class Decoder(nn.Module):
+class TabNetDecoder(nn.Module):
     """From decisions back towards features, without the layer that comes last."""
 
     def __init__(self, config: TabNetConfig, generator: torch.Generator) -> None:

@@ -186,7 +186,7 @@ class Guest:
         else:
             networks["front"] = LocalEncoder(self.n_features, config, draw["front"])
         if self.local:
-            networks["decoder"] = tabnet.Decoder(config.net, draw["decoder"])
+            networks["decoder"] = tabnet.TabNetDecoder(config.net, draw["decoder"])
         self.trainee = PhasedTrainee(networks.to(device), config)
 
     @property
@@ -316,7 +316,7 @@ class Host:
         if config.design == "tabvfl":
             networks["encoder"] = tabnet.TabNetEncoder(sum(widths), config.net, streams.child("encoder").torch())
         if config.design != "local":
-            networks["decoder"] = tabnet.Decoder(config.net, streams.child("decoder").torch())
+            networks["decoder"] = tabnet.TabNetDecoder(config.net, streams.child("decoder").torch())
         self.trainee = PhasedTrainee(networks.to(device), config)
 
     @classmethod
