@@ -93,7 +93,7 @@ class Algorithm:
             ConfigError: the algorithm does not support it; names those that it does.
         """
         policy = chosen(missing, self.policies)
-        return lambda *given, **named: under(policy, self.coordinate(*given, **named))
+        return lambda *args, **kwargs: under(policy, self.coordinate(*args, **kwargs))
 
     def check(self, roster: Roster, horizontal: bool) -> None:
         """Refuse a federation of several silos for a central baseline, or one that is divided the other way.
@@ -137,7 +137,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         silofuse_options.PRESETS, SiloFuseSilo, silofuse.coordinate, silofuse.synthesise, central=True,
     ),
     "silofuse-joint": Algorithm(
-        "SiloFuse with latents learnt jointly, as TabVFL's are: those of a row tell of all silos; thousands of rounds",
+        "SiloFuse with latents learnt jointly, as in TabVFL: each reveals columns of all silos; thousands of rounds",
         silofuse_options.JOINT_PRESETS, JointSilo, silofuse.coordinate_joint, silofuse.synthesise_joint,
     ),
     "e2edistr": Algorithm(

@@ -110,7 +110,7 @@ def test_a_class_that_training_did_not_know_is_never_right():
 def test_without_fine_tuning_nothing_is_predicted_and_no_label_is_needed():
     made = represent(ss.simulate(table(), SILOS), None, options={"finetune": False})
     assert made.transform().shape == (40, 6)
-    with pytest.raises(ConfigError, match="needs a label that was learnt"):
+    with pytest.raises(ConfigError, match="needs a trained label"):
         made.predict(made.federation(table()))
     with pytest.raises(ConfigError, match="Fine-tuning needs a label"):
         represent(ss.simulate(table(), SILOS), None)

@@ -107,8 +107,8 @@ def audit(
         subject = _subject(file, train, fit, paths, records, rows, claim, seed)
         attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
         ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
-        with ui.progress("Auditing") as tell:
-            how = Trainings(shadows, seed, folder, processes, together, tell, _announcing(ui))
+        with ui.progress("Auditing") as progress:
+            how = Trainings(shadows, seed, folder, processes, together, progress, _announcing(ui))
             result = study.audit(subject, attacks, how, canaries)
         if report is not None:
             result.save(report)
@@ -138,7 +138,7 @@ def _subject(
     from silosynth.attacks.study import Subject
     from silosynth.commands import tables
 
-    given: dict[str, Any] = {name: None if path is None else tables.read(path) for name, path in paths.items()}
+    inputs: dict[str, Any] = {name: None if path is None else tables.read(path) for name, path in paths.items()}
     generator: Fit | None = None if command is None else Command(command, rows or 1000)
     silos = None
     if file is None:
@@ -147,13 +147,13 @@ def _subject(
     else:
         table, held_out, catalogued = _planned(file, rows)
         generator, silos = generator or catalogued, list((catalogued.silos or {}).values())
-        given["others"] = held_out if given["others"] is None else given["others"]
+        inputs["others"] = held_out if inputs["others"] is None else inputs["others"]
         claim = claim or _claimed(catalogued)
     table, rest = _drawn(table, records, seed)
-    given["others"] = _together(given["others"], rest)
-    if given["others"] is not None and given["reference"] is None and len(given["others"]) > 2 * len(table):
-        given["others"], given["reference"] = _drawn(given["others"], len(table), seed + 1)
-    return Subject(table, generator, silos=silos, claim=claim, **given)
+    inputs["others"] = _together(inputs["others"], rest)
+    if inputs["others"] is not None and inputs["reference"] is None and len(inputs["others"]) > 2 * len(table):
+        inputs["others"], inputs["reference"] = _drawn(inputs["others"], len(table), seed + 1)
+    return Subject(table, generator, silos=silos, claim=claim, **inputs)
 
 
 def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame | None, Catalogued]:

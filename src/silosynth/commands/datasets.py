@@ -26,12 +26,12 @@ def list_(as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> 
         from silosynth.data import datasets
 
         known = [datasets.info(name) for name in datasets.names()]
-        rows = [(about.name, about.rows, len(about.columns), about.target, about.licence) for about in known]
+        rows = [(info.name, info.rows, len(info.columns), info.target, info.licence) for info in known]
         heads = ("name", "rows", "columns", "target", "licence")
         ui.table("Data sets", heads, rows)
         ui.facts["datasets"] = [
-            dict(zip(heads, row, strict=True)) | {"source": about.source, "citation": about.citation}
-            for row, about in zip(rows, known, strict=True)
+            dict(zip(heads, row, strict=True)) | {"source": info.source, "citation": info.citation}
+            for row, info in zip(rows, known, strict=True)
         ]
 
 
@@ -46,9 +46,9 @@ def fetch(
     with session(as_json, quiet, debug) as ui:
         from silosynth.data import datasets, sources
 
-        frame, about = datasets.load(name, return_info=True)
+        frame, info = datasets.load(name, return_info=True)
         if out is not None:
             sources.write(frame, out)
         ui.facts |= {"name": name, "rows": len(frame), "columns": list(frame.columns), "path": out}
-        ui.show(f"{name}: {len(frame):,} rows, {len(frame.columns)} columns. {about.source}; licence: {about.licence}.")
+        ui.show(f"{name}: {len(frame):,} rows, {len(frame.columns)} columns. {info.source}; licence: {info.licence}.")
         ui.show(f"Written to {out}" if out else f'Use it with: [data] dataset = "{name}"')

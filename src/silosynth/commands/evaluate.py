@@ -74,8 +74,8 @@ def measure(
     """Evaluate, with a progress bar."""
     import silosynth
 
-    with ui.progress("Evaluating") as tell:
-        return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=tell)
+    with ui.progress("Evaluating") as progress:
+        return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=progress)
 
 
 def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:

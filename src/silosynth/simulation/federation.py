@@ -163,7 +163,7 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
     _check_not_empty(rows, "Name silos and their rows.")
     kinds, table = read_table(to_pandas(frame), schema)
-    tables = {silo: own_levels(table.take(_positions(silo, some, len(table)))) for silo, some in rows.items()}
+    tables = {silo: own_levels(table.take(_positions(silo, held, len(table)))) for silo, held in rows.items()}
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(frame), horizontal=True)
 
 

@@ -102,5 +102,5 @@ def _received(party: str, step: int, ask: Message, blob: bytes, pending: Pending
     except PartyFailure as failure:
         cause = failure.__cause__
         raise party_failure(where, f"{type(cause).__name__}: {cause}") from cause
-    assert isinstance(reply, Message)  # the endpoint has seen to it
+    assert isinstance(reply, Message)  # the endpoint has checked it
     return Received(reply, len(blob), len(answer))

@@ -1,4 +1,4 @@
-"""What a training leaves: both sides' parts, which save and load themselves; and the generator among them."""
+"""The result of a training: what generators and representations share, and the generator, `Model`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TrainedModel:
 
     KIND: ClassVar[AlgorithmKind]
     FORM: ClassVar[str]
-    """What its files are."""
+    """The first entry of its files: what they hold."""
     NAME: ClassVar[str] = "algorithm"
     """The key of the algorithm's name in a file."""
 
@@ -74,10 +74,10 @@ class TrainedModel:
         Raises:
             StorageError: the file cannot be written; what was there before is untouched.
         """
-        about = {self.NAME: self.algorithm} | {key: getattr(self, key) for key in ("preset", "seed", "rows")}
+        metadata = {self.NAME: self.algorithm} | {key: getattr(self, key) for key in ("preset", "seed", "rows")}
         content = {
             "form": self.FORM,
-            "about": about | self._about() | {"silos": list(self.roster), "ledger": json.dumps(self.ledger)},
+            "about": metadata | self._about() | {"silos": list(self.roster), "ledger": json.dumps(self.ledger)},
             "config": to_state(self.config),
             "schemas": {name: to_state(schema) for name, schema in self.schemas.items()},
             "coordinator": self.coordinator,
@@ -95,13 +95,13 @@ class TrainedModel:
         content = unpack(read(Path(path)))
         if content.get("form") != cls.FORM:
             raise StorageError(f"This file is not a {cls.FORM}", str(path), "Pass a file that save() wrote.")
-        about = content["about"]
+        metadata = content["about"]
         return cls(
-            algorithm=about[cls.NAME], preset=about["preset"], seed=about["seed"],
-            config=from_state(Struct, content["config"]), roster=Roster(tuple(about["silos"])),
+            algorithm=metadata[cls.NAME], preset=metadata["preset"], seed=metadata["seed"],
+            config=from_state(Struct, content["config"]), roster=Roster(tuple(metadata["silos"])),
             schemas={name: from_state(Schema, schema) for name, schema in content["schemas"].items()},
-            coordinator=content["coordinator"], parts=content["parts"], rows=about["rows"],
-            ledger=json.loads(about["ledger"]), device=resolve_device(device), **cls._restored(content),
+            coordinator=content["coordinator"], parts=content["parts"], rows=metadata["rows"],
+            ledger=json.loads(metadata["ledger"]), device=resolve_device(device), **cls._restored(content),
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
@@ -124,16 +124,16 @@ class TrainedModel:
         }
 
     def _about(self) -> dict[str, Any]:
-        """What a file says about it besides what all have."""
+        """Further entries of a file's metadata."""
         return {}
 
     def _content(self) -> dict[str, Any]:
-        """What a file holds besides what all have."""
+        """Further contents of a file."""
         return {}
 
     @classmethod
     def _restored(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `_about` and `_content`."""
+        """The fields that `_about` and `_content` store."""
         return {}
 
     @property
@@ -141,7 +141,7 @@ class TrainedModel:
         return algorithm(self.algorithm, self.KIND)
 
     def _pooled(self) -> list[str]:
-        """Columns of which some levels are held by too few rows to be released by name."""
+        """Columns with levels of too few rows to be released by name."""
         parts = [*self.parts.values(), self.coordinator]
         encoders = [encoder["fields"] for part in parts for encoder in part.get("encoders", [])]
         return list(dict.fromkeys(fields["name"] for fields in encoders if fields.get("rare")))
@@ -193,7 +193,7 @@ class Model(TrainedModel):
         if getattr(self.config, "dp", Target()).private:
             self.rows = int(self.coordinator.get("rows", 0))  # noised
             self.schemas = {silo: _without_reasons(schema) for silo, schema in self.schemas.items()}
-            self.ledger = [record | {"bytes": 0} for record in self.ledger]  # they tell how many rows were sampled
+            self.ledger = [record | {"bytes": 0} for record in self.ledger]  # which reveal how many rows were sampled
 
     def __repr__(self) -> str:
         """What it is; no weights, and nothing of encoders."""

@@ -47,7 +47,7 @@ class Representation(TrainedModel):
 
     @property
     def name(self) -> str:
-        """The algorithm that learnt it."""
+        """The algorithm that trained it."""
         return self.algorithm
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class Representation(TrainedModel):
 
     def _predicted(self, federation: Federation) -> tuple[Label, Tensor]:
         if self.label is None or not self.config.finetune:
-            raise ConfigError("Predicting needs a label that was learnt", None, "Train with one, and finetune = true.")
+            raise ConfigError("Predicting needs a trained label", None, "Train with one, and finetune = true.")
         return self.label, self._embedded(federation)[1]
 
     def _embedded(self, federation: Federation) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ def draw(
 ) -> Conversation[dict[str, Table]]:  # fmt: skip
     """The coordinator's side of drawing a batch: synthetic columns by silo, without those that stay in their silo.
 
-    ``streams`` are those of the whole sampling (`sampling_streams`).
+    ``streams`` are those of all batches (`sampling_streams`).
     """
     assert entry.synthesise is not None  # a generator has it
     return entry.synthesise(roster, config, coordinator, batch.rows, streams.child(batch.number), device)

@@ -96,16 +96,16 @@ def fit(
     coordinate = entry.under(missing)
     secret = seed is None and getattr(config, "dp", Target()).private
     drawn = whole_number("A seed", 0 if seed is None else seed)
-    mark = how.fingerprint(algorithm_name, config, federation, drawn)
+    fingerprint = how.fingerprint(algorithm_name, config, federation, drawn)
     if secret:
-        drawn, mark = secret_run(_secret(folder, resume), mark)
+        drawn, fingerprint = secret_run(_secret(folder, resume), fingerprint)
     streams = Streams(drawn)
     start = partial(coordinate, federation.roster, config, streams.child("coordinator"), how.device)
-    learnt = how.carry_out(algorithm_name, entry, federation, streams, mark, start)
+    result = how.carry_out(algorithm_name, entry, federation, streams, fingerprint, start)
     return Model(
         algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
         roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
-        coordinator=learnt.coordinator, parts=learnt.parts, rows=federation.rows, ledger=learnt.ledger,
+        coordinator=result.coordinator, parts=result.parts, rows=federation.rows, ledger=result.ledger,
         device=how.device,
     )  # fmt: skip
 
@@ -153,13 +153,13 @@ def represent(
     features, target, column = _without_label(federation, label)
     labels = None if target is None or column is None else target.labels(column)
     streams, label_table = Streams(seed), Table(() if column is None else (column,))
-    mark = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
-    mark = hashlib.sha256(mark.encode()).hexdigest()
+    fingerprint = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
+    fingerprint = hashlib.sha256(fingerprint.encode()).hexdigest()
     start = partial(entry.coordinate, features.roster, config, labels, streams.child("coordinator"), how.device)
-    learnt = how.carry_out(name, entry, features, streams, mark, start)
+    result = how.carry_out(name, entry, features, streams, fingerprint, start)
     return Representation(
         algorithm=name, preset=preset, seed=seed, config=config, roster=features.roster, schemas=features.schemas,
-        label=target, coordinator=learnt.coordinator, parts=learnt.parts, rows=features.rows, ledger=learnt.ledger,
+        label=target, coordinator=result.coordinator, parts=result.parts, rows=features.rows, ledger=result.ledger,
         device=how.device,
     )  # fmt: skip
 
@@ -188,7 +188,7 @@ def _without_label(federation: Federation, label: Any) -> tuple[Federation, Labe
     return features, fit_label(table[label], schema[label].kind, silo), table[label]
 
 
-class _Learnt(NamedTuple):
+class _TrainingResult(NamedTuple):
     """What a training leaves: the coordinator's part, each silo's, and the ledger's records."""
 
     coordinator: dict[str, Any]
@@ -230,16 +230,16 @@ class _TrainingRun:
     def fingerprint(self, name: str, config: Struct, federation: Federation, seed: int) -> str:
         """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
         arithmetic = [self.threads, self.device.type, torch.backends.cpu.get_cpu_capability()]
-        about = [VERSION, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        content = [VERSION, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def carry_out(
-        self, name: str, entry: Algorithm, federation: Federation, streams: Streams, mark: str,
+        self, name: str, entry: Algorithm, federation: Federation, streams: Streams, fingerprint: str,
         start: Callable[[State | None], Conversation[dict[str, Any]]],
-    ) -> _Learnt:  # fmt: skip
+    ) -> _TrainingResult:  # fmt: skip
         """Train in the run's folder; ``start`` begins the coordinator's side from a checkpoint's state, or None."""
-        with run_folder(self.folder, mark) as place:
-            store, ledger = CheckpointStore(place, mark), Ledger(place / "ledger.jsonl")
+        with run_folder(self.folder, fingerprint) as place:
+            store, ledger = CheckpointStore(place, fingerprint), Ledger(place / "ledger.jsonl")
             seated = seats(federation.roster, streams.child("seats"))
             link = self._connect(name, entry, federation, seated, streams, store)
             with link, _watching(self.progress) as watch:
@@ -248,7 +248,7 @@ class _TrainingRun:
                 )
                 parts = self._parts(entry, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
-        return _Learnt(coordinator, parts, [as_dict(record) for record in ledger.records])
+        return _TrainingResult(coordinator, parts, [as_dict(record) for record in ledger.records])
 
     def _connect(
         self, name: str, entry: Algorithm, federation: Federation, seated: Mapping[str, Seat], streams: Streams,
@@ -305,9 +305,9 @@ def secret_run(secret: int, fingerprint: str) -> tuple[int, str]:
 
 
 @contextmanager
-def run_folder(folder: str | Path | None, mark: str) -> Iterator[Path]:
+def run_folder(folder: str | Path | None, fingerprint: str) -> Iterator[Path]:
     """The run's folder, locked for this run. The default folder is deleted in the end unless it holds checkpoints."""
-    place = _default_folder(mark) if folder is None else make_folder(folder)
+    place = _default_folder(fingerprint) if folder is None else make_folder(folder)
     with _locked(place):
         try:
             yield place
@@ -319,9 +319,9 @@ def run_folder(folder: str | Path | None, mark: str) -> Iterator[Path]:
             shutil.rmtree(place)
 
 
-def _default_folder(mark: str) -> Path:
+def _default_folder(fingerprint: str) -> Path:
     """A folder that only its user may read: checkpoints hold what silos keep to themselves."""
-    place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / mark[:16]
+    place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / fingerprint[:16]
     make_folder(place.parent)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
