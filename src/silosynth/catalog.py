@@ -24,9 +24,9 @@ from silosynth.algorithms.silofuse.silo import EndToEndSilo, JointSilo, SiloFuse
 from silosynth.algorithms.tabvfl import protocol as tabvfl
 from silosynth.algorithms.tabvfl.options import PRESETS as TABVFL_PRESETS
 from silosynth.algorithms.tabvfl.silo import TabVFLSilo
-from silosynth.algorithms.vflgan import conversation as vflgan
-from silosynth.algorithms.vflgan import presets, vertigan
-from silosynth.algorithms.vflgan.silo import Silo as VFLGANSilo
+from silosynth.algorithms.vflgan import options as vflgan_options
+from silosynth.algorithms.vflgan import protocol as vflgan
+from silosynth.algorithms.vflgan.silo import VertiGANSilo, VFLGANSilo
 from silosynth.algorithms.vtgan import protocol as vtgan
 from silosynth.algorithms.vtgan.options import PRESETS as VTGAN_PRESETS
 from silosynth.algorithms.vtgan.silo import VTGANSilo
@@ -155,19 +155,19 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "vflgan": Algorithm(
         "local critics and a shared one over columns in several silos; thousands of steps (VFLGAN, 2024)",
-        presets.VFLGAN, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+        vflgan_options.VFLGAN, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
     ),
     "vflgan-base": Algorithm(
         "VFLGAN's ablation: the shared critic alone judges",
-        presets.BASE, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+        vflgan_options.BASE, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
     ),
     "vertigan": Algorithm(
         "VFLGAN's baseline: a GAN in each silo, whose generators share their first layers (VertiGAN, 2023)",
-        presets.VERTIGAN, vertigan.VertiGANSilo, vertigan.coordinate, vflgan.synthesise,
+        vflgan_options.VERTIGAN, VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise,
     ),
     "wgan-gp": Algorithm(
         "VFLGAN's central baseline: the GAN of a VertiGAN silo, with all columns in one silo (WGAN-GP, 2017)",
-        presets.VERTIGAN, vertigan.VertiGANSilo, vertigan.coordinate, vflgan.synthesise, central=True,
+        vflgan_options.VERTIGAN, VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise, central=True,
     ),
     "gdts": Algorithm(
         "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import silosynth as ss
 from silosynth.algorithms.dplt import private as dplt
-from silosynth.algorithms.vflgan import draws, local, shared
+from silosynth.algorithms.vflgan import networks
 from silosynth.catalog import algorithm
 from silosynth.core.streams import Streams
 from silosynth.encoders import private as private_encoders
@@ -85,10 +85,10 @@ def test_a_gan_of_a_row_less_with_the_same_noised_quantities_is_the_same(
         numbers = torch.arange(ROWS)
         return ((numbers % 7 == 2) | (sampled & (numbers == ROWS - 1)))[:n]
 
-    monkeypatch.setattr(draws, "poisson_mask", mask)
-    for module in (local, shared):  # what a row draws for itself, whatever others drew
-        monkeypatch.setattr(module, "integers", lambda draw, below, rows, device: torch.arange(rows) % below)
-        monkeypatch.setattr(module, "uniforms", lambda draw, *shape, device: torch.full(shape, 0.25))
+    monkeypatch.setattr(networks, "poisson_mask", mask)
+    # What a row draws for itself, whatever others drew.
+    monkeypatch.setattr(networks, "integers", lambda draw, below, rows, device: torch.arange(rows) % below)
+    monkeypatch.setattr(networks, "uniforms", lambda draw, *shape, device: torch.full(shape, 0.25))
     options = SMALL | {"slopes": slopes}
     first = released(name, "private", options)
     record.replay = True

@@ -10,15 +10,15 @@ from tests.algorithms.customers import table
 from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play
 
 import silosynth as ss
-from silosynth.algorithms.vflgan import conversation
-from silosynth.algorithms.vflgan import messages as vflgan
-from silosynth.algorithms.vflgan.vertigan import NOTHING, Round
+from silosynth.algorithms.vflgan import protocol as vflgan
+from silosynth.algorithms.vflgan.protocol import NOTHING, BackboneRound
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.core.streams import Streams
 from silosynth.models.vflgan import frechet_distance
 from silosynth.privacy.agreement import OfferShares
+from silosynth.privacy.charging import Charge
 from silosynth.privacy.sealed import seats
 
 SETTINGS = [
@@ -45,9 +45,7 @@ def test_a_round_is_that_of_the_network_in_one_piece(name, silos, options):
     play = Play(name, silos, **options)
     play.begin()
     oracle = Oracle(play)
-    talk = conversation._train_round(
-        play.roster, play.config, play.shared, 0, play.tell(vflgan.Criticise()), more=False
-    )
+    talk = vflgan._train_round(play.roster, play.config, play.shared, 0, play.tell(vflgan.CriticiseBatch()), more=False)
     step = next(talk)
     for number in range(play.config.critic_steps):
         oracle.critic_step(number)
@@ -68,7 +66,7 @@ def test_a_round_of_vertigan_is_that_of_the_network_in_one_piece(name, silos):
     play = Play(name, silos)
     play.begin()
     oracle = Oracle(play)
-    replies = play.tell(Round(NOTHING, True))
+    replies = play.tell(BackboneRound(NOTHING, True))
     for number in range(play.config.critic_steps):
         oracle.critic_step(number)
         oracle.of_critics.step()
@@ -86,9 +84,9 @@ def test_a_round_of_vertigan_is_that_of_the_network_in_one_piece(name, silos):
 def test_first_parts_keep_distances_or_are_free(slopes):
     play = Play("vflgan", 2, slopes=slopes, rate=0.01)
     play.begin()
-    replies = play.tell(vflgan.Criticise())
+    replies = play.tell(vflgan.CriticiseBatch())
     for number in range(3):
-        replies = play.drive(conversation._train_round(play.roster, play.config, play.shared, number, replies, True))
+        replies = play.drive(vflgan._train_round(play.roster, play.config, play.shared, number, replies, True))
     critics = [play.local(silo).critic.network for silo in play.silos]
     matrices = [layer.weight.detach() for critic in critics for layer in critic.first.linears]
     off = [float((torch.linalg.svdvals(matrix) - 1).abs().max()) for matrix in matrices]
@@ -110,7 +108,7 @@ def test_a_few_rounds_end_at_the_weights_of_the_network_in_one_piece(name, slope
     play = Play(name, 3, rate=1e-3, slopes=slopes)
     play.begin()
     oracle = Oracle(play)
-    replies = play.tell(Round(NOTHING, True) if name == "vertigan" else vflgan.Criticise())
+    replies = play.tell(BackboneRound(NOTHING, True) if name == "vertigan" else vflgan.CriticiseBatch())
     for number in range(3):
         for i in range(play.config.critic_steps):
             oracle.critic_step(number * play.config.critic_steps + i)
@@ -119,9 +117,9 @@ def test_a_few_rounds_end_at_the_weights_of_the_network_in_one_piece(name, slope
         oracle.of_makers.step()
         if name == "vertigan":
             total = torch.stack([reply.gradient_P for reply in replies.values()]).sum(0)
-            replies = play.tell(Round(total, number < 2))
+            replies = play.tell(BackboneRound(total, number < 2))
         else:
-            talk = conversation._train_round(play.roster, play.config, play.shared, number, replies, more=number < 2)
+            talk = vflgan._train_round(play.roster, play.config, play.shared, number, replies, more=number < 2)
             replies = play.drive(talk)
     for silo in play.silos:
         close(oracle.whole.critics[silo], play.local(silo).critic.network, oracle.of_critics)
@@ -153,7 +151,7 @@ def test_backbones_stay_equal_and_other_weights_do_not(name):
 
 
 def test_there_is_one_exchange_per_step_and_one_more_with_each_report(monkeypatch):
-    monkeypatch.setattr(conversation, "REPORTS", 10)
+    monkeypatch.setattr(vflgan, "REPORTS", 10)
     play = Play(epochs=100)  # 400 critic steps: 80 rounds of 6 steps, with a report before every eighth
     before = Play(epochs=100)
     before.begin()
@@ -164,7 +162,7 @@ def test_there_is_one_exchange_per_step_and_one_more_with_each_report(monkeypatc
 
 
 def test_vertigan_takes_one_exchange_per_round(monkeypatch):
-    monkeypatch.setattr(conversation, "REPORTS", 10)
+    monkeypatch.setattr(vflgan, "REPORTS", 10)
     play, before = Play("vertigan", epochs=100), Play("vertigan")
     before.begin()
     play.whole()
@@ -210,12 +208,12 @@ def test_an_old_purpose_is_refused():
 def test_features_are_those_that_the_coordinator_sees():
     play = Play()
     play.begin()
-    replies = play.tell(vflgan.Criticise())
+    replies = play.tell(vflgan.CriticiseBatch())
     for silo, party in play.silos.items():
         features = party.features()
         assert features.shape == (70, 6)
         rows = play.local(silo).draws.batch_of(0)
-        if party.coded.shape.scores == len(party.coded.level_of) and not party.coded.level_of.count(-1):
+        if party.rows.shape.scores == len(party.rows.shape.level_of) and not party.rows.shape.level_of.count(-1):
             continue
         torch.testing.assert_close(features[rows], replies[silo].real_RW)
 
@@ -224,21 +222,21 @@ def test_messages_out_of_order_are_refused():
     play = Play()
     silo = play.silos["a"]
     with pytest.raises(ProtocolError, match="prepared first"):
-        silo.answer(vflgan.Criticise())
-    silo.answer(vflgan.Prepare(play.config))
+        silo.answer(vflgan.CriticiseBatch())
+    silo.answer(vflgan.VFLGANPrepare(play.config))
     with pytest.raises(ProtocolError, match="agreed on a secret"):
-        silo.answer(vflgan.Criticise())
+        silo.answer(vflgan.CriticiseBatch())
     play.begin()
     nothing = torch.zeros(16, 6)
-    with pytest.raises(ProtocolError, match="Slopes follow"):
-        silo.answer(vflgan.DescendCritic(nothing, nothing, True))
-    silo.answer(vflgan.Criticise())
-    with pytest.raises(ProtocolError, match="Slopes follow"):
-        silo.answer(vflgan.DescendGenerator(nothing, True))
+    with pytest.raises(ProtocolError, match="Gradients follow"):
+        silo.answer(vflgan.DescendLocalCritic(nothing, nothing, True))
+    silo.answer(vflgan.CriticiseBatch())
+    with pytest.raises(ProtocolError, match="Gradients follow"):
+        silo.answer(vflgan.DescendLocalGenerator(nothing, True))
     with pytest.raises(ProtocolError, match="before it"):
-        silo.answer(vflgan.Synthesise(3, "x", True))
+        silo.answer(vflgan.VFLGANSynthesise(3, "x", True))
     with pytest.raises(ProtocolError, match="charged once"):
-        silo.answer(vflgan.Charge(1, 0.5, 8.0, ()))
+        silo.answer(Charge(16, (), ()))
     with pytest.raises(ProtocolError, match="Done"):
         silo.answer(Done())
 
@@ -247,15 +245,23 @@ def test_vertigans_sums_follow_rounds():
     play = Play("vertigan")
     play.begin()
     with pytest.raises(ProtocolError, match="follows a round"):
-        play.silos["a"].answer(Round(torch.zeros(3), True))
-    play.tell(Round(NOTHING, True))
+        play.silos["a"].answer(BackboneRound(torch.zeros(3), True))
+    play.tell(BackboneRound(NOTHING, True))
     with pytest.raises(ProtocolError, match="follows a round"):
-        play.silos["a"].answer(Round(NOTHING, True))
+        play.silos["a"].answer(BackboneRound(NOTHING, True))
 
 
-def test_the_coordinator_refuses_another_answer():
-    with pytest.raises(ProtocolError, match="answers with Features"):
-        conversation.said({"a": Done()}, vflgan.Features)
+@pytest.mark.parametrize(("name", "wanted"), [("vflgan", "BatchFeatures"), ("vertigan", "BackboneGradient")])
+def test_the_coordinator_refuses_another_answer(name, wanted):
+    play = Play(name)
+    play.begin()
+    replies = {silo: Done() for silo in play.silos}
+    if name == "vflgan":
+        talk = vflgan._train_round(play.roster, play.config, play.shared, 0, replies, True)
+    else:
+        talk = vflgan._backbone_round(play.roster, 0, replies, True)
+    with pytest.raises(ProtocolError, match=f"Silo 'a' replies with {wanted}"):
+        next(talk)
 
 
 # Which weights are kept.
@@ -275,15 +281,15 @@ def test_frechet_distance_is_that_of_the_formula():
 def test_the_nearest_weights_are_kept(name):
     play = Play(name, select="frechet", epochs=30, rate=0.02, penalty=0.0)
     play.whole()
-    told = [reply.distance for _, ask, reply in play.said if isinstance(ask, vflgan.Judge)]
+    told = [reply.distance for _, ask, reply in play.said if isinstance(ask, vflgan.MeasureDistance)]
     sums = np.array(told).reshape(-1, 2).sum(1)
-    kept = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.Keep)]
-    asked = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.Judge)]
+    kept = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.KeepWeights)]
+    asked = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.MeasureDistance)]
     assert len(sums) == play.config.rounds(70)
     assert sum(i < kept[-1] for i in asked) == 2 * (int(sums.argmin()) + 1)  # the last ones kept are the nearest
     for silo, party in play.silos.items():
         parts = party.trained()["training"]["parts"]
-        for part, best, now in zip(parts, play.local(silo).kept, play.local(silo).parts, strict=True):
+        for part, best, now in zip(parts, play.local(silo).best, play.local(silo).parts, strict=True):
             assert all(torch.equal(part["network"][key], best[key]) for key in best)
             if sums.argmin() < len(sums) - 1:
                 assert any(not torch.equal(best[key], value) for key, value in now.network.state_dict().items())
@@ -295,7 +301,7 @@ def test_the_kept_weights_are_what_is_drawn_from_whether_or_not_the_model_was_st
 
     def drawn(silos) -> list:
         play.silos = silos
-        tables = play.drive(conversation.synthesise(play.roster, play.config, model, 20, Streams(1), CPU))
+        tables = play.drive(vflgan.synthesise(play.roster, play.config, model, 20, Streams(1), CPU))
         return [column.values for held in tables.values() for column in held.columns]
 
     seat, empty = seats(play.roster, Streams(0).child("seats")), {}

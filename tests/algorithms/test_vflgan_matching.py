@@ -58,11 +58,11 @@ def test_standardised_numbers_are_left_as_they_are() -> None:
     play.whole()
     for name, party in play.silos.items():
         local = play.local(name)
-        match = local.matching(party.columns.shares, local.weights())
-        logits, scores = torch.randn(50, local.coded.shape.levels), torch.randn(50, local.coded.shape.scores)
+        match = local.matching(party.shares, local.weights())
+        logits, scores = torch.randn(50, local.rows.shape.levels), torch.randn(50, local.rows.shape.scores)
         corrected, same = match.apply(logits, scores)
         assert torch.allclose(same, scores, atol=1e-6)
-        assert (corrected != logits).any() and local.coded.shape.levels
+        assert (corrected != logits).any() and local.rows.shape.levels
 
 
 def test_with_privacy_columns_are_matched_too() -> None:

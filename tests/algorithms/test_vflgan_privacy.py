@@ -12,18 +12,17 @@ from tests.oracles import vflgan_one_piece as one
 from torch.func import functional_call
 
 import silosynth as ss
-from silosynth.algorithms.vflgan import conversation
-from silosynth.algorithms.vflgan import messages as vflgan
-from silosynth.algorithms.vflgan.draws import Draws
-from silosynth.algorithms.vflgan.local import Budget
-from silosynth.algorithms.vflgan.shared import Shared
-from silosynth.algorithms.vflgan.split import Split
-from silosynth.algorithms.vflgan.vertigan import NOTHING, Round
+from silosynth.algorithms.vflgan import protocol as vflgan
+from silosynth.algorithms.vflgan.networks import CommonDraws, SharedCritic
+from silosynth.algorithms.vflgan.options import VFLGANConfig
+from silosynth.algorithms.vflgan.private import ChargedSteps
+from silosynth.algorithms.vflgan.protocol import NOTHING, BackboneRound
+from silosynth.algorithms.vflgan.silo import VFLGANPart
 from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.encoded import EncodedRows, RowShape
 from silosynth.privacy.dpsgd import clipped_losses
-from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND
+from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event
 from silosynth.privacy.statement import statement
 
 TARGET = {"epsilon": 8.0, "delta": 1e-5, "encoders": 0.5}
@@ -56,7 +55,7 @@ def test_without_noise_and_clipping_a_step_is_that_of_the_network_in_one_piece(n
         party.budget = replace(party.budget, noise=0.0)
     play.shared.budget = replace(play.shared.budget, noise=0.0)
     oracle = Oracle(play)
-    replies = play.tell(vflgan.Criticise())
+    replies = play.tell(vflgan.CriticiseBatch())
     whole, (sizes) = oracle.whole, {len(reply.real_RW) for reply in replies.values()}
     assert len(sizes) == 1
     real, fake, loss = {}, {}, torch.zeros(())
@@ -79,9 +78,7 @@ def test_without_noise_and_clipping_a_step_is_that_of_the_network_in_one_piece(n
 
     own = -judge(r) + play.config.penalty * steepness_of_rows(judge, (beside + mix * (r - beside)).detach())
     (loss + judge(f).mean() + own.sum() / play.budget.expected).backward()
-    play.drive(
-        conversation._train_round(play.roster, replace(play.config, critic_steps=1), play.shared, 0, replies, False)
-    )
+    play.drive(vflgan._train_round(play.roster, replace(play.config, critic_steps=1), play.shared, 0, replies, False))
     for silo in play.silos:
         check(whole.critics[silo], play.local(silo).critic.network)
     check(whole.shared, play.shared.critic.network)
@@ -100,7 +97,7 @@ def check(expected: dict[str, torch.Tensor], module: torch.nn.Module) -> None:
 )
 def test_gradients_per_row_are_those_of_a_loop_over_rows(options):
     play = private(clip=0.3, **options)
-    play.tell(vflgan.Criticise())
+    play.tell(vflgan.CriticiseBatch())
     for silo in play.silos:
         local = play.local(silo)
         pull = torch.randn(len(local.real), 6, generator=torch.Generator().manual_seed(1))
@@ -123,7 +120,7 @@ def test_gradients_per_row_are_those_of_a_loop_over_rows(options):
 def test_a_row_changes_the_sums_of_all_blocks_by_at_most_the_clip(size):
     """However far out the row is, and whatever slopes the coordinator sends for it."""
     play = private(clip=0.7)
-    replies = play.tell(vflgan.Criticise())
+    replies = play.tell(vflgan.CriticiseBatch())
     squares, clip = 0.0, 0.7 / 3**0.5
     for silo in play.silos:
         local = play.local(silo)
@@ -149,10 +146,8 @@ def test_noise_is_on_every_block_and_of_the_whole_clips_size():
         party.budget = replace(party.budget, noise=0.0)
     quiet.shared.budget = replace(quiet.shared.budget, noise=0.0)
     for each in (play, quiet):
-        replies = each.tell(vflgan.Criticise())
-        talk = conversation._train_round(
-            each.roster, replace(each.config, critic_steps=1), each.shared, 0, replies, False
-        )
+        replies = each.tell(vflgan.CriticiseBatch())
+        talk = vflgan._train_round(each.roster, replace(each.config, critic_steps=1), each.shared, 0, replies, False)
         each.drive(talk)
     pairs = [(play.local(silo).critic.network, quiet.local(silo).critic.network) for silo in play.silos]
     for noisy, still in [*pairs, (play.shared.critic.network, quiet.shared.critic.network)]:
@@ -171,15 +166,15 @@ def test_made_rows_do_not_know_how_many_real_ones_there_are():
         play = private(frame=table(rows))
         budget = replace(play.budget, rate=0.2, expected=16.0)
         for party in play.silos.values():
-            party.columns.encoders, party.budget = (), budget
+            party.coder.encoders, party.budget = (), budget
         shape = RowShape((2,), (-1,))
         for silo, party in play.silos.items():
             coded = EncodedRows(shape, torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows, 1), ())
-            party.training = Split(
-                coded, play.config, Draws(party.secret, rows, 16), budget, Streams(0).child(silo), CPU
+            party.training = VFLGANPart(
+                coded, play.config, CommonDraws(party.secret, rows, 16), budget, Streams(0).child(silo), CPU
             )
             for _ in range(5):
-                party.training.local.criticise()
+                party.training.criticise()
                 made.append((rows, play.local(silo).fake, len(play.local(silo).real)))
     pairs = list(zip(made[:10], made[10:], strict=True))
     assert all(torch.equal(x, y) for (_, x, _), (_, y, _) in pairs)
@@ -190,20 +185,18 @@ def test_an_empty_batch_is_noise_alone():
     play = private()
     for party in play.silos.values():
         party.budget = replace(party.budget, rate=1e-12)
-    replies = play.tell(vflgan.Criticise())
+    replies = play.tell(vflgan.CriticiseBatch())
     assert all(len(reply.real_RW) == 0 for reply in replies.values())
-    play.drive(
-        conversation._train_round(play.roster, replace(play.config, critic_steps=1), play.shared, 0, replies, False)
-    )
+    play.drive(vflgan._train_round(play.roster, replace(play.config, critic_steps=1), play.shared, 0, replies, False))
     assert all(weight.grad.isfinite().all() for weight in play.local("a").critic.network.parameters())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
     """Neither in the noised sums, nor in the gradients of made rows, which get no noise."""
-    local = private().silos["a"]._trainer().local
+    local = private().silos["a"]._trainer()
     sampled = local.draws.sample_of(0, local.budget.rate)
-    local.coded.scores[sampled[0]] = bad
+    local.rows.scores[sampled[0]] = bad
     fake_BW, real_RW = local.criticise()
     assert fake_BW.isfinite().all() and not real_RW.isfinite().all()
     local.budget, pulls = replace(local.budget, noise=0.0), (torch.ones_like(fake_BW), torch.ones_like(real_RW))
@@ -220,7 +213,7 @@ def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
 def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(options):
     """Without penalty. Were only real rows' gradients cut, critics would learn of the cut."""
     play = private(clip=1e-3, penalty=0.0, **options)
-    play.tell(vflgan.Criticise())
+    play.tell(vflgan.CriticiseBatch())
     for silo in play.silos:
         local = play.local(silo)
         local.budget = replace(local.budget, noise=0.0, expected=len(local.fake))
@@ -239,7 +232,7 @@ def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(opti
 
 
 def test_silos_sample_the_same_rows_each_by_itself():
-    draws = [party._trainer().local.draws for party in private().silos.values()]
+    draws = [party._trainer().draws for party in private().silos.values()]
     batches = [[each.sample_of(step, 0.2) for step in range(200)] for each in draws]
     assert all(torch.equal(x, y) for x, y in zip(*batches, strict=True))
     sizes = torch.tensor([len(rows) for rows in batches[0]]).double()
@@ -256,9 +249,9 @@ def test_no_step_is_taken_beyond_what_was_charged(name):
     more = play.entry.configure("fast", SIZES | {"dp": TARGET, "epochs": 30})
     last = play.budget.steps
     for party in play.silos.values():
-        party._trainer().local.critic_steps = last
-    with pytest.raises(ProtocolError, match="no more critic steps than it has charged"):
-        play.tell(Round(NOTHING, True) if name == "vertigan" else vflgan.Criticise())
+        party._trainer().critic_steps = last
+    with pytest.raises(ProtocolError, match="no more private steps than were charged"):
+        play.tell(BackboneRound(NOTHING, True) if name == "vertigan" else vflgan.CriticiseBatch())
     assert more.rounds(70) * more.critic_steps > last
 
 
@@ -288,40 +281,52 @@ def test_no_silo_tells_its_exact_number_of_rows():
     play = Play(dp=TARGET)
     play.whole()
     kinds = {type(reply) for _, _, reply in play.said}
-    assert vflgan.PreparedPrivately in kinds and vflgan.Prepared not in kinds
+    assert vflgan.VFLGANPreparedPrivately in kinds and vflgan.VFLGANPrepared not in kinds
 
 
 def test_unequal_rows_are_refused_without_being_told():
     play = Play(dp=TARGET)
     party = play.silos["b"]
-    party.table = party.table.take(slice(0, 69))
+    party.coder.table = party.coder.table.take(slice(0, 69))
     with pytest.raises(ProtocolError, match="same rows") as caught:
         play.whole()
     assert "69" not in str(caught.value).split("got")[0]
 
 
 def test_no_silo_tells_an_exact_distance_that_nothing_was_charged_for():
-    with pytest.raises(ProtocolError, match="tells no distance"):
-        private("vflgan").tell(vflgan.Judge())
+    with pytest.raises(ProtocolError, match="measures no distance"):
+        private("vflgan").tell(vflgan.MeasureDistance())
 
 
 def test_charges_are_checked():
     play = private()
     silo = play.silos["a"]
-    budget, own = play.budget, silo.columns.events
-    with pytest.raises(ProtocolError, match="charged already"):
-        silo.answer(vflgan.Charge(budget.steps, budget.rate, budget.expected, own[1:]))
-    silo.answer(vflgan.Criticise())
+    ask = silo.account.charged
+    silo.account.open(silo.config.dp, silo.account.learnt)  # before the charge
+    (steps,) = ask.events
+    cheap = Event("discrete Laplace", 1e-3, 0.0, steps.what, times=steps.times)
+    for wrong in ((), (cheap,), (replace(steps, joint=False),), (steps, steps)):
+        with pytest.raises(ProtocolError, match="one event for all critic steps"):
+            silo.answer(replace(ask, events=wrong))
+    own = set(silo.account.learnt)
+    with pytest.raises(ProtocolError, match="costs at most the target"):
+        silo.answer(replace(ask, learnt=tuple(event for event in ask.learnt if event not in own)))
+    with pytest.raises(ProtocolError, match="costs at most the target"):
+        silo.answer(replace(ask, events=(replace(steps, noise=0.9 * steps.noise),)))
+    silo.answer(ask)
+    with pytest.raises(ProtocolError, match="at most the target, once"):
+        silo.answer(ask)
+    silo.answer(vflgan.CriticiseBatch())
     with pytest.raises(ProtocolError, match="charged once"):
-        silo.answer(vflgan.Charge(budget.steps, budget.rate, budget.expected, own))
+        silo.answer(ask)
 
 
 def test_training_waits_for_the_charge():
     play = Play(dp=TARGET)
     for party in play.silos.values():
-        party.answer(vflgan.Prepare(play.config))
+        party.answer(vflgan.VFLGANPrepare(play.config))
         with pytest.raises(ProtocolError, match="charged for all steps"):
-            party.answer(vflgan.Criticise())
+            party.answer(vflgan.CriticiseBatch())
 
 
 # The paper's mechanism, and why it protects nobody.
@@ -331,7 +336,7 @@ UNPROTECTED = {"dp": {"mechanism": "paper-unsound", "noise": 50.0}, "numbers": "
 
 def test_the_papers_mechanism_warns_and_earns_no_epsilon():
     federation = ss.simulate(table(), silos={"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
-    with pytest.warns(conversation.PrivacyWarning, match="protects nobody"):
+    with pytest.warns(vflgan.PrivacyWarning, match="protects nobody"):
         model = ss.fit("vflgan", federation, preset="fast", options=SIZES | UNPROTECTED, progress=False)
     mechanisms = {event["mechanism"] for record in model.ledger for event in record.get("events", ())}
     assert mechanisms == {UNSOUND}
@@ -345,22 +350,22 @@ def neighbours() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(16, 1), one_row
 
 
-def moved(seed: int, scores: torch.Tensor, secrets: Play, config: vflgan.VFLGANConfig, budget: Budget | None) -> bool:
+def moved(seed: int, scores: torch.Tensor, secrets: Play, config: VFLGANConfig, budget: ChargedSteps | None) -> bool:
     """One iteration of Algorithm 1, from D(x) = w2 w1 x with w2 = 0 and G(z) = 0: whether a generator has moved."""
     coded = EncodedRows(RowShape((), (-1,)), torch.zeros(16, 0, dtype=torch.int64), scores, ())
     streams = Streams(seed)
     for silo, party in secrets.silos.items():
-        draws = Draws(party.secret, 16, 16)
-        party.training = Split(coded, config, draws, budget, streams.child(silo), CPU)
-        local = party.training.local
+        draws = CommonDraws(party.secret, 16, 16)
+        party.training = VFLGANPart(coded, config, draws, budget, streams.child(silo), CPU)
+        local = party.training
         set_weights(local.critic.network.first, 1.0)
         set_weights(local.critic.network.second, 0.0)
         set_weights(local.parts[0].network.last, 0.0)
-    shared = Shared(2, config, budget, streams, CPU)
+    shared = SharedCritic(2, config, budget, streams, CPU)
     set_weights(shared.critic.network, 0.0)
     before = [parameters(secrets.local(silo).parts[0].network) for silo in secrets.silos]
-    replies = secrets.tell(vflgan.Criticise())
-    secrets.drive(conversation._train_round(secrets.roster, config, shared, 0, replies, more=False))
+    replies = secrets.tell(vflgan.CriticiseBatch())
+    secrets.drive(vflgan._train_round(secrets.roster, config, shared, 0, replies, more=False))
     after = [parameters(secrets.local(silo).parts[0].network) for silo in secrets.silos]
     return any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
@@ -377,7 +382,7 @@ def parameters(module: torch.nn.Module) -> torch.Tensor:
 SIMPLE = {"critic": [1], "shared": [], "critic_steps": 1, "batch": 16, "generator": [4]}
 
 
-@pytest.mark.filterwarnings("ignore::silosynth.algorithms.vflgan.conversation.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::silosynth.algorithms.vflgan.protocol.PrivacyWarning")
 def test_the_papers_mechanism_is_broken_with_certainty():
     """Two tables that differ by one row, told apart by the generator alone, whatever the noise.
 
@@ -393,11 +398,11 @@ def test_the_papers_mechanism_is_broken_with_certainty():
         assert moved(seed, other, play, play.config, None)
 
 
-@pytest.mark.filterwarnings("ignore::silosynth.algorithms.vflgan.conversation.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::silosynth.algorithms.vflgan.protocol.PrivacyWarning")
 def test_sound_noise_defeats_that_attack():
     play = Play(**UNPROTECTED, **SIMPLE)
     play.begin()
     config = play.entry.configure("fast", SIZES | SIMPLE | {"dp": TARGET})
-    budget = Budget(steps=1, rate=0.5, expected=16.0, blocks=3, noise=5.0)
+    budget = ChargedSteps(steps=1, rate=0.5, expected=16.0, blocks=3, noise=5.0)
     times = [sum(moved(seed, scores, play, config, budget) for seed in range(12)) for scores in neighbours()]
     assert min(times) > 6  # not always: two first steps of Adam, which are alike, may cancel

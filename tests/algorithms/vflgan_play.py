@@ -8,9 +8,9 @@ from tests.algorithms.customers import table
 from tests.oracles import vflgan_one_piece as one
 
 import silosynth as ss
-from silosynth.algorithms.vflgan import conversation
-from silosynth.algorithms.vflgan.local import Budget
-from silosynth.algorithms.vflgan.shared import Shared
+from silosynth.algorithms.vflgan import protocol
+from silosynth.algorithms.vflgan.networks import SharedCritic
+from silosynth.algorithms.vflgan.private import ChargedSteps
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
 from silosynth.core.state import from_state
@@ -46,11 +46,11 @@ class Play:
 
     def begin(self) -> dict:
         """Up to the first step."""
-        state = self.drive(conversation.begin(self.roster, self.config))
-        self.budget = None if state["budget"] is None else from_state(Budget, state["budget"])
+        state = self.drive(protocol.begin(self.roster, self.config))
+        self.budget = None if state["budget"] is None else from_state(ChargedSteps, state["budget"])
         if self.name not in UNSHARED:
             streams = Streams(0).child("coordinator")
-            self.shared = Shared(len(self.roster), self.config, self.budget, streams, CPU)
+            self.shared = SharedCritic(len(self.roster), self.config, self.budget, streams, CPU)
         return state
 
     def whole(self) -> dict:
@@ -79,7 +79,7 @@ class Play:
         return self.exchange(self.roster.everyone(ask))
 
     def local(self, silo: str):
-        return self.silos[silo].training.local
+        return self.silos[silo].training
 
 
 class Oracle:
@@ -87,7 +87,7 @@ class Oracle:
 
     def __init__(self, play: Play) -> None:
         self.play, self.config = play, play.config
-        locals_ = {silo: party._trainer().local for silo, party in play.silos.items()}
+        locals_ = {silo: party._trainer() for silo, party in play.silos.items()}
         critics = {silo: one.weights_of(local.critic.network) for silo, local in locals_.items()}
         shared = None if play.name in UNSHARED else one.weights_of(play.shared.critic.network)
         self.whole = one.Whole(critics, shared, play.config)
@@ -116,7 +116,7 @@ class Oracle:
         out = local.draws.noise(local.made, config.noise, context).double()
         for i, weights in enumerate(self.parts[silo]):
             out = one.generator(weights, out, config.norm_epsilon, plain=i == 0)
-        shape = local.coded.shape
+        shape = local.rows.shape
         uniform = torch.rand(len(out), shape.levels, generator=draw)
         return one.rows(out, shape.widths, config.tau, config.hard, uniform)
 
@@ -127,7 +127,7 @@ class Oracle:
             local = self.play.local(silo)
             draw = local.streams.child("critic", step).torch()
             rows = local.draws.batch_of(step)
-            real[silo] = local.coded.shape.vectors(*local.coded.batch(rows, draw)).double()
+            real[silo] = local.rows.shape.vectors(*local.rows.batch(rows, draw)).double()
             made = local.streams.child("made", step).torch()
             fake[silo] = self.made(silo, f"critic {step}", made).detach()
             mix = torch.rand(len(rows), 1, generator=draw).double()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.attacks.makers import table
 
-from silosynth.algorithms.vflgan.silo import Silo
+from silosynth.algorithms.vflgan.silo import VFLGANSilo
 from silosynth.attacks import lockstep
 from silosynth.attacks.generators import Catalogued
 from silosynth.catalog import algorithm
@@ -30,8 +30,8 @@ def networks(run: Any) -> dict[str, torch.Tensor]:
     """All weights and statistics of a training's silos."""
     found = {}
     for name, party in run.parties.items():
-        assert isinstance(party, Silo) and party.training is not None
-        local = party.training.local
+        assert isinstance(party, VFLGANSilo) and party.training is not None
+        local = party.training
         for part, network in (("critic", local.critic.network), ("generator", local.parts[0].network)):
             found |= {f"{name} {part} {key}": value for key, value in network.state_dict().items()}
         for average in local.averages:

@@ -92,15 +92,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 MAY_HOLD = {
     # Levels of synthetic columns, of which a number that most rows have is one.
     "core.SyntheticColumns": {NAMES, COMMON},
-    "algorithms.vflgan.SyntheticColumns": {NAMES, COMMON},
     # Categories by name, where enough rows hold them.
     "algorithms.gdts.NoisedSummaries": {NAMES},
     # Encoders fitted to a silo's rows, un-noised: categories, and numbers that many rows have.
     "algorithms.gdts.ExactSummaries": {NAMES, COMMON},
 }
 # And what the paper's settings tell beyond that: categories that few rows hold.
-PAPER = {"algorithms.gdts.NoisedSummaries": {RARE}, "core.SyntheticColumns": {RARE},
-         "algorithms.vflgan.SyntheticColumns": {RARE}}  # fmt: skip
+PAPER = {"algorithms.gdts.NoisedSummaries": {RARE}, "core.SyntheticColumns": {RARE}}
 LISTED = {Release.SYNTHETIC, Release.NOISED, Release.STATISTICS}
 
 

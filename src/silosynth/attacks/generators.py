@@ -19,10 +19,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from silosynth.algorithms.vflgan.conversation import begin
-from silosynth.algorithms.vflgan.local import Local
-from silosynth.algorithms.vflgan.shared import Shared
-from silosynth.algorithms.vflgan.silo import Silo
+from silosynth.algorithms.vflgan.networks import LocalGAN, SharedCritic
+from silosynth.algorithms.vflgan.protocol import begin
+from silosynth.algorithms.vflgan.silo import VFLGANSilo
 from silosynth.attacks import lockstep
 from silosynth.attacks.shadows import Train
 from silosynth.catalog import algorithm
@@ -131,8 +130,8 @@ class Catalogued:
         parties = self._parties(federation, seed)
         with InProcess(parties) as link:
             state = drive(lambda _: begin(federation.roster, config), link, Ledger())
-        silos = [_networks(party) for party in parties.values() if isinstance(party, Silo)]
-        shared = Shared(len(silos), config, None, Streams(seed).child("coordinator"), CPU)
+        silos = [_networks(party) for party in parties.values() if isinstance(party, VFLGANSilo)]
+        shared = SharedCritic(len(silos), config, None, Streams(seed).child("coordinator"), CPU)
         run = _Trained(federation, seed, parties, {name: state[name] for name in ("rows", "run")})
         return run, lockstep.LockstepTraining(silos, shared)
 
@@ -165,16 +164,16 @@ class Catalogued:
     def _features(self, run: _Trained, whole: pd.DataFrame) -> Floats:
         parts = []
         for silo, party in self._parties(self._federation(whole), run.seed).items():
-            assert isinstance(party, Silo)  # checked
+            assert isinstance(party, VFLGANSilo)  # checked
             party.restore(run.parties[silo].state())
             parts.append(party.features().numpy().astype(np.float64))
         return np.concatenate(parts, axis=1)
 
 
-def _networks(silo: Silo) -> Local:
+def _networks(silo: VFLGANSilo) -> LocalGAN:
     silo.features()  # which makes them
     assert silo.training is not None
-    return silo.training.local
+    return silo.training
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.algorithms.vflgan.local import Local
-from silosynth.algorithms.vflgan.messages import GANConfig, VFLGANConfig
-from silosynth.algorithms.vflgan.shared import Shared
+from silosynth.algorithms.vflgan.networks import LocalGAN, SharedCritic
+from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.core.streams import Streams
 from silosynth.models.gan import SLOPE, gumbel, nearer_orthonormal
 from silosynth.simulation.pace import Watch
@@ -42,14 +41,14 @@ def fits(config: Any) -> bool:
 class LockstepTraining:
     """One federation that is ready to train: each silo's networks, and the coordinator's."""
 
-    silos: Sequence[Local]
-    shared: Shared
+    silos: Sequence[LocalGAN]
+    shared: SharedCritic
 
     @property
     def likeness(self) -> tuple[Any, ...]:
         """Equal for trainings that can go together."""
         rounds = self.shared.config.rounds(self.silos[0].draws.rows)
-        return rounds, tuple((silo.coded.shape, silo.draws.batch) for silo in self.silos)
+        return rounds, tuple((silo.rows.shape, silo.draws.batch) for silo in self.silos)
 
 
 class NetworkStack:
@@ -126,7 +125,7 @@ class StackedGenerators(NetworkStack):
 
     @torch.no_grad()
     def average(self, step: int, kept: float) -> None:
-        """`Local.average`, after generator step ``step``, counted from 1."""
+        """`LocalGAN.average`, after generator step ``step``, counted from 1."""
         share, self.steps = max(1 - kept, 10 / (10 + step)), step
         if self.averaged is None:
             self.averaged = {name: value.detach().clone() for name, value in self.values.items()}
@@ -155,9 +154,9 @@ class StackedGenerators(NetworkStack):
 
 
 class LockstepSilo:
-    """One silo's networks in all trainings; `Local`, stacked."""
+    """One silo's networks in all trainings; `LocalGAN`, stacked."""
 
-    def __init__(self, locals_: Sequence[Local]) -> None:
+    def __init__(self, locals_: Sequence[LocalGAN]) -> None:
         config = locals_[0].config
         assert isinstance(config, VFLGANConfig)  # see `fits`
         self.locals, self.config = locals_, config
@@ -206,27 +205,27 @@ class LockstepSilo:
             averaged = {name: value[m] for name, value in (self.generators.averaged or {}).items()}
             local.averages[0].restore({"averaged": averaged, "steps": self.generators.steps})
 
-    def _draw(self, local: Local, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What `Local.criticise` draws."""
+    def _draw(self, local: LocalGAN, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What `LocalGAN.criticise` draws."""
         draw = local.streams.child("critic", step).torch()
-        real = local.coded.shape.vectors(*local.coded.batch(local.draws.batch_of(step), draw))
+        real = local.rows.shape.vectors(*local.rows.batch(local.draws.batch_of(step), draw))
         noise = self._gumbel(local, local.streams.child("made", step).torch())
         return real, noise, torch.rand(len(real), 1, generator=draw)
 
-    def _gumbel(self, local: Local, draw: torch.Generator) -> Tensor:
-        return gumbel((local.made, local.coded.shape.levels), draw)
+    def _gumbel(self, local: LocalGAN, draw: torch.Generator) -> Tensor:
+        return gumbel((local.made, local.rows.shape.levels), draw)
 
     def _rows(self, out_MBI: Tensor, gumbel_MBL: Tensor) -> Tensor:
-        """`Rows.forward` with noise that is drawn already."""
-        rows, config = self.locals[0].rows, self.config
-        levels = rows.shape.levels
+        """`SampledRows.forward` with noise that is drawn already."""
+        output, config = self.locals[0].output, self.config
+        levels = output.shape.levels
         if not levels:
             return out_MBI
         logits = ((out_MBI[..., :levels] + gumbel_MBL) / config.tau).flatten(0, 1)
-        soft = torch.cat([part.softmax(1) for part in logits.split(list(rows.shape.widths), dim=1)], dim=1)
+        soft = torch.cat([part.softmax(1) for part in logits.split(list(output.shape.widths), dim=1)], dim=1)
         if config.hard:
-            chosen, _ = rows.activation.draw(soft.detach(), None)
-            soft = rows.activation.shape.vectors(chosen, soft[:, :0].detach()) + soft - soft.detach()
+            chosen, _ = output.activation.draw(soft.detach(), None)
+            soft = output.activation.shape.vectors(chosen, soft[:, :0].detach()) + soft - soft.detach()
         return torch.cat([soft.unflatten(0, out_MBI.shape[:2]), out_MBI[..., levels:]], dim=2)
 
     def _features(self, x_MBI: Tensor) -> Tensor:
@@ -256,9 +255,9 @@ class LockstepSilo:
 
 
 class LockstepCoordinators:
-    """The shared critics of all trainings; `Shared`, stacked."""
+    """The shared critics of all trainings; `SharedCritic`, stacked."""
 
-    def __init__(self, shared: Sequence[Shared]) -> None:
+    def __init__(self, shared: Sequence[SharedCritic]) -> None:
         self.config, self.streams = shared[0].config, [one.streams for one in shared]
         self.critics = StackedCritics([one.critic.network for one in shared], self.config)
         self.hidden = len(self.config.shared)
@@ -322,5 +321,5 @@ def train(trainings: Sequence[LockstepTraining], watch: Watch) -> None:
     coordinators.critics.unstack()
 
 
-def _noise(first: Sequence[Local], context: str) -> Tensor:
+def _noise(first: Sequence[LocalGAN], context: str) -> Tensor:
     return torch.stack([local.draws.noise(local.made, local.config.noise, context) for local in first])

@@ -161,11 +161,11 @@ class RealLoss(nn.Module):
         super().__init__()
         self.critic, self.weight, self.slopes = critic, penalty, slopes
 
-    def forward(self, x_BI: Tensor, between_BI: Tensor, pull_BW: Tensor, f_BW: Tensor | None = None) -> Tensor:
-        """-D_i(x) + λ penalty + <pull, f_i> (B,), for rows, points between them and made ones, and D_s' slopes."""
+    def forward(self, x_BI: Tensor, between_BI: Tensor, gradient_BW: Tensor, f_BW: Tensor | None = None) -> Tensor:
+        """-D_i(x) + λ penalty + <gradient, f_i> (B,), of rows, points between, and gradients of D_s."""
         f_BW = self.critic.features(x_BI) if f_BW is None else f_BW
         penalty = self.critic.penalty(between_BI, self.slopes)
-        return -self.critic.judge(f_BW) + self.weight * penalty + (pull_BW * f_BW).sum(1)
+        return -self.critic.judge(f_BW) + self.weight * penalty + (gradient_BW * f_BW).sum(1)
 
 
 class MadeLoss(nn.Module):
@@ -175,10 +175,10 @@ class MadeLoss(nn.Module):
         super().__init__()
         self.critic = critic
 
-    def forward(self, x_BI: Tensor, pull_BW: Tensor, f_BW: Tensor | None = None) -> Tensor:
-        """D_i(x) + <pull, f_i> (B,)."""
+    def forward(self, x_BI: Tensor, gradient_BW: Tensor, f_BW: Tensor | None = None) -> Tensor:
+        """D_i(x) + <gradient, f_i> (B,)."""
         f_BW = self.critic.features(x_BI) if f_BW is None else f_BW
-        return self.critic.judge(f_BW) + (pull_BW * f_BW).sum(1)
+        return self.critic.judge(f_BW) + (gradient_BW * f_BW).sum(1)
 
 
 class SharedRealLoss(nn.Module):

@@ -1,2 +1,1 @@
-"""VFLGAN and VertiGAN. Options and messages: `messages`. The coordinator: `conversation`, `shared`; `vertigan` for both
-sides of VertiGAN. A silo: `silo`, `split`, `local`, `draws`."""
+"""VFLGAN, VFLGAN-base, VertiGAN, and WGAN-GP, which is VertiGAN with a single silo."""

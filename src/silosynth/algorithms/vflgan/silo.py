@@ -1,109 +1,178 @@
-"""A silo of VFLGAN or VertiGAN: its columns, what it charges for, and what it publishes. Training: `split`, `vertigan`.
+"""A silo of VFLGAN or VertiGAN: its columns, what it charges for, its part in training, and what it publishes.
 
-Shapes: N rows, C columns with levels, S scores, W features.
+Shapes: N rows, C columns with levels, S scores, K levels of all columns, W features, P numbers of the backbone.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.vflgan.columns import Columns
-from silosynth.algorithms.vflgan.draws import Draws
-from silosynth.algorithms.vflgan.local import Budget, Local
-from silosynth.algorithms.vflgan.messages import (
-    BATCHES,
-    PUBLICATION,
-    Charge,
-    Charged,
-    GANConfig,
-    Judge,
-    Judged,
-    Keep,
-    Prepare,
-    Prepared,
-    PreparedPrivately,
-    Synthesise,
-    SyntheticColumns,
-    VFLGANConfig,
-)
-from silosynth.algorithms.vflgan.split import Split
+from silosynth.algorithms.vflgan import private, protocol
+from silosynth.algorithms.vflgan.networks import CommonDraws, LocalGAN
+from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core.conversation import Party
-from silosynth.core.errors import ConfigError, DataError, ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Schema, Table
 from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import decode_table
-from silosynth.models.calibration import Calibration
-from silosynth.models.vflgan import MOST_COVARIANCES
-from silosynth.privacy.accounting import noise_multiplier
+from silosynth.encoders.column import fit_encoder
+from silosynth.encoders.normalised import fit_standard_encoder
+from silosynth.encoders.table import TableCoder
+from silosynth.models.calibration import Calibration, level_shares
+from silosynth.models.encoded import EncodedRows, encoded_rows, shape_of
+from silosynth.models.layers import build
+from silosynth.models.training import trainee
+from silosynth.models.vflgan import MOST_COVARIANCES, Generator
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
-from silosynth.privacy.events import gaussian_steps, unsound
+from silosynth.privacy.charging import Account, Charge, Charged
+from silosynth.privacy.events import Event
 from silosynth.privacy.sealed import Seat
 
-LEAST_ROWS = 2
-STEPS = "gradients of critics, a silo's and the shared one's together"
 
+class VFLGANPart(LocalGAN):
+    """A silo's part in training VFLGAN: each answer to gradients of D_s begins the next step."""
 
-class Training(Protocol):
-    """A silo's part in the training of one of the two algorithms."""
-
-    local: Local
+    def __init__(
+        self, rows: EncodedRows, config: GANConfig, draws: CommonDraws, budget: private.ChargedSteps | None,
+        streams: Streams, device: torch.device,
+    ) -> None:  # fmt: skip
+        generator = build(
+            Generator, config.noise, config.generator, rows.shape.size, config.norm_epsilon, True,
+            generator=streams.child("weights", "generator").torch(),
+        )  # fmt: skip
+        super().__init__(rows, config, [trainee(generator.to(device), config)], draws, budget, streams, device)
+        self.open: type[Message] | None = None  # what gradients are awaited for
 
     def answer(self, ask: Message) -> Message | None:
-        """The answer to a message of training; None if ``ask`` is not one."""
+        """The answer to a message of training; None if ``ask`` is not one.
 
-    def state(self, training: bool) -> dict[str, Any]:
-        """All that is needed to continue, or to sample."""
+        Raises:
+            ProtocolError: gradients come for another step than the last; or the step is beyond what was charged.
+        """
+        match ask:
+            case protocol.CriticiseBatch():
+                return self._features()
+            case protocol.DescendLocalCritic():
+                self._check_open(protocol.DescendLocalCritic)
+                self.descend_critic(ask.grad_fake_BW, ask.grad_real_RW)
+                if ask.more:
+                    return self._features()
+                self.open = protocol.DescendLocalGenerator
+                return protocol.MadeFeatures(self.generate())
+            case protocol.DescendLocalGenerator():
+                self._check_open(protocol.DescendLocalGenerator)
+                self.set_generator_gradient(ask.grad_fake_BW)
+                self.parts[0].step()
+                self.average()
+                return self._features() if ask.more else Done()
+            case _:
+                return None
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+    def _features(self) -> protocol.BatchFeatures:
+        self.open = protocol.DescendLocalCritic
+        return protocol.BatchFeatures(*self.criticise())
+
+    def _check_open(self, kind: type[Message]) -> None:
+        awaited, self.open = self.open, None
+        if awaited is not kind:
+            name = "none" if awaited is None else awaited.__name__
+            raise ProtocolError("Gradients follow the features that they belong to", name)
 
 
-class Silo(Party):
-    """A silo's side. ``make`` makes its part in training: of VFLGAN, or of VertiGAN."""
+class VertiGANPart(LocalGAN):
+    """A silo's part in training VertiGAN: backbone G_b, which all silos share, and head of its generator."""
+
+    def __init__(
+        self, rows: EncodedRows, config: VertiGANConfig, draws: CommonDraws, budget: private.ChargedSteps | None,
+        streams: Streams, device: torch.device,
+    ) -> None:  # fmt: skip
+        shared, own = config.generator[: config.backbone], config.generator[config.backbone :]
+        weights = streams.child("weights", "generator").torch()  # of the head; of the backbone where only to sample
+        common = draws.generator("backbone") if draws.secret.ready else weights
+        backbone = build(Generator, config.noise, shared, None, config.norm_epsilon, True, generator=common)
+        head = build(Generator, shared[-1], own, rows.shape.size, config.norm_epsilon, False, generator=weights)
+        self.backbone, self.head = (trainee(network.to(device), config) for network in (backbone, head))
+        super().__init__(rows, config, [self.backbone, self.head], draws, budget, streams, device)
+        self.open = False  # whether a sum of gradients is awaited
+
+    def answer(self, ask: Message) -> Message | None:
+        """The answer to a message of training; None if ``ask`` is not one.
+
+        Raises:
+            ProtocolError: a sum of gradients without a round, or none after one; or a step beyond what was charged.
+        """
+        if not isinstance(ask, protocol.BackboneRound):
+            return None
+        if self.open != bool(len(ask.grad_sum_P)):
+            raise ProtocolError("A sum of gradients follows a round, and ends it", len(ask.grad_sum_P))
+        if self.open:
+            self._descend_backbone(ask.grad_sum_P)
+        self.open = ask.more
+        return protocol.BackboneGradient(self._round()) if ask.more else Done()
+
+    def _round(self) -> Tensor:
+        """T_d critic steps and the head's one, as in a Wasserstein GAN (4); gradient (P,) of the backbone."""
+        for _ in range(self.config.critic_steps):
+            fake_BW, real_RW = self.criticise()
+            self.descend_critic(torch.zeros_like(fake_BW), torch.zeros_like(real_RW))
+        self.set_generator_gradient(torch.zeros_like(self.generate()))
+        self.head.step()
+        gradients = [weight.grad for weight in self.backbone.network.parameters()]
+        return torch.cat([gradient.flatten().cpu() for gradient in gradients if gradient is not None])
+
+    def _descend_backbone(self, grad_sum_P: Tensor) -> None:
+        """Equation (5), and the step."""
+        weights = list(self.backbone.network.parameters())
+        gradients = grad_sum_P.to(self.device).split([weight.numel() for weight in weights])
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient.reshape(weight.shape)
+        self.backbone.step()
+        self.average()
+
+
+class VFLGANSilo(Party):
+    """A silo's side. ``part`` is its part in training: of VFLGAN, or of VertiGAN."""
 
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device,
-        make: Callable[..., Training] = Split,
+        part: type[VFLGANPart | VertiGANPart] = VFLGANPart,
     ) -> None:  # fmt: skip
-        self.table = table.select([name for name in table.names if name in schema.modelled])
-        self.schema, self.streams, self.device, self.make = schema, streams, device, make
+        self.coder = TableCoder(table, schema, streams)
+        self.streams, self.device, self.part = streams, device, part
         self.silos = len(seat.roster)
         self.secret, self.publication = Group(seat), Group(seat)
         self.agreeing, self.purpose = self.secret, ""
         self.config: GANConfig = VFLGANConfig()
-        self.columns = Columns()
-        self.budget: Budget | None = None
-        self.training: Training | None = None
-        self.match: Calibration | None = None  # of what is drawn, found when it is first needed
-        self.kept: list[Table] = []  # synthetic columns that stay here, when synthesis is partitioned
+        self.account = Account()
+        self.budget: private.ChargedSteps | None = None
+        self.shares = torch.zeros(0)  # of rows on each level (K,), once counted; noised with differential privacy
+        self.training: VFLGANPart | VertiGANPart | None = None
+        self.match: Calibration | None = None  # of drawn rows, computed when first needed
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
-        if not self.columns.encoders and not isinstance(
-            ask, Prepare | OfferShares | RelayedShares | Confirmations | Done
-        ):
+        at_any_time = protocol.VFLGANPrepare, OfferShares, RelayedShares, Confirmations, Done
+        if not self.coder.encoders and not isinstance(ask, at_any_time):
             raise ProtocolError("A silo is prepared first", f"{type(ask).__name__} comes too early")
         match ask:
-            case Prepare():
+            case protocol.VFLGANPrepare():
                 return self._prepare(ask)
             case OfferShares() | RelayedShares() | Confirmations():
                 return self._agree(ask)
             case Charge():
                 return self._charge(ask)
-            case Judge():
-                return self._judge()
-            case Keep():
+            case protocol.MeasureDistance():
+                return self._measure_distance()
+            case protocol.KeepWeights():
                 self.match = None
-                self._trainer().local.keep()
+                self._trainer().keep()
                 return Done()
-            case Synthesise():
+            case protocol.VFLGANSynthesise():
                 return self._synthesise(ask)
             case _:
                 self.match = None  # weights change
@@ -112,35 +181,34 @@ class Silo(Party):
             raise ProtocolError("A VFLGAN silo does not understand this message", type(ask).__name__)
         return reply
 
-    # Encoders, and the secret.
+    # Encoders, the secret, and what is charged.
 
-    def _prepare(self, ask: Prepare) -> Prepared | PreparedPrivately:
+    def _prepare(self, ask: protocol.VFLGANPrepare) -> protocol.VFLGANPrepared | protocol.VFLGANPreparedPrivately:
         """Section 5.1.1, preprocessing."""
-        if not self.table.columns:
-            raise DataError("A silo needs at least one column that is not an identifier", self.schema.names)
-        if len(self.table) < LEAST_ROWS:
-            raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(self.table), "Give the silo more.")
-        self.config, self.training, self.match = ask.config, None, None
-        rows = self.columns.fit(self.table, self.schema, self.config, self.silos, self.streams)
-        if ask.config.select == "frechet" and self.columns.shape.size > MOST_COVARIANCES:
-            raise ConfigError(
-                f"Option select = 'frechet' is for rows of at most {MOST_COVARIANCES} numbers", self.columns.shape.size,
-                "Set select = 'last'.",
-            )  # fmt: skip
-        if ask.config.dp.private:
-            return PreparedPrivately(rows, self._nonce(), self.columns.events)
-        return Prepared(rows, self._nonce())
+        config, dp = ask.config, ask.config.dp
+        self.config, self.budget, self.training, self.match = config, None, None, None
+        if dp.private:
+            learnt = self.coder.learn(config.encoders, dp, self.silos)
+            self.account.open(dp, learnt.events)
+            self.shares = torch.cat([torch.zeros(0), *(part.float() for part in learnt.shares if len(part) > 1)])
+            return protocol.VFLGANPreparedPrivately(learnt.rows, self._nonce(), learnt.events)
+        self.coder.fit(config.encoders, fit_standard_encoder if config.numbers == "standard" else fit_encoder)
+        size = shape_of(self.coder.encoders).size
+        if config.select == "frechet" and size > MOST_COVARIANCES:
+            rule = f"Option select = 'frechet' is for rows of at most {MOST_COVARIANCES} numbers"
+            raise ConfigError(rule, size, "Set select = 'last'.")
+        return protocol.VFLGANPrepared(len(self.coder.table), self._nonce())
 
     def _nonce(self) -> str:
         """A word that no other training has."""
         return f"{self.streams.child('nonce', repr(self.config)).integer():016x}"
 
     def _agree(self, ask: Message) -> Message:
-        """Agree on a secret: of this training, in whose purpose this silo's own nonce is; or of a publication."""
+        """Agree on a secret: of this training, whose purpose contains this silo's nonce; or of a publication."""
         if isinstance(ask, OfferShares):
-            training = ask.purpose.startswith(BATCHES)
-            right = self._nonce() in ask.purpose.split() if training else ask.purpose.startswith(PUBLICATION)
-            if ask.fresh or not right:
+            training = ask.purpose.startswith(protocol.BATCHES)
+            ours = self._nonce() in ask.purpose.split() if training else ask.purpose.startswith(protocol.PUBLICATION)
+            if ask.fresh or not ours:
                 raise ProtocolError(
                     "Silos agree on a secret for a training that this one was prepared for, or for a publication",
                     ask.purpose,
@@ -151,87 +219,67 @@ class Silo(Party):
         assert reply is not None
         return reply
 
-    # Differential privacy.
-
     def _charge(self, ask: Charge) -> Charged:
-        """Charge all steps before the first; `Local.criticise` refuses any beyond them."""
-        config, dp = self.config, self.config.dp
-        if config.unsound:
-            return Charged(b"", (unsound("gradients of the first layers of local critics, as in the paper"),))
-        if not dp.private or self.training is not None:
+        """Charge all steps before the first; `LocalGAN.criticise` refuses any beyond them."""
+        if self.config.unsound:
+            return Charged(b"", private.UNSOUND)
+        if not self.config.dp.private or self.training is not None:
             raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
-        if Counter(self.columns.events) - Counter(ask.events):
-            raise ProtocolError("What this silo has charged already is among what all have", len(ask.events))
-        noise = noise_multiplier(dp, ask.events, ask.rate, ask.steps)
-        blocks = self.silos + isinstance(config, VFLGANConfig)
-        self.budget = Budget(ask.steps, ask.rate, ask.expected, blocks, noise)
-        tag = self.secret.key(f"{len(self.table)} rows")
-        return Charged(tag, (gaussian_steps(STEPS, noise, ask.rate, ask.steps, joint=True, target=dp.delta),))
+        tag = self.secret.key(f"{len(self.coder.table)} rows")
+        charged = private.charge_silo(self.account, ask, self.config, self.silos, tag)
+        self.budget = private.charged_steps(ask, self.config, self.silos)
+        return charged
 
     # Training.
 
-    def _trainer(self) -> Training:
+    def _trainer(self) -> VFLGANPart | VertiGANPart:
         """This silo's part in training; made when it is first needed."""
         if self.training is None:
             if not self.secret.ready or (self.config.dp.private and self.budget is None):
                 raise ProtocolError("Silos train after they have agreed on a secret, and charged for all steps")
-            self._make()
-        assert self.training is not None
+            return self._make()
         return self.training
 
-    def _make(self) -> None:
-        """Networks, and the rows, if there are any."""
-        n, batch = len(self.table), min(self.config.batch, max(1, len(self.table)))
-        if self.budget is not None:
-            batch = round(self.budget.expected)
-        draws = Draws(self.secret, n, batch)
-        self.coded = self.columns.coded(self.table, self.streams, self.device)
-        self.training = self.make(self.coded, self.config, draws, self.budget, self.streams, self.device)
-        if n and not self.config.dp.private:
-            self.columns.count(self.coded.levels)
-        if self.config.start == "shares" and n and self.secret.ready:
-            self.training.local.start(self.columns.shares)
-
-    @property
-    def levels(self) -> Tensor:
-        """The rows' levels (N, C)."""
-        return self.coded.levels
-
-    @property
-    def scores(self) -> Tensor:
-        """The rows' scores (N, S)."""
-        return self.coded.scores
+    def _make(self) -> VFLGANPart | VertiGANPart:
+        """Networks, and encoded rows, if there are any; a table of constants has one score, always 0."""
+        levels, scores = (part.to(self.device) for part in self.coder.encode())
+        self.rows = encoded_rows(self.coder.encoders, levels, scores, padded=True)
+        n, config = len(self.rows), self.config
+        batch = min(config.batch, max(1, n)) if self.budget is None else round(self.budget.expected)
+        draws: Any = CommonDraws(self.secret, n, batch)
+        self.training = self.part(self.rows, config, draws, self.budget, self.streams, self.device)  # type: ignore[arg-type]
+        if n and not config.dp.private:
+            self.shares = level_shares(self.rows.shape, levels).cpu()
+        if config.start == "shares" and n and self.secret.ready:
+            self.training.start(self.shares)
+        return self.training
 
     @torch.no_grad()
     def features(self) -> Tensor:
         """Features (N, W) of all rows, by the first part of the critic as it is now (section 4.2, ASIF)."""
-        local, every = self._trainer().local, torch.arange(len(self.table), device=self.device)
-        rows = self.coded.batch(every, self.streams.child("features").torch(self.device))
-        return local.critic.network.features(self.coded.shape.vectors(*rows)).cpu()
+        training, every = self._trainer(), torch.arange(len(self.coder.table), device=self.device)
+        rows = self.rows.batch(every, self.streams.child("features").torch(self.device))
+        return training.critic.network.features(self.rows.shape.vectors(*rows)).cpu()
+
+    def _measure_distance(self) -> protocol.MeasuredDistance:
+        """The distance of made rows from real ones: exact, and charged to nothing."""
+        if self.config.dp.private:
+            raise ProtocolError("With differential privacy a silo measures no distance of its rows", "MeasureDistance")
+        return protocol.MeasuredDistance(self._trainer().distance())
 
     # Publication.
 
-    def _synthesise(self, ask: Synthesise) -> Message:
+    def _synthesise(self, ask: protocol.VFLGANSynthesise) -> Message:
         """G_i(z) of a z that all silos share and nobody else knows (equation (7))."""
-        if self.purpose != f"{PUBLICATION} {ask.draw}" or self.training is None:
+        if self.purpose != f"{protocol.PUBLICATION} {ask.draw}" or self.training is None:
             raise ProtocolError("Silos agree on the noise of a publication before it", ask.draw, "Agree on it first.")
-        local, streams = self.training.local, self.streams.child("synthesise", ask.draw)
-        z_GZ = Draws(self.publication, 0, 1).noise(ask.rows, self.config.noise, "publication")
-        weights = local.kept or local.weights()
+        training, streams = self.training, self.streams.child("synthesise", ask.draw)
+        z_GZ = CommonDraws(self.publication, 0, 1).noise(ask.rows, self.config.noise, "publication")
+        weights = training.best or training.weights()
         if self.config.calibrate and self.match is None:
-            self.match = local.matching(self.columns.shares, weights)
-        levels, scores = local.draw(z_GZ, streams.child("levels").torch(self.device), weights, self.match)
-        table = decode_table(levels, scores, self.columns.encoders, streams.child("columns").numpy())
-        if ask.share:
-            return SyntheticColumns(table)
-        self.kept.append(table)
-        return Done()
-
-    def _judge(self) -> Judged:
-        """How far made rows are from real ones: exact, and charged to nothing."""
-        if self.config.dp.private:
-            raise ProtocolError("Under differential privacy a silo tells no distance of its rows", "Judge")
-        return Judged(self._trainer().local.distance())
+            self.match = training.matching(self.shares, weights)
+        levels, scores = training.draw(z_GZ, streams.child("levels").torch(self.device), weights, self.match)
+        return self.publish(self.coder.decode(levels, scores, streams), ask.share)
 
     # State.
 
@@ -246,25 +294,32 @@ class Silo(Party):
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         self.match = None
-        if not state["encoders"]:
+        self.coder.restore(state["encoders"])
+        if not self.coder.encoders:
             return
-        self.columns.restore(state)
-        self.config = from_state(GANConfig, state["config"])
-        self.budget = None if state["budget"] is None else from_state(Budget, state["budget"])
-        if state["group"] is not None:
+        self.config, self.shares = from_state(GANConfig, state["config"]), state["shares"]
+        self.budget = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
+        if state["group"] is None:
+            self.account.open(self.config.dp, [from_state(Event, event) for event in state["events"]])
+        else:
+            self.account.restore(state["account"])
             self.secret.restore(state["group"])
         if state["training"] is not None:
-            self._make()
-            assert self.training is not None
-            self.training.restore(state["training"])
+            self._make().restore(state["training"])
 
     def _state(self, training: bool) -> dict[str, Any]:
-        if not self.columns.encoders:
+        if not self.coder.encoders:
             return {"encoders": []}
         return {
-            **self.columns.state(counts=training or self.config.calibrate),
+            "encoders": self.coder.state(),
+            "events": [to_state(event) for event in self.account.learnt],
+            "shares": self.shares if training or self.config.calibrate else torch.zeros(0),
             "config": to_state(self.config),
             "budget": None if self.budget is None else to_state(self.budget),
+            "account": self.account.state() if training else None,
             "group": self.secret.state() if training else None,
             "training": None if self.training is None else self.training.state(training),
         }
+
+
+VertiGANSilo = partial(VFLGANSilo, part=VertiGANPart)
