@@ -233,9 +233,9 @@ def columns_of(message: Message) -> Iterator[np.ndarray]:
 def real_columns(talk: Talk, silo: str) -> dict[str, np.ndarray]:
     """What the silo keeps to itself: raw values and what the encoders make of them, by name."""
     party = talk.parties[silo]
-    coder = party.model.coded if hasattr(party, "model") else getattr(party, "coder", party)
+    rows = party.model.coded if hasattr(party, "model") else getattr(party, "rows", getattr(party, "coder", party))
     found = {column.name: column.values.float().numpy() for column in talk.federation.tables[silo].columns}
-    levels, scores = coder.encode() if isinstance(coder, TableCoder) else (coder.levels, coder.scores)
+    levels, scores = rows.encode() if isinstance(rows, TableCoder) else (rows.levels, rows.scores)
     for what, codes in (("scores", scores), ("levels", levels)):
         found |= {f"{what} {i}": column.float().numpy() for i, column in enumerate(codes.T)}
     return found
