@@ -283,7 +283,7 @@ def test_the_nearest_weights_are_kept(name):
     play.whole()
     told = [reply.distance for _, ask, reply in play.said if isinstance(ask, vflgan.MeasureDistance)]
     sums = np.array(told).reshape(-1, 2).sum(1)
-    kept = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.KeepWeights)]
+    kept = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.KeepBestWeights)]
     asked = [i for i, (_, ask, _) in enumerate(play.said) if isinstance(ask, vflgan.MeasureDistance)]
     assert len(sums) == play.config.rounds(70)
     assert sum(i < kept[-1] for i in asked) == 2 * (int(sums.argmin()) + 1)  # the last ones kept are the nearest

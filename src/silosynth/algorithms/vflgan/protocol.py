@@ -198,7 +198,7 @@ class MeasuredDistance(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepWeights(Message):
+class KeepBestWeights(Message):
     """Keep the generator's weights as they are now: they are the best so far."""
 
 
@@ -315,7 +315,7 @@ def _choose(roster: Roster, best: float) -> Conversation[float]:
     measured = expect((yield roster.everyone(MeasureDistance())), MeasuredDistance)
     distance = sum(reply.distance for reply in measured)
     if distance < best:
-        yield roster.everyone(KeepWeights())
+        yield roster.everyone(KeepBestWeights())
     return min(best, distance)
 
 

@@ -168,7 +168,7 @@ class VFLGANSilo(Party):
                 return self._charge(ask)
             case protocol.MeasureDistance():
                 return self._measure_distance()
-            case protocol.KeepWeights():
+            case protocol.KeepBestWeights():
                 self.match = None
                 self._trainer().keep()
                 return Done()
@@ -246,7 +246,7 @@ class VFLGANSilo(Party):
         self.rows = encoded_rows(self.coder.encoders, levels, scores, padded=True)
         n, config = len(self.rows), self.config
         batch = min(config.batch, max(1, n)) if self.budget is None else round(self.budget.expected)
-        draws: Any = CommonDraws(self.secret, n, batch)
+        draws = CommonDraws(self.secret, n, batch)
         self.training = self.part(self.rows, config, draws, self.budget, self.streams, self.device)  # type: ignore[arg-type]
         if n and not config.dp.private:
             self.shares = level_shares(self.rows.shape, levels).cpu()
