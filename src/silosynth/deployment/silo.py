@@ -224,12 +224,9 @@ class DeploymentSilo(Party):
 
     def _publish(self, ask: protocol.Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that stay here."""
-        tables = [ask.table]
-        if not ask.table.columns:  # until all algorithms use `Party.publish`
-            party = self._working()
-            tables = party.kept if hasattr(party, "kept") else [party.take_kept()]
-        self._drawn = [*(self._drawn if ask.first else []), *tables]
-        if sum(map(len, self._drawn)) >= ask.total and tables:
+        table = ask.table if ask.table.columns else self._working().take_kept()
+        self._drawn = [*(self._drawn if ask.first else []), table]
+        if sum(map(len, self._drawn)) >= ask.total:
             schema = ask.columns if ask.table.columns else self._schema
             files.write(to_synthetic_frame(self._drawn, schema), make_folder(self.folder) / SYNTHETIC)
             self._drawn = []

@@ -242,7 +242,7 @@ class Model(TrainedModel):
         held: dict[str, list[Table]] = {name: [] for name in self.roster}
         for shared, parties in self._batches(n, seed, BATCH):
             for name in self.roster:
-                held[name].append(shared[name] if name in shared else _kept(parties[name]))
+                held[name].append(shared[name] if name in shared else parties[name].take_kept())
         return {name: to_synthetic_frame(tables, self.schemas[name], 1, self.flavour) for name, tables in held.items()}
 
     def _about(self) -> dict[str, Any]:
@@ -347,8 +347,3 @@ def _plain(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.get("fields", state).items()}
     return [_plain(item) for item in state] if isinstance(state, list) else state
-
-
-def _kept(party: Party) -> Table:
-    """Synthetic columns that stayed in their silo; until all algorithms use `Party.publish`."""
-    return party.kept.pop() if hasattr(party, "kept") else party.take_kept()
