@@ -18,6 +18,7 @@ import common
 
 import silosynth as ss
 from silosynth.data.partition import in_order
+from silosynth.papers import tables
 
 FIGURES = {
     "column_shape_error": "shape %",
@@ -36,7 +37,7 @@ FIGURES = {
 
 def run(preset: str, central: bool, seed: int) -> dict[str, Any]:
     """Train, sample as many rows as in training, evaluate."""
-    train, holdout = common.split(common.table("adult"))
+    train, holdout = tables.thirds(tables.modelled("adult"))
     silos = in_order(list(train.columns), 4)
     federation = ss.simulate(train, silos=silos)
     with common.clock() as fitting:

@@ -16,11 +16,12 @@ import common
 
 import silosynth as ss
 from silosynth.data.partition import in_order
+from silosynth.papers import tables
 
 
 def measure(algorithm: str, data: str, iterations: int) -> dict[str, Any]:
     """Train for ``iterations`` and read the ledger."""
-    frame = common.table(data)
+    frame = tables.modelled(data)
     options = {
         "coder.steps": iterations, "coder.hidden": [16, 16], "latent.steps": iterations, "latent.width": 16,
         "latent.depth": 2, "latent.checks": 4, "coder.calibrate": False,

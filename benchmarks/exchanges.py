@@ -39,6 +39,7 @@ from exchange_sides import METHOD, OPTIONS, PIECE, ROWS, WIDTH, Answering, Ask, 
 import silosynth as ss
 from silosynth.core.roster import Roster
 from silosynth.data.partition import in_order
+from silosynth.papers import tables
 from silosynth.runtime.link import Link, Remote
 from silosynth.runtime.tls import Authority
 from silosynth.simulation.inprocess import InProcess
@@ -227,7 +228,7 @@ SETTINGS = {"decoys": {"index_privacy": "decoys"}, "full": {"index_privacy": "fu
 
 def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
     """VT-GAN on 5 000 rows of Adult in two silos, batch 500: exchanges per step, and steps per second."""
-    frame = common.table("adult").head(5000)
+    frame = tables.modelled("adult").head(5000)
     federation = ss.simulate(frame, silos=in_order(list(frame.columns), 2))
     options = {**SETTINGS[setting], "epochs": 1, "least_rounds": rounds}
     at: list[float] = []

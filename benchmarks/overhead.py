@@ -23,6 +23,7 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.data.partition import in_order
+from silosynth.papers import tables
 from silosynth.simulation.inprocess import make_parties
 
 REPEATS = 5
@@ -59,7 +60,7 @@ def driven(federation: ss.Federation, checkpoint_every: float) -> None:
 
 def main() -> None:
     """Time all in turn."""
-    frame = common.table("adult").head(10_000)
+    frame = tables.modelled("adult").head(10_000)
     federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
     ways = {
         "direct": lambda: direct(federation),

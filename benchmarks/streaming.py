@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import silosynth as ss
 from silosynth.data.partition import in_order
 from silosynth.data.sources import write_batches
+from silosynth.papers import tables
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     options = parser.parse_args()
-    frame = common.table("adult").head(10_000)
+    frame = tables.modelled("adult").head(10_000)
     federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
     steps = {"coder.steps": 200, "latent.steps": 200, "latent.width": 128, "latent.sample_steps": 10}
     model = ss.fit("silofuse", federation, preset="fast", options=steps)

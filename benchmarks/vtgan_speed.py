@@ -35,6 +35,7 @@ from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
 from silosynth.models.encoded import EncodedRows
 from silosynth.models.gan import frozen, orthonormalise
 from silosynth.models.training import Trainee
+from silosynth.papers import tables
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
@@ -240,7 +241,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     turns = parser.parse_args().turns
     torch.set_num_threads(1)
-    train, _ = common.split(common.table("adult"))
+    train, _ = tables.thirds(tables.modelled("adult"))
     federation = ss.simulate(train, silos=in_order(list(train.columns), 2))
     splits = {name: Split(federation, options) for name, options in SETTINGS.items()}
     whole = OnePiece(Split(federation, SETTINGS["none"]))

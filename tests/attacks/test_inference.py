@@ -25,9 +25,8 @@ from silosynth.attacks.listening import Overheard, overhear
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Message
-from silosynth.papers import reconstruction
-from silosynth.papers.common import Sizes
-from silosynth.papers.reconstruction import SETTINGS
+from silosynth.papers import vtgan_figures4_5
+from silosynth.papers.vtgan_figures4_5 import SETTINGS, attacked
 
 ROWS, BATCH, ROUNDS = 200, 40, 40
 ADAM = {"rate": 2e-4, "betas": (0.5, 0.9)}  # the paper's, so that settings differ in privacy alone
@@ -100,7 +99,7 @@ def test_with_shuffling_no_row_number_links_two_rounds(setting):
 def test_rows_drawn_for_rare_levels_are_linked_all_the_same():
     named = table().assign(job=[f"job {i}" for i in range(ROWS)])  # a level of one row says which row it is
     config = replace(SETTINGS["paper"], **TINY | {"epochs": 2})
-    linked = {f.attack: f for f in reconstruction.measure(ss.simulate(named, SILOS, {"job": "categorical"}), config, 0)}
+    linked = {f.attack: f for f in attacked(ss.simulate(named, SILOS, {"job": "categorical"}), config, 0)}
     assert linked["levels, rows"].low > 0.5 > linked["numbers, rows"].high
 
 
@@ -197,7 +196,7 @@ def test_what_is_kept_does_not_grow_with_the_training():
 def test_tables_without_categories_and_single_rounds_give_nothing_to_attack():
     numbers = {"a": ["income"], "b": ["visits"]}
     config = replace(SETTINGS["paper"], **TINY | {"epochs": 1, "batch": ROWS})
-    left = {f.attack: f for f in reconstruction.measure(ss.simulate(table(), numbers), config, 0)}
+    left = {f.attack: f for f in attacked(ss.simulate(table(), numbers), config, 0)}
     for name in ("numbers, cells", "numbers, rows", "levels, rows", "features, cells", "lists, rare level"):
         assert left[name].value is None and left[name].at_chance is None
     assert left["lists, batch"].value == 1.0
@@ -206,9 +205,9 @@ def test_tables_without_categories_and_single_rounds_give_nothing_to_attack():
 def test_three_silos_are_attacked_too():
     silos = {"a": ["job"], "b": ["home", "income", "sex"], "c": ["health", "visits"]}
     options = TINY | {"epochs": 2}
-    rows = list(reconstruction.run(ss.simulate(table(), silos), options, 0, {"none": SETTINGS["none"]}))
-    assert {row["setting"] for row in rows} == {"none"} and len(rows) == 11
-    assert next(row["value"] for row in rows if row["attack"] == "lists, batch") == 1.0
+    config = replace(SETTINGS["none"], **options)
+    left = {f.attack: f for f in attacked(ss.simulate(table(), silos), config, 0)}
+    assert len(left) == 11 and left["lists, batch"].value == 1.0
 
 
 def test_scores_by_hand():
@@ -228,7 +227,7 @@ def test_scores_by_hand():
 
 @pytest.fixture
 def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconstruction, "SETTINGS", {"paper": SETTINGS["paper"]})
+    monkeypatch.setattr(vtgan_figures4_5, "SETTINGS", {"paper": SETTINGS["paper"]})
 
 
 def call(*arguments: object) -> Any:
@@ -239,16 +238,16 @@ def test_the_command_shows_and_writes_a_table(one_setting: None, tmp_path: Path)
     sizes = ("--rows", 200, "--epochs", 3)
     result = call(*sizes, "--out", tmp_path / "found.md", "--json")
     assert result.exit_code == 0, result.stderr
-    rows = json.loads(result.stdout)["rows"]
-    assert [row["attack"] for row in rows[:2]] == ["numbers, cells", "numbers, coverage"] and len(rows) == 11
+    (row,) = json.loads(result.stdout)["rows"]
+    assert [f["attack"] for f in row["findings"][:2]] == ["numbers, cells", "numbers, coverage"]
     assert (tmp_path / "found.md").read_text().count("| demo | paper |") == 11
-    assert call(*sizes, "--out", tmp_path / "found.json").exit_code == 0
-    assert len(json.loads((tmp_path / "found.json").read_text())["rows"]) == 11
+    again = call(*sizes, "--out", tmp_path / "found.json")
+    assert again.exit_code == 0 and "1 of 1 rows are in" in again.stderr
 
 
 def test_wrong_sizes_and_files_are_clean_errors(one_setting: None, tmp_path: Path) -> None:
     assert call("--out", tmp_path / "found.csv").exit_code == 2
     with pytest.raises(ConfigError, match="epochs"):
-        next(reconstruction.rows(Sizes(("demo",), 200, 0)))
+        vtgan_figures4_5.jobs(("demo",), 200, 0)
     with pytest.raises(ConfigError, match="table"):
-        next(reconstruction.rows(Sizes(())))
+        vtgan_figures4_5.jobs(())

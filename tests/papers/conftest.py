@@ -9,8 +9,10 @@ import pytest
 
 from silosynth.core.conversation import Progress
 from silosynth.data.frames import to_frame
-from silosynth.papers.common import Experiment, Setting
-from silosynth.papers.partitions import halves
+from silosynth.papers import vtgan_figure7
+from silosynth.papers.experiment import PaperExperiment
+from silosynth.papers.settings import Setting
+from silosynth.papers.vtgan_figure7 import halves
 
 
 @dataclass
@@ -46,7 +48,8 @@ def fits() -> Fits:
 
 
 @pytest.fixture
-def experiment() -> Experiment:
+def experiment() -> PaperExperiment:
     """A split GAN and the central one."""
     split = Setting({"partition": "split"}, halves, {"critic_blocks": [2, 0]})
-    return Experiment("partitions", "An experiment", (split, Setting({"partition": "central"}, halves, {}, "ctgan")))
+    central = Setting({"partition": "central"}, halves, {}, "ctgan")
+    return vtgan_figure7.experiment("partitions", "An experiment", (split, central))

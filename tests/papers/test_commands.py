@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
-from silosynth.commands.bench import EXPERIMENTS
-from silosynth.papers.common import FIGURES, Experiment
+from silosynth.papers import EXPERIMENTS, experiment, settings
+from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
 
+NAMES = ("partitions", "importance", "silos")
 SMALL = ("--table", "demo", "--rows", 200, "--epochs", 1)
 
 
@@ -23,17 +26,21 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
-def of(name: str) -> Experiment:
-    found: Experiment = importlib.import_module(f"silosynth.papers.{name}").EXPERIMENT
-    return found
+def of(name: str) -> list[Setting]:
+    return list(importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}").SETTINGS)
+
+
+def ends(name: str) -> list[Setting]:
+    return of(name)[:: len(of(name)) - 1]
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each experiment's first and last setting only."""
-    for name in EXPERIMENTS:
-        ends = of(name).settings[:: len(of(name).settings) - 1]
-        monkeypatch.setattr(f"silosynth.papers.{name}.EXPERIMENT", replace(of(name), settings=ends))
+    for name in NAMES:
+        module = f"silosynth.papers.{EXPERIMENTS[name][0]}"
+        cut = replace(experiment.load(name), jobs=partial(settings.jobs, ends(name)))
+        monkeypatch.setattr(f"{module}.EXPERIMENT", cut)
 
 
 @pytest.fixture
@@ -42,13 +49,13 @@ def stand_in(fits: Any, short: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     return fits
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_path: Path) -> None:
     result = call(name, *SMALL, "--out", tmp_path / "rows.md", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
-    assert [row["partition"] for row in rows] == [s.labels["partition"] for s in of(name).settings]
-    for row, setting in zip(rows, of(name).settings, strict=True):
+    assert [row["partition"] for row in rows] == [s.labels["partition"] for s in ends(name)]
+    for row, setting in zip(rows, ends(name), strict=True):
         assert all(row[figure] is not None for figure in FIGURES)
         assert row["seconds"] > 0
         assert (row["bytes"] or 0) > 10_000 if setting.algorithm == "vtgan" else row["bytes"] is None
@@ -56,11 +63,11 @@ def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_settings_run_through_each_command(name: str) -> None:
     result = call(name, *SMALL, "--json")
     assert result.exit_code == 0, result.stderr
-    assert len(json.loads(result.stdout)["rows"]) == len(of(name).settings)
+    assert len(json.loads(result.stdout)["rows"]) == len(of(name))
 
 
 def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
@@ -112,3 +119,38 @@ def test_unknown_tables_and_files_are_clean_errors(stand_in: Any, tmp_path: Path
     (tmp_path / "rows.json").write_text("{}")
     assert call("partitions", *SMALL, "--out", tmp_path / "rows.json").exit_code == 4
     assert stand_in.calls == []
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_experiment_has_a_command_with_its_options(name: str) -> None:
+    result = call(name, "--help")
+    assert result.exit_code == 0, result.stderr
+    assert experiment.load(name).name == name
+    for option in re.findall(r"--[a-z-]+", experiment.load(name).example):
+        assert option in result.stdout
+
+
+def test_an_unknown_experiment_is_refused() -> None:
+    assert call("partitoins").exit_code == 2
+
+
+def test_what_the_file_holds_is_shown_and_computed_again_on_demand(stand_in: Any, tmp_path: Path) -> None:
+    command = ("partitions", *SMALL, "--out", tmp_path / "rows.md")
+    assert call(*command).exit_code == 0
+    (tmp_path / "rows.md").unlink()
+    shown = call("partitions", "--show", "--out", tmp_path / "rows.md")
+    assert shown.exit_code == 0 and "central GAN" in shown.stdout and (tmp_path / "rows.md").exists()
+    assert len(stand_in.calls) == 2
+    assert call(*command, "--again").exit_code == 0
+    assert len(stand_in.calls) == 4
+    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 2
+
+
+@pytest.mark.slow
+def test_rows_are_computed_in_processes_and_one_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    result = call(
+        "silos", "--table", "demo", "--table", "adlut", "--rows", 60, "--epochs", 1, "--processes", 2, "--out", out
+    )
+    assert result.exit_code == 5 and "16 of 32 rows could not be computed" in result.stderr
+    assert len(json.loads(out.read_text())["rows"]) == 16

@@ -15,10 +15,13 @@ from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
-from silosynth.papers import failures, latent_cost, latents, learners
+from silosynth.papers import tabvfl_figure5 as latents
+from silosynth.papers import tabvfl_figure6 as failures
+from silosynth.papers import tabvfl_table4 as latent_cost
+from silosynth.papers.tabvfl_figure5 import LatentsJob, mean_scores, prediction_scores
 
 needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
-SMALL = latents.Job("bank_marketing", rows=300, epochs=1, options=(("batch", 64),))
+SMALL = LatentsJob("bank_marketing", rows=300, epochs=1, options=(("batch", 64),))
 
 
 def call(*arguments: object) -> Result:
@@ -46,13 +49,13 @@ def test_columns_are_dealt_out_evenly_and_rows_divided():
     assert [name for own in task.silos.values() for name in own] == list(task.frame.columns)
     assert "id" not in task.frame and "satisfaction" not in task.frame and len(task.frame) == 500
     assert len(task.test) == 75 and sorted([*task.train, *task.test]) == list(range(500))
-    satisfied = [(task.told(rows) == "satisfied").mean() for rows in (task.train, task.test)]
+    satisfied = [(task.label(rows) == "satisfied").mean() for rows in (task.train, task.test)]
     assert satisfied == pytest.approx([0.433, 0.433], abs=0.01)
     assert not task.frame.equals(latents.load("airline_satisfaction", guests=5, rows=500, seed=1).frame)
 
 
 def test_jobs_are_all_that_is_asked_for():
-    found = latents.jobs(["bank_marketing"] * 2, ["ct", "tabvfl"], [5, 2], repeats=2, seed=3, rows=100)
+    found = latents.jobs(["bank_marketing"] * 2, ["ct", "tabvfl"], [5, 2], rows=100, repeats=2, seed=3)
     assert [(job.seed, job.guests, job.method) for job in found] == [
         (seed, guests, method)
         for seed in (3, 4)
@@ -65,7 +68,7 @@ def test_jobs_are_all_that_is_asked_for():
 
 
 def test_a_job_says_all_options():
-    job = latents.Job("bank_marketing", "without-finetuning", epochs=3, options=(("finetuning_epochs", 7),))
+    job = LatentsJob("bank_marketing", "without-finetuning", epochs=3, options=(("finetuning_epochs", 7),))
     assert job.configured == {"design": "tabvfl", "finetune": False, "pretraining_epochs": 3, "finetuning_epochs": 7}
     assert latents.published(job) == 0.826 and latents.published(replace(job, guests=2)) is None
 
@@ -77,16 +80,16 @@ def test_learners_find_what_latents_tell():
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=300)
     told = np.eye(3)[y] + 0.01 * rng.normal(size=(300, 3))
-    found = learners.scores(told[:200], y[:200], told[200:], y[200:], 3, 0)
+    found = latents.scores(told[:200], y[:200], told[200:], y[200:], 3, 0)
     assert list(found) == ["logistic regression", "decision tree", "random forest", "MLP", "XGBoost", "linear SVM"]
-    assert learners.means(found) == dict.fromkeys(learners.FIGURES, 1.0)
-    nothing = learners.means(learners.scores(rng.normal(size=(200, 3)), y[:200], told[200:, ::-1], y[200:], 3, 0))
+    assert mean_scores(found) == dict.fromkeys(latents.SCORES, 1.0)
+    nothing = mean_scores(latents.scores(rng.normal(size=(200, 3)), y[:200], told[200:, ::-1], y[200:], 3, 0))
     assert nothing["accuracy"] < 0.6
 
 
 def test_f1_is_weighted_by_shares_and_macro():
     truth, predicted = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])  # F1 of the classes: 4/5 and 2/3
-    found = learners.figures(truth, predicted, np.eye(3)[predicted])
+    found = prediction_scores(truth, predicted, np.eye(3)[predicted])
     assert found["F1"] == pytest.approx(0.75 * 0.8 + 0.25 * 2 / 3)
     assert found["macro F1"] == pytest.approx((0.8 + 2 / 3) / 2)
     assert found["accuracy"] == 0.75 and found["AUC"] == pytest.approx(5 / 6)
@@ -95,7 +98,7 @@ def test_f1_is_weighted_by_shares_and_macro():
 def test_classes_that_only_tests_have_are_never_right():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 2)), np.repeat([0, 1, 2], 20)
-    found = learners.scores(x[:40], y[:40], x, y, 3, 0)
+    found = latents.scores(x[:40], y[:40], x, y, 3, 0)
     assert found["decision tree"]["accuracy"] == pytest.approx(2 / 3)
 
 
@@ -112,18 +115,18 @@ def test_losses_are_of_the_same_training_without_failures():
     found = failures.losses(rows)
     assert [row["clean loss"] for row in found[:2]] == [0, pytest.approx(25)]
     assert found[2]["clean loss"] is None  # another seed
-    lines = failures.lines(rows)
+    ((_, _, lines),) = failures.sections(failures.means(rows))
     assert [line[:5] for line in lines] == [
-        ["bank_marketing", "0", "", "0", "0.800"],
-        ["bank_marketing", "0.2", "zeros", "0", "0.600"],
+        ["bank_marketing", "0", "", "1", "0.800"],
         ["bank_marketing", "0.2", "cache", "1", "0.700"],
+        ["bank_marketing", "0.2", "zeros", "1", "0.600"],
     ]
-    assert lines[1][5:9] == ["25.00", "0.900", "0.00", "2.71"]
-    assert failures.cells(rows[1])[5] == ""
+    assert lines[2][5:9] == ["25.00", "0.900", "0.00", "2.71"] and lines[1][5] == ""
+    assert failures.line(rows[1]).startswith("bank_marketing · p 0.2 zeros · seed 0: clean F1 0.600")
 
 
 def test_failures_come_after_the_training_without():
-    found = failures.jobs(["bank_marketing"], [0.5], rows=100, options=(("batch", 16),))
+    found = failures.jobs(["bank_marketing"], [0.5], rows=100, batch=16)
     assert [dict(job.options) for job in found] == [
         {"validation": 0.0, "batch": 16},
         {"validation": 0.0, "batch": 16, "absence": 0.5, "missing": "cache"},
@@ -143,7 +146,7 @@ def test_a_row_has_both_evaluations():
     row = latents.measure(SMALL)
     assert row["epochs run"] == {"pretraining": 1, "finetuning": 1} and row["bytes"] > 10_000
     for how in latents.EVALUATIONS:
-        assert set(row["learners"][how]) == {learner.name for learner in learners.LEARNERS}
+        assert set(row["learners"][how]) == {learner.name for learner in latents.LEARNERS}
         assert row[f"{how} F1"] == pytest.approx(np.mean([own["F1"] for own in row["learners"][how].values()]))
     assert set(row["predicted"]) == {"accuracy", "macro_f1", "roc_auc"} and row["published"] == 0.885
     assert row == {**latents.measure(SMALL), "seconds": row["seconds"]}
@@ -176,7 +179,7 @@ def test_failures_are_shown_with_their_losses(tmp_path: Path):
 
 @needs_data
 def test_a_phase_costs_seconds_bytes_and_memory():
-    jobs = latent_cost.jobs(["bank_marketing"], rows=300, epochs=1, options=(("batch", 64),))
+    jobs = latent_cost.jobs(["bank_marketing"], rows=300, epochs=1, batch=64)
     assert len(jobs) == 8
     rows = [latent_cost.measure(job) for job in jobs[-2:]]
     assert [latent_cost.cells(row)[2:5] for row in rows] == [["tabvfl", p, "1"] for p in latent_cost.PHASES]
@@ -196,7 +199,7 @@ def test_costs_come_from_processes_of_their_own(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", latents.METHODS)
 def test_latents_tell_of_the_label(method: str):
-    job = latents.Job("airline_satisfaction", method, rows=1500, epochs=30, options=(("rate", 0.02),))
+    job = LatentsJob("airline_satisfaction", method, rows=1500, epochs=30, options=(("rate", 0.02),))
     row = latents.measure(job)
     assert row["clean AUC"] > (0.55 if method == "without-finetuning" else 0.85)
     assert row["paper AUC"] > row["clean AUC"] - 0.1

@@ -1,12 +1,15 @@
-"""Rows of figures in files: written one by one, found again by their identity, averaged, and shown as a table."""
+"""Rows of figures: kept in files, found again by their identity, averaged over seeds, and written as Markdown."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,140 +19,189 @@ import torch
 from silosynth.core import files
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.version import VERSION
-from silosynth.papers import curves
-from silosynth.papers.common import FIGURES, Experiment, Job, Row
+from silosynth.papers.experiment import PaperExperiment, Row, Section
 
 FORM = "silosynth bench"
-DETAIL = ("scores", "skipped", "curve")  # in files only
-COSTS = ("seconds", "side by side", "bytes")
-HEADS = {
-    "diff. corr.": "Diff.Corr",
-    "avg-client": "Avg-cl.",
-    "across-client": "Across-cl.",
-    "seconds": "s",
-    "side by side": "s side by side",
-    "bytes": "MB",
-}
+STAMP = ("silosynth", "commit", "machine", "python", "torch")
 SUFFIXES = (".json", ".md")
 
 
 class Results:
     """The rows of an experiment that are known, in memory and (with a path) in a file.
 
-    The file is JSON; for a path that ends in .md the rows lie in the JSON file beside it.
+    The file is JSON, a row a line; for a path that ends in .md the rows lie in the JSON file beside the page. Several
+    runs may write to one file at the same time.
     """
 
-    def __init__(self, experiment: Experiment, path: Path | None = None) -> None:
+    def __init__(self, experiment: PaperExperiment, path: Path | None = None) -> None:
         self.experiment, self.path = experiment, path
         if path is not None and path.suffix.lower() not in SUFFIXES:
             raise ConfigError("The file of results must end in .json or .md", str(path))
-        self.rows: list[Row] = [] if self.kept is None or not self.kept.exists() else _read(self.kept, experiment)
+        if experiment.pictures is not None and path is not None and path.suffix.lower() == ".md":
+            importlib.import_module("silosynth.papers.curves").library("figure")  # refused before hours of training
+        self.rows = self._read()
 
     @property
     def kept(self) -> Path | None:
         """Where the rows lie."""
         return None if self.path is None else self.path.with_suffix(".json")
 
-    def find(self, job: Job) -> Row | None:
-        """The row of that job, if it is known."""
-        identity = job.identity
-        return next((row for row in self.rows if all(row.get(k) == v for k, v in identity.items())), None)
+    def find(self, identity: Row) -> Row | None:
+        """The row of that identity, if it is known."""
+        return next((row for row in self.rows if _is(row, identity)), None)
 
-    def add(self, row: Row) -> None:
-        """Keep a row; a reader of the files never sees half of it.
+    def add(self, row: Row, identity: Row) -> None:
+        """Stamp a row and keep it, in the place of an earlier one; a reader of the files never sees half of it.
 
         Raises:
             StorageError: a file cannot be written.
         """
-        self.rows.append(row)
-        if self.path is None or self.kept is None:
+        if self.kept is None:
+            self.rows.append({**row, **stamp()})
             return
-        content = {"form": FORM, "experiment": self.experiment.name, "stamp": stamp(), "rows": self.rows}
-        files.write_atomic(self.kept, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-        if self.path != self.kept:
-            drawn = curves.picture(self.rows)
-            if drawn:
-                files.write_atomic(self.path.with_suffix(".svg"), drawn.encode())
-            files.write_atomic(self.path, self.markdown().encode())
+        with _locked(self.kept.parent):
+            others = [known for known in self._read() if not _is(known, identity)]  # with those of runs beside this one
+            self.rows = [*others, {**row, **stamp()}]
+            head = json.dumps({"form": FORM, "experiment": self.experiment.name})[:-1]
+            lines = ",\n".join(json.dumps(known, allow_nan=False) for known in self.rows)
+            files.write_atomic(self.kept, f'{head}, "rows": [\n{lines}\n]}}\n'.encode())
+            self.write_page()
 
-    def markdown(self) -> str:
-        """The means as a Markdown table, with a stamp; then the figures along the trainings, where they were taken."""
-        rows = means(self.rows)
-        about = ", ".join([sizes(rows), *(f"{key} {value}" for key, value in stamp().items())])
-        image = "" if self.path is None else self.path.with_suffix(".svg").name
-        along = curves.markdown(self.rows, self.experiment.until, image)
-        parts = [f"# {self.experiment.title}", self.experiment.legend, curves.lined(*table(rows)), about, *along]
-        return "\n\n".join(parts) + "\n"
+    def write_page(self) -> None:
+        """Write the page, for a path that ends in .md."""
+        if self.path is None or self.path.suffix.lower() != ".md" or not self.rows:
+            return
+        experiment = self.experiment
+        parts = [] if experiment.pictures is None else experiment.pictures(self.rows, self.path)
+        sections = experiment.sections(experiment.means(self.rows))
+        text = page(experiment.title, experiment.legend, sections, parts, self.rows)
+        files.write_atomic(self.path, text.encode())
+
+    def _read(self) -> list[Row]:
+        """The rows that other runs have left.
+
+        Raises:
+            StorageError: the file is something else, or another experiment's.
+        """
+        if self.kept is None or not self.kept.exists():
+            return []
+        remedy = "Name another file, or delete this one."
+        try:
+            content = json.loads(files.read(self.kept))
+            form, name, rows = content["form"], content["experiment"], list(content["rows"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                "This file does not hold results of `silosynth bench`", str(self.kept), remedy
+            ) from error
+        if (form, name) != (FORM, self.experiment.name):
+            raise StorageError(f"This file holds results of another experiment, {name!r}", str(self.kept), remedy)
+        return rows
 
 
-def means(rows: Sequence[Row]) -> list[Row]:
-    """The mean over repeats of each setting and table; with several tables also the mean over these.
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl  # where there is one
 
-    The standard deviations of figures over repeats, where there are several, are under "spread". Tables are averaged
-    over only for settings that every table has, in the same sizes. A figure is averaged over the rows that have it.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is(row: Row, identity: Row) -> bool:
+    return all(row.get(key) == value for key, value in identity.items())
+
+
+def stamp() -> Row:
+    """Version and machine, and the commit where this is a checkout."""
+    return {
+        "silosynth": VERSION,
+        "commit": _commit(Path(__file__).parents[3]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _commit(root: Path) -> str:
+    if not (root / ".git").exists() or not (root / "pyproject.toml").exists():
+        return ""
+    git = ["git", "-C", str(root)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit.stdout.strip() + ("+changes" if changed.stdout else "")
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
+# Averages
+
+
+def means(
+    rows: Sequence[Row], figures: Sequence[str], apart: Sequence[str] = ("seed",), count: str = "repeats",
+    gather: Sequence[str] = (),
+) -> list[Row]:  # fmt: skip
+    """Rows that agree in all but their figures, ``apart`` and the stamp, averaged; what is no figure is left out.
+
+    A figure is averaged over the rows that have it; its standard deviation over these is under "spread". ``count`` says
+    how many rows there are; of what is to be ``gather``-ed, each mean has the list of all values.
     """
-    by_table = _grouped([{**row, "repeats": 1} for row in rows], ("seed",))
-    tables = {row["table"] for row in by_table}
-    if len(tables) < 2:
-        return by_table
-    complete = [row for row in _grouped([{**row, "of": 1} for row in by_table], ("table",)) if row["of"] == len(tables)]
-    return by_table + [{"table": "mean", **{k: v for k, v in row.items() if k != "of"}} for row in complete]
-
-
-def _grouped(rows: Sequence[Row], over: tuple[str, ...]) -> list[Row]:
-    """Rows that agree in all but the figures and `over`, averaged; counts are added up."""
-    counts = ("repeats",) if over == ("seed",) else ("of",)
-    figures = [name for name in (*FIGURES, *COSTS) if any(name in row for row in rows)]
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        key = {k: v for k, v in row.items() if k not in (*figures, *DETAIL, "spread", *over, *counts)}
-        groups.setdefault(tuple(key.items()), []).append(row)
+        key = {k: v for k, v in row.items() if k not in (*figures, *apart, *gather, *STAMP, "spread", count)}
+        key = {k: v for k, v in key.items() if not isinstance(v, dict | list) or k in KEYS}
+        groups.setdefault(json.dumps(key), []).append(row)
+    present = [name for name in figures if any(name in row for row in rows)]
     return [
         {
-            **dict(key), **{c: sum(row[c] for row in own) for c in counts}, **{f: _mean(own, f) for f in figures},
-            "spread": {f: _spread(own, f) for f in figures if f in FIGURES and over == ("seed",)},
+            **json.loads(key),
+            count: sum(row.get(count, 1) for row in own),
+            **{name: average([row.get(name) for row in own]) for name in present},
+            **{name: [row[name] for row in own] for name in gather},
+            "spread": {name: spread([row.get(name) for row in own]) for name in present},
         }
         for key, own in groups.items()
-    ]  # fmt: skip
+    ]
 
 
-def _mean(rows: Sequence[Row], figure: str) -> float | None:
-    values = [row[figure] for row in rows if row[figure] is not None]
-    return float(np.mean(values)) if values else None
+KEYS = ("betas",)  # lists that identify a row
 
 
-def _spread(rows: Sequence[Row], figure: str) -> float | None:
-    """Standard deviation of the law that the repeats are drawn from, as estimated from them."""
-    values = [row[figure] for row in rows if row[figure] is not None]
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+def average(values: Sequence[float | None]) -> float | None:
+    """The mean of those that there are."""
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None
 
 
-def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of averaged rows, for people; sizes that all rows share are left to the title."""
-    same = [key for key in ("rows", "epochs", "repeats", "version") if len({row.get(key) for row in rows}) == 1]
-    keys = [key for key in rows[0] if key not in (*same, "spread")]
-    return [HEADS.get(key, key) for key in keys], [[_cell(row, key) for key in keys] for row in rows]
+def spread(values: Sequence[float | None]) -> float | None:
+    """The standard deviation of the law that these are drawn from, as estimated from them; None for a single one."""
+    present = [value for value in values if value is not None]
+    return float(np.std(present, ddof=1)) if len(present) > 1 else None
 
 
-def _cell(row: Row, key: str) -> str:
-    """A value, with its spread where that is known."""
-    spread = row.get("spread", {}).get(key)
-    return shown(key, row.get(key)) + ("" if spread is None else f" ± {spread:.3f}")
+def in_order(rows: Sequence[Row], *columns: str, **places: Sequence[str]) -> list[Row]:
+    """Sorted by these columns; those named with ``places`` by the place of their value in it."""
+    index = {name: {value: i for i, value in enumerate(values)} for name, values in places.items()}
+    return sorted(rows, key=lambda row: [index[c].get(row[c], -1) if c in index else row[c] for c in columns])
 
 
-def text(rows: Sequence[Row]) -> str:
-    """The table as lines of plain text: narrow terminals wrap lines, but do not break numbers apart."""
-    heads, cells = table(rows)
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    words = [isinstance(rows[0].get(key), str) for key in rows[0] if HEADS.get(key, key) in heads]
-    return "\n".join(
-        "  ".join(c.ljust(w) if word else c.rjust(w) for c, w, word in zip(line, widths, words, strict=True)).rstrip()
-        for line in (heads, *cells)
-    )
+# Rows as people see them
 
 
 def shown(key: str, value: Any) -> str:
-    """One cell: bytes in megabytes, all else to three digits after the point."""
+    """One cell: bytes in megabytes, seconds to one digit after the point, other numbers to three."""
     if value is None:
         return "all" if key == "rows" else ""
     if key == "bytes":
@@ -159,49 +211,53 @@ def shown(key: str, value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def sizes(rows: Sequence[Row]) -> str:
-    """The sizes that all rows share, as a phrase."""
-    names = [("rows", "rows"), ("epochs", "epochs"), ("repeats", "repeats")]
-    found = [({row.get(key) for row in rows}, word) for key, word in names]
-    words = [f"{shown(word, values.pop())} {word}" for values, word in found if len(values) == 1]
-    return ", ".join(words).replace("1 repeats", "one repeat")
+def short(value: Any) -> str:
+    """One cell, numbers to three digits."""
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def stamp() -> dict[str, Any]:
-    """Version and machine, and the commit where this is a checkout."""
-    root = Path(__file__).parents[3]
-    commit = _commit(root) if (root / ".git").exists() and (root / "pyproject.toml").exists() else None
-    return {
-        "silosynth": VERSION,
-        **({} if commit is None else {"commit": commit}),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+def deviation(row: Row, name: str, digits: int = 3) -> str:
+    """A figure's standard deviation over seeds, where it is known."""
+    value = row.get("spread", {}).get(name)
+    return "" if value is None else f" ± {value:.{digits}f}"
 
 
-def _commit(root: Path) -> str | None:
-    git = ["git", "-C", str(root)]
-    try:
-        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit.stdout.strip() + ("+changes" if changed.stdout else "")
+def sectioned(rows: Sequence[Row], heads: Sequence[str], cells: Any, heading: Any) -> list[Section]:
+    """A line of ``cells`` for each row, below the ``heading`` of its section."""
+    parts: dict[str, list[list[str]]] = {}
+    for row in rows:
+        parts.setdefault(heading(row), []).append(cells(row))
+    return [(name, heads, lines) for name, lines in parts.items()]
 
 
-def _read(path: Path, experiment: Experiment) -> list[Row]:
-    """The rows that another run has left.
+def plain(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = (*STAMP, "version")) -> list[Section]:
+    """One section with all values of all rows, which have the same keys."""
+    keys = [key for key in rows[0] if key not in hidden] if rows else []
+    return [("", keys, [[short(row.get(key)) for key in keys] for row in rows])]
 
-    Raises:
-        StorageError: the file is something else, or another experiment's.
-    """
-    remedy = "Name another file, or delete this one."
-    try:
-        content = json.loads(files.read(path))
-        form, name, rows = content["form"], content["experiment"], list(content["rows"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError("This file does not hold results of `silosynth bench`", str(path), remedy) from error
-    if (form, name) != (FORM, experiment.name):
-        raise StorageError(f"This file holds results of another experiment, {name!r}", str(path), remedy)
-    return rows
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *lines))
+
+
+def text(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table as plain text: narrow terminals wrap its lines, but do not break numbers apart."""
+    columns = list(zip(heads, *lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [not any(cell[:1].isdigit() or cell[:1] == "-" for cell in column[1:]) for column in columns]
+    return "\n".join(
+        "  ".join(c.ljust(w) if word else c.rjust(w) for c, w, word in zip(line, widths, words, strict=True)).rstrip()
+        for line in (heads, *lines)
+    )
+
+
+def page(
+    title: str, legend: str, sections: Sequence[Section], more: Sequence[str] = (), stamped: Sequence[Row] = ()
+) -> str:
+    """A Markdown page: a table for each section, further paragraphs, and the stamps of the rows."""
+    parts = [title and f"# {title}", legend]
+    for heading, heads, lines in sections:
+        parts += [*([f"## {heading}"] if heading else []), table(heads, lines)]
+    stamps = (", ".join(f"{key} {row[key]}" for key in STAMP if row.get(key)) for row in stamped)
+    return "\n\n".join(part for part in [*parts, *more, *dict.fromkeys(stamps)] if part) + "\n"

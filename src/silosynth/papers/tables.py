@@ -31,10 +31,25 @@ class Split:
         return list(self.train.columns)
 
 
+def modelled(name: str) -> pd.DataFrame:
+    """A data set without its identifiers and without names of people: nobody synthesises these."""
+    frame, info = datasets.load(name, return_info=True)
+    return frame.drop(columns=_unwanted(info), errors="ignore")
+
+
+def _unwanted(info: datasets.Info) -> list[str]:
+    return [*NAMES_OF_PEOPLE, *(column for column, kind in info.kinds.items() if kind == "identifier")]
+
+
+def thirds(frame: pd.DataFrame, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A random two thirds for training, the rest held out."""
+    order = np.random.default_rng(seed).permutation(len(frame))
+    cut = len(frame) * 2 // 3
+    return frame.iloc[order[:cut]].reset_index(drop=True), frame.iloc[order[cut:]].reset_index(drop=True)
+
+
 def load(name: str, rows: int | None, seed: int) -> Split:
     """A data set by name ("demo": the one that needs no network), stratified by its target into two parts.
-
-    Identifiers and names of people are left out: nobody synthesises these.
 
     Raises:
         DataError: there is no such data set, or its target is a number.
@@ -50,9 +65,9 @@ def load(name: str, rows: int | None, seed: int) -> Split:
         raise UnavailableError(error.rule, error.value, remedy) from error
     if info.task == "regression":
         raise DataError("The papers' experiments need a table with classes to predict", name, "Choose another one.")
-    dropped = {*NAMES_OF_PEOPLE, *(column for column, kind in info.kinds.items() if kind == "identifier")}
+    dropped = _unwanted(info)
     kinds = {column: kind for column, kind in info.kinds.items() if column not in dropped}
-    return split(frame.drop(columns=[*dropped], errors="ignore"), info.target, kinds, rows, seed)
+    return split(frame.drop(columns=dropped, errors="ignore"), info.target, kinds, rows, seed)
 
 
 def split(frame: pd.DataFrame, target: str, kinds: Mapping[str, str], rows: int | None, seed: int) -> Split:
@@ -73,7 +88,7 @@ def split(frame: pd.DataFrame, target: str, kinds: Mapping[str, str], rows: int 
 
 
 def _evenly(classes: pd.Series[Any], share: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Marks that share of every class: of the rows sorted by class, each where the running share passes a whole."""
+    """Marks this share of every class: of the rows sorted by class, each where the running share reaches an integer."""
     codes = pd.factorize(classes, use_na_sentinel=False)[0]
     place = np.empty(len(codes), np.int64)
     place[np.argsort(codes, kind="stable")] = np.arange(len(codes))

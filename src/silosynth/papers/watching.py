@@ -1,7 +1,7 @@
-"""A training that is timed, and looked at along the way.
+"""A training that is timed, and whose model is evaluated along the way.
 
 It is `silosynth.fit` to the last bit, with silos asked one after the other. A look draws a table from the model as it
-is, where the conversation says how far it is and that it is safe to stop, and costs nothing of the time that is shown.
+is, where the conversation reports progress and a safe point to stop, and its time is not counted.
 
 Time is counted twice: all work added up, which is the wall clock of this machine where it does one thing at a time; and
 the critical path, on which only the slowest silo of each exchange counts, as if every silo had a machine of its own.
@@ -56,7 +56,7 @@ class Clock:
 
 @dataclass
 class Watched:
-    """A model, and what was seen of its training: each look is a row of round, seconds, JSD and WD."""
+    """A model, and its training's curve: each look is a row of round, seconds, JSD and WD."""
 
     model: Model
     clock: Clock
@@ -68,7 +68,7 @@ class Watched:
         return self.model.ledger
 
     @property
-    def beside(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         """What goes into a row of figures."""
         return {**self.clock.read, "curve": self.curve}
 
@@ -99,7 +99,7 @@ class OneByOne(Wiretap):
 
 
 def settle(device: torch.device) -> None:
-    """Wait until the device has done all it was given: what it still does would be counted as somebody else's."""
+    """Wait until the device is idle: work still queued would be counted as somebody else's."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -147,22 +147,22 @@ class Looks:
 
     def __init__(self, look: Callable[[float, State], None]) -> None:
         self._look, self._taken = look, 0
-        self._beside: dict[type, Any] = {}
+        self._together: dict[type, Any] = {}
 
     def __call__(self, step: Step) -> None:
         """See a step of the conversation."""
         if not isinstance(step, Progress | Checkpoint):
-            self._beside.clear()
+            self._together.clear()
             return
-        self._beside[type(step)] = step
-        if len(self._beside) < 2:
+        self._together[type(step)] = step
+        if len(self._together) < 2:
             return
-        told, safe = self._beside[Progress], self._beside[Checkpoint]
-        self._beside.clear()
-        due = told.done * LOOKS // max(1, told.total)
+        progress, safe = self._together[Progress], self._together[Checkpoint]
+        self._together.clear()
+        due = progress.done * LOOKS // max(1, progress.total)
         if self._taken < due < LOOKS:
             self._taken = due
-            self._look(told.done / told.total, safe.state)
+            self._look(progress.done / progress.total, safe.state)
 
 
 def watched(

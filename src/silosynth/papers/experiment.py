@@ -1,0 +1,200 @@
+"""What all reproductions share: an experiment, its jobs, and how their rows are computed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from silosynth.core.conversation import Progress
+from silosynth.core.errors import ConfigError, UnavailableError, nearest
+from silosynth.core.version import VERSION
+from silosynth.papers import EXPERIMENTS
+
+Row = dict[str, Any]
+Tell = Callable[[str, float], None]  # called with the stage and the share of a row's work that is done
+Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # heading, heads of the columns, lines of cells
+TRAINING = 0.85  # share of a row's work that training is assumed to take, in progress bars
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How a command asks for an argument of `PaperExperiment.jobs`; ``flags`` instead of the argument's own name."""
+
+    help: str
+    flags: tuple[str, ...] = ()
+    least: int | None = None
+
+
+Repeats = Annotated[int, Ask("Trainings of each setting, with a seed each.", ("--repeats", "--seeds"), 1)]
+Seed = Annotated[int, Ask("Of the first repeat; others count up from it.", least=0)]
+Options = Annotated[tuple[tuple[str, Any], ...], Ask("Of the algorithms: name=value, as JSON.", ("--option",))]
+
+
+@dataclass(frozen=True)
+class PaperJob:
+    """One row that is to be computed. Fields that do not decide its figures are named in ``unidentified``."""
+
+    unidentified: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def identity(self) -> Row:
+        """Everything that decides the figures: a row with the same identity is not computed again."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.unidentified}
+        if "options" in values:
+            values["options"] = json.dumps(dict(values["options"]), sort_keys=True)
+        return {**values, "version": VERSION}
+
+    @property
+    def title(self) -> str:
+        """What progress calls it."""
+        values = [str(getattr(self, f.name)) for f in fields(self) if f.name not in ("seed", *self.unidentified)]
+        return " · ".join([*values, *([f"seed {seed}"] if (seed := getattr(self, "seed", None)) is not None else [])])
+
+
+@dataclass(frozen=True)
+class PaperExperiment:
+    """A published table or figure.
+
+    Attributes:
+        name: what `silosynth bench` calls it.
+        legend: what its figures mean.
+        jobs: all rows, for tables, sizes and seeds; its defaults are small.
+        measure: (job, tell) -> the row. It can be sent to other processes.
+        sections: averaged rows -> what is shown of them.
+        means: rows of several seeds -> averaged ones.
+        paper: the arguments of ``jobs`` that the paper has.
+        line: a row in a few words, for those who wait.
+        pictures: (rows, page's path) -> paragraphs for the page; writes image files beside it.
+        forecast: (jobs) -> seconds that they will take.
+        alone: whether each row needs a process of its own.
+        folder: whether results are a folder, which ``jobs`` is passed.
+        example: arguments of a command.
+    """
+
+    name: str
+    title: str
+    legend: str
+    jobs: Callable[..., Sequence[Any]]
+    measure: Callable[[Any, Tell], Row]
+    sections: Callable[[Sequence[Row]], Sequence[Section]]
+    means: Callable[[Sequence[Row]], list[Row]] = list
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    line: Callable[[Row], str] | None = None
+    pictures: Callable[[Sequence[Row], Path], list[str]] | None = None
+    forecast: Callable[[Sequence[Any]], float] | None = None
+    alone: bool = False
+    folder: bool = False
+    example: str = ""
+
+    def brief(self, row: Row) -> str:
+        """A row in one line."""
+        if self.line is not None:
+            return self.line(row)
+        ((_, _, (cells, *_)), *_) = self.sections(self.means([row]))
+        return " · ".join(cell for cell in cells if cell)
+
+
+def load(name: str) -> PaperExperiment:
+    """An experiment by name.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigError("There is no such experiment", name, nearest(name, EXPERIMENTS))
+    module = importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}")
+    experiment: PaperExperiment = next(e for e in _of(module) if e.name == name)
+    return experiment
+
+
+def _of(module: Any) -> Iterator[PaperExperiment]:
+    return (value for value in vars(module).values() if isinstance(value, PaperExperiment))
+
+
+def compute(
+    experiment: PaperExperiment, pending: Sequence[Any], tell: Tell = lambda stage, share: None, processes: int = 1
+) -> Iterator[tuple[Row, Row]]:
+    """Rows and their identities as they come: in this process one after the other, or each in one of its own.
+
+    Raises:
+        UnavailableError: processes failed; raised when all others have ended.
+    """
+    if processes > 1 or experiment.alone:
+        yield from _in_processes(experiment.measure, pending, tell, processes)
+        return
+    for number, job in enumerate(pending):
+        tell(job.title, number / len(pending))
+
+        def inner(stage: str, share: float, title: str = job.title, number: int = number) -> None:
+            tell(f"{title}: {stage}", (number + share) / len(pending))
+
+        yield experiment.measure(job, inner), job.identity
+
+
+def _in_processes(
+    measure: Callable[[Any, Tell], Row], pending: Sequence[Any], tell: Tell, processes: int
+) -> Iterator[tuple[Row, Row]]:
+    if processes > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes, which take it over when they start
+    failed: list[BaseException] = []
+    pool = ThreadPoolExecutor(processes)
+    try:
+        rows = {pool.submit(_in_fresh_process, measure, job): job.identity for job in pending}
+        for number, row in enumerate(as_completed(rows)):
+            tell(f"{number + 1}/{len(pending)} rows", (number + 1) / len(pending))
+            if (error := row.exception()) is not None:
+                failed.append(error)
+            else:
+                yield row.result(), rows[row]
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if failed:
+        rule = f"{len(failed)} of {len(pending)} rows could not be computed"
+        raise UnavailableError(rule, str(failed[0]), "The others are kept; the same command tries again.") from failed[
+            0
+        ]
+
+
+def _in_fresh_process(measure: Callable[[Any, Tell], Row], job: Any) -> Row:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(measure, job, _untold).result()
+
+
+def _untold(stage: str, share: float) -> None:
+    """Progress of other processes is not shown."""
+
+
+def watch(tell: Tell) -> Callable[[Progress], None]:
+    """Progress of a training, as its share of the work on a row."""
+    return lambda progress: tell(progress.stage, TRAINING * progress.done / max(1, progress.total))
+
+
+def check_known(what: str, values: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse unknown names, and none at all.
+
+    Raises:
+        ConfigError: names the nearest that there is.
+    """
+    if not values:
+        raise ConfigError(f"A comparison needs at least one {what}", tuple(values))
+    for value in values:
+        if value not in known:
+            raise ConfigError(f"There is no such {what} in this comparison", value, nearest(value, known))
+
+
+def check_positive(**sizes: float | None) -> None:
+    """Refuse sizes below 1; None is no size.
+
+    Raises:
+        ConfigError: names the size.
+    """
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"The number of {name} must be at least 1", value)

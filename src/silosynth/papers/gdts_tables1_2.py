@@ -1,0 +1,234 @@
+"""GDTS's tables I and II, figures 5 and 6: a full copy in every silo, and a silo that repeats a single row.
+
+*Copies*: every silo has the whole table, which is as good as it gets. Noise on counts is the only thing that tells "fl"
+and "fl, no noise" apart. Figures are compared with one copy. The paper reads them off when the central GAN ends.
+
+*Odd*: one silo has as many rows as all others together, and they are all the same one. The others have shares of the
+table, dealt out at random; of these silos the paper has four of 10 000 rows, beside the odd one's 40 000. Figures are
+compared with the table that was dealt out. The paper reads them off when "md" ends.
+
+"md" trains three tenths of the epochs, so that it takes about as long as the others (the paper: 150 of 500). "fl"
+averages after every epoch. "central" is CTGAN with the same options and the whole table. "diffusion" is ours, with its
+preset "best"; at fewer than 100 epochs its steps shrink alike. A batch is a tenth of the smallest silo, at most 500.
+
+With ``gan`` GANs are trained so: "paper", or as the preset "balanced" does (five critic steps, each row judged by
+itself, rate 5e-4), which needs far fewer epochs; on random rows that fit one machine (`TRAINED`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from silosynth.core.errors import DataError
+from silosynth.data import datasets
+from silosynth.papers import curves, settings
+from silosynth.papers.experiment import Ask, PaperExperiment, Repeats, Seed, check_known
+from silosynth.papers.settings import BATCH, Columns, Epochs, RowCount, Rows, Setting, SettingJob, TableNames
+from silosynth.papers.tables import Split, modelled
+
+PAC = 10  # rows that CTGAN's critic judges together
+COUNT = 5  # silos
+MD_SHARE = 0.3  # 150 epochs of 500
+CODER, FLOW, ROUNDS = (40, 1500), (80, 8000), (6, 60)  # ours: per epoch, and at most
+PAPER = {  # section III-A: 40 000 rows and 10 000 held out; the tables' own notes say how they differ from the paper's
+    "tables": ("adult", "covertype_50k", "creditcard_sample", "intrusion_nsl_kdd_20pct"),
+    "rows": 50_000, "epochs": 500, "repeats": 3,
+}  # fmt: skip
+GANS: Mapping[str, dict[str, Any]] = {"balanced": {"critic_steps": 5, "pac": 1, "rake": True}, "paper": {}}
+RATES = {"balanced": 5e-4, "paper": 2e-4}
+NARROW = {"diffusion.latent.width": 256, "diffusion.latent.batch": 512}  # half as wide as "best"
+TRAINED = {"adult": (40_000, 8_000), "intrusion_nsl_kdd_20pct": (20_000, 5_000)}  # training rows, held out
+LEGEND = (
+    "F1: what four classifiers (decision tree, random forest, logistic regression, MLP) lose in macro F1 by learning "
+    "from synthetic rows, on average. JSD: mean Jensen-Shannon distance of categorical columns. WD: mean Wasserstein "
+    "distance of the others, scaled to 0 to 1. 0 is best. ± is the standard deviation over seeds. s: all work of the "
+    "training added up, silos one after the other on this machine. s side by side: the coordinator's work and, of each "
+    "exchange, the slowest silo's, as if every silo had a machine; messages take no time. MB: of all messages."
+)
+
+Divide = Callable[[Split, int], Rows]
+Gan = Literal["published", "paper", "balanced"]
+
+
+def batch(rows: int) -> int:
+    """A multiple of `PAC`."""
+    return max(PAC, min(BATCH, rows // 10) // PAC * PAC)
+
+
+def fl_sized(epochs: int, rows: int) -> dict[str, Any]:
+    """Averages after every epoch."""
+    return {"rounds": epochs, "ctgan.epochs": epochs, "ctgan.batch": batch(rows)}
+
+
+def md_sized(epochs: int, rows: int) -> dict[str, Any]:
+    """Fewer epochs, which take longer."""
+    return {"ctgan.epochs": max(1, round(MD_SHARE * epochs)), "ctgan.batch": batch(rows)}
+
+
+def central_sized(epochs: int, rows: int) -> dict[str, Any]:
+    """CTGAN as the paper's silos train it."""
+    return {"epochs": epochs, "batch": batch(rows), "critic_steps": 1, "pac": PAC}
+
+
+def ours_sized(epochs: int, rows: int) -> dict[str, Any]:
+    """The preset "best" from 100 epochs on."""
+    coder, flow, rounds = (min(most, each * epochs) for each, most in (CODER, FLOW, ROUNDS))
+    return {"rounds": max(8, rounds), "diffusion.steps": coder, "diffusion.latent.steps": flow}
+
+
+def fl(name: str, count: int, divide: Divide, options: Mapping[str, Any] | None = None) -> Setting:
+    """Averaged GANs; the paper's, but for ``options``."""
+    return _setting(name, count, divide, options or {}, fl_sized)
+
+
+def md(count: int, divide: Divide) -> Setting:
+    """One generator and a critic in each silo."""
+    return _setting("md", count, divide, {"mode": "md"}, md_sized)
+
+
+def ours(count: int, divide: Divide) -> Setting:
+    """Averaged diffusion."""
+    return _setting("diffusion", count, divide, {}, ours_sized, "best")
+
+
+def central(count: int) -> Setting:
+    """CTGAN on the whole table, once."""
+    labels: dict[str, str | int] = {"setting": "central", "silos": count}
+    return Setting(labels, _whole, {}, "ctgan", sized=central_sized, watched=True)
+
+
+def no_noise() -> dict[str, Any]:
+    """The paper's "without Laplacian noise"."""
+    return {"epsilon": math.inf}
+
+
+def _setting(
+    name: str, count: int, divide: Divide, options: Mapping[str, Any],
+    sized: Callable[[int, int], Mapping[str, Any]], preset: str = "paper",
+) -> Setting:  # fmt: skip
+    labels: dict[str, str | int] = {"setting": name, "silos": count}
+    return Setting(labels, divide, options, "gdts", preset, "rows", sized, watched=True)
+
+
+def _whole(data: Split, seed: int) -> Columns:
+    return {"central": data.columns}
+
+
+# Who holds what
+
+
+def copied(count: int, data: Split, seed: int) -> Rows:
+    """All rows in each of ``count`` silos."""
+    return {f"silo{k + 1}": list(range(len(data.train))) for k in range(count)}
+
+
+def one_row(count: int, data: Split, seed: int) -> Rows:
+    """Shares of the rows to all silos but the last, which has a random one of them, as often as there are rows.
+
+    Raises:
+        DataError: fewer than two rows for each silo.
+    """
+    rng, n = np.random.default_rng([seed, count]), len(data.train)
+    if n < 2 * (count - 1):
+        raise DataError("Every silo needs two rows", f"{n} rows, {count} silos", "Ask for more rows.")
+    shares = np.array_split(rng.permutation(n), count - 1)
+    dealt = {f"silo{k + 1}": share.tolist() for k, share in enumerate(shares)}
+    return {**dealt, "odd": [int(rng.integers(n))] * n}
+
+
+def copies(count: int = COUNT) -> tuple[Setting, ...]:
+    """Settings of table I."""
+    divide = partial(copied, count)
+    return (
+        fl("fl", count, divide),
+        fl("fl, no noise", count, divide, no_noise()),
+        md(count, divide),
+        central(count),
+        ours(count, divide),
+    )
+
+
+def odd(count: int = COUNT) -> tuple[Setting, ...]:
+    """Settings of table II; the odd silo is among the count."""
+    divide = partial(one_row, count)
+    return (
+        fl("fl", count, divide),
+        fl("fl, weights by rows", count, divide, {"weights": "rows"}),
+        fl("fl, sharp weights", count, divide, {"weights": "sharp"}),
+        md(count, divide),
+        ours(count, divide),
+    )
+
+
+# How they are trained
+
+
+def trained_as(gan: str, rate: float, setting: Setting) -> Setting:
+    """The setting with its GAN trained so; ours, which has none, with a network small enough for one machine."""
+    options = {**GANS[gan], "rate": rate}
+    if setting.preset == "best":
+        return replace(setting, labels={**setting.labels, "gan": "", "rate": ""}, options={**setting.options, **NARROW})
+    options |= {"rake": False} if setting.central and "rake" in options else {}  # a baseline is as it was published
+    own = {("" if setting.central else "ctgan.") + name: value for name, value in options.items()}
+    labels = {**setting.labels, "gan": gan, "rate": f"{rate:g}"}
+    return replace(setting, labels=labels, options={**setting.options, **own})
+
+
+def random_rows(table: str, rows: int | None, seed: int) -> Split:
+    """Random rows of a table: ``rows`` to train on, and as large a share held out as `TRAINED` says."""
+    train, held = TRAINED[table]
+    train, held = (train, held) if rows is None else (rows, max(2, rows * held // train))
+    frame, info = modelled(table), datasets.info(table)
+    order = np.random.default_rng(seed).permutation(len(frame))[: train + held]
+    parts = (frame.iloc[order[:train]].reset_index(drop=True), frame.iloc[order[train:]].reset_index(drop=True))
+    kinds = {column: kind for column, kind in info.kinds.items() if column in frame.columns}
+    return Split(*parts, info.target, kinds)
+
+
+def jobs(
+    compared: Callable[[int], Sequence[Setting]],
+    tables: TableNames = ("loan",),
+    rows: RowCount = 1500,
+    epochs: Epochs = 10,
+    silos: Annotated[int, Ask("How many silos; the paper has five.", least=2)] = COUNT,
+    setting: Annotated[Sequence[str] | None, Ask("One of those compared; all if none is named.")] = None,
+    gan: Annotated[Gan, Ask("How GANs are trained: published; paper or balanced, on random rows.")] = "published",
+    rate: Annotated[float | None, Ask("Of GANs' learning, with --gan.")] = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+) -> list[SettingJob]:  # fmt: skip
+    """All rows, table by table and repeat by repeat.
+
+    Raises:
+        ConfigError: a size is not positive, there is no table, or no such setting.
+    """
+    chosen = list(compared(silos))
+    check_known("setting", setting or ["fl"], [str(one.labels["setting"]) for one in chosen])
+    chosen = [one for one in chosen if not setting or one.labels["setting"] in setting]
+    if gan == "published":
+        return [replace(job, figures="gdts") for job in settings.jobs(chosen, tables, rows, epochs, repeats, seed)]
+    check_known("table", tables, tuple(TRAINED))
+    chosen = [trained_as(gan, rate or RATES[gan], one) for one in chosen]
+    return [
+        replace(job, figures="gdts", load=random_rows, rows=min(rows or TRAINED[job.table][0], TRAINED[job.table][0]))
+        for job in settings.jobs(chosen, tables, rows, epochs, repeats, seed)
+    ]
+
+
+def experiment(name: str, title: str, compared: Callable[[int], Sequence[Setting]], until: str) -> PaperExperiment:
+    """One of the two; the paper reads its figures off when the setting ``until`` ends."""
+    return PaperExperiment(
+        name, title, LEGEND, partial(jobs, compared), settings.measure, settings.sections, settings.means, PAPER,
+        settings.line, partial(curves.paragraphs, until=until), settings.forecast,
+        example="--table adult --rows 5000 --epochs 50",
+    )  # fmt: skip
+
+
+COPIES = experiment("copies", "A full copy in every silo (GDTS, table I and figure 5)", copies, "central")
+ODD = experiment("odd", "One silo repeats a row (GDTS, table II and figure 6)", odd, "md")

@@ -1,0 +1,247 @@
+"""VT-GAN's and GDTS's experiments: settings that are each trained on each table, once per repeat, and compared.
+
+A repeat has its own seed, for the split, the division of columns, the training and the evaluation.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal
+
+from silosynth import catalog
+from silosynth.core.version import VERSION
+from silosynth.evaluation import Report, evaluate
+from silosynth.papers import results, tables, watching
+from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell, check_positive, watch
+from silosynth.papers.tables import Split
+from silosynth.simulation import training as api
+from silosynth.simulation.federation import simulate
+from silosynth.simulation.pace import seconds_of
+
+Fit = Callable[..., Any]  # as `silosynth.fit`
+Columns = dict[str, list[str]]
+Rows = dict[str, list[int]]
+
+BATCH = 500  # of VT-GAN's public code; smaller tables are one batch
+FIGURES = {  # a row's column -> the report's score
+    "accuracy": "gan_accuracy_difference",
+    "F1": "gan_f1_difference",
+    "AUC": "gan_auc_difference",
+    "JSD": "gan_jsd",
+    "WD": "gan_wasserstein",
+    "diff. corr.": "gan_correlation",
+    "avg-client": "gan_correlation_avg_client",
+    "across-client": "gan_correlation_across_client",
+}
+COSTS = ("seconds", "side by side", "bytes")
+HEADS = {
+    "diff. corr.": "Diff.Corr", "avg-client": "Avg-cl.", "across-client": "Across-cl.", "seconds": "s",
+    "side by side": "s side by side", "bytes": "MB",
+}  # fmt: skip
+SHOWN = {"gan": tuple(FIGURES), "gdts": ("F1", "JSD", "WD")}  # a paper's figures -> those of a row
+LEGEND = (
+    "Accuracy, F1 and AUC: what classifiers lose by learning from synthetic rows, averaged over five. JSD and WD are "
+    "mean distances of columns, the next three norms of correlation differences. 0 is best for all. MB are those "
+    "of all messages of the training."
+)
+PAPER = {  # VT-GAN, section 4.1; the tables' own notes say how they differ from the paper's samples
+    "tables": ("adult", "covertype_50k", "intrusion_nsl_kdd_20pct", "creditcard_sample", "loan"),
+    "rows": None, "epochs": 300, "repeats": 3,
+}  # fmt: skip
+
+TableNames = Annotated[Sequence[str], Ask("A data set, or demo, which needs no network.", ("--table", "-t"))]
+RowCount = Annotated[int | None, Ask("Rows of each table, a fifth of them held out.", least=1)]
+Epochs = Annotated[int, Ask("Epochs of each training.", least=1)]
+
+
+def plain(epochs: int, rows: int) -> dict[str, Any]:
+    """Options for this many epochs, in silos with at least this many rows."""
+    return {"epochs": epochs, "batch": min(BATCH, rows)}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of a paper's table: who holds what, and the algorithm's options.
+
+    Attributes:
+        divide: (split, seed) -> what each silo holds: names of columns, or (``by`` "rows") positions of rows.
+        sized: (epochs, rows of the smallest silo) -> options that follow from sizes; ``options`` have precedence.
+        watched: whether figures are taken along the training, with silos one after the other: see `watching`.
+    """
+
+    labels: Mapping[str, str | int]
+    divide: Callable[[Split, int], Columns | Rows]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: str = "vtgan"
+    preset: str = "paper"
+    by: Literal["columns", "rows"] = "columns"
+    sized: Callable[[int, int], Mapping[str, Any]] = plain
+    watched: bool = False
+
+    @property
+    def central(self) -> bool:
+        """Whether it is a baseline that has everything in one place."""
+        return catalog.algorithm(self.algorithm).central
+
+
+@dataclass(frozen=True)
+class SettingJob:
+    """One setting on one table with one seed; ``load`` is (table, rows, seed) -> its rows."""
+
+    setting: Setting
+    table: str
+    rows: int | None
+    epochs: int
+    seed: int
+    figures: Literal["gan", "gdts"] = "gan"
+    load: Callable[[str, int | None, int], Split] = tables.load
+
+    @property
+    def identity(self) -> Row:
+        """Everything that decides the figures."""
+        sizes = {"rows": self.rows, "epochs": self.epochs, "seed": self.seed, "version": VERSION}
+        return {"table": self.table, **self.setting.labels, **sizes}
+
+    @property
+    def title(self) -> str:
+        """What progress calls it."""
+        return " · ".join([self.table, *map(str, self.setting.labels.values()), f"seed {self.seed}"])
+
+    @property
+    def split(self) -> Split:
+        """Its rows; those of the last job are kept, for jobs of a table follow one another."""
+        return _split(self.load, self.table, self.rows, self.seed)
+
+
+@lru_cache(maxsize=1)
+def _split(load: Callable[[str, int | None, int], Split], table: str, rows: int | None, seed: int) -> Split:
+    return load(table, rows, seed)
+
+
+def jobs(
+    settings: Sequence[Setting], tables: TableNames = ("loan",), rows: RowCount = 1500, epochs: Epochs = 10,
+    repeats: Repeats = 1, seed: Seed = 0,
+) -> list[SettingJob]:  # fmt: skip
+    """All rows, table by table and repeat by repeat.
+
+    Raises:
+        ConfigError: a size is not positive, or there is no table.
+    """
+    check_positive(rows=rows, epochs=epochs, repeats=repeats, tables=len(tables))
+    return [
+        SettingJob(setting, table, rows, epochs, seed + repeat)
+        for table in dict.fromkeys(tables)
+        for repeat in range(repeats)
+        for setting in settings
+    ]
+
+
+def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | None = None) -> Row:
+    """Train one setting on one table, sample as many rows as it was trained on, and compare them.
+
+    Bytes are those of all messages of the training; a baseline that pools all columns has none. Seconds are those of
+    the training.
+    """
+    setting, data = job.setting, job.split
+    held = setting.divide(data, job.seed)
+    start = time.perf_counter()
+    model = train(job, data, held, fit, tell)
+    seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
+    tell("evaluating", TRAINING)
+    synthetic = model.sample(len(data.train), seed=job.seed)
+    report = evaluate(
+        data.train, data.holdout, synthetic, data.target, _columns(setting, held), job.seed, figures=job.figures,
+        progress=lambda stage, share: tell("evaluating", TRAINING + (1 - TRAINING) * share),
+    )  # fmt: skip
+    return {
+        **job.identity,
+        **{name: _value(report, FIGURES[name]) for name in SHOWN[job.figures]},
+        "seconds": seconds,
+        "bytes": None if setting.central else sent,
+        **(model.extra if isinstance(model, watching.Watched) else {}),
+        **_details(report),
+    }
+
+
+def train(job: SettingJob, data: Split, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell) -> Any:
+    """Fit the setting's model in a temporary folder: a row is computed as a whole or not at all."""
+    setting = job.setting
+    federation = simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
+    if setting.central:
+        federation = federation.central()
+    options = {**setting.sized(job.epochs, min(map(len, federation.tables.values()))), **setting.options}
+    usual = partial(watching.fit, real=data.train) if setting.watched else api.fit
+    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
+        return (fit or usual)(
+            setting.algorithm, federation, preset=setting.preset, seed=job.seed, options=options, folder=folder,
+            progress=watch(tell),
+        )  # fmt: skip
+
+
+def _columns(setting: Setting, held: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[str]] | None:
+    """Columns by silo; None where silos hold rows."""
+    return held if setting.by == "columns" else None
+
+
+def _value(report: Report, name: str) -> float | None:
+    """A score's value; None where it could not be computed."""
+    return next((score.value for score in report.scores if score.name == name), None)
+
+
+def _details(report: Report) -> Row:
+    """What files keep beside a row's figures: all scores with floors and intervals, and why some are absent."""
+    scores = {s.name: {"value": s.value, "floor": s.floor, "low": s.low, "high": s.high} for s in report.scores}
+    return {"scores": scores, "skipped": {absent.name: absent.why for absent in report.skipped}}
+
+
+def forecast(pending: Sequence[SettingJob], fit: Fit | None = None, seconds: float = 15.0) -> float:
+    """About how many seconds these rows take, from the pace of the first training of each table, stopped early."""
+    pace: dict[str, float] = {}
+    for job in pending:
+        if job.table not in pace:
+            data = job.split
+            held = job.setting.divide(data, job.seed)
+            pace[job.table] = seconds_of(partial(train, job, data, held, fit), seconds)
+    return sum(pace[job.table] for job in pending)
+
+
+def means(rows: Sequence[Row]) -> list[Row]:
+    """The mean over repeats of each setting and table; with several tables also the mean over these.
+
+    Tables are averaged over only for settings that every table has, in the same sizes.
+    """
+    figures = (*FIGURES, *COSTS)
+    by_table = results.means(rows, figures)
+    names = {row["table"] for row in by_table}
+    if len(names) < 2:
+        return by_table
+    over = results.means([{**row, "tables": 1} for row in by_table], figures, ("table",), "tables")
+    complete = [{**row, "spread": {}} for row in over if row["tables"] == len(names)]
+    return by_table + [{"table": "mean", **{k: v for k, v in row.items() if k != "tables"}} for row in complete]
+
+
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """One, whose heading has the sizes that all rows share; the others are columns."""
+    if not rows:
+        return []
+    same = [key for key in ("rows", "epochs", "repeats", "version") if len({row.get(key) for row in rows}) == 1]
+    keys = [key for key in rows[0] if key not in (*same, "spread")]
+    cells = [[_cell(row, key) for key in keys] for row in rows]
+    heading = ", ".join(f"{results.shown(key, rows[0].get(key))} {key}" for key in same if key != "version")
+    return [(heading.replace("1 repeats", "one repeat"), [HEADS.get(key, key) for key in keys], cells)]
+
+
+def _cell(row: Row, key: str) -> str:
+    """A value, with its spread where that is known."""
+    return results.shown(key, row.get(key)) + (results.deviation(row, key) if key in FIGURES else "")
+
+
+def line(row: Row) -> str:
+    """A row for those who wait."""
+    labels = [str(row[key]) for key in list(row)[: list(row).index("rows")]]
+    figures = [f"{key} {results.shown(key, row[key])}" for key in (*FIGURES, "seconds", "side by side") if key in row]
+    return f"{' · '.join(labels)} · seed {row['seed']}: {', '.join(figures)}"

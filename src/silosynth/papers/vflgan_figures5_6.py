@@ -1,0 +1,247 @@
+"""MNIST halves (VFLGAN, section 5.2.1, figures 5 and 6): two silos hold the upper and the lower half of each image.
+
+Pixels are numbers between 0 and 1, column by column as in any table. Those that hardly any image has ink in are left
+blank: standardised, their few values would be hundreds of deviations. Sizes of networks, learning rate, batches
+and the penalty's weight are the public code's; the rest is preset `balanced`'s: VFLGAN's critics are of orthonormal
+layers, nothing is normalised by batch, and generators are averaged. The public code's output layer is a tanh of values
+scaled to [-1, 1], which tables have no counterpart for.
+
+Images are judged in the space of an autoencoder's latents, by Fréchet distance, and by the inception score of a
+classifier. Both are trained on all images, small, and kept in the output folder: 784-256-64 and back, and 784-256-10
+(the paper's are convolutional; its text says that the classifier is an MLP).
+
+Shapes: N images, P their 784 pixels, L latents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from silosynth import catalog
+from silosynth.core import files
+from silosynth.core.errors import ConfigError
+from silosynth.core.streams import Streams
+from silosynth.data import datasets
+from silosynth.evaluation.scores import Floats
+from silosynth.models.layers import build
+from silosynth.models.training import batches
+from silosynth.papers import curves, experiment
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell
+from silosynth.papers.results import shown
+from silosynth.papers.vflgan_scores import frechet, inception_score
+from silosynth.runtime.wire import pack, unpack
+from silosynth.simulation import training as api
+from silosynth.simulation.federation import simulate
+
+TABLE = "mnist_test_10k"
+SIDE, HALF = 28, 392  # pixels of a side, of a silo
+INK = 0.02  # least share of images that have some in a pixel
+ALGORITHMS = ("wgan-gp", "vertigan", "vflgan-base", "vflgan")
+NETWORKS: dict[str, Any] = {  # of the public code: see above
+    "noise": 100, "generator": [128, 256, 512, 1024], "critic": [512, 256], "shared": [256], "penalty": 40.0,
+    "rate": 2e-4, "batch": 64, "least_rounds": 0, "numbers": "standard", "select": "last",
+}  # fmt: skip
+WITHOUT_NUMBERS = {"encoders.most_levels": 0, "encoders.atom_count": 10**9, "encoders.pool_rare": False}
+JUDGE_EPOCHS, JUDGE_BATCH, JUDGE_RATE = 12, 128, 1e-3
+GRID = 10  # images of a side of the picture
+LEGEND = (
+    "FD: Fréchet distance of an autoencoder's latents to those of the real images that were trained on, 0 is best; "
+    "real FD: between two halves of these. IS: inception score of a classifier, 10 is best, 1 the least; real IS: of "
+    "the real images."
+)
+HEADS = ("algorithm", "images", "epochs", "seed", "FD", "real FD", "IS", "real IS", "s", "MB")
+
+
+@dataclass(frozen=True)
+class DigitsJob(PaperJob):
+    """One training.
+
+    Attributes:
+        rows: images, the first ones.
+        folder: for pictures, and for the networks that judge; None to keep neither.
+    """
+
+    unidentified: ClassVar[tuple[str, ...]] = ("folder",)
+    algorithm: str
+    rows: int = 1000
+    epochs: int = 5
+    seed: int = 0
+    folder: Path | None = None
+
+
+def jobs(
+    algorithms: Annotated[Sequence[str], Ask("One of those compared.", ("--algorithm", "-a"))] = ALGORITHMS,
+    rows: Annotated[int, Ask("Images, at most 10000.", least=GRID**2)] = 1000,
+    epochs: Annotated[int, Ask("Of each training; the paper has 300.", least=1)] = 5,
+    seed: Seed = 0,
+    folder: Path | None = None,
+) -> list[DigitsJob]:
+    """A training of each algorithm.
+
+    Raises:
+        ConfigError: there is no such algorithm, or a size is too small.
+    """
+    experiment.check_known("algorithm", algorithms, ALGORITHMS)
+    if epochs < 1 or rows < GRID**2:
+        raise ConfigError(f"Digits take an epoch and {GRID**2} images at least", (epochs, rows))
+    return [DigitsJob(algorithm, rows, epochs, seed, folder) for algorithm in algorithms]
+
+
+def images() -> tuple[Floats, Floats]:
+    """All images (N, P) between 0 and 1, and their digits (N,)."""
+    frame = datasets.load(TABLE)
+    return frame.drop(columns="label").to_numpy(np.float64) / 255, frame["label"].to_numpy(np.int64)
+
+
+def table(pixels_NP: Floats) -> pd.DataFrame:
+    """Images as a table, without pixels of hardly any ink."""
+    inked = (pixels_NP > 0).mean(axis=0) >= INK
+    return pd.DataFrame(np.where(inked, pixels_NP, 0.0), columns=[f"pixel_{i}" for i in range(pixels_NP.shape[1])])
+
+
+def measure(job: DigitsJob, tell: Tell = lambda stage, share: None) -> Row:
+    """Train, draw as many images, judge them, and (with a folder) picture some."""
+    judges = Judges.of(job.folder, JUDGE_EPOCHS)
+    real = judges.pixels_NP[: job.rows]
+    start = time.perf_counter()
+    model = train(job, table(real), tell)
+    seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
+    tell("evaluating", experiment.TRAINING)
+    drawn = model.sample(len(real), seed=job.seed).to_numpy(np.float64)
+    if job.folder is not None:
+        files.write_atomic(job.folder / f"{job.algorithm}-{job.seed}.png", curves.png(grid(drawn)))
+    half = len(real) // 2
+    latents = judges.latents(real)
+    return {
+        **job.identity,
+        "FD": frechet(latents, judges.latents(drawn)),
+        "real FD": frechet(latents[:half], latents[half:]),
+        "IS": inception_score(judges.probabilities(drawn)),
+        "real IS": inception_score(judges.probabilities(real)),
+        "seconds": seconds,
+        "bytes": None if catalog.algorithm(job.algorithm).central else sent,
+    }
+
+
+def train(job: DigitsJob, frame: pd.DataFrame, tell: Tell) -> Any:
+    """The model; nothing of the training stays on disk."""
+    entry, columns = catalog.algorithm(job.algorithm), list(frame.columns)
+    kinds = {column: {"kind": "continuous", "low": 0.0, "high": 1.0} for column in columns}
+    federation = simulate(frame, {"upper": columns[:HALF], "lower": columns[HALF:]}, kinds)
+    federation = federation.central() if entry.central else federation
+    config = entry.configure("balanced")
+    options = {name: value for name, value in NETWORKS.items() if hasattr(config, name)} | {"epochs": job.epochs}
+    options |= {} if "numbers" in options else WITHOUT_NUMBERS
+    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as place:
+        return api.fit(
+            job.algorithm, federation, preset="balanced", seed=job.seed, options=options, folder=place,
+            progress=experiment.watch(tell),
+        )  # fmt: skip
+
+
+# Judges.
+
+
+def _mlp(widths: Sequence[int]) -> nn.Sequential:
+    layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+class Judges:
+    """An autoencoder and a classifier, trained on all images, from a fixed seed; kept in ``folder`` if there is one."""
+
+    def __init__(self, folder: Path | None = None, epochs: int | None = None) -> None:
+        epochs = epochs or JUDGE_EPOCHS
+        self.pixels_NP, digits_N = images()
+        streams, pixels = Streams(0).child("digits"), self.pixels_NP.shape[1]
+        weights = streams.child("weights").torch()
+        self.encoder = build(_mlp, (pixels, 256, 64), generator=weights)
+        self.decoder = build(_mlp, (64, 256, pixels), generator=weights)
+        self.classifier = build(_mlp, (pixels, 256, 10), generator=weights)
+        networks = nn.ModuleList([self.encoder, self.decoder, self.classifier])
+        place = None if folder is None else folder / f"judges-{epochs}.bin"
+        if place is not None and place.exists():
+            networks.load_state_dict(unpack(files.read(place)))
+            return
+        x_NP, y_N = torch.from_numpy(self.pixels_NP).float(), torch.from_numpy(digits_N)
+        _learn(networks, len(x_NP), epochs, streams, lambda rows: self._loss(x_NP[rows], y_N[rows]))
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomic(place, pack(dict(networks.state_dict())))
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def of(cls, folder: Path | None, epochs: int) -> Judges:
+        """The judges that all rows of one comparison share."""
+        return cls(folder, epochs)
+
+    def _loss(self, x_BP: Tensor, y_B: Tensor) -> Tensor:
+        """Of both: they share no weights."""
+        again_BP = self.decoder(self.encoder(x_BP)).sigmoid()
+        return 10 * nn.functional.mse_loss(again_BP, x_BP) + nn.functional.cross_entropy(self.classifier(x_BP), y_B)
+
+    def latents(self, pixels_NP: Floats) -> Floats:
+        """(N, L)."""
+        return self._output(self.encoder, pixels_NP)
+
+    def probabilities(self, pixels_NP: Floats) -> Floats:
+        """Of the ten digits (N, 10)."""
+        return self._output(nn.Sequential(self.classifier, nn.Softmax(dim=1)), pixels_NP)
+
+    @torch.no_grad()
+    def _output(self, network: nn.Module, pixels_NP: Floats) -> Floats:
+        return np.asarray(network(torch.tensor(pixels_NP, dtype=torch.float32)).double().numpy())
+
+
+def _learn(
+    networks: nn.Module, count: int, epochs: int, streams: Streams, loss: Callable[[Tensor], Tensor]
+) -> None:  # fmt: skip
+    adam = torch.optim.Adam(networks.parameters(), JUDGE_RATE)
+    order = batches(count, JUDGE_BATCH, streams.child("order").torch())
+    for _ in range(epochs * (count // JUDGE_BATCH)):
+        adam.zero_grad()
+        loss(next(order)).backward()
+        adam.step()
+
+
+# What is shown
+
+
+def grid(pixels_NP: Floats, side: int = GRID) -> Floats:
+    """The first images as one, ``side`` by ``side``."""
+    parts = pixels_NP[: side * side].reshape(side, side, SIDE, SIDE)
+    return np.asarray(parts.transpose(0, 2, 1, 3).reshape(side * SIDE, side * SIDE))
+
+
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """A line for each training."""
+    return [("", HEADS, [_cells(row) for row in rows])]
+
+
+def _cells(row: Row) -> list[str]:
+    first = [row["algorithm"], shown("rows", row["rows"]), str(row["epochs"]), str(row["seed"])]
+    figures = [f"{row[name]:.2f}" for name in ("FD", "real FD", "IS", "real IS")]
+    return [*first, *figures, shown("seconds", row["seconds"]), shown("bytes", row["bytes"])]
+
+
+def pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """Links to the images that lie beside the page."""
+    return [f"![{name}]({name})" for name in dict.fromkeys(f"{row['algorithm']}-{row['seed']}.png" for row in rows)]
+
+
+EXPERIMENT = PaperExperiment(
+    "digits", "MNIST halves in two silos (VFLGAN, figures 5 and 6)", LEGEND, jobs, measure, sections, pictures=pictures,
+    folder=True, example="--rows 10000 --epochs 100 --out digits",
+)  # fmt: skip
