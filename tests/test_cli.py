@@ -22,7 +22,7 @@ COMMANDS = [
     ("datasets", "fetch"), ("silo-process",), ("provision",), ("coordinator",), ("coordinator", "start"), ("party",),
     ("party", "start"), ("party", "key"), ("submit",), ("status",), ("stop",), ("ledger",), ("fetch",), ("bench",),
     ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
-    ("bench", "total-difference"), ("bench", "digits"), ("audit",),
+    ("bench", "total-difference"), ("bench", "digits"), ("bench", "nine-tables"), ("audit",),
 ]  # fmt: skip
 
 PLAN = """

@@ -27,7 +27,7 @@ from silosynth.papers import curves, gdts_tables1_2, settings, watching
 from silosynth.papers.gdts_tables1_2 import copied, copies, odd, one_row
 from silosynth.papers.results import text
 from silosynth.papers.settings import Setting, means, sections
-from silosynth.papers.tables import Split
+from silosynth.papers.tables import TableSplit
 
 EXPERIMENTS = {"copies": copies, "odd": odd}
 SMALL = {"generator": "ctgan", "ctgan.generator": (8,), "ctgan.critic": (8,), "ctgan.noise": 4}
@@ -40,8 +40,8 @@ def table(rows: int = 60) -> pd.DataFrame:
     return frame.assign(y=np.where(frame["x"] > 0, "yes", "no"))
 
 
-def split(rows: int = 60) -> Split:
-    return Split(table(rows), table(rows)[:20], "y", {})
+def split(rows: int = 60) -> TableSplit:
+    return TableSplit(table(rows), table(rows)[:20], "y", {})
 
 
 def of(compared: Sequence[Setting], name: str) -> Setting:

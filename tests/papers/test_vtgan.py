@@ -12,15 +12,15 @@ from silosynth import catalog
 from silosynth.core.errors import DataError
 from silosynth.papers import vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12
 from silosynth.papers.settings import Setting
-from silosynth.papers.tables import Split
+from silosynth.papers.tables import TableSplit
 
 
-def table(features: int) -> Split:
+def table(features: int) -> TableSplit:
     """A target among features of which the last ones decide it."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(200, features)), columns=[f"x{i}" for i in range(features)])
     frame.insert(1, "y", np.where(frame.to_numpy() @ 3.0 ** np.arange(features) > 0, "yes", "no"))
-    return Split(frame, frame, "y", {})
+    return TableSplit(frame, frame, "y", {})
 
 
 @pytest.mark.parametrize("module", [vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12])

@@ -30,7 +30,7 @@ from silosynth.data import datasets
 from silosynth.papers import curves, settings
 from silosynth.papers.experiment import Ask, PaperExperiment, Repeats, Seed, check_known
 from silosynth.papers.settings import BATCH, Columns, Epochs, RowCount, Rows, Setting, SettingJob, TableNames
-from silosynth.papers.tables import Split, modelled
+from silosynth.papers.tables import TableSplit, modelled
 
 PAC = 10  # rows that CTGAN's critic judges together
 COUNT = 5  # silos
@@ -52,7 +52,7 @@ LEGEND = (
     "exchange, the slowest silo's, as if every silo had a machine; messages take no time. MB: of all messages."
 )
 
-Divide = Callable[[Split, int], Rows]
+Divide = Callable[[TableSplit, int], Rows]
 Gan = Literal["published", "paper", "balanced"]
 
 
@@ -116,19 +116,19 @@ def _setting(
     return Setting(labels, divide, options, "gdts", preset, "rows", sized, watched=True)
 
 
-def _whole(data: Split, seed: int) -> Columns:
+def _whole(data: TableSplit, seed: int) -> Columns:
     return {"central": data.columns}
 
 
 # Who holds what
 
 
-def copied(count: int, data: Split, seed: int) -> Rows:
+def copied(count: int, data: TableSplit, seed: int) -> Rows:
     """All rows in each of ``count`` silos."""
     return {f"silo{k + 1}": list(range(len(data.train))) for k in range(count)}
 
 
-def one_row(count: int, data: Split, seed: int) -> Rows:
+def one_row(count: int, data: TableSplit, seed: int) -> Rows:
     """Shares of the rows to all silos but the last, which has a random one of them, as often as there are rows.
 
     Raises:
@@ -180,7 +180,7 @@ def trained_as(gan: str, rate: float, setting: Setting) -> Setting:
     return replace(setting, labels=labels, options={**setting.options, **own})
 
 
-def random_rows(table: str, rows: int | None, seed: int) -> Split:
+def random_rows(table: str, rows: int | None, seed: int) -> TableSplit:
     """Random rows of a table: ``rows`` to train on, and as large a share held out as `TRAINED` says."""
     train, held = TRAINED[table]
     train, held = (train, held) if rows is None else (rows, max(2, rows * held // train))
@@ -188,7 +188,7 @@ def random_rows(table: str, rows: int | None, seed: int) -> Split:
     order = np.random.default_rng(seed).permutation(len(frame))[: train + held]
     parts = (frame.iloc[order[:train]].reset_index(drop=True), frame.iloc[order[train:]].reset_index(drop=True))
     kinds = {column: kind for column, kind in info.kinds.items() if column in frame.columns}
-    return Split(*parts, info.target, kinds)
+    return TableSplit(*parts, info.target, kinds)
 
 
 def jobs(

@@ -17,7 +17,7 @@ from silosynth.core.version import VERSION
 from silosynth.evaluation import Report, evaluate
 from silosynth.papers import results, tables, watching
 from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell, check_positive, watch
-from silosynth.papers.tables import Split
+from silosynth.papers.tables import TableSplit
 from silosynth.simulation import training as api
 from silosynth.simulation.federation import simulate
 from silosynth.simulation.pace import seconds_of
@@ -74,7 +74,7 @@ class Setting:
     """
 
     labels: Mapping[str, str | int]
-    divide: Callable[[Split, int], Columns | Rows]
+    divide: Callable[[TableSplit, int], Columns | Rows]
     options: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str = "vtgan"
     preset: str = "paper"
@@ -98,7 +98,7 @@ class SettingJob:
     epochs: int
     seed: int
     figures: Literal["gan", "gdts"] = "gan"
-    load: Callable[[str, int | None, int], Split] = tables.load
+    load: Callable[[str, int | None, int], TableSplit] = tables.load
 
     @property
     def identity(self) -> Row:
@@ -112,13 +112,13 @@ class SettingJob:
         return " · ".join([self.table, *map(str, self.setting.labels.values()), f"seed {self.seed}"])
 
     @property
-    def split(self) -> Split:
+    def split(self) -> TableSplit:
         """Its rows; those of the last job are kept, for jobs of a table follow one another."""
         return _split(self.load, self.table, self.rows, self.seed)
 
 
 @lru_cache(maxsize=1)
-def _split(load: Callable[[str, int | None, int], Split], table: str, rows: int | None, seed: int) -> Split:
+def _split(load: Callable[[str, int | None, int], TableSplit], table: str, rows: int | None, seed: int) -> TableSplit:
     return load(table, rows, seed)
 
 
@@ -167,7 +167,7 @@ def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | 
     }
 
 
-def train(job: SettingJob, data: Split, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell) -> Any:
+def train(job: SettingJob, data: TableSplit, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell) -> Any:
     """Fit the setting's model in a temporary folder: a row is computed as a whole or not at all."""
     setting = job.setting
     federation = simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)

@@ -17,7 +17,7 @@ NAMES_OF_PEOPLE = ("surname",)
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class TableSplit:
     """A table's training and hold-out rows."""
 
     train: pd.DataFrame
@@ -48,7 +48,7 @@ def thirds(frame: pd.DataFrame, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFra
     return frame.iloc[order[:cut]].reset_index(drop=True), frame.iloc[order[cut:]].reset_index(drop=True)
 
 
-def load(name: str, rows: int | None, seed: int) -> Split:
+def load(name: str, rows: int | None, seed: int) -> TableSplit:
     """A data set by name ("demo": the one that needs no network), stratified by its target into two parts.
 
     Raises:
@@ -70,7 +70,7 @@ def load(name: str, rows: int | None, seed: int) -> Split:
     return split(frame.drop(columns=dropped, errors="ignore"), info.target, kinds, rows, seed)
 
 
-def split(frame: pd.DataFrame, target: str, kinds: Mapping[str, str], rows: int | None, seed: int) -> Split:
+def split(frame: pd.DataFrame, target: str, kinds: Mapping[str, str], rows: int | None, seed: int) -> TableSplit:
     """``rows`` random rows, of each class a fifth held out.
 
     Raises:
@@ -84,7 +84,7 @@ def split(frame: pd.DataFrame, target: str, kinds: Mapping[str, str], rows: int 
     if min(held.sum(), (~held).sum()) < 2:
         raise DataError("Training and hold-out need two rows each", len(shuffled), "Ask for more rows.")
     train, holdout = (part.reset_index(drop=True) for part in (shuffled[~held], shuffled[held]))
-    return Split(train, holdout, target, kinds)
+    return TableSplit(train, holdout, target, kinds)
 
 
 def _evenly(classes: pd.Series[Any], share: float) -> np.ndarray[Any, np.dtype[np.bool_]]:

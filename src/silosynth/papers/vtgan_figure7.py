@@ -15,7 +15,7 @@ from silosynth.data.partition import in_order
 from silosynth.papers import settings
 from silosynth.papers.experiment import PaperExperiment
 from silosynth.papers.settings import Columns, Setting
-from silosynth.papers.tables import Split
+from silosynth.papers.tables import TableSplit
 
 BLOCKS = ((2, 0), (1, 1), (0, 2))  # at the coordinator, in each silo
 
@@ -30,7 +30,7 @@ def blocks(critic: tuple[int, int], generator: tuple[int, int]) -> dict[str, Any
     return {"critic_blocks": list(critic), "generator_blocks": list(generator)}
 
 
-def halves(data: Split, seed: int) -> Columns:
+def halves(data: TableSplit, seed: int) -> Columns:
     """Two silos in file order."""
     return in_order(data.columns, 2)
 

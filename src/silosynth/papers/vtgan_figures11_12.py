@@ -12,7 +12,7 @@ import numpy as np
 
 from silosynth.core.errors import DataError
 from silosynth.papers.settings import Columns, Setting
-from silosynth.papers.tables import Split
+from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, experiment, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
 
@@ -20,7 +20,7 @@ COUNTS = (2, 3, 4, 5)
 WIDTHS = {"default": 256, "enlarged": 768}
 
 
-def at_random(count: int, data: Split, seed: int) -> Columns:
+def at_random(count: int, data: TableSplit, seed: int) -> Columns:
     """``count`` silos whose sizes differ by at most one column; columns stay in file order within a silo.
 
     Raises:

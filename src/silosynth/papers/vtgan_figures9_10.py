@@ -27,7 +27,7 @@ from silosynth.evaluation.coding import Ints, check_target, code_tables
 from silosynth.evaluation.scores import Floats
 from silosynth.evaluation.utility import MLP, design
 from silosynth.papers.settings import Columns, Setting
-from silosynth.papers.tables import Split
+from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, experiment, partition
 
 PARTITIONS = (((2, 0), (0, 2)), ((2, 0), (2, 0)))  # D^2_0 G^0_2 and D^2_0 G^2_0, the two best
@@ -37,7 +37,7 @@ EXPLAINED = 100
 ORDERS = 100
 
 
-def by_importance(share: float, data: Split, seed: int) -> Columns:
+def by_importance(share: float, data: TableSplit, seed: int) -> Columns:
     """The most important features in one silo; the others, and the target, in the other.
 
     Raises:
@@ -55,7 +55,7 @@ def by_importance(share: float, data: Split, seed: int) -> Columns:
 
 
 @lru_cache(maxsize=2)
-def ranking(data: Split, seed: int) -> tuple[str, ...]:
+def ranking(data: TableSplit, seed: int) -> tuple[str, ...]:
     """All columns but the target, the most important one first."""
     by_name = importance(data.train, data.target, seed)
     return tuple(sorted(by_name, key=lambda name: -by_name[name]))
