@@ -9,7 +9,7 @@ import pytest
 
 from silosynth.core.conversation import Progress
 from silosynth.data.frames import to_frame
-from silosynth.papers import vtgan_figure7
+from silosynth.papers import results, vtgan_figure7
 from silosynth.papers.experiment import PaperExperiment
 from silosynth.papers.settings import Setting
 from silosynth.papers.vtgan_figure7 import halves
@@ -40,6 +40,12 @@ class Fits:
         for done in range(3):
             progress(Progress("training", done, 2))
         return Copier(to_frame(federation.central().tables["central"]))
+
+
+@pytest.fixture(autouse=True)
+def no_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stamps without the commit, for which a process is started."""
+    monkeypatch.setattr(results, "_commit", lambda root: "")
 
 
 @pytest.fixture

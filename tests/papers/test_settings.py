@@ -14,7 +14,7 @@ import pytest
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, DataError, StorageError, UnavailableError
 from silosynth.data import datasets
-from silosynth.papers import settings, tables
+from silosynth.papers import results, settings, tables
 from silosynth.papers.experiment import TRAINING, PaperExperiment
 from silosynth.papers.results import Results, text
 from silosynth.papers.settings import FIGURES, SettingJob, means, sections
@@ -169,6 +169,12 @@ def test_rows_that_a_file_holds_are_found_again(
     if ending == "md":
         page = path.read_text()
         assert page.startswith("# An experiment\n") and "| demo | split |" in page and "120 rows, 1 epochs" in page
+
+
+@pytest.mark.live
+def test_a_stamp_names_the_commit_and_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert set(results.stamp()) == set(results.STAMP) and "cores" in results.stamp()["machine"]
 
 
 def test_runs_side_by_side_share_a_file_and_rows_are_replaced(experiment: PaperExperiment, tmp_path: Path) -> None:
