@@ -103,10 +103,22 @@ def test_the_papers_sizes_give_the_papers_options() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "rounds"),
     [
-        ("gdts", {"rounds": 3, "ctgan.epochs": 3, "ctgan.batch": 10, "ctgan.pac": 10, **SMALL}, [1, 2, 3]),
+        (
+            "gdts",
+            {"rounds": 3, "ctgan.epochs": 3, "ctgan.batch": 10, "ctgan.pac": 10, "ctgan.least_rounds": 9, **SMALL},
+            [1, 2, 3],
+        ),
         ("gdts", {"mode": "md", "ctgan.epochs": 2, "ctgan.batch": 20, **SMALL}, [2 / 3, 4 / 3, 2]),
-        ("gdts", {"generator": "diffusion", "rounds": 5, "diffusion.steps": 5, **OURS}, [1, 2, 3, 4, 5]),
-        ("ctgan", {"epochs": 2, "batch": 20, "generator": (8,), "critic": (8,)}, [0.1 * i for i in range(1, 21)]),
+        (
+            "gdts",
+            {"generator": "diffusion", "rounds": 5, "diffusion.steps": 5, "diffusion.latent.steps": 20, **OURS},
+            [1, 2, 3, 4, 5],
+        ),
+        (
+            "ctgan",
+            {"epochs": 2, "batch": 20, "least_rounds": 40, "generator": (8,), "critic": (8,)},
+            [0.1 * i for i in range(1, 21)],
+        ),
     ],
     ids=["fl", "md", "diffusion", "central"],
 )
@@ -258,7 +270,10 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
-@pytest.mark.parametrize(("name", "chosen"), [("copies", ["fl", "central"]), ("odd", ["md", "diffusion"])])
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [("copies", ["fl", "central"]), pytest.param("odd", ["md", "diffusion"], marks=pytest.mark.slow)],
+)
 def test_the_algorithms_run_through_each_command(name: str, chosen: list[str], tmp_path: Path) -> None:
     sizes = ("--table", "demo", "--rows", 100, "--epochs", 1, "--silos", 3, *(f"--setting={one}" for one in chosen))
     result = call(name, *sizes, "--out", tmp_path / "rows.md", "--json")
