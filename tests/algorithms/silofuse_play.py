@@ -72,11 +72,11 @@ def weights_of(parties, network):
 
 
 def play(parties, conversation):
-    """Hold a conversation by hand; returns which silo was asked what."""
-    said, replies = [], None
+    """Hold a conversation by hand; returns the types of asks, exchange by exchange."""
+    asks, replies = [], None
     with contextlib.suppress(StopIteration):
         while True:
             exchange = conversation.send(replies)
-            said.append({silo: type(ask) for silo, ask in exchange.asks.items()})
+            asks.append({silo: type(ask) for silo, ask in exchange.asks.items()})
             replies = {silo: parties[silo].answer(ask) for silo, ask in exchange.asks.items()}
-    return said
+    return asks

@@ -58,22 +58,22 @@ def silo(name, data=None, **options):
 
 
 def drive(party, talk):
-    """Run a conversation with one party, every message through the wire form; what was said, and what came out."""
-    said, points, got = [], [], None
+    """Run a conversation with one party, messages in wire form; its messages and progress, checkpoints and result."""
+    steps, points, got = [], [], None
     while True:
         try:
             step = talk.send(got)
         except StopIteration as end:
-            return said, points, end.value
+            return steps, points, end.value
         got = {}
         if isinstance(step, Exchange):
             for name, ask in step.asks.items():
                 got[name] = decode(encode(party.answer(decode(encode(ask)))))
-                said += [ask, got[name]]
+                steps += [ask, got[name]]
         elif isinstance(step, Checkpoint):
             points.append((pack(step.state), pack(party.state())))
         else:
-            said.append(step)
+            steps.append(step)
 
 
 def fit(name, data, preset="fast", **options):
@@ -83,16 +83,16 @@ def fit(name, data, preset="fast", **options):
 @every
 def test_row_counts_and_synthetic_columns_are_all_that_leaves(name):
     party, config, roster = silo(name)
-    said, points, model = drive(party, coordinate(roster, config, Streams(0), CPU))
-    messages = [step for step in said if not isinstance(step, Progress)]
+    steps, points, model = drive(party, coordinate(roster, config, Streams(0), CPU))
+    messages = [step for step in steps if not isinstance(step, Progress)]
     assert [type(message) for message in messages] == [PrepareModel, ModelPrepared, *[TrainModel, Done] * PARTS]
     assert [message.part for message in messages if isinstance(message, TrainModel)] == list(range(PARTS))
     assert {message.release for message in messages} == {Release.NOTHING, Release.COUNTS}
     assert model == {"rows": 90} and len(points) == PARTS + 1
-    last = [step for step in said if isinstance(step, Progress)][-1]
+    last = [step for step in steps if isinstance(step, Progress)][-1]
     assert last.done == last.total == PARTS and not last.figures
-    said, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1).child("draw"), CPU))
-    assert [type(message) for message in said] == [SynthesiseRows, SyntheticColumns]
+    steps, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1).child("draw"), CPU))
+    assert [type(message) for message in steps] == [SynthesiseRows, SyntheticColumns]
     assert [len(table) for table in tables.values()] == [7]
 
 
@@ -131,8 +131,8 @@ def test_a_silo_without_options_saves_and_restores_nothing(name):
 def test_partitioned_columns_stay(name):
     party, config, roster = silo(name, synthesis="partitioned")
     _, _, model = drive(party, coordinate(roster, config, Streams(0), CPU))
-    said, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1), CPU))
-    assert tables == {} and isinstance(said[-1], Done) and len(party.take_kept()) == 7
+    steps, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1), CPU))
+    assert tables == {} and isinstance(steps[-1], Done) and len(party.take_kept()) == 7
 
 
 NUMBERS = np.random.default_rng(0).normal(size=40)

@@ -56,8 +56,8 @@ def test_joint_latents_have_the_gradients_of_one_network():
 
     for learner in (joint.learner, *(party.coder.learner for party in parties.values())):
         learner.step = lambda: None  # weights stay, so that their gradients can be looked at
-    said = play(parties, _iterate_joint(roster, joint, rows, [4, 4], Streams(0).child("draw").torch()))
-    assert said == [dict.fromkeys(parties, kind) for kind in (EncodeBatch, DecodeBatch, UpdateCoder)]
+    asks = play(parties, _iterate_joint(roster, joint, rows, [4, 4], Streams(0).child("draw").torch()))
+    assert asks == [dict.fromkeys(parties, kind) for kind in (EncodeBatch, DecodeBatch, UpdateCoder)]
     for weight, gradient in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)
 

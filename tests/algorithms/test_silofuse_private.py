@@ -185,9 +185,9 @@ def test_empty_slots_are_equally_likely_anywhere() -> None:
     agreed, empty_S = {"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True}, torch.zeros(slots)
     for trial in range(trials):
         side.group.restore({**agreed, "secret": trial.to_bytes(32, "big")})
-        told = side.answer(private.AskChargedLatents(slots, made.latents))
-        assert isinstance(told, private.NoisedLatents)
-        empty = told.z_SL.abs().amax(1) < 1e-6
+        reply = side.answer(private.AskChargedLatents(slots, made.latents))
+        assert isinstance(reply, private.NoisedLatents)
+        empty = reply.z_SL.abs().amax(1) < 1e-6
         assert int(empty.sum()) == slots - 300
         empty_S += empty
     share = (slots - 300) / slots

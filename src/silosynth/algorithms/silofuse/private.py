@@ -44,7 +44,7 @@ from torch.func import functional_call
 
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, expect
+from silosynth.core.conversation import Conversation, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.roster import Roster
@@ -151,23 +151,13 @@ def gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[s
     return {**state, "rows": rows, "latents": z_NL, "generator": None}
 
 
-def train_diffusion(
-    config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any]
-) -> Conversation[LatentGenerator]:
-    """The model of latents by DP-SGD, in mode "release"; latents are taken as they are, neither shifted nor scaled."""
-    x_NL, steps = state["latents"].to(device), from_state(Event, state["latter"])
-    generator = LatentGenerator(state["rows"], x_NL.shape[1], config.generator(), streams.child("diffusion"), device)
-    if state["generator"] is not None:
-        generator.restore(state["generator"])
-    while not generator.finished:
-        part = generator.learner.done // generator.part
-        goal = min(generator.config.steps, (part + 1) * generator.part)
-        expected = steps.rate * state["rows"]
-        train_latent(generator, x_NL, goal, steps, expected, config.dp.clip, streams.child("dp", part))
-        yield Progress("diffusion", generator.learner.done, generator.config.steps)
-        yield Checkpoint({**state, "generator": generator.state(training=True)})
-    generator.finish()
-    return generator
+def train_latent_part(
+    generator: LatentGenerator, x_NL: Tensor, state: dict[str, Any], clip: float, streams: Streams
+) -> None:
+    """One part of the training of the model of latents by DP-SGD, in mode "release"."""
+    steps, part = from_state(Event, state["latter"]), generator.learner.done // generator.part
+    goal = min(generator.config.steps, (part + 1) * generator.part)
+    train_latent(generator, x_NL, goal, steps, steps.rate * state["rows"], clip, streams.child("dp", part))
 
 
 def _steps(config: SiloFuseConfig, learnt: Sequence[Event], rate: float, silos: int) -> tuple[Event, Event]:

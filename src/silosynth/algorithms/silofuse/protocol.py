@@ -9,7 +9,7 @@ paper                                  here
 =====================================  ==============================================================
 Algorithm 1, lines 1-8                 `_train_autoencoders`, `networks.Coder.train`
 Algorithm 1, lines 9-12                `_gather_latents`, `networks.Coder.encode`
-Algorithm 1, lines 13-18               `train_diffusion`
+Algorithm 1, lines 13-18               `_train_diffusion`
 Algorithm 2, lines 1-4, 5, 6-7         `_drawn`, `split`, `_decoded` and `networks.Coder.decode`
 eq. (1), (2), (5)                      `models.latent`; eq. (4): `models.autoencoder`
 section V-A, figures 8 and 9           `coordinate_end_to_end`
@@ -243,9 +243,7 @@ def coordinate(
         yield from _train_autoencoders(roster, state)
         state = yield from (private.gather_latents if config.dp.private else _gather_latents)(roster, state)
         yield Checkpoint(state)
-    train = private.train_diffusion if config.releases else train_diffusion
-    generator = yield from train(config, streams, device, state)
-    return _model(state, generator)
+    return (yield from _train_diffusion(config, streams, device, state))
 
 
 def synthesise(
@@ -275,21 +273,25 @@ def _gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[
     return {**state, "latents": torch.cat([reply.z_NL for reply in replies], dim=1), "generator": None}
 
 
-def train_diffusion(
+def _train_diffusion(
     config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any]
-) -> Conversation[LatentGenerator]:
-    """Train the generator of the latents in ``state``; every checkpoint holds the state as well (lines 13-18)."""
+) -> Conversation[dict[str, Any]]:
+    """Train the generator of the latents in ``state``, which every checkpoint holds too (lines 13-18); the model."""
     z_NL = state["latents"].to(device)
-    generator = LatentGenerator(len(z_NL), z_NL.shape[1], config.latent, streams.child("diffusion"), device)
+    generator = LatentGenerator(state["rows"], z_NL.shape[1], config.generator(), streams.child("diffusion"), device)
     if state["generator"] is not None:
         generator.restore(state["generator"])
-    x_NL = generator.standardise(z_NL)
+    x_NL = z_NL if config.releases else generator.standardise(z_NL)  # mean and scale would have to be noised
     while not generator.finished:
-        loss = generator.train(x_NL)
-        yield Progress("diffusion", generator.learner.done, generator.config.steps, {"held-out loss": loss})
+        figures = {}
+        if config.releases:
+            private.train_latent_part(generator, x_NL, state, config.dp.clip, streams)
+        else:
+            figures["held-out loss"] = generator.train(x_NL)
+        yield Progress("diffusion", generator.learner.done, generator.config.steps, figures)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     generator.finish()
-    return generator
+    return _model(state, generator)
 
 
 def split(z_GL: Tensor, widths: list[int]) -> list[Tensor]:
@@ -404,8 +406,7 @@ def coordinate_joint(
     if "latents" not in state:
         state = yield from _train_joint(roster, config, streams.child("joint"), device, state)
         yield Checkpoint(state)
-    generator = yield from train_diffusion(config, streams, device, state)
-    return _model(state, generator)
+    return (yield from _train_diffusion(config, streams, device, state))
 
 
 def synthesise_joint(
