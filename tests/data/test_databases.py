@@ -72,10 +72,12 @@ def secret_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(server: Postgres, secret_file: Path) -> Any:
-    return lambda **given: Source(**{"database": server.url, "user": READER, "password_file": secret_file} | given)
+    return lambda **settings: Source(
+        **{"database": server.url, "user": READER, "password_file": secret_file} | settings
+    )
 
 
-def told(source: Source, kind: type[SilosynthError], *words: str) -> None:
+def refused(source: Source, kind: type[SilosynthError], *words: str) -> None:
     """Loading fails with an error of this kind that has these words, and gives nothing away."""
     with pytest.raises(kind) as caught:
         source.load()
@@ -110,9 +112,9 @@ def test_postgresql_types(ask: Any, tmp_path: Path) -> None:
 def test_columns_in_the_order_asked_for_and_only_those_that_may_be_read(ask: Any) -> None:
     frame = ask(table="sales.customers", columns=("age", "customer_id")).load()
     assert list(frame.columns) == ["age", "customer_id"] and len(frame) == 1000
-    told(ask(table="sales.customers"), StorageError, "must be allowed", "42501", "GRANT SELECT", "columns")
-    told(ask(table="sales.customers", columns=("ages",)), DataError, "must hold every column", "Did you mean 'age'?")
-    told(ask(table="sales.hidden"), StorageError, "must be allowed")
+    refused(ask(table="sales.customers"), StorageError, "must be allowed", "42501", "GRANT SELECT", "columns")
+    refused(ask(table="sales.customers", columns=("ages",)), DataError, "must hold every column", "Did you mean 'age'?")
+    refused(ask(table="sales.hidden"), StorageError, "must be allowed")
     odd = ask(table='sales."Odd.Name"').load()
     assert odd.to_dict("list") == {'Mixed "case"': [7]}
 
@@ -144,14 +146,14 @@ def test_postgresql_queries(ask: Any) -> None:
     assert frame.to_dict("list") == {"m": [pytest.approx(44.4, abs=0.5)], "n": [1000]}
     commented = "SELECT '-- /* ; ' AS a, 2 AS b /* two; */ -- not; this\n; -- nor this;"
     assert ask(query=commented).load().to_dict("list") == {"a": ["-- /* ; "], "b": [2]}
-    told(ask(query="SELECT age, age FROM sales.customers"), DataError, "a name of its own", "age", "AS")
-    told(ask(query="SELECT 1 AS a", columns=("b",)), DataError, "query must hold", "Known: a.")
-    told(ask(query=f"SELECT '{SECRET}'::int AS x"), DataError, "22P02", "run on all values")
-    told(ask(query=f"SELECT note::int FROM (VALUES ('1'), ('{SECRET}')) v (note)"), DataError, "run on all values")
-    told(ask(query="SELECT 1/(i - 70000) FROM generate_series(1, 100000) i"), DataError, "22012")
-    told(ask(query=f"SELECT '{SECRET}' FROM nowhere"), DataError, "42P01")
-    told(ask(query="SELECT nothing FROM sales.empty"), DataError, "42703")
-    told(ask(query=f"SELECT FROM WHERE '{SECRET}'"), ConfigError, "one valid SELECT", "42601")
+    refused(ask(query="SELECT age, age FROM sales.customers"), DataError, "a name of its own", "age", "AS")
+    refused(ask(query="SELECT 1 AS a", columns=("b",)), DataError, "query must hold", "Known: a.")
+    refused(ask(query=f"SELECT '{SECRET}'::int AS x"), DataError, "22P02", "run on all values")
+    refused(ask(query=f"SELECT note::int FROM (VALUES ('1'), ('{SECRET}')) v (note)"), DataError, "run on all values")
+    refused(ask(query="SELECT 1/(i - 70000) FROM generate_series(1, 100000) i"), DataError, "22012")
+    refused(ask(query=f"SELECT '{SECRET}' FROM nowhere"), DataError, "42P01")
+    refused(ask(query="SELECT nothing FROM sales.empty"), DataError, "42703")
+    refused(ask(query=f"SELECT FROM WHERE '{SECRET}'"), ConfigError, "one valid SELECT", "42601")
 
 
 @pytest.mark.live
@@ -166,28 +168,28 @@ def test_postgresql_queries(ask: Any) -> None:
 )
 def test_a_query_cannot_write(ask: Any, server: Postgres, query: str) -> None:
     server.run("CREATE SEQUENCE IF NOT EXISTS sales.counter", f"GRANT USAGE ON sales.counter TO {READER}")
-    told(ask(query=query), ConfigError, "must only read", "SQLSTATE 2500")
-    told(ask(table="sales.empty"), DataError, "at least one row")
+    refused(ask(query=query), ConfigError, "must only read", "SQLSTATE 2500")
+    refused(ask(table="sales.empty"), DataError, "at least one row")
 
 
 @pytest.mark.live
 def test_postgresql_types_that_no_model_is_trained_on(ask: Any) -> None:
-    told(
+    refused(
         ask(table="sales.odd"), DataError, "photo (bytea)", "tags (_text)", "facts (jsonb)", "price (money)",
         "span (interval)", "at (time)", "place (point)", "CAST",
     )  # fmt: skip
     assert ask(table="sales.odd", columns=("id",)).load()["id"].tolist() == [1]
-    told(ask(table="sales.ends", columns=("d",)), DataError, "column d", "infinity")
-    told(ask(table="sales.ends", columns=("ts",)), DataError, "column ts", "infinity")
-    told(ask(query="SELECT 12345678901234567890::numeric(20) AS n"), DataError, "column n", "int64")
-    told(ask(query="SELECT 'NaN'::numeric(5, 0) AS n"), DataError, "column n")
+    refused(ask(table="sales.ends", columns=("d",)), DataError, "column d", "infinity")
+    refused(ask(table="sales.ends", columns=("ts",)), DataError, "column ts", "infinity")
+    refused(ask(query="SELECT 12345678901234567890::numeric(20) AS n"), DataError, "column n", "int64")
+    refused(ask(query="SELECT 'NaN'::numeric(5, 0) AS n"), DataError, "column n")
 
 
 @pytest.mark.live
 def test_tables_that_are_not_there(ask: Any) -> None:
-    told(ask(table="sales.costumers"), DataError, "must hold the table", "Did you mean 'sales.customers'?")
-    told(ask(table="plainn"), DataError, "must hold the table", "plain")
-    told(ask(table="sales.empty"), DataError, "at least one row")
+    refused(ask(table="sales.costumers"), DataError, "must hold the table", "Did you mean 'sales.customers'?")
+    refused(ask(table="plainn"), DataError, "must hold the table", "plain")
+    refused(ask(table="sales.empty"), DataError, "at least one row")
     with pytest.raises(DataError, match="at least one row"):
         list(ask(table="sales.empty").batches())
 
@@ -198,9 +200,11 @@ def test_wrong_credentials(ask: Any, server: Postgres, tmp_path: Path, monkeypat
     wrong = tmp_path / "wrong"
     wrong.write_text("s3cr3t-but-another")
     wrong.chmod(0o600)
-    told(ask(table="sales.plain", password_file=wrong), StorageError, "must accept user and password", "password_file")
-    told(ask(table="sales.plain", user=READER + "x"), StorageError, "must accept user and password")
-    told(ask(table="sales.plain", password_file=None), StorageError, "must accept user and password")
+    refused(
+        ask(table="sales.plain", password_file=wrong), StorageError, "must accept user and password", "password_file"
+    )
+    refused(ask(table="sales.plain", user=READER + "x"), StorageError, "must accept user and password")
+    refused(ask(table="sales.plain", password_file=None), StorageError, "must accept user and password")
     monkeypatch.setenv("CRM_PASSWORD", READER_PASSWORD)
     monkeypatch.setenv("CRM_USER", READER)
     by_name = {"password_file": None, "password_env": "CRM_PASSWORD", "user": None}
@@ -213,14 +217,14 @@ def test_wrong_credentials(ask: Any, server: Postgres, tmp_path: Path, monkeypat
 @pytest.mark.live
 def test_servers_that_are_not_there(ask: Any, server: Postgres) -> None:
     there = f"127.0.0.1:{server.port}"
-    told(
+    refused(
         ask(table="t", database=server.url.replace("/crm", "/erp")),
         StorageError,
         "database must exist",
         f"{there}/erp",
     )
-    told(ask(table="t", database="postgresql://127.0.0.1:1/crm"), StorageError, "must listen", "127.0.0.1:1/crm")
-    told(ask(table="t", database="postgresql://db.invalid/crm"), StorageError, "must be known", "db.invalid/crm")
+    refused(ask(table="t", database="postgresql://127.0.0.1:1/crm"), StorageError, "must listen", "127.0.0.1:1/crm")
+    refused(ask(table="t", database="postgresql://db.invalid/crm"), StorageError, "must be known", "db.invalid/crm")
 
 
 @pytest.mark.live
@@ -234,11 +238,11 @@ def test_tls(ask: Any, server: Postgres, tmp_path: Path) -> None:
         assert ask(query=query, database=server.url + options).load()["ssl"].tolist() == [encrypted]
     (tmp_path / "ca.pem").write_bytes(Authority().coordinator().authority)
     wrong = f"?sslmode=verify-full&sslrootcert={tmp_path}/ca.pem"
-    told(ask(query=query, database=server.url + wrong), StorageError, "certificate", "be accepted")
+    refused(ask(query=query, database=server.url + wrong), StorageError, "certificate", "be accepted")
     with closing(socket.create_server(("127.0.0.1", 0))) as plain:
         Thread(target=_speak_no_tls, args=[plain], daemon=True).start()
         url = f"postgresql://127.0.0.1:{plain.getsockname()[1]}/crm?sslmode=require"
-        told(ask(query=query, database=url), StorageError, "must speak TLS", "sslmode")
+        refused(ask(query=query, database=url), StorageError, "must speak TLS", "sslmode")
 
 
 def _speak_no_tls(listening: socket.socket) -> None:
@@ -308,22 +312,24 @@ def test_sqlite(lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sqlite_refusals(lite: Path, tmp_path: Path) -> None:
-    told(_lite(lite, table="mixed", columns=("age",)), DataError, "one type", "column age", "integer and text", "CAST")
-    told(_lite(lite, table="mixed"), DataError, "one type")
-    told(_lite(lite, table="mixed", columns=("photo",)), DataError, "photo (BLOB)")
-    told(_lite(lite, table="plane"), DataError, "must hold the table", "Did you mean 'plain'?")
-    told(_lite(lite, table="plain", columns=("gaps",)), DataError, "must hold every column", "'gap'")
-    told(_lite(lite, table="empty"), DataError, "at least one row")
-    told(_lite(lite, table="bad"), DataError, "UTF-8")
-    told(_lite(lite, query="SELECT n, n FROM plain"), DataError, "a name of its own")
-    told(_lite(lite, query=f"SELECT '{SECRET}' FROM nowhere"), ConfigError, "query must run")
-    told(_lite(lite, query="SELECT 1 AS a) SELECT (2"), ConfigError, "query must run")
-    told(_lite(lite, query="WITH t AS (SELECT 1) DELETE FROM plain"), ConfigError, "only read")
-    told(_lite(tmp_path / "no.db", table="t"), StorageError, "must exist")
+    refused(
+        _lite(lite, table="mixed", columns=("age",)), DataError, "one type", "column age", "integer and text", "CAST"
+    )
+    refused(_lite(lite, table="mixed"), DataError, "one type")
+    refused(_lite(lite, table="mixed", columns=("photo",)), DataError, "photo (BLOB)")
+    refused(_lite(lite, table="plane"), DataError, "must hold the table", "Did you mean 'plain'?")
+    refused(_lite(lite, table="plain", columns=("gaps",)), DataError, "must hold every column", "'gap'")
+    refused(_lite(lite, table="empty"), DataError, "at least one row")
+    refused(_lite(lite, table="bad"), DataError, "UTF-8")
+    refused(_lite(lite, query="SELECT n, n FROM plain"), DataError, "a name of its own")
+    refused(_lite(lite, query=f"SELECT '{SECRET}' FROM nowhere"), ConfigError, "query must run")
+    refused(_lite(lite, query="SELECT 1 AS a) SELECT (2"), ConfigError, "query must run")
+    refused(_lite(lite, query="WITH t AS (SELECT 1) DELETE FROM plain"), ConfigError, "only read")
+    refused(_lite(tmp_path / "no.db", table="t"), StorageError, "must exist")
     (tmp_path / "text.db").write_text("no database " * 200)
-    told(_lite(tmp_path / "text.db", table="t"), StorageError, "whole SQLite database")
+    refused(_lite(tmp_path / "text.db", table="t"), StorageError, "whole SQLite database")
     (tmp_path / "void.db").touch()
-    told(_lite(tmp_path / "void.db", table="t"), DataError, "must hold the table")
+    refused(_lite(tmp_path / "void.db", table="t"), DataError, "must hold the table")
     assert len(_lite(lite, table="plain").load()) == 2
 
 
@@ -333,7 +339,7 @@ def test_sqlite_while_another_program_writes(lite: Path) -> None:
         next(batches)
         batches.close()
         writer.execute("BEGIN EXCLUSIVE")
-        told(_lite(lite, table="many"), StorageError, "another program holds it")
+        refused(_lite(lite, table="many"), StorageError, "another program holds it")
 
 
 @pytest.fixture
@@ -379,28 +385,28 @@ def test_duckdb(duck: Path, tmp_path: Path) -> None:
 
 
 def test_duckdb_refusals(duck: Path, tmp_path: Path) -> None:
-    told(_duck(duck, table="odd"), DataError, "l (INTEGER[])", "bl (BLOB)", "t (TIME)")
-    told(_duck(duck, table="peeple"), DataError, "must hold the table", "Did you mean 'people'?")
-    told(_duck(duck, table="people", columns=("ix",)), DataError, "must hold every column")
-    told(_duck(duck, table="empty"), DataError, "at least one row")
-    told(_duck(duck, table="ends", columns=("ts",)), DataError, "column ts", "infinity")
-    told(_duck(duck, table="ends", columns=("h",)), DataError, "column h", "int64")
-    told(_duck(duck, query="SELECT id, id FROM people"), DataError, "a name of its own")
-    told(_duck(duck, query="SELECT note::INT AS n FROM people"), ConfigError, "query must run", "Conversion")
-    told(_duck(duck, query="SELECT * FROM nowhere"), ConfigError, "query must run")
-    told(_duck(duck, query="WITH t AS (SELECT 1) DELETE FROM people"), ConfigError, "only read")
+    refused(_duck(duck, table="odd"), DataError, "l (INTEGER[])", "bl (BLOB)", "t (TIME)")
+    refused(_duck(duck, table="peeple"), DataError, "must hold the table", "Did you mean 'people'?")
+    refused(_duck(duck, table="people", columns=("ix",)), DataError, "must hold every column")
+    refused(_duck(duck, table="empty"), DataError, "at least one row")
+    refused(_duck(duck, table="ends", columns=("ts",)), DataError, "column ts", "infinity")
+    refused(_duck(duck, table="ends", columns=("h",)), DataError, "column h", "int64")
+    refused(_duck(duck, query="SELECT id, id FROM people"), DataError, "a name of its own")
+    refused(_duck(duck, query="SELECT note::INT AS n FROM people"), ConfigError, "query must run", "Conversion")
+    refused(_duck(duck, query="SELECT * FROM nowhere"), ConfigError, "query must run")
+    refused(_duck(duck, query="WITH t AS (SELECT 1) DELETE FROM people"), ConfigError, "only read")
     (tmp_path / "other.csv").write_text("a\n1\n")
-    told(_duck(duck, query=f"SELECT * FROM read_csv('{tmp_path}/other.csv')"), ConfigError, "this database alone")
-    told(_duck(tmp_path / "no.duckdb", table="t"), StorageError, "must exist")
+    refused(_duck(duck, query=f"SELECT * FROM read_csv('{tmp_path}/other.csv')"), ConfigError, "this database alone")
+    refused(_duck(tmp_path / "no.duckdb", table="t"), StorageError, "must exist")
     for content in (b"", b"no database " * 500, duck.read_bytes()[:5000]):
         (tmp_path / "bad.duckdb").write_bytes(content)
-        told(_duck(tmp_path / "bad.duckdb", table="t"), StorageError, "whole DuckDB database")
+        refused(_duck(tmp_path / "bad.duckdb", table="t"), StorageError, "whole DuckDB database")
 
 
 def test_a_query_sees_no_variable_of_this_program(duck: Path) -> None:
     secrets_of_ours = pd.DataFrame({"a": [1]})
     assert len(secrets_of_ours) == 1
-    told(_duck(duck, query="SELECT * FROM secrets_of_ours"), ConfigError, "query must run")
+    refused(_duck(duck, query="SELECT * FROM secrets_of_ours"), ConfigError, "query must run")
 
 
 @pytest.mark.parametrize(
@@ -414,7 +420,7 @@ def test_what_is_not_installed(module: str, url: str, extra: str, monkeypatch: p
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    told(Source(database=url, table="t"), UnavailableError, f"pip install 'silosynth[{extra}]'")
+    refused(Source(database=url, table="t"), UnavailableError, f"pip install 'silosynth[{extra}]'")
 
 
 @pytest.mark.live

@@ -23,8 +23,8 @@ def coded(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame) -
 def figures(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Score]:
     tables = coded(train, holdout, synthetic)
     rng = np.random.default_rng(0)
-    found = [*disclosure.exact_copies(*tables, rng), *disclosure.neighbours(*tables, rng)]
-    return {s.name: s for s in found if isinstance(s, Score)}
+    scores = [*disclosure.exact_copies(*tables, rng), *disclosure.neighbours(*tables, rng)]
+    return {s.name: s for s in scores if isinstance(s, Score)}
 
 
 def slow_distance(a: pd.Series, b: pd.Series, lines: dict[str, tuple[float, float]]) -> float:
@@ -66,46 +66,46 @@ def test_copies_against_a_loop() -> None:
         for n in (20, 20, 30)
     ]
     rows = [[tuple(row) for row in f.astype(object).where(f.notna(), None).to_numpy()] for f in frames]
-    found = figures(*frames)
+    scores = figures(*frames)
     shares = [100 * np.mean([row in set(among) for row in rows[2]]) for among in rows[:2]]
     assert 0 < shares[0] < 100
-    assert found["exact_copy_rate"].value == pytest.approx(shares[0])
-    assert found["exact_copy_rate"].floor == pytest.approx(shares[1])
+    assert scores["exact_copy_rate"].value == pytest.approx(shares[0])
+    assert scores["exact_copy_rate"].floor == pytest.approx(shares[1])
 
 
 def test_a_copied_table_is_caught(people: People) -> None:
     train, holdout = people(400, 1, gaps=False), people(400, 2, gaps=False)
-    found = figures(train, holdout, train.sample(frac=1, random_state=0))
-    assert found["exact_copy_rate"].value == 100
-    assert found["exact_copy_rate"].floor == 0
-    assert found["exact_copy_rate_equal_size"].value == 100
-    assert found["nearest_neighbour_share"].value > 99
-    assert found["distance_to_closest_record"].value == 0
+    scores = figures(train, holdout, train.sample(frac=1, random_state=0))
+    assert scores["exact_copy_rate"].value == 100
+    assert scores["exact_copy_rate"].floor == 0
+    assert scores["exact_copy_rate_equal_size"].value == 100
+    assert scores["nearest_neighbour_share"].value > 99
+    assert scores["distance_to_closest_record"].value == 0
 
 
 def test_fresh_rows_pass(people: People) -> None:
-    found = figures(*(people(600, seed, gaps=False) for seed in (1, 2, 3)))
-    share, distance = found["nearest_neighbour_share"], found["distance_to_closest_record"]
+    scores = figures(*(people(600, seed, gaps=False) for seed in (1, 2, 3)))
+    share, distance = scores["nearest_neighbour_share"], scores["distance_to_closest_record"]
     for score in (share, distance):
         assert score.low is not None
         assert score.high is not None
         assert score.floor is not None
         assert score.low <= score.floor <= score.high
-    assert found["exact_copy_rate"].value == 0
+    assert scores["exact_copy_rate"].value == 0
 
 
 def test_ties_count_one_half() -> None:
     same = pd.DataFrame({"a": ["x", "y"] * 10, "b": [0.5, 1.5] * 10})
-    found = figures(same, same, same)
-    assert found["nearest_neighbour_share"].value == 50
-    assert found["exact_copy_rate"].floor == 100
+    scores = figures(same, same, same)
+    assert scores["nearest_neighbour_share"].value == 50
+    assert scores["exact_copy_rate"].floor == 100
 
 
 def test_sizes_are_made_equal(people: People) -> None:
     train, holdout = people(800, 1, gaps=False), people(200, 2, gaps=False)
-    found = figures(train, holdout, train)
-    assert found["exact_copy_rate"].value == 100
-    assert found["exact_copy_rate_equal_size"].value == pytest.approx(25)
+    scores = figures(train, holdout, train)
+    assert scores["exact_copy_rate"].value == 100
+    assert scores["exact_copy_rate_equal_size"].value == pytest.approx(25)
     fresh = figures(train, holdout, people(800, 3))["nearest_neighbour_share"]
     assert 44 < fresh.value < 56  # four times as many training rows give no advantage
 
@@ -141,8 +141,8 @@ def test_the_medians_interval_is_that_of_order_statistics() -> None:
 
 def test_many_levels_stay_within_memory() -> None:
     frames = [pd.DataFrame({"c": np.random.default_rng(s).integers(0, 5000, 1000).astype(str)}) for s in range(3)]
-    found = figures(*frames)
-    assert set(found) == {
+    scores = figures(*frames)
+    assert set(scores) == {
         "exact_copy_rate",
         "exact_copy_rate_equal_size",
         "nearest_neighbour_share",

@@ -173,11 +173,11 @@ def test_without_holdout_floors_come_from_halves(people: People) -> None:
 
 
 def test_progress_rises_to_one(people: People) -> None:
-    told: list[tuple[str, float]] = []
-    evaluate(people(40, 1), people(40, 2), people(40, 3), progress=lambda stage, share: told.append((stage, share)))
-    shares = [share for _, share in told]
+    calls: list[tuple[str, float]] = []
+    evaluate(people(40, 1), people(40, 2), people(40, 3), progress=lambda stage, share: calls.append((stage, share)))
+    shares = [share for _, share in calls]
     assert shares == sorted(shares)
-    assert (shares[0], told[-1]) == (0.0, ("done", 1.0))
+    assert (shares[0], calls[-1]) == (0.0, ("done", 1.0))
 
 
 def test_max_rows_samples_all_but_copies(people: People) -> None:

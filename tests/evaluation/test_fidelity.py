@@ -173,8 +173,8 @@ def test_shuffled_columns_break_trends_and_no_shape(people: People) -> None:
 def test_within_and_across_are_means_over_their_pairs(people: People) -> None:
     compared = compare(*coded(people(200, 1), people(200, 2)), np.random.default_rng(0))
     silos = ["x", "x", "x", "y", "y", "z", "z"]
-    whole, within, across = pair_trend(compared, None, silos)
-    assert isinstance(whole, Score)
+    overall, within, across = pair_trend(compared, None, silos)
+    assert isinstance(overall, Score)
     assert isinstance(within, Score)
     assert isinstance(across, Score)
     error = 100 * compared.dependence.error[0]
@@ -183,9 +183,9 @@ def test_within_and_across_are_means_over_their_pairs(people: People) -> None:
     outside = [error[i, j] for i, j in pairs if silos[i] != silos[j]]
     assert within.value == pytest.approx(np.mean(inside))
     assert across.value == pytest.approx(np.mean(outside))
-    assert whole.value == pytest.approx(np.mean(inside + outside))
-    assert whole.floor is None
-    assert "no floor" in whole.floor_note
+    assert overall.value == pytest.approx(np.mean(inside + outside))
+    assert overall.floor is None
+    assert "no floor" in overall.floor_note
 
 
 def test_one_silo_has_no_split(people: People) -> None:

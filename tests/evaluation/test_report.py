@@ -155,8 +155,8 @@ def test_names_levels_and_ledger_entries_are_escaped(page: str) -> None:
     assert "<script" not in page
     assert "tax <b>" not in page
     assert "&lt;script&gt;alert(" in page
-    held = [attrs.get("data-column") for attrs in Elements(page).of_class("card")]
-    assert EVIL in held
+    names = [attrs.get("data-column") for attrs in Elements(page).of_class("card")]
+    assert EVIL in names
 
 
 def test_same_report_same_bytes(page: str) -> None:

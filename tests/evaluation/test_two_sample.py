@@ -81,9 +81,9 @@ def test_separation_is_chance_for_fresh_rows_and_sure_for_shifted_ones(kind: str
 def test_broken_dependence_is_seen_by_trees(people: People) -> None:
     real = people(900, 1)
     broken = people(900, 2).assign(rich=lambda t: t.rich.sample(frac=1, random_state=0).to_numpy())
-    found = separate(*coded(real, broken), "xgboost", np.random.default_rng(0))
-    assert isinstance(found, Separation)
-    assert found.area > 0.65
+    separation = separate(*coded(real, broken), "xgboost", np.random.default_rng(0))
+    assert isinstance(separation, Separation)
+    assert separation.area > 0.65
 
 
 def test_the_same_seed_gives_the_same_area(people: People) -> None:
@@ -95,8 +95,8 @@ def test_the_same_seed_gives_the_same_area(people: People) -> None:
 
 
 def test_too_few_rows_are_a_reason_not_a_number(people: People) -> None:
-    found = separate(*coded(people(9, 1), people(50, 2)), "xgboost", np.random.default_rng(0))
-    score = two_sample_auc("xgboost", found, found, "")
+    separation = separate(*coded(people(9, 1), people(50, 2)), "xgboost", np.random.default_rng(0))
+    score = two_sample_auc("xgboost", separation, separation, "")
     assert isinstance(score, Skipped)
     assert "10 rows" in score.why
 

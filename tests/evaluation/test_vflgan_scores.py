@@ -94,17 +94,17 @@ def test_totals_of_several_tables_are_those_of_their_means():
     """Differences of opposite signs make two totals, and cancel in the mean."""
     names = [f"{which} {what}" for which in ("trtr", "tsts", "trts", "tstr") for what in ("accuracy", "f1")]
     one = {"FD": 1.0, **dict.fromkeys(names, 0.5)}
-    found = averaged([{**one, "tsts f1": 0.5 + gap, "tstr accuracy": 0.4, "FD": 1.0 + gap} for gap in (0.2, -0.1)])
-    assert found["total difference"] == pytest.approx(0.05 + 0.1)
-    assert found["FD"] == pytest.approx(1.05) and found["trtr f1"] == 0.5
+    results = averaged([{**one, "tsts f1": 0.5 + gap, "tstr accuracy": 0.4, "FD": 1.0 + gap} for gap in (0.2, -0.1)])
+    assert results["total difference"] == pytest.approx(0.05 + 0.1)
+    assert results["FD"] == pytest.approx(1.05) and results["trtr f1"] == 0.5
 
 
 def test_integers_are_numbers_but_for_categories():
     rng = np.random.default_rng(0)
     real = pd.DataFrame({"x": rng.normal(size=100), "q": rng.integers(3, 7, 100)})
-    found = figures(real, real.assign(q=real["q"] + 1), "q", set())
-    assert found["FD"] == pytest.approx(1 / real["q"].var(), rel=1e-6)
-    assert found["trtr f1"] < 1  # classes for the forests all the same
+    results = figures(real, real.assign(q=real["q"] + 1), "q", set())
+    assert results["FD"] == pytest.approx(1 / real["q"].var(), rel=1e-6)
+    assert results["trtr f1"] < 1  # classes for the forests all the same
 
 
 def test_forests_refuse_tables_that_are_too_small_and_targets_that_are_no_category(people: Callable[..., pd.DataFrame]):
@@ -129,6 +129,6 @@ def test_the_inception_score_counts_classes():
 @pytest.mark.parametrize(("name", "accuracy", "f1"), [("red", 0.59, 0.26), ("white", 0.53, 0.21)])
 def test_real_wine_gives_the_first_figures_of_table_1(name: str, accuracy: float, f1: float):
     frame = ss.datasets.load(f"wine_quality_{name}")
-    found = figures(frame, frame, "quality", {"quality"})
-    assert round(found["trtr accuracy"], 2) == accuracy
-    assert round(found["trtr f1"], 2) == f1
+    results = figures(frame, frame, "quality", {"quality"})
+    assert round(results["trtr accuracy"], 2) == accuracy
+    assert round(results["trtr f1"], 2) == f1

@@ -277,9 +277,9 @@ def test_shuffled_labels_lose_what_can_be_learnt(people: People) -> None:
 
 def differences(tables: list[Coded], target: str, classifiers: tuple[Classifier, ...] = VTGAN) -> dict[str, Score]:
     position = [f.name for f in tables[0].fields].index(target)
-    found = classifier_differences(*tables, position, np.random.default_rng(0), classifiers)  # type: ignore[call-arg, arg-type]
-    assert all(isinstance(s, Score) for s in found), found
-    return {s.name: s for s in found if isinstance(s, Score)}
+    results = classifier_differences(*tables, position, np.random.default_rng(0), classifiers)  # type: ignore[call-arg, arg-type]
+    assert all(isinstance(s, Score) for s in results), results
+    return {s.name: s for s in results if isinstance(s, Score)}
 
 
 def test_a_synthetic_table_of_one_class_predicts_that_class(people: People) -> None:
@@ -308,8 +308,8 @@ def test_a_class_that_is_not_learnt_is_never_predicted(classifier: Classifier, p
 def test_a_class_that_only_synthetic_rows_have_counts_as_wrong(people: People) -> None:
     odd = people(200, 3)
     odd.loc[odd.index[:150], "job"] = "pilot"
-    found = differences(coded(people(200, 1), people(150, 2), odd), "job")
-    assert found["gan_accuracy_difference"].value > 0.2
+    results = differences(coded(people(200, 1), people(150, 2), odd), "job")
+    assert results["gan_accuracy_difference"].value > 0.2
 
 
 def test_missing_targets_columns_and_wild_values_are_survived(people: People) -> None:
@@ -335,9 +335,9 @@ def test_features_take_levels_and_scales_from_the_real_rows(people: People) -> N
 
 def test_a_fit_that_is_stopped_is_said_beside_the_figure(people: People) -> None:
     hasty = Classifier("hasty", lambda seed: MLP.make(seed).set_params(max_iter=2), 2)
-    found = differences(coded(people(100, 1), people(80, 2), people(100, 3)), "rich", (TREE, hasty))
-    assert "stopped at the iteration limit: hasty (real), hasty (synthetic)" in found["gan_f1_difference"].method
-    assert "tree" not in found["gan_f1_difference"].method
+    results = differences(coded(people(100, 1), people(80, 2), people(100, 3)), "rich", (TREE, hasty))
+    assert "stopped at the iteration limit: hasty (real), hasty (synthetic)" in results["gan_f1_difference"].method
+    assert "tree" not in results["gan_f1_difference"].method
 
 
 def test_gdts_has_no_svm(people: People) -> None:
@@ -362,8 +362,8 @@ def test_why_there_is_no_difference_is_said(change: dict[str, object], why: str,
     holdout = people(50, 2).assign(job="clerk") if "constant" in change else people(50, 2)
     synthetic = people(50, 3).assign(job=None) if "unlabelled" in change else people(50, 3)
     train, held, made = coded(people(60, 1), holdout, synthetic)
-    found = classifier_differences(
+    results = classifier_differences(
         train, None if "holdout" in change else held, made, change.get("target", 3), np.random.default_rng(0)  # type: ignore[arg-type]
     )  # fmt: skip
-    assert [s.name for s in found] == list(UTILITY)
-    assert all(isinstance(s, Skipped) and why in s.why for s in found), found
+    assert [s.name for s in results] == list(UTILITY)
+    assert all(isinstance(s, Skipped) and why in s.why for s in results), results

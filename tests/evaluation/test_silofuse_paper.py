@@ -97,17 +97,17 @@ def test_correlation_similarity_against_loops(people: People) -> None:
     compared = compare(tables["training"], tables["synthetic"], np.random.default_rng(0))
     pairs = list(itertools.permutations(real.columns, 2))
     a, b = ([slow_association(t, *pair) for pair in pairs] for t in (real, other))
-    found = similarities(compared)["correlation_similarity"]
-    assert not isinstance(found, str)
-    assert found[0] == pytest.approx(100 * np.corrcoef(a, b)[0, 1], abs=1e-8)
+    similarity = similarities(compared)["correlation_similarity"]
+    assert not isinstance(similarity, str)
+    assert similarity[0] == pytest.approx(100 * np.corrcoef(a, b)[0, 1], abs=1e-8)
 
 
 def test_resemblance_is_the_mean_of_five_and_perfect_for_a_copy(people: People) -> None:
     tables = code_tables({"training": people(300, 1), "synthetic": people(300, 1)})
     compared = compare(tables["training"], tables["synthetic"], np.random.default_rng(0))
     unsure = Separation(0.5, 0.01, np.full(600, 0.5), 300)
-    whole, *parts = resemblance(compared, None, unsure, "none left")
-    assert isinstance(whole, Score)
+    mean, *parts = resemblance(compared, None, unsure, "none left")
+    assert isinstance(mean, Score)
     assert [p.name.removeprefix("resemblance_") for p in parts] == [
         "column_similarity",
         "correlation_similarity",
@@ -115,7 +115,7 @@ def test_resemblance_is_the_mean_of_five_and_perfect_for_a_copy(people: People) 
         "kolmogorov_smirnov",
         "propensity",
     ]
-    assert whole.value == pytest.approx(100)
+    assert mean.value == pytest.approx(100)
     assert all(isinstance(p, Score) and p.value == pytest.approx(100) for p in parts)
 
 

@@ -25,9 +25,9 @@ def coded(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame) -
 def scores(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, target: str) -> dict[str, Score]:
     tables = coded(train, holdout, synthetic)
     position = [f.name for f in tables[0].fields].index(target)
-    found = downstream(*tables, position, np.random.default_rng(0))
-    assert all(isinstance(s, Score) for s in found), found
-    return {s.name: s for s in found if isinstance(s, Score)}
+    results = downstream(*tables, position, np.random.default_rng(0))
+    assert all(isinstance(s, Score) for s in results), results
+    return {s.name: s for s in results if isinstance(s, Score)}
 
 
 def test_f1_is_scikit_learns_over_the_holdouts_classes() -> None:
@@ -61,20 +61,20 @@ def test_real_rows_reach_the_floor_and_noise_does_not(target: str, names: list[s
 
 
 def test_a_single_class_in_the_synthetic_table_is_guessing(people: People) -> None:
-    found = scores(people(200, 1), people(200, 2), people(200, 3).assign(rich=True), "rich")
-    assert found["downstream_auc"].value == 0.5
+    results = scores(people(200, 1), people(200, 2), people(200, 3).assign(rich=True), "rich")
+    assert results["downstream_auc"].value == 0.5
     rich = people(200, 2).rich.mean()
-    assert found["downstream_f1"].value == pytest.approx(2 * rich / (1 + rich) / 2)
+    assert results["downstream_f1"].value == pytest.approx(2 * rich / (1 + rich) / 2)
 
 
 def test_classes_absent_or_invented_are_scored(people: People) -> None:
     absent = people(300, 3, gaps=False).assign(job=lambda t: t.job.replace("baker", "smith"))
     invented = people(300, 3).assign(job="astronaut")
     for synthetic in (absent, invented):
-        found = scores(people(300, 1), people(300, 2), synthetic, "job")
-        assert found["downstream_f1"].value < found["downstream_f1"].floor - 0.05  # type: ignore[operator]
-    assert found["downstream_f1"].value == 0
-    assert found["downstream_auc"].value == 0.5
+        results = scores(people(300, 1), people(300, 2), synthetic, "job")
+        assert results["downstream_f1"].value < results["downstream_f1"].floor - 0.05  # type: ignore[operator]
+    assert results["downstream_f1"].value == 0
+    assert results["downstream_auc"].value == 0.5
 
 
 def test_a_class_that_training_lacks_has_probability_zero() -> None:
@@ -97,9 +97,9 @@ def test_what_cannot_be_scored_says_why(
     columns: list[str], change: dict[str, object], why: str, people: People
 ) -> None:
     frames = [people(30, seed)[columns].assign(**change) for seed in range(3)]
-    found = downstream(*coded(*frames), len(columns) - 1, np.random.default_rng(0))
-    assert [type(s) for s in found] == [Skipped, Skipped]
-    assert all(why in s.why for s in found if isinstance(s, Skipped))
+    results = downstream(*coded(*frames), len(columns) - 1, np.random.default_rng(0))
+    assert [type(s) for s in results] == [Skipped, Skipped]
+    assert all(why in s.why for s in results if isinstance(s, Skipped))
 
 
 def test_rows_without_a_target_are_left_out(people: People) -> None:
