@@ -132,6 +132,7 @@ def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path
         (OPEN.model_copy(update={"share_synthetic": False}), "share_synthetic"),
         (OPEN.model_copy(update={"messages": ["alignment.*"]}), "messages"),
         (OPEN.model_copy(update={"refused": ["*.Latents"]}), "refused"),
+        (OPEN.model_copy(update={"refused": ["core.*"]}), "refused"),  # synthetic columns
         (OPEN.model_copy(update={"largest_epsilon": 3.0}), "largest_epsilon"),
     ],
 )

@@ -92,9 +92,10 @@ class SiloPolicy(BaseModel):
             PolicyError: names the rule.
         """
         name = wire_name(type(message))
-        if name.startswith("deployment.") or name.startswith("core."):
+        common = name.startswith("core.")  # synthetic columns among them: `share_synthetic` says whether they leave
+        if name.startswith("deployment.") or (common and message.release is Release.NOTHING):
             return  # no job can begin without them, and they reveal no row
-        if not _matches(name, self.messages):
+        if not (common or _matches(name, self.messages)):
             raise _refusal("messages", f"allowed are {_listed(self.messages)}", name)
         if _matches(name, self.refused):
             raise _refusal("refused", f"not allowed are {_listed(self.refused)}", name)
