@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command
 from silosynth.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,10 +68,11 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of trainings 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("audit", epilog=EXAMPLE)(audit)
+    add_command(app, "audit", audit, EXAMPLE)
 
 
 def audit(
+    ui: Session,
     file: File = None,
     train: Train = None,
     fit: FitCommand = None,
@@ -90,33 +91,29 @@ def audit(
     folder: Folder = Path("audit"),
     report: Out = None,
     seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Attack a generator or a synthetic table, and report what it reveals about training records."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.attacks import study
-        from silosynth.attacks.canaries import Claim
-        from silosynth.attacks.membership import Trainings
+    from silosynth.attacks import study
+    from silosynth.attacks.canaries import Claim
+    from silosynth.attacks.membership import Trainings
 
-        if (file is None) == (train is None):
-            raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
-        claim = None if epsilon is None else Claim(epsilon, delta)
-        paths = {"others": holdout, "reference": reference, "synthetic": synthetic}
-        subject = _subject(file, train, fit, paths, records, rows, claim, seed)
-        attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
-        ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
-        with ui.progress("Auditing") as progress:
-            how = Trainings(shadows, seed, folder, processes, together, progress, _announcing(ui))
-            result = study.audit(subject, attacks, how, canaries)
-        if report is not None:
-            result.save(report)
-            ui.note(f"Report: {report}")
-        _show(ui, result.findings)
-        for skipped in result.skipped:
-            ui.note(f"{skipped.name} was not carried out: {skipped.why}")
-        ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
+    if (file is None) == (train is None):
+        raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
+    claim = None if epsilon is None else Claim(epsilon, delta)
+    paths = {"others": holdout, "reference": reference, "synthetic": synthetic}
+    subject = _subject(file, train, fit, paths, records, rows, claim, seed)
+    attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
+    ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
+    with ui.progress("Auditing") as progress:
+        how = Trainings(shadows, seed, folder, processes, together, progress, _announcing(ui))
+        result = study.audit(subject, attacks, how, canaries)
+    if report is not None:
+        result.save(report)
+        ui.note(f"Report: {report}")
+    _show(ui, result.findings)
+    for skipped in result.skipped:
+        ui.note(f"{skipped.name} was not carried out: {skipped.why}")
+    ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
 
 
 def _announcing(ui: Session) -> Any:

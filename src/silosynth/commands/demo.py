@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command
 
 EXPERIMENT = """\
 # Two organisations hold different columns on the same people, row by row.
@@ -39,16 +39,15 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to."
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo", epilog="Example: silosynth demo --out /tmp/demo")(demo)
+    add_command(app, "demo", demo, "Example: silosynth demo --out /tmp/demo")
 
 
-def demo(out: Out = Path("silosynth-demo"), as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+def demo(ui: Session, out: Out = Path("silosynth-demo")) -> None:
     """Train on two silos, sample and evaluate: takes under two minutes, needs no network and no configuration."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.commands.run import forget, perform
+    from silosynth.commands.run import forget, perform
 
-        forget(out)  # left by an interrupted demonstration, perhaps of another version
-        perform(ui, prepare(ui, out))
+    forget(out)  # left by an interrupted demonstration, perhaps of another version
+    perform(ui, prepare(ui, out))
 
 
 def prepare(ui: Session, out: Path) -> Path:

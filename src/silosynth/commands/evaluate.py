@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command
 
 if TYPE_CHECKING:
     from silosynth.evaluation.report import Report
@@ -34,10 +34,11 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of subsamples
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("evaluate", epilog=EXAMPLE)(evaluate)
+    add_command(app, "evaluate", evaluate, EXAMPLE)
 
 
 def evaluate(
+    ui: Session,
     train: Train,
     synthetic: Synthetic,
     holdout: Holdout = None,
@@ -45,22 +46,18 @@ def evaluate(
     silos: Silos = None,
     report: Out = None,
     seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Measure how useful a synthetic table is, and what it reveals."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.commands import tables
+    from silosynth.commands import tables
 
-        frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
-        frames["holdout"] = None if holdout is None else tables.read(holdout)
-        result = measure(ui, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
-        if report is not None:
-            result.save(report)
-            ui.note(f"Report: {report}")
-        ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
-        ui.show(str(result))
+    frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
+    frames["holdout"] = None if holdout is None else tables.read(holdout)
+    result = measure(ui, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
+    if report is not None:
+        result.save(report)
+        ui.note(f"Report: {report}")
+    ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
+    ui.show(str(result))
 
 
 def measure(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
@@ -32,95 +32,89 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="A name that `silosy
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("provision", epilog="Example: silosynth provision federation.toml --out kits")(provision)
+    add_command(app, "provision", provision, "Example: silosynth provision federation.toml --out kits")
     group = typer.Typer(help="Run the coordinator on this machine.", epilog="Example: silosynth coordinator start")
-    group.command("start", epilog="Example: silosynth coordinator start --kit kits/coordinator")(start_coordinator)
+    add_command(
+        group, "start", start_coordinator, "Example: silosynth coordinator start --kit kits/coordinator", as_json=False
+    )
     app.add_typer(group, name="coordinator", no_args_is_help=True)
     group = typer.Typer(help="Run a silo on this machine.", epilog="Example: silosynth party start --kit kits/bank")
-    group.command("start", epilog="Example: silosynth party start --kit kits/bank")(start_party)
-    group.command("key", epilog="Example: silosynth party key --out sealing.key")(key)
+    add_command(group, "start", start_party, "Example: silosynth party start --kit kits/bank", as_json=False)
+    add_command(group, "key", key, "Example: silosynth party key --out sealing.key")
     app.add_typer(group, name="party", no_args_is_help=True)
     app.command("silo-process", hidden=True, epilog="Example: silosynth silo-process /run/silo")(silo_process)
-    app.command("submit", epilog="Example: silosynth submit experiment.toml --kit kits/coordinator")(submit)
-    app.command("status", epilog="Example: silosynth status --kit kits/coordinator")(status)
-    app.command("stop", epilog="Example: silosynth stop JOB --kit kits/coordinator")(stop)
-    app.command("ledger", epilog="Example: silosynth ledger JOB --kit kits/bank")(ledger)
-    app.command("fetch", epilog="Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")(fetch)
+    add_command(app, "submit", submit, "Example: silosynth submit experiment.toml --kit kits/coordinator")
+    add_command(app, "status", status, "Example: silosynth status --kit kits/coordinator")
+    add_command(app, "stop", stop, "Example: silosynth stop JOB --kit kits/coordinator", as_json=False)
+    add_command(app, "ledger", ledger, "Example: silosynth ledger JOB --kit kits/bank")
+    add_command(app, "fetch", fetch, "Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")
 
 
 def provision(
+    ui: Session,
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="The file that lists who takes part.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write kits to.")] = Path("kits"),
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Make start kits: certificates, keys and settings for each organisation."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.deployment import kits
-        from silosynth.deployment.flare.provisioning import AUTHORITY
+    from silosynth.deployment import kits
+    from silosynth.deployment.flare.provisioning import AUTHORITY
 
-        plan = kits.read_plan(file)
-        folders = kits.write_kits(plan, out)
-        ui.table("Start kits", ("for", "folder"), [(folder.name, folder) for folder in folders])
-        ui.show(
-            f"Hand each organisation its own folder over a channel that it trusts: kits hold private keys.\n"
-            f"{out / AUTHORITY} issues certificates for this federation: keep it safe, and offline.\n"
-            "Silos then write silo.toml and policy.toml in their kit, and run: silosynth party start"
-        )
-        ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY}
+    plan = kits.read_plan(file)
+    folders = kits.write_kits(plan, out)
+    ui.table("Start kits", ("for", "folder"), [(folder.name, folder) for folder in folders])
+    ui.show(
+        f"Hand each organisation its own folder over a channel that it trusts: kits hold private keys.\n"
+        f"{out / AUTHORITY} issues certificates for this federation: keep it safe, and offline.\n"
+        "Silos then write silo.toml and policy.toml in their kit, and run: silosynth party start"
+    )
+    ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY}
 
 
-def start_coordinator(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
+def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
     """Serve silos and jobs until Ctrl-C. Interrupted jobs continue as soon as their silos are connected."""
-    with session(False, quiet, debug) as ui:
-        from silosynth.deployment.dispatcher import Dispatcher
-        from silosynth.deployment.flare.console import Console
-        from silosynth.deployment.flare.daemon import serve_coordinator
+    from silosynth.deployment.dispatcher import Dispatcher
+    from silosynth.deployment.flare.console import Console
+    from silosynth.deployment.flare.daemon import serve_coordinator
 
-        site = _kit(kit, coordinator=True)
-        log, stop = _timed(ui), threading.Event()
-        dispatcher = Dispatcher(site.jobs, lambda: Console(site.dispatcher), log)
-        watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
-        watcher.start()
-        ui.on_interrupt = f"Jobs go on after: silosynth coordinator start --kit {kit}"
-        ui.note(f"Coordinator of {site.federation!r} at {site.host}:{site.port}; silos: {', '.join(site.roster)}.")
-        try:
-            serve_coordinator(site.folder, say=log)
-        finally:
-            stop.set()
-            watcher.join(10)
+    site = _kit(kit, coordinator=True)
+    log, stop = _timed(ui), threading.Event()
+    dispatcher = Dispatcher(site.jobs, lambda: Console(site.dispatcher), log)
+    watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
+    watcher.start()
+    ui.on_interrupt = f"Jobs go on after: silosynth coordinator start --kit {kit}"
+    ui.note(f"Coordinator of {site.federation!r} at {site.host}:{site.port}; silos: {', '.join(site.roster)}.")
+    try:
+        serve_coordinator(site.folder, say=log)
+    finally:
+        stop.set()
+        watcher.join(10)
 
 
-def start_party(kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
+def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
-    with session(False, quiet, debug) as ui:
-        from silosynth.deployment.flare.daemon import serve_party
-        from silosynth.deployment.kits import read_kit
-        from silosynth.deployment.settings import read_policy, read_silo
+    from silosynth.deployment.flare.daemon import serve_party
+    from silosynth.deployment.kits import read_kit
+    from silosynth.deployment.settings import read_policy, read_silo
 
-        site = read_kit(kit)
-        site.seat()  # raises unless its key is there, and is the pinned one
-        rows, policy = read_silo(site.folder), read_policy(site.folder)
-        ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
-        ui.note(f"Silo {site.name!r} of {site.federation!r}; rows from {rows.source().describe()}.")
-        ui.note(f"Allowed: {', '.join(policy.algorithms)}; at least {policy.least_rows} rows. Jobs go to {site.jobs}")
-        serve_party(site.folder, say=_timed(ui))
+    site = read_kit(kit)
+    site.seat()  # raises unless its key is there, and is the pinned one
+    rows, policy = read_silo(site.folder), read_policy(site.folder)
+    ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
+    ui.note(f"Silo {site.name!r} of {site.federation!r}; rows from {rows.source().describe()}.")
+    ui.note(f"Allowed: {', '.join(policy.algorithms)}; at least {policy.least_rows} rows. Jobs go to {site.jobs}")
+    serve_party(site.folder, say=_timed(ui))
 
 
 def key(
+    ui: Session,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file for the private key; keep it to yourself.")],
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Draw this silo's own sealing key, so that whoever makes the kits never has it."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.deployment.kits import KEY, draw_key
+    from silosynth.deployment.kits import KEY, draw_key
 
-        public = draw_key(out)
-        ui.show(f'Put this into federation.toml: key = "{public}"\nPut {out} into the kit later, as {KEY}.')
-        ui.facts |= {"public": public, "private": out}
+    public = draw_key(out)
+    ui.show(f'Put this into federation.toml: key = "{public}"\nPut {out} into the kit later, as {KEY}.')
+    ui.facts |= {"public": public, "private": out}
 
 
 def silo_process(
@@ -134,25 +128,22 @@ def silo_process(
 
 
 def submit(
+    ui: Session,
     file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
     kit: KitFolder = Path(),
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Start a job and wait for its end. On the coordinator's machine, progress is shown as well."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.commands.run import note_unused
-        from silosynth.deployment import coordinator
-        from silosynth.experiment import grammar as experiment
+    from silosynth.commands.run import note_unused
+    from silosynth.deployment import coordinator
+    from silosynth.experiment import grammar as experiment
 
-        site, plan = _kit(kit), experiment.read(file)
-        order = coordinator.order(plan, site.roster, site.name)
-        note_unused(ui, plan, "submit")
-        ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
-        ui.facts |= {"job": order.job.name}
-        (_submit_here if site.name == COORDINATOR else _submit_from_elsewhere)(ui, site, order, wait)
+    site, plan = _kit(kit), experiment.read(file)
+    order = coordinator.order(plan, site.roster, site.name)
+    note_unused(ui, plan, "submit")
+    ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
+    ui.facts |= {"job": order.job.name}
+    (_submit_here if site.name == COORDINATOR else _submit_from_elsewhere)(ui, site, order, wait)
 
 
 def _submit_here(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
@@ -198,18 +189,17 @@ def _submit_from_elsewhere(ui: Session, kit: StartKit, order: Order, wait: bool)
             )  # fmt: skip
 
 
-def status(kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+def status(ui: Session, kit: KitFolder = Path()) -> None:
     """Show jobs and their progress: this machine's, or, with an operator's kit, all that the engine knows."""
-    with session(as_json, quiet, debug) as ui:
-        site = _kit(kit)
-        at_site = site.name in (COORDINATOR, *site.roster)
-        rows = _jobs(site) if at_site else _engine_jobs(site)
-        heads = tuple(rows[0]) if rows else ("job", "state")
-        if rows:
-            ui.table(f"Jobs at {site.name}", heads, [tuple(row.values()) for row in rows])
-        else:
-            ui.show(f"No job at {site.name} yet.")
-        ui.facts["jobs"] = rows
+    site = _kit(kit)
+    at_site = site.name in (COORDINATOR, *site.roster)
+    rows = _jobs(site) if at_site else _engine_jobs(site)
+    heads = tuple(rows[0]) if rows else ("job", "state")
+    if rows:
+        ui.table(f"Jobs at {site.name}", heads, [tuple(row.values()) for row in rows])
+    else:
+        ui.show(f"No job at {site.name} yet.")
+    ui.facts["jobs"] = rows
 
 
 def _jobs(kit: StartKit) -> list[dict[str, Any]]:
@@ -233,48 +223,45 @@ def _engine_jobs(kit: StartKit) -> list[dict[str, Any]]:
         return [{"job": j.name, "state": j.state, "by": j.operator, "submitted": j.submitted} for j in console.jobs()]
 
 
-def stop(job: JobName, kit: KitFolder = Path(), quiet: Quiet = False, debug: Debug = False) -> None:
+def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Stop a job: any job on the coordinator's machine; with an operator's kit, a job of the same operator."""
-    with session(False, quiet, debug) as ui:
-        from silosynth.deployment.dispatcher import request_stop
-        from silosynth.deployment.flare.console import ENDED, Console
+    from silosynth.deployment.dispatcher import request_stop
+    from silosynth.deployment.flare.console import ENDED, Console
 
-        site = _kit(kit)
-        if site.name == COORDINATOR:
-            request_stop(_job(site, job))
-            ui.show(f"{job} is being stopped. See: silosynth status --kit {kit}")
-            return
-        with Console(site.dispatcher) as console:
-            known = sorted(console.jobs(), key=lambda info: info.submitted)
-            attempts = [info for info in known if info.name == job]
-            if not attempts:
-                raise ConfigError("The coordinator knows the job", job, nearest(job, [info.name for info in known]))
-            if attempts[-1].state in ENDED:
-                raise ConfigError("A job can be stopped while it runs", f"{job} is {attempts[-1].state}", _AT_HOME)
-            if attempts[-1].operator != site.name:
-                raise ConfigError("Operators stop what they started", f"{job}: {attempts[-1].operator}", _AT_HOME)
-            console.abort(attempts[-1].job)
-        ui.show(f"{job} is being stopped.")
+    site = _kit(kit)
+    if site.name == COORDINATOR:
+        request_stop(_job(site, job))
+        ui.show(f"{job} is being stopped. See: silosynth status --kit {kit}")
+        return
+    with Console(site.dispatcher) as console:
+        known = sorted(console.jobs(), key=lambda info: info.submitted)
+        attempts = [info for info in known if info.name == job]
+        if not attempts:
+            raise ConfigError("The coordinator knows the job", job, nearest(job, [info.name for info in known]))
+        if attempts[-1].state in ENDED:
+            raise ConfigError("A job can be stopped while it runs", f"{job} is {attempts[-1].state}", _AT_HOME)
+        if attempts[-1].operator != site.name:
+            raise ConfigError("Operators stop what they started", f"{job}: {attempts[-1].operator}", _AT_HOME)
+        console.abort(attempts[-1].job)
+    ui.show(f"{job} is being stopped.")
 
 
-def ledger(
-    job: JobName, kit: KitFolder = Path(), as_json: Json = False, quiet: Quiet = False, debug: Debug = False
-) -> None:
+def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.commands.run import show_ledger, totals
-        from silosynth.deployment.coordinator import LEDGER
-        from silosynth.privacy.statement import statement
+    from silosynth.commands.run import show_ledger, totals
+    from silosynth.deployment.coordinator import LEDGER
+    from silosynth.privacy.statement import statement
 
-        lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
-        show_ledger(ui, records)
-        privacy = statement(records)
-        ui.show(f"Guarantee: {privacy['summary']}")
-        ui.facts |= {"job": job, "totals": totals(records), "privacy": privacy}
+    lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    show_ledger(ui, records)
+    privacy = statement(records)
+    ui.show(f"Guarantee: {privacy['summary']}")
+    ui.facts |= {"job": job, "totals": totals(records), "privacy": privacy}
 
 
 def fetch(
+    ui: Session,
     job: JobName,
     kit: KitFolder = Path(),
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .csv or .parquet.")] = Path(
@@ -287,28 +274,24 @@ def fetch(
     target: Annotated[
         str | None, typer.Option("--target", help="The column that models are trained to predict.")
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write a job's synthetic table to a file; on a silo's machine, also a report that stays there."""
-    with session(as_json, quiet, debug) as ui:
-        from silosynth.data import sources
-        from silosynth.deployment.coordinator import SYNTHETIC
+    from silosynth.data import sources
+    from silosynth.deployment.coordinator import SYNTHETIC
 
-        site = _kit(kit)
-        place = _job(site, job) / SYNTHETIC
-        if not place.exists():
-            raise ConfigError(
-                f"Job {job} has left a synthetic table at {site.name}", "none",
-                "Is it done (silosynth status)? Partitioned columns stay in their silo.",
-            )  # fmt: skip
-        table = sources.read(place)
-        sources.write(table, out)
-        ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
-        ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
-        if report is not None:
-            _report(ui, site, table, report, target)
+    site = _kit(kit)
+    place = _job(site, job) / SYNTHETIC
+    if not place.exists():
+        raise ConfigError(
+            f"Job {job} has left a synthetic table at {site.name}", "none",
+            "Is it done (silosynth status)? Partitioned columns stay in their silo.",
+        )  # fmt: skip
+    table = sources.read(place)
+    sources.write(table, out)
+    ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
+    ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
+    if report is not None:
+        _report(ui, site, table, report, target)
 
 
 def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command
 
 EXAMPLE = """Example: silosynth inspect table.csv
 
@@ -18,25 +18,22 @@ Model files, experiment files and the output folders of runs can be inspected th
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("inspect", epilog=EXAMPLE)(inspect)
+    add_command(app, "inspect", inspect, EXAMPLE)
 
 
 def inspect(
+    ui: Session,
     path: Annotated[Path, typer.Argument(help="A table, a model, an experiment file, or a run's output folder.")],
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Show what a table, a model, an experiment file or a run's folder holds."""
-    with session(as_json, quiet, debug) as ui:
-        if path.is_dir():
-            _folder(ui, path)
-        elif path.suffix.lower() == ".toml":
-            _experiment(ui, path)
-        elif _is_model(path):
-            _model(ui, path)
-        else:
-            _table(ui, path)
+    if path.is_dir():
+        _folder(ui, path)
+    elif path.suffix.lower() == ".toml":
+        _experiment(ui, path)
+    elif _is_model(path):
+        _model(ui, path)
+    else:
+        _table(ui, path)
 
 
 def _is_model(path: Path) -> bool:

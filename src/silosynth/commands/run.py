@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command
 from silosynth.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,13 +31,12 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run", epilog="Example: silosynth run experiment.toml")(run)
+    add_command(app, "run", run, "Example: silosynth run experiment.toml")
 
 
-def run(file: File, resume: Resume = False, as_json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+def run(ui: Session, file: File, resume: Resume = False) -> None:
     """Train, sample and evaluate as an experiment file says; results go to its output folder."""
-    with session(as_json, quiet, debug) as ui:
-        perform(ui, file, resume)
+    perform(ui, file, resume)
 
 
 def perform(ui: Session, file: Path, resume: bool = False) -> None:

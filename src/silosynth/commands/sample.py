@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Debug, Json, Quiet, Session, session
+from silosynth.commands.session import Session, add_command
 
 if TYPE_CHECKING:
     from silosynth.simulation.model import Model
@@ -20,23 +20,20 @@ Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The same seed d
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("sample", epilog="Example: silosynth sample adult.silosynth -n 10000 -o synthetic.csv")(sample)
+    add_command(app, "sample", sample, "Example: silosynth sample adult.silosynth -n 10000 -o synthetic.csv")
 
 
 def sample(
+    ui: Session,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
     rows: Rows,
     out: Out,
     seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Draw synthetic rows from a model file."""
-    with session(as_json, quiet, debug) as ui:
-        import silosynth
+    import silosynth
 
-        draw(ui, silosynth.load(model), rows, seed, out)
+    draw(ui, silosynth.load(model), rows, seed, out)
 
 
 def draw(ui: Session, model: Model, rows: int, seed: int | None, out: Path) -> None:

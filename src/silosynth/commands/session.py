@@ -7,6 +7,7 @@ when the command fails. Exit codes: 0 done · 1 internal error · 2 wrong data, 
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import traceback
@@ -107,6 +108,26 @@ class Session:
         """Print the JSON value, with --json."""
         if self.as_json:
             print(json.dumps(_plain(self.facts), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def add_command(group: typer.Typer, name: str, body: Callable[..., None], epilog: str, *, as_json: bool = True) -> None:
+    """Add a command whose ``body`` takes the `Session` first, and its own options after that.
+
+    The options of all commands are added here: --json (unless ``as_json`` is false), --quiet and --debug.
+    """
+
+    def command(as_json: bool = False, quiet: bool = False, debug: bool = False, **options: Any) -> None:
+        with session(as_json, quiet, debug) as ui:
+            body(ui, **options)
+
+    own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+    shared = {"as_json": Json, "quiet": Quiet, "debug": Debug} if as_json else {"quiet": Quiet, "debug": Debug}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [*own, *(inspect.Parameter(key, keyword, default=False, annotation=shared[key]) for key in shared)]
+    command.__doc__ = body.__doc__
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    group.command(name, epilog=epilog)(command)
 
 
 @contextmanager
