@@ -106,8 +106,8 @@ class Play:
     def train(self) -> dict:
         return self.drive(gdts.coordinate(self.roster, self.config, self.streams, CPU))
 
-    def model(self, about: gdts.MergedColumns):
-        return about.model(self.config, self.streams, CPU)
+    def model(self, merged: gdts.MergedColumns):
+        return merged.model(self.config, self.streams, CPU)
 
     def asked(self, kind: type) -> list[tuple[str, Message, Message]]:
         return [said for said in self.said if isinstance(said[1], kind)]
@@ -187,8 +187,8 @@ def test_copies_of_one_table_weigh_the_same(kind):
 
 def test_all_silos_start_from_one_model_that_is_the_coordinators():
     play = Play()
-    about = play.begin()
-    fresh = play.model(about)
+    merged = play.begin()
+    fresh = play.model(merged)
     play = Play()
     play.train()
     first = [ask.weights_W for _, ask, _ in play.asked(gdts.TrainPart) if ask.part == 0]
@@ -200,8 +200,8 @@ def test_all_silos_start_from_one_model_that_is_the_coordinators():
 def test_the_average_is_the_weighted_mean_of_what_silos_say(generator):
     play = Play(generator=generator)
     state = play.train()
-    about = gdts.MergedColumns.restored(state)
-    model, weight = play.model(about), dict(zip(play.roster, state["weights"], strict=True))
+    merged = gdts.MergedColumns.restored(state)
+    model, weight = play.model(merged), dict(zip(play.roster, state["weights"], strict=True))
     model.restore(state["model"])
     for number, said in enumerate(play.rounds()):
         mean = sum(weight[name] * said[name].double() for name in said) / sum(weight[name] for name in said)
@@ -219,8 +219,8 @@ def test_averaging_one_silo_is_training_in_one_place(generator):
     play = Play(rows={"a": range(140)}, generator=generator)
     state = play.train()
     silo, alone = play.silos["a"], Play(rows={"a": range(140)}, generator=generator)
-    about = alone.begin()
-    central, first = alone.silos["a"].model, alone.model(about)
+    merged = alone.begin()
+    central, first = alone.silos["a"].model, alone.model(merged)
     for name in ("generator", "critic") if generator == "ctgan" else ("coder", "moments", "flow"):
         networks = [getattr(model, name) for model in (central, first)]
         central_network, first_network = (getattr(network, "network", network) for network in networks)
@@ -228,7 +228,7 @@ def test_averaging_one_silo_is_training_in_one_place(generator):
     for part in range(3):
         central.train(part, 3)
     assert all(torch.equal(weights_of(central.given(p, 3)), weights_of(silo.model.given(p, 3))) for p in range(3))
-    trained = play.model(about)
+    trained = play.model(merged)
     trained.restore(state["model"])
     for one, other in zip(central.sample(9, Streams(1)), silo.model.sample(9, Streams(1)), strict=True):
         assert torch.equal(one, other)
@@ -479,9 +479,9 @@ def critics(play: Play) -> dict[str, torch.Tensor]:
 
 def test_the_generators_gradient_is_that_of_the_mean_loss_in_one_graph():
     play = Play(mode="md", **{"ctgan.pac": 2})
-    about = play.begin()
-    split, whole = play.model(about), play.model(about)
-    laws = [split.law_of(counts) for counts in about.counts_PK]
+    merged = play.begin()
+    split, whole = play.model(merged), play.model(merged)
+    laws = [split.law_of(counts) for counts in merged.counts_PK]
     masks = {name: [] for name in play.roster}
     for name, silo in play.silos.items():
         network = silo.model.critic.network

@@ -48,11 +48,11 @@ def test_weights_do_not_depend_on_units_where_a_silo_has_no_value(kind):
 def test_options_are_told_once():
     """A coordinator cannot have a silo mask its model, and then ask for the same without."""
     play = Play(secure=True)
-    about = play.begin()
+    merged = play.begin()
     silo, schema = play.silos["a"], play.asked(gdts.Summarise)[0][1].schema
     with pytest.raises(ProtocolError, match=r"takes options once.*secure"):
         silo.answer(gdts.Summarise(replace(play.config, secure=False), schema, "categories"))
-    assert silo.config.secure and about.rows
+    assert silo.config.secure and merged.rows
 
 
 def small(silos: int, rows: int, **columns) -> Play:
@@ -75,10 +75,10 @@ def test_missing_values_that_many_small_silos_hold_stay_missing(share):
     rng = np.random.default_rng(1)
     where = np.where(rng.random(800) < 0.5, "Bern", "Oslo").astype(object)
     where[rng.permutation(800)[: round(800 * share)]] = None
-    about = small(20, 40, where=where, x=rng.normal(size=800)).begin()
-    encoder = about.encoders[0]
+    merged = small(20, 40, where=where, x=rng.normal(size=800)).begin()
+    encoder = merged.encoders[0]
     assert encoder.missing == (share > 0)
-    counts = about.counts_PK[:, : encoder.width].sum(dim=0)
+    counts = merged.counts_PK[:, : encoder.width].sum(dim=0)
     assert float(counts[-1] / counts.sum()) == pytest.approx(share, abs=0.05) or not share
 
 
@@ -101,10 +101,10 @@ def test_the_ledger_says_of_every_message_what_it_carries():
 
 def test_tables_without_numbers_are_not_asked_about_them():
     play = Play(table()[["city", "ill"]])
-    about = play.begin()
+    merged = play.begin()
     assert {ask.part for _, ask, _ in play.asked(gdts.Summarise)} == {"categories"}
-    assert len(about.encoders) == 2
-    assert torch.equal(about.counts_PK, about.counts_PK.clamp(min=0))
+    assert len(merged.encoders) == 2
+    assert torch.equal(merged.counts_PK, merged.counts_PK.clamp(min=0))
 
 
 def test_mode_md_has_nobody_away():
@@ -161,8 +161,8 @@ def test_without_delta_or_without_noise_no_epsilon_is_claimed(options):
 
 def test_without_noise_counts_are_exact():
     play = Play(epsilon=math.inf)
-    about = play.begin()
-    assert about.rows == [50, 60, 30] and about.counts_PK[:, :3].sum(dim=1).tolist() == [50, 60, 30]
+    merged = play.begin()
+    assert merged.rows == [50, 60, 30] and merged.counts_PK[:, :3].sum(dim=1).tolist() == [50, 60, 30]
 
 
 def test_a_name_that_few_rows_hold_is_not_told():
