@@ -1,4 +1,4 @@
-"""What an attacker sees of a synthetic table, or of intermediate features, in a few numbers (Stadler et al. 2022).
+"""Features that an attacker takes from a synthetic table, or from intermediate features (Stadler et al. 2022).
 
 Legend: n rows, d columns, D numbers of a row, F features.
 """
@@ -47,8 +47,8 @@ def of_record(train: pd.DataFrame, row: int, synthetic: pd.DataFrame) -> Floats:
     """How near synthetic rows come to record ``row`` of ``train``, and how far they reach from the middle towards it.
 
     The logarithms of the distances of the nearest one, of the 2nd, 4th, … 128th (or the last); and as many of the
-    furthest points in the direction of the record. An attacker who knows the record can take them, and does better by
-    them than by figures of the whole table (Houssiau et al. 2022 and Meeus et al. 2023 count rows that are like it).
+    furthest points in the direction of the record. An attacker who knows the record can take them, and does better with
+    them than with features of the whole table (Houssiau et al. 2022 and Meeus et al. 2023 count rows that are like it).
     """
     points = embed(code_tables({"records": train, "others": synthetic}))
     middle_D = points["records"].mean(axis=0)

@@ -45,11 +45,11 @@ TRIAL = 5.0  # seconds of trainings that only tell how long they would take
 
 
 def _unwatched(stage: str, share: float) -> None:
-    """Nobody wants to know how far a training is."""
+    """Progress that is not shown."""
 
 
 def _part(watch: Watch, before: float, size: float) -> Watch:
-    """Tells ``watch`` of a part of a stage what is done of the whole: ``before``, and of ``size`` a share."""
+    """Reports a part of the work, which starts at the share ``before`` and has the share ``size``."""
     return lambda stage, share: watch(stage, before + size * share)
 
 
@@ -82,7 +82,7 @@ class Catalogued:
         return lockstep.fits(self.config)
 
     def together(self, trains: Sequence[Train]) -> list[pd.DataFrame]:
-        """As many calls as there are tables and seeds; trainings that can go in lockstep do."""
+        """A synthetic table for each table and seed; trainings that can go in lockstep do."""
         return [self._drawn(run) for run in self._runs(trains)]
 
     def with_features(self, trains: Sequence[Train], whole: pd.DataFrame) -> list[tuple[pd.DataFrame, Floats]]:
@@ -115,14 +115,14 @@ class Catalogued:
     def _trained(self, train: pd.DataFrame, seed: int, watch: Watch = _unwatched) -> _Trained:
         """A training as `silosynth.fit` has it, but that nothing is written to disk."""
 
-        def told(progress: Progress) -> None:
+        def report(progress: Progress) -> None:
             watch(progress.stage, progress.done / max(1, progress.total))
 
         entry, federation, streams = algorithm(self.name), self._federation(train), Streams(seed)
         parties, coordinator = self._parties(federation, seed), streams.child("coordinator")
         start = partial(entry.coordinate, federation.roster, self.config, coordinator, CPU)
         with InProcess(parties) as link:
-            return _Trained(federation, seed, parties, drive(start, link, Ledger(), watch=told))
+            return _Trained(federation, seed, parties, drive(start, link, Ledger(), watch=report))
 
     def _begun(self, train: pd.DataFrame, seed: int) -> tuple[_Trained, lockstep.LockstepTraining]:
         """A training of VFLGAN until its first step."""
@@ -178,7 +178,7 @@ def _networks(silo: VFLGANSilo) -> LocalGAN:
 
 @dataclass(frozen=True)
 class _Trained:
-    """A training that has ended: who held what, and what each side has learnt."""
+    """A training that has ended: its federation, parties and the coordinator's state."""
 
     federation: Federation
     seed: int
@@ -229,7 +229,7 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def _run(command: Sequence[str], shown: str) -> None:
-    """What it prints may hold rows of the table: it is not shown."""
+    """Run without showing what it prints, which may hold rows of the table."""
     remedy = "Run it by hand on the training table: what it prints is not shown here, for it may hold rows."
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -263,7 +263,7 @@ def expected(fit: Fit, trains: Sequence[Train]) -> float | None:
 
 
 def described(fit: Fit) -> str:
-    """What a generator is called where trainings are kept; not by its address, which another process does not share."""
+    """What a generator is called where trainings are kept: the same in every process."""
     if isinstance(fit, partial):
         return f"{described(fit.func)} {fit.args!r} {fit.keywords!r}"
     if isinstance(fit, Catalogued):  # presets change, and keep their name

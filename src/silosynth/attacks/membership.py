@@ -1,4 +1,4 @@
-"""ASSD and ASIF: can trainings with one record be told from trainings without it? (VFLGAN, section 4, Algorithms 2-5)
+"""ASSD and ASIF: are trainings with one record unlike trainings without it? (VFLGAN, section 4, Algorithms 2-5)
 
 ===================================  ==================================================================================
 Algorithms 3 and 5, lines 1-4        `play`: M trainings on all records and M without the target, each with its own seed

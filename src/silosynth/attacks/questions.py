@@ -1,7 +1,7 @@
 """Singling out, linkability and attribute inference from a synthetic table (Giomi et al. 2023).
 
 Each attacker guesses about training rows (*attack*), about as many rows that were not trained on (*control*), and
-without looking at the synthetic table (*guess*). What he learns of the population, he learns of both; the risk is what
+without looking at the synthetic table (*guess*). What it learns about the population helps with both; the risk is what
 is left: (attack - control) / (1 - control). Rates have Wilson intervals, the risk that of the rates' errors propagated.
 
 Legend: Q rows asked about, S synthetic rows, K nearest ones.
@@ -51,7 +51,7 @@ class Rate:
 
 
 def risk(attack: Rate, control: Rate) -> Rate:
-    """What an attacker learns of training rows beyond what he learns of others; 0 where that is nothing."""
+    """What an attacker learns about training rows beyond what it learns about others; at least 0."""
     rest = max(1 - control.value, 1e-12)
     value = (attack.value - control.value) / rest
     error = math.hypot(attack.error / rest, (attack.value - 1) / rest**2 * control.error)
@@ -133,37 +133,37 @@ def singling_out(train: Coded, control: Coded, synthetic: Coded, streams: Stream
     predicates = _outermost(synthetic, draw) if one_column else _together(synthetic, draw)
     blind = [_blind(synthetic, 1 if one_column else COLUMNS, draw) for _ in predicates]
     name = "singling_out_univariate" if one_column else "singling_out_multivariate"
-    about = "one column" if one_column else f"{min(COLUMNS, len(train.fields))} columns"
+    scope = "one column" if one_column else f"{min(COLUMNS, len(train.fields))} columns"
     return _finding(
-        name, f"Singling out, {about}", _isolated(predicates, known), _isolated(predicates, other),
+        name, f"Singling out, {scope}", _isolated(predicates, known), _isolated(predicates, other),
         _isolated(blind, known), "How many conditions read off the synthetic table fit exactly one training row.",
     )  # fmt: skip
 
 
 def _outermost(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
     """Levels and numbers that a single synthetic row has, and the ends of numeric columns."""
-    found: list[_Predicate] = []
+    predicates: list[_Predicate] = []
     for j, field in enumerate(synthetic.fields):
         present = synthetic.values[j][~np.isnan(synthetic.values[j])]
         levels, counts = np.unique(present, return_counts=True)
-        found += [(_Clause(j, 0, level),) for level in levels[counts == 1].tolist()]
+        predicates += [(_Clause(j, 0, level),) for level in levels[counts == 1].tolist()]
         if len(levels) and not field.categorical:
-            found += [(_Clause(j, -1, float(levels[0])),), (_Clause(j, 1, float(levels[-1])),)]
-    return [found[i] for i in draw.permutation(len(found))[:QUESTIONS]]
+            predicates += [(_Clause(j, -1, float(levels[0])),), (_Clause(j, 1, float(levels[-1])),)]
+    return [predicates[i] for i in draw.permutation(len(predicates))[:QUESTIONS]]
 
 
 def _together(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
     """Rows' own levels, and numbers as bounds away from the median, in some columns; those that fit one row alone."""
-    found: dict[tuple[Any, ...], _Predicate] = {}
+    predicates: dict[tuple[Any, ...], _Predicate] = {}
     for _ in range(4 * QUESTIONS):
         row = int(draw.integers(len(synthetic)))
         columns = np.sort(draw.permutation(len(synthetic.fields))[:COLUMNS])
         predicate = tuple(clause for j in columns if (clause := _of_row(synthetic, int(j), row)) is not None)
         if predicate and _all(predicate, synthetic).sum() == 1:
-            found[tuple((c.column, c.sign, c.value) for c in predicate)] = predicate
-        if len(found) == QUESTIONS:
+            predicates[tuple((c.column, c.sign, c.value) for c in predicate)] = predicate
+        if len(predicates) == QUESTIONS:
             break
-    return list(found.values())
+    return list(predicates.values())
 
 
 def _of_row(table: Coded, j: int, row: int) -> _Clause | None:
@@ -229,11 +229,11 @@ def inference(train: Coded, control: Coded, synthetic: Coded, secret: int, strea
     size = min(len(train), len(control), QUESTIONS)
     known = np.array([j for j in range(len(train.fields)) if j != secret])
 
-    def told(table: Coded) -> tuple[Bools, Coded]:
+    def guessed(table: Coded) -> tuple[Bools, Coded]:
         rows = table.sample(size, draw)
         return _right(synthetic, _nearest(rows, synthetic, known, 1)[:, 0], rows, secret), rows
 
-    (hits, rows), (control_hits, _) = told(train), told(control)
+    (hits, rows), (control_hits, _) = guessed(train), guessed(control)
     blind = _right(synthetic, draw.integers(len(synthetic), size=size), rows, secret)
     name = train.fields[secret].name
     text = "How often the synthetic row nearest in all other columns has a row's value of this one."
@@ -253,16 +253,16 @@ def _nearest(rows: Coded, synthetic: Coded, columns: Ints, k: int) -> Ints:
     """Positions (Q, K) of the nearest synthetic rows by Gower's distance over ``columns``."""
     parts = [_scaled(rows, synthetic, int(j)) for j in columns]
     k = min(k, len(synthetic))
-    found = np.empty((len(rows), k), np.int64)
+    nearest_QK = np.empty((len(rows), k), np.int64)
     step = max(1, CELLS // len(synthetic))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        distance = np.zeros((len(found[part]), len(synthetic)))
+        distance = np.zeros((len(nearest_QK[part]), len(synthetic)))
         for a, b, categorical in parts:
             gap = (a[part, None] != b).astype(np.float64) if categorical else np.abs(a[part, None] - b)
             distance += np.nan_to_num(gap, nan=1.0)  # a missing number is as far as can be
-        found[part] = np.argsort(distance, axis=1, kind="stable")[:, :k]
-    return found
+        nearest_QK[part] = np.argsort(distance, axis=1, kind="stable")[:, :k]
+    return nearest_QK
 
 
 def _scaled(rows: Coded, synthetic: Coded, j: int) -> tuple[Floats, Floats, bool]:
@@ -275,15 +275,15 @@ def _scaled(rows: Coded, synthetic: Coded, j: int) -> tuple[Floats, Floats, bool
 
 
 def _finding(name: str, label: str, hits: Bools, control: Bools, blind: Bools, text: str) -> Finding:
-    """A risk with its three rates; without a single guess there is no risk to speak of."""
+    """A risk with its three rates; 0 where no guess was made."""
     if not len(hits):
         hits = control = blind = np.zeros(1, dtype=bool)
     attack, other = Rate.of(hits), Rate.of(control)
-    found = risk(attack, other)
+    left = risk(attack, other)
     note = "what the rows that were not trained on give away, which the risk leaves out"
     score = Score(
-        name=name, label=label, group=GROUP, value=100 * found.value, floor=0.0, floor_note=note, low=100 * found.low,
-        high=100 * found.high, unit="%", better="lower", ideal=0.0, n=len(hits), explanation=text, method=METHOD,
+        name=name, label=label, group=GROUP, value=100 * left.value, floor=0.0, floor_note=note, low=100 * left.low,
+        high=100 * left.high, unit="%", better="lower", ideal=0.0, n=len(hits), explanation=text, method=METHOD,
     )  # fmt: skip
     rates = {"attack": attack, "control": other, "guess": Rate.of(blind)}
     return Finding(score, rates={key: (100 * r.value, 100 * r.low, 100 * r.high) for key, r in rates.items()})

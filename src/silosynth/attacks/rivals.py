@@ -106,7 +106,7 @@ def logan_0(candidates_QD: Floats, synthetic_SD: Floats, reference_RD: Floats, s
         fake = generator(torch.randn(BATCH, NOISE, generator=draw), [])
         _step(judges, F.softplus(-critic(real, [])).mean() + F.softplus(critic(fake.detach(), [])).mean())
         _step(makes, F.softplus(-critic(fake, [])).mean())
-    return _said(critic, candidates_QD)
+    return _critic_scores(critic, candidates_QD)
 
 
 def _step(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
@@ -116,9 +116,9 @@ def _step(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
 
 
 @torch.no_grad()
-def _said(critic: CriticPart, rows_QD: Floats) -> Floats:
-    said: Floats = critic(torch.from_numpy(rows_QD).float(), []).squeeze(1).double().numpy()
-    return said
+def _critic_scores(critic: CriticPart, rows_QD: Floats) -> Floats:
+    scores: Floats = critic(torch.from_numpy(rows_QD).float(), []).squeeze(1).double().numpy()
+    return scores
 
 
 ATTACKS: Mapping[str, tuple[Attack, bool, str]] = {  # name -> attack, whether it needs reference rows, what it says
@@ -163,8 +163,8 @@ def attack(
         score = act(candidates, points["synthetic"], known, streams.child(name))
         area, influence = auc_with_influence(truth, score)
         error = float(np.sqrt((influence**2).sum()))
-        found = auc_score(_slug(name), name, area, error, len(truth), size, text)
-        findings.append(Finding(found, roc=curve(truth, score)))
+        score_ = auc_score(_slug(name), name, area, error, len(truth), size, text)
+        findings.append(Finding(score_, roc=curve(truth, score)))
     return findings
 
 

@@ -80,7 +80,7 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """As dicts, lists, strings and numbers."""
         return {
-            "findings": [found.to_dict() for found in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
             "skipped": [{"name": s.name, "why": s.why} for s in self.skipped],
             "about": dict(self.about),
         }
