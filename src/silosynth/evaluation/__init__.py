@@ -1,4 +1,4 @@
-"""What a synthetic table is worth and what it gives away: every figure beside its floor and its interval."""
+"""Evaluation of synthetic tables: fidelity, utility and disclosure, every figure beside its floor and interval."""
 
 from silosynth.evaluation.evaluate import evaluate
 from silosynth.evaluation.report import Report
