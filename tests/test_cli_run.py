@@ -153,7 +153,7 @@ def test_checkpoints_of_another_experiment_are_refused(plan: Path, monkeypatch: 
 def test_a_private_run_publishes_no_exact_number_of_rows_and_keeps_no_seed(plan: Path, people: pd.DataFrame) -> None:
     small = "generator = [16]\ncritic = [16, 8]\nnoise = 8\nbatch = 60\nepochs = 2\nleast_rounds = 1\n"
     head, _, rest = PLAN.partition('"coder.steps"')
-    text = head + small + "dp = { epsilon = 50, delta = 1e-5 }\n[evaluate]" + rest.partition("[evaluate]")[2]
+    text = head + small + "dp = { epsilon = 10, delta = 1e-5 }\n[evaluate]" + rest.partition("[evaluate]")[2]
     plan.write_text(text.replace("[algorithm]\n", '[algorithm]\nname = "vflgan"\n'))
     result = call("run", plan, "--json", "--quiet")
     assert result.exit_code == 0, result.stderr

@@ -282,7 +282,7 @@ def test_every_setting_trains_any_number_of_silos(privacy):
 
 
 @pytest.mark.parametrize("bottoms", ["all", "contributor"])
-@pytest.mark.parametrize("critic", [(2, 0), (1, 1), (0, 2)])
+@pytest.mark.parametrize("critic", [(2, 0), pytest.param((1, 1), marks=pytest.mark.slow), (0, 2)])
 def test_the_secret_order_does_not_change_what_is_learnt(critic, bottoms):
     """Row numbers are only a way to speak of rows; the secret from which they come differs from run to run."""
     options = {"index_privacy": "full", "critic_blocks": list(critic), "bottom_gradients": bottoms}
@@ -292,7 +292,11 @@ def test_the_secret_order_does_not_change_what_is_learnt(critic, bottoms):
 
 
 @pytest.mark.parametrize(
-    ("critic", "setting"), [*itertools.product([(2, 0), (0, 2)], PRIVACY.values()), ((2, 0), FIXED)]
+    ("critic", "setting"),
+    [
+        *(((2, 0), setting) for setting in (*PRIVACY.values(), FIXED)),
+        *(pytest.param((0, 2), setting, marks=pytest.mark.slow) for setting in PRIVACY.values()),
+    ],
 )
 def test_training_resumes_to_the_same_bytes_in_every_setting(tmp_path, critic, setting):
     class StopError(Exception):
