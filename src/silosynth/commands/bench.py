@@ -37,7 +37,7 @@ OUT_FOLDER = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for
 
 
 class Experiments(TyperGroup):
-    """The commands of `EXPERIMENTS`, whose modules are loaded when they run, so that help is instant."""
+    """The commands of `EXPERIMENTS`, whose modules are loaded when they run, so that help is quick."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
@@ -71,11 +71,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="bench", no_args_is_help=True)
 
 
-def _command(name: str, about: str, callback: Any, epilog: str | None = None) -> Any:
+def _command(name: str, summary: str, callback: Any, epilog: str | None = None) -> Any:
     app = typer.Typer(
         add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
     )
-    app.command(name, help=about, epilog=epilog)(callback)
+    app.command(name, help=summary, epilog=epilog)(callback)
     return typer.main.get_command(app)
 
 
@@ -84,11 +84,11 @@ def _callback(experiment: PaperExperiment) -> Any:
     arguments = dict(inspect.signature(experiment.jobs, eval_str=True).parameters)
     arguments.pop("folder", None)
 
-    def bench(**given: Any) -> None:
-        common = {name: given.pop(name) for name in COMMON if name in given}
-        with session(common["as_json"], common["quiet"], common["debug"]) as say:
-            chosen = {n: _value(n, arguments[n], value) for n, value in given.items() if value not in (None, [], ())}
-            _perform(say, experiment, chosen, **{name: common[name] for name in DEFAULTS if name in common})
+    def bench(**options: Any) -> None:
+        common = {name: options.pop(name) for name in COMMON if name in options}
+        with session(common["as_json"], common["quiet"], common["debug"]) as ui:
+            chosen = {n: _value(n, arguments[n], value) for n, value in options.items() if value not in (None, [], ())}
+            _perform(ui, experiment, chosen, **{name: common[name] for name in DEFAULTS if name in common})
 
     types_ = dict(COMMON) | ({"out": OUT_FOLDER} if experiment.folder else {})
     if not experiment.paper:
@@ -104,7 +104,7 @@ def _callback(experiment: PaperExperiment) -> Any:
 
 
 def _parameter(name: str, parameter: inspect.Parameter) -> inspect.Parameter:
-    """An option for an argument: flags are not given, others are None where they are not, so that `--paper` counts."""
+    """The option of an argument. Without it the value is None (false for flags), so that `--paper` can set it."""
     kind, ask = get_args(parameter.annotation)
     flags = ask.flags or (f"--{name.replace('_', '-')}",)
     default = _default(parameter.default)
@@ -126,7 +126,7 @@ def _default(value: Any) -> str | None:
 
 
 def _bare(kind: Any) -> Any:
-    """Without "or None"."""
+    """The type without "or None"."""
     if get_origin(kind) in (types.UnionType, typing.Union):
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
@@ -137,7 +137,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _plain(kind: Any) -> Any:
-    """What one value is on the command line: lists by their items, choices and pairs as text."""
+    """The type of one value on the command line: a list's items; text for choices and pairs."""
     kind = _bare(kind)
     if get_origin(kind) in (Sequence, tuple, list):
         return _plain(get_args(kind)[0])
@@ -145,7 +145,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _value(name: str, parameter: inspect.Parameter, value: Any) -> Any:
-    """An option's value as the argument's.
+    """The argument for an option's value.
 
     Raises:
         ConfigError: it is none of the argument's choices, or no pair.
@@ -172,62 +172,62 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _perform(
-    say: Session, experiment: PaperExperiment, given: dict[str, Any], processes: int, again: bool, show: bool,
+    ui: Session, experiment: PaperExperiment, options: dict[str, Any], processes: int, again: bool, show: bool,
     out: Path | None, paper: bool = False,
 ) -> None:  # fmt: skip
-    """Compute the rows that are not in the file yet, and show all that are asked for."""
+    """Compute the rows that are not in the file yet, and show all that these options ask for."""
     from silosynth.papers.results import Results
 
     if experiment.folder and out is not None:
-        given, out = {**given, "folder": out}, out / f"{experiment.name}.md"
+        options, out = {**options, "folder": out}, out / f"{experiment.name}.md"
     results = Results(experiment, out)
-    wanted = [] if show else experiment.jobs(**{**(experiment.paper if paper else {}), **given})
+    wanted = [] if show else experiment.jobs(**{**(experiment.paper if paper else {}), **options})
     pending = [job for job in wanted if again or results.find(job.identity) is None]
     if len(pending) < len(wanted):
-        say.note(f"{len(wanted) - len(pending)} of {len(wanted)} rows are in {results.kept} already.")
+        ui.note(f"{len(wanted) - len(pending)} of {len(wanted)} rows are in {results.kept} already.")
     if paper and pending and experiment.forecast is not None:
-        _announce(say, experiment.forecast, pending)
-    say.on_interrupt = (
+        _announce(ui, experiment.forecast, pending)
+    ui.on_interrupt = (
         "Without --out nothing is kept."
         if out is None
         else f"The rows so far are in {results.kept}; the same command continues."
     )
     try:
-        _compute(say, results, pending, processes)
+        _compute(ui, results, pending, processes)
     finally:  # whatever ends it, what was computed is shown
         results.write_page()
-        _show(say, results, results.rows if show else [row for job in wanted if (row := results.find(job.identity))])
+        _show(ui, results, results.rows if show else [row for job in wanted if (row := results.find(job.identity))])
 
 
-def _announce(say: Session, forecast: Any, pending: Sequence[Any]) -> None:
+def _announce(ui: Session, forecast: Any, pending: Sequence[Any]) -> None:
     from silosynth.simulation import pace
 
-    say.note("Measuring the pace …")
+    ui.note("Measuring the pace …")
     seconds = forecast(pending)
-    say.facts["expected_seconds"] = seconds
-    say.note(f"{len(pending)} trainings will take about {pace.duration(seconds)} on this machine.")
+    ui.facts["expected_seconds"] = seconds
+    ui.note(f"{len(pending)} trainings will take about {pace.duration(seconds)} on this machine.")
 
 
-def _compute(say: Session, results: Results, pending: Sequence[Any], processes: int) -> None:
+def _compute(ui: Session, results: Results, pending: Sequence[Any], processes: int) -> None:
     from silosynth.papers.experiment import compute
 
-    with say.progress(results.experiment.name) as tell:
-        for row, identity in compute(results.experiment, pending, tell, processes):
+    with ui.progress(results.experiment.name) as progress:
+        for row, identity in compute(results.experiment, pending, progress, processes):
             results.add(row, identity)
-            say.note(results.experiment.brief(row))
+            ui.note(results.experiment.brief(row))
 
 
-def _show(say: Session, results: Results, rows: Sequence[dict[str, Any]]) -> None:
+def _show(ui: Session, results: Results, rows: Sequence[dict[str, Any]]) -> None:
     from silosynth.papers.results import stamp, text
 
     experiment = results.experiment
     means = experiment.means(rows)
-    say.facts |= {"experiment": experiment.name, "rows": rows, "means": means, "stamp": stamp()}
+    ui.facts |= {"experiment": experiment.name, "rows": rows, "means": means, "stamp": stamp()}
     if results.path is not None:
-        say.facts["path"] = results.path
+        ui.facts["path"] = results.path
     for heading, heads, lines in experiment.sections(means) if rows else ():
-        say.show(f"{experiment.title}{heading and f': {heading}'}\n\n{text(heads, lines)}\n")
+        ui.show(f"{experiment.title}{heading and f': {heading}'}\n\n{text(heads, lines)}\n")
     if rows:
-        say.note(experiment.legend)
+        ui.note(experiment.legend)
         if results.path is not None:
-            say.note(f"Written to {results.path}")
+            ui.note(f"Written to {results.path}")
