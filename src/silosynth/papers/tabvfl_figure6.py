@@ -26,12 +26,7 @@ PUBLISHED = {  # table III: the largest loss of F1 in per cent, cache and zeros
     "covertype_50k": (2.11, 17.59),
     "intrusion_nsl_kdd_20pct": (0.22, 4.78),
 }
-PAPER = {
-    "tables": tuple(PUBLISHED),
-    "repeats": 8,
-    "rows": 50_000,
-    "epochs": 60,
-}  # section V-C2
+PAPER = {"tables": tuple(PUBLISHED), "repeats": 8, "rows": 50_000, "epochs": 60}  # section V-C2
 GUESTS = 2
 LEGEND = (
     "p: probability with which a guest is away for an epoch. Loss: of F1, mean of six learners, in per cent of the F1 "
