@@ -63,6 +63,23 @@ def running() -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     try:
         _make_cluster(programs, folder, account)
+        server, port = _serve(programs, folder, account, driver)
+        try:
+            yield Postgres(port, folder / "ca.pem")
+        finally:
+            server.terminate()  # "smart" would wait for clients; the tests have closed theirs
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve(programs: Path, folder: Path, account: dict[str, Any], driver: Any) -> tuple[subprocess.Popen[bytes], int]:
+    """A server that answers, and its port: another one where another program took the first in the meantime."""
+    for _ in range(5):
         port = _free_port()
         settings = {
             "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "max_connections": "20",
@@ -75,16 +92,13 @@ def running() -> Iterator[Postgres]:
             server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **account)
         try:
             _wait(driver, port, server, folder / "log")
-            yield Postgres(port, folder / "ca.pem")
-        finally:
-            server.terminate()  # "smart" would wait for clients; the tests have closed theirs
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            return server, port
+        except AssertionError:
+            server.kill()
+            server.wait()
+            if "Address already in use" not in (folder / "log").read_text():
+                raise
+    raise AssertionError("no port was free five times")
 
 
 def _account() -> dict[str, Any] | None:
