@@ -47,9 +47,9 @@ class ChargedSteps(Struct):
 
 
 def solve(config: GANConfig, rows: int, learnt: Sequence[Event]) -> tuple[Event, ...]:
-    """The event of all critic steps, with the least noise that keeps the target; that of the paper's mechanism."""
-    if config.unsound:
-        return UNSOUND
+    """The event of all critic steps, with the least noise that keeps the target; none of the paper's mechanism."""
+    if config.unsound:  # which silos list themselves
+        return ()
     rate, steps = max(2, min(config.batch, rows)) / rows, config.critic_steps * config.rounds(rows)
     return (_steps(config, noise_multiplier(config.dp, learnt, rate, steps), rate, steps),)
 
