@@ -92,7 +92,7 @@ def hub() -> Iterator[StreamHub]:
 def connect(hub: StreamHub, tmp_path: Path) -> Iterator[Callable[..., Guest]]:
     guests = []
 
-    def connect(party: Party, certs: Certificates | None = None, name: str = "bank", patience: float = 0.3) -> Guest:
+    def connect(party: Party, certs: Certificates | None = None, name: str = "bank", patience: float = 2.0) -> Guest:
         guest = Guest(
             party,
             name=name,
