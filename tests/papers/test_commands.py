@@ -146,11 +146,10 @@ def test_what_the_file_holds_is_shown_and_computed_again_on_demand(stand_in: Any
     assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.live
 def test_rows_are_computed_in_processes_and_one_that_fails_leaves_the_others(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    result = call(
-        "silos", "--table", "demo", "--table", "adlut", "--rows", 60, "--epochs", 1, "--processes", 2, "--out", out
-    )
-    assert result.exit_code == 5 and "16 of 32 rows could not be computed" in result.stderr
-    assert len(json.loads(out.read_text())["rows"]) == 16
+    jobs = ("--setting", "fl", "--silos", 2, "--table", "demo", "--table", "adlut", "--rows", 100, "--epochs", 1)
+    result = call("copies", *jobs, "--processes", 2, "--out", out)
+    assert result.exit_code == 5 and "1 of 2 rows could not be computed" in result.stderr, result.stderr
+    assert [row["table"] for row in json.loads(out.read_text())["rows"]] == ["demo"]
