@@ -246,8 +246,8 @@ def _text(column: Column) -> bool:
     return column.dtype == "object" or column.dtype.startswith(("str", "large_string"))
 
 
-def _optional(column: Column) -> bool:
-    """Whether the dtype can hold missing values; if not, everybody knows that there are none."""
+def can_be_missing(column: Column) -> bool:
+    """Whether the dtype can hold missing values, which is public."""
     return re.fullmatch(r"bool|u?int\d+", column.dtype) is None
 
 
@@ -272,7 +272,7 @@ def _categorical(
         places_shown, counts_shown, absent = noise.levels(cells, epsilon, delta, what)
         places, counts = list(places_shown), counts_shown.tolist()
         pooled = rows - sum(counts) - absent
-    missing = _optional(column) and absent > 4 * deviation
+    missing = can_be_missing(column) and absent > 4 * deviation
     if not places and not missing and not text:
         raise DataError(
             f"Column {column.name!r} is categorical, and no level of it has enough rows to be released",
@@ -297,7 +297,7 @@ def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, n
     cells = torch.cat([torch.where(exact == 0, zero, cells), torch.full((int(column.missing.sum()),), absent)])
     counts = noise.counts(torch.bincount(cells, minlength=absent + 1), left, f"a histogram of column {column.name!r}")
     shown = torch.where(counts > _deviation(left), counts, 0)
-    if not _optional(column) or shown[absent] <= 4 * _deviation(left):
+    if not can_be_missing(column) or shown[absent] <= 4 * _deviation(left):
         shown[absent] = 0
     if not shown.any():
         shown[:zero] = max(1, rows // zero)  # no count is clear: uniform between the bounds

@@ -17,7 +17,6 @@ Shapes: L levels of a column.
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from silosynth.algorithms.gdts.protocol import ExactSummaries, NoisedSummaries
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table
 from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
+from silosynth.encoders.private import can_be_missing
 from silosynth.privacy.events import Event
 from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels
 
@@ -75,7 +75,7 @@ def _noised_category(
     if boolean:  # the more frequent value, and the other one where a row seems to hold it
         most = max(count_of, key=lambda level: count_of[level])
         count_of = {level: count for level, count in count_of.items() if count > 0 or level == most}
-    optional = _optional(column) if config.delta else bool(column.missing.any())
+    optional = can_be_missing(column) if config.delta else bool(column.missing.any())
     n_missing = int(missing[0]) if optional else None
     n_rare = rows - sum(count_of.values()) - (n_missing or 0) if config.delta and not boolean else None
     return of_counts(column, count_of, n_rare, n_missing), event
@@ -93,15 +93,10 @@ def _noised_number(
         )
     values, what = column.values[~column.missing].double(), f"a histogram of column {column.name!r}"
     counts, event = noised_histogram(values, schema.low, schema.high, config.bins, config.epsilon, what, rng)
-    if not _optional(column):
+    if not can_be_missing(column):
         return of_bins(column, schema, counts, None), [event] if event else []
     what = f"missing values of column {column.name!r}"
     count, second = noised_counts(column.missing.sum()[None], config.epsilon, what, rng)
     clear = 4 * math.sqrt(2) / config.epsilon  # about 4 standard deviations of the noise
     missing = int(count[0]) if int(count[0]) > clear else None
     return of_bins(column, schema, counts, missing), [e for e in (event, second) if e is not None]
-
-
-def _optional(column: Column) -> bool:
-    """Whether the column's dtype allows missing values, which is public."""
-    return re.fullmatch(r"bool|u?int\d+", column.dtype) is None
