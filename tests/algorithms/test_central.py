@@ -265,9 +265,8 @@ LEARN = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "gan" in name else ()) for name in LEARN]
-)
+@pytest.mark.slow
+@every
 def test_dependence_and_shares_are_learnt(name):
     real = people(2000)
     table = fit(name, real, **LEARN[name]).sample(2000)

@@ -37,6 +37,7 @@ def test_every_rival_finds_the_copier_and_not_the_blind(name: str, monkeypatch: 
     assert caught.score.floor == 0.5 and caught.roc[0] == (0.0, 0.0) and caught.roc[-1] == (1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_without_reference_rows_those_that_need_them_are_said_to_be_left_out() -> None:
     found = audit(Subject(TRAIN, synthetic=TRAIN, others=OTHERS), ["rivals"])
     assert {s.name for s in found.skipped} == {"LOGAN-D1", "GAN-leaks-cal", "DOMIAS"}
