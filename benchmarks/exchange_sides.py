@@ -13,7 +13,6 @@ import queue
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,12 @@ ROWS, WIDTH = 500, 128
 CHUNK = 1 << 18  # bytes that the line reads at once
 
 
-@dataclass(frozen=True, slots=True)
 class Block(Message):
     """B rows of a batch, W wide."""
 
     x_BW: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class Ask(Message):
     """Send so many rows."""
 

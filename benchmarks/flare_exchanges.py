@@ -21,7 +21,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,6 @@ LATENTS = 97_657  # rows of 128 float32: 50 MB
 WARM = 10
 
 
-@dataclass(frozen=True, slots=True)
 class Batch(Message):
     rows: int  # how many to answer with
     z_NL: torch.Tensor

@@ -5,7 +5,6 @@ It keeps nothing private. What it is for is all that surrounds an algorithm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -23,17 +22,14 @@ from silosynth.privacy.sealed import Seat
 NAME = "toyrows"
 
 
-@dataclass(frozen=True, slots=True)
 class Options(Struct):
     steps: int = 1
 
 
-@dataclass(frozen=True, slots=True)
 class Tell(Message):
     """Tell me all."""
 
 
-@dataclass(frozen=True, slots=True)
 class Told(Message):
     schema: Schema
     table: Table

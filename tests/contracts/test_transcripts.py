@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,9 +154,7 @@ def test_what_is_listed_is_found(case: str, kind: str, group: str) -> None:
 NOTHING = torch.zeros(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Note(Message):
-    release: ClassVar[Release] = Release.ROWS
+class Note(Message, release=Release.ROWS):
     text: str = ""
     blob: bytes = b""
     values: torch.Tensor = NOTHING

@@ -4,15 +4,26 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 
 import silosynth
-from silosynth.core.errors import MessageError
-from silosynth.core.messages import LEAVES, Done, Message, Release, Struct, all_structs, fields_of, wire_name
+from silosynth.core.errors import ConfigError, MessageError
+from silosynth.core.messages import (
+    LEAVES,
+    Done,
+    Fraction,
+    Message,
+    NonNegative,
+    Positive,
+    Release,
+    Struct,
+    all_structs,
+    fields_of,
+    wire_name,
+)
 
 
 def package_structs() -> dict[str, type[Struct]]:
@@ -42,9 +53,7 @@ def test_wire_names_are_unique_and_short() -> None:
     assert wire_name(Done) == "core.Done"
 
 
-@dataclass(frozen=True, slots=True)
-class Leafy(Message):
-    release: ClassVar[Release] = Release.COUNTS
+class Leafy(Message, release=Release.COUNTS):
     flag: bool
     count: int
     rate: float
@@ -128,7 +137,7 @@ def test_other_values_are_refused_with_the_fields_name(field: str, value: object
     ],
 )
 def test_annotations_that_are_not_leaves_are_refused(hint: Any) -> None:
-    kind = dataclasses.make_dataclass("Smuggler", [("cargo", hint)], bases=(Message,), frozen=True)
+    kind = type("Smuggler", (Message,), {"__annotations__": {"cargo": hint}})
     with pytest.raises(MessageError, match=r"Smuggler\.cargo may hold") as caught:
         fields_of(kind)
     assert "never cross a border" in caught.value.remedy
@@ -138,7 +147,7 @@ def test_annotations_that_are_not_leaves_are_refused(hint: Any) -> None:
 
 def test_a_frame_cannot_be_expressed() -> None:
     pandas = pytest.importorskip("pandas")
-    kind = dataclasses.make_dataclass("Rows", [("frame", pandas.DataFrame)], bases=(Message,), frozen=True)
+    kind = type("Rows", (Message,), {"__annotations__": {"frame": pandas.DataFrame}})
     with pytest.raises(MessageError, match="DataFrame"):
         kind(frame=pandas.DataFrame({"a": [1]}))
 
@@ -152,3 +161,40 @@ def test_messages_are_frozen() -> None:
 def test_leaves_are_what_they_were() -> None:
     """Whoever adds a leaf must think of what it lets out, and of the wire."""
     assert set(LEAVES) == {torch.Tensor, bool, int, float, str, bytes, type(None)}
+
+
+class Bounded(Struct):
+    rate: Positive[float] = 0.5
+    widths: Positive[tuple[int, ...]] = (4, 4)
+    decay: NonNegative[float] = 0.0
+    betas: Fraction[tuple[float, float]] = (0.0, 0.9)
+    blocks: NonNegative[tuple[int, ...]] = ()
+
+
+class Noisy(Message, release=Release.NOISED):
+    rate: Positive[float]
+
+
+def test_bounds_are_checked_and_named() -> None:
+    assert Bounded(rate=1, widths=(1,), betas=(0.0, 0.0)).rate == 1
+    assert (Noisy.release, Bounded().blocks) == (Release.NOISED, ())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("rate", 0.0, "above zero"),
+        ("rate", float("nan"), "above zero"),
+        ("widths", (4, 0), "above zero"),
+        ("widths", (), "above zero"),
+        ("decay", -1e-9, "at least 0"),
+        ("decay", float("inf"), "at least 0"),
+        ("betas", (0.0, 1.0), "at least 0 and below 1"),
+        ("blocks", (1, -1), "at least 0"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused_with_the_options_name(field: str, value: object, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Option '{field}' must be {rule} \(got"):
+        Bounded(**{field: value})
+    with pytest.raises(MessageError, match="Noisy.rate must be float"):
+        Noisy("much")

@@ -21,7 +21,6 @@ Lost = Callable[[str, Message], bool]
 Meddle = Callable[[str, Message], Message]
 
 
-@dataclass(frozen=True, slots=True)
 class Train(Message):
     """What an algorithm would ask."""
 

@@ -7,7 +7,6 @@ import json
 import random
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ VALID = seeds(random.Random(1))
 steady = settings(max_examples=400, derandomize=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Flag(Message):
     flag: torch.Tensor
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import json
 import os
 import timeit
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from tests.runtime.toy import Add, Prepare
@@ -23,9 +22,7 @@ PAY = Event(DISCRETE_LAPLACE, 0.1 + 0.2, 1e-6, "a histogram of column “pay”"
 ADD, ANSWER = Add.__new__(Add), Answer.__new__(Answer)  # the ledger looks at types only
 
 
-@dataclass(frozen=True, slots=True)
-class Counts(Message):
-    release: ClassVar[Release] = Release.NOISED
+class Counts(Message, release=Release.NOISED):
     events: tuple[Event, ...]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,21 +27,17 @@ from silosynth.simulation.inprocess import InProcess
 ROSTER = Roster(("bank", "clinic", "shop"))
 
 
-@dataclass(frozen=True, slots=True)
 class Tell(Message):
     """Remember a number."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
 class Recall(Message):
     """What do you remember?"""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered(Message):
-    release: ClassVar[Release] = Release.COUNTS
+class Remembered(Message, release=Release.COUNTS):
     numbers: tuple[int, ...]
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from silosynth.runtime.tls import Authority, Certificates, Connection, ssl_conte
 pytestmark = pytest.mark.live
 
 
-@dataclass(frozen=True, slots=True)
 class Block(Message):
     z_NL: torch.Tensor
 

@@ -5,7 +5,6 @@ import json
 import math
 import struct
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,12 @@ from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 quick = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
-@dataclass(frozen=True, slots=True)
 class Inner(Struct):
     name: str
     values: torch.Tensor
     levels: tuple[str | int | float | bool, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Outer(Message):
     flag: bool
     count: int
@@ -42,7 +39,6 @@ class Outer(Message):
     mixed: int | float | str | bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Positive(Message):
     value: int
 

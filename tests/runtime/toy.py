@@ -9,9 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -31,22 +30,18 @@ STREAMS = Streams(7)
 LEDGER = "ledger.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
 class Prepare(Message):
     width: int
     fail: str = ""  # "data" or "crash": raise in round `fail_at`; "die": leave the process; "slow": answer late
     fail_at: int = -1
 
 
-@dataclass(frozen=True, slots=True)
 class Add(Message):
     round: int
     amount: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Total(Message):
-    release: ClassVar[Release] = Release.ROWS
+class Total(Message, release=Release.ROWS):
     total: torch.Tensor
 
 

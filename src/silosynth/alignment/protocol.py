@@ -42,12 +42,11 @@ run can be repeated. Rows that are common again in another run of the same silos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, expect, expect_one
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Message, Release, Struct, check_positive
+from silosynth.core.messages import Message, Positive, Release, Struct
 from silosynth.core.roster import Roster
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.sealed import Envelope
@@ -57,7 +56,6 @@ TAGS = "alignment: tags"  # purpose of the fresh secret, which keys the tags
 ORDER = "alignment: order"  # purpose of the lasting secret, which keys the order of the common rows
 
 
-@dataclass(frozen=True, slots=True)
 class AlignConfig(Struct):
     """All options.
 
@@ -72,11 +70,7 @@ class AlignConfig(Struct):
     """
 
     method: Literal["psi", "keyed-hash"] = "psi"
-    least: int = 1  # fewest common rows; with fewer the alignment fails
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "least")
+    least: Positive[int] = 1  # fewest common rows; with fewer the alignment fails
 
     def check(self, common: int) -> None:
         """Refuse too few common rows.
@@ -92,7 +86,6 @@ class AlignConfig(Struct):
             )
 
 
-@dataclass(frozen=True, slots=True)
 class Matched(Struct):
     """One silo's counts: ``rows`` = ``duplicated`` + ``empty`` + ``unmatched`` + ``common``.
 
@@ -114,96 +107,74 @@ class Matched(Struct):
 # Messages, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class TagRows(Message):
     """Tag your rows. The reply: `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
 
     config: AlignConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Pseudonyms(Message):
+class Pseudonyms(Message, release=Release.PSEUDONYMS):
     """The tags of my rows."""
 
-    release: ClassVar[Release] = Release.PSEUDONYMS
     tags: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Encrypted(Message):
+class Encrypted(Message, release=Release.SEALED):
     """My tags, encrypted with my key, sealed for the leader."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Query(Message):
+class Query(Message, release=Release.SEALED):
     """The leader: the tags that I still ask about, encrypted with my key, sealed for the next silo."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Message):
+class Answer(Message, release=Release.SEALED):
     """To the next silo: encrypt the leader's encrypted tags."""
 
-    release: ClassVar[Release] = Release.SEALED
     query: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Answered(Message):
+class Answered(Message, release=Release.SEALED):
     """The leader's tags, encrypted with its key and mine, sealed for the leader."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Narrow(Message):
+class Narrow(Message, release=Release.SEALED):
     """To the leader: find the rows in common, and ask the next silo about them, or send them to all."""
 
-    release: ClassVar[Release] = Release.SEALED
     encrypted: Envelope
     answered: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Common(Message):
+class Common(Message, release=Release.SEALED):
     """The leader: the tags of the rows that all hold, sealed for each other silo."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelopes: tuple[Envelope, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceSealed(Message):
+class PlaceSealed(Message, release=Release.SEALED):
     """Put the common rows in order. The leader knows them, and gets no envelope."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelope: Envelope | None
 
 
-@dataclass(frozen=True, slots=True)
-class PlacePseudonyms(Message):
+class PlacePseudonyms(Message, release=Release.PSEUDONYMS):
     """Put the rows with these tags in order."""
 
-    release: ClassVar[Release] = Release.PSEUDONYMS
     tags: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Placed(Message):
+class Placed(Message, release=Release.COUNTS):
     """My counts, and a proof for the other silos of which rows I put in which order."""
 
-    release: ClassVar[Release] = Release.COUNTS
     matched: Matched
     proof: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class ConfirmOrder(Message):
     """The proofs of all silos, in roster order."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release
@@ -64,11 +64,9 @@ class Progress:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SyntheticColumns(Message):
+class SyntheticColumns(Message, release=Release.SYNTHETIC):
     """Synthetic columns of a silo, on their way to the coordinator."""
 
-    release: ClassVar[Release] = Release.SYNTHETIC
     table: Table
 
 

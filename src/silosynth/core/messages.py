@@ -1,6 +1,6 @@
 """What may cross a silo's border: frozen values whose leaves are on an allow-list, and nothing else.
 
-A `Struct` is a frozen dataclass of tensors, numbers, strings, bytes, ``None``, tuples of these and other structs. A
+A `Struct` is a frozen record of tensors, numbers, strings, bytes, ``None``, tuples of these and other structs. A
 `Message` is a struct that travels. Frames, pickles, callables and dictionaries cannot be expressed: the annotations of
 each class are checked once, when the class is first used, and each value is checked when it is made.
 """
@@ -8,14 +8,17 @@ each class are checked once, when the class is first used, and each value is che
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 import torch
+from typing_extensions import dataclass_transform
 
 from silosynth.core.errors import ConfigError, MessageError
 
@@ -45,33 +48,66 @@ class Release(Enum):
     MASKED = "masked values; only their sum over silos can be opened"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Bound:
+    """What the numbers of a field must satisfy, in words and as a check; of a tuple, all of them."""
+
+    rule: str
+    holds: Callable[[Any], bool]
+    empty: bool = True  # whether a tuple may be empty
+
+
+T = TypeVar("T")
+Positive = Annotated[T, Bound("above zero", lambda number: number > 0, empty=False)]
+NonNegative = Annotated[T, Bound("at least 0", lambda number: 0 <= number < math.inf)]
+Fraction = Annotated[T, Bound("at least 0 and below 1", lambda number: 0 <= number < 1)]
+
+
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
 class Struct:
-    """A frozen record of allow-listed leaves. Subclasses are frozen dataclasses."""
+    """A frozen record of allow-listed leaves. Subclasses become frozen dataclasses without a decorator.
+
+    Values are checked when they are made: their types (`MessageError`), and bounds such as ``rate: Positive[float]``.
+
+    Raises:
+        ConfigError: a number is out of its bounds; names the field and the value.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
-        for name, kind in fields_of(type(self)):  # type: ignore[arg-type]  # mypy takes the instances' __hash__
-            _check_value(f"{type(self).__name__}.{name}", getattr(self, name), kind)
+        own: Any = type(self)  # mypy takes the hash of its instances for that of the class
+        for name, kind in fields_of(own):
+            _check_value(f"{own.__name__}.{name}", getattr(self, name), kind)
+        for name, bound in _bounds_of(own):
+            value = getattr(self, name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not (numbers or bound.empty) or not all(map(bound.holds, numbers)):
+                raise ConfigError(f"Option {name!r} must be {bound.rule}", value)
 
 
-@dataclass(frozen=True, slots=True)
 class Message(Struct):
-    """A struct that crosses a border. ``release`` says what it reveals."""
+    """A struct that crosses a border. ``release`` says what it reveals: ``class Latents(Message, release=…)``."""
 
     release: ClassVar[Release] = Release.NOTHING
 
+    def __init_subclass__(cls, release: Release | None = None) -> None:
+        super().__init_subclass__()
+        if release is not None:
+            cls.release = release
 
-@dataclass(frozen=True, slots=True)
+
 class Done(Message):
     """The reply that only confirms."""
 
 
-@dataclass(frozen=True, slots=True)
 class Missing(Message):
     """Recorded in the ledger in place of a reply that did not arrive; never sent."""
 
 
-@dataclass(frozen=True, slots=True)
 class Several(Message):
     """Encoded messages of several steps that travel together, or the replies to them. Ledgers record each by itself."""
 
@@ -79,23 +115,10 @@ class Several(Message):
     messages: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+        super().__post_init__()
         rising = len(self.steps) > 0 and list(self.steps) == sorted(set(self.steps))
         if not rising or len(self.steps) != len(self.messages):
             raise MessageError("Messages that travel together belong to increasing steps", self.steps)
-
-
-def check_positive(struct: Struct, *names: str) -> None:
-    """Check that fields of a config are above zero; tuples must be non-empty and hold only such numbers.
-
-    Raises:
-        ConfigError: names the field and its value.
-    """
-    for name in names:
-        value = getattr(struct, name)
-        parts = value if isinstance(value, tuple) else (value,)
-        if not parts or not all(part > 0 for part in parts):
-            raise ConfigError(f"Option {name!r} must be above zero", value)
 
 
 def wire_name(kind: type[Struct]) -> str:
@@ -104,11 +127,10 @@ def wire_name(kind: type[Struct]) -> str:
 
 
 def all_structs(root: type[Struct] = Struct) -> dict[str, type[Struct]]:
-    """Every struct class currently defined, by wire name. A dataclass with slots is made twice: the last one counts."""
+    """Every struct class currently defined, by wire name."""
     structs: dict[str, type[Struct]] = {}
     for kind in root.__subclasses__():
-        if dataclasses.is_dataclass(kind):
-            structs[wire_name(kind)] = kind
+        structs[wire_name(kind)] = kind
         structs.update(all_structs(kind))
     return structs
 
@@ -125,6 +147,17 @@ def fields_of(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
     for name, hint in fields:
         _check_annotation(f"{kind.__name__}.{name}", hint)
     return fields
+
+
+@cache
+def _bounds_of(kind: type[Struct]) -> tuple[tuple[str, Bound], ...]:
+    """Bounds of a struct's fields."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(
+        (field.name, bound)
+        for field in dataclasses.fields(kind)
+        for bound in getattr(hints[field.name], "__metadata__", ())
+    )
 
 
 def _check_annotation(where: str, hint: Any) -> None:

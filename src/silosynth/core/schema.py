@@ -8,7 +8,7 @@ columns can cross a border; that no real ones do is checked message by message i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -35,7 +35,6 @@ class Kind(str, Enum):
         return self in (Kind.CONTINUOUS, Kind.INTEGER, Kind.MIXED, Kind.DATETIME)
 
 
-@dataclass(frozen=True, slots=True)
 class Column(Struct):
     """One column of n rows.
 
@@ -61,7 +60,6 @@ class Column(Struct):
         return replace(self, values=self.values[rows], missing=self.missing[rows])
 
 
-@dataclass(frozen=True, slots=True)
 class Table(Struct):
     """Columns of equal length, each with a name of its own.
 
@@ -148,7 +146,6 @@ def below(tables: Sequence[Table]) -> Table:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class ColumnSchema(Struct):
     """What a silo declares (or infers) about one of its columns. It stays inside the silo.
 
@@ -170,7 +167,6 @@ class ColumnSchema(Struct):
     reason: str = "declared"
 
 
-@dataclass(frozen=True, slots=True)
 class Schema(Struct):
     """Column schemas in column order."""
 

@@ -42,7 +42,6 @@ SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
 _EVERY = 1.0  # seconds between two updates of the status
 
 
-@dataclass(frozen=True, slots=True)
 class Order(Struct):
     """What an operator submits.
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -44,7 +44,6 @@ R = TypeVar("R")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
-@dataclass(frozen=True, slots=True)
 class Job(Struct):
     """A training run and its synthetic table.
 
@@ -109,7 +108,6 @@ def installed() -> tuple[str, str]:
     return VERSION, sources()
 
 
-@dataclass(frozen=True, slots=True)
 class Greet(Message):
     """Coordinator: my version of silosynth, the algorithm I want to run, and who submitted it."""
 
@@ -119,7 +117,6 @@ class Greet(Message):
     sources: str
 
 
-@dataclass(frozen=True, slots=True)
 class Greeted(Message):
     """Silo: agreed; my version of silosynth."""
 
@@ -127,53 +124,43 @@ class Greeted(Message):
     sources: str
 
 
-@dataclass(frozen=True, slots=True)
 class Begin(Message):
     """Coordinator: open your table and get ready for this job."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareRows(Message):
     """Coordinator: keep the common rows, in the common order, and describe your columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSchema(Message):
+class PreparedSchema(Message, release=Release.SCHEMA):
     """Silo: my columns, without the reasons for inferred kinds."""
 
-    release: ClassVar[Release] = Release.SCHEMA
     schema: Schema
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRows(Message):
+class PreparedRows(Message, release=Release.COUNTS):
     """Silo: my columns, without ranges and reasons, and my row count, which must be the same in all silos."""
 
-    release: ClassVar[Release] = Release.COUNTS
     schema: Schema
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
 class KeepPart(Message):
     """Coordinator: training has ended; keep your part of the model."""
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareSynthesis(Message):
     """Coordinator: load your part of the model to synthesise rows from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Publish(Message):
+class Publish(Message, release=Release.SYNTHETIC):
     """Coordinator: the synthetic table, or a batch of its rows, for you to keep.
 
     ``first`` is the batch's first row, ``total`` the rows of the table. ``table`` is empty if columns stay in silos.
     """
 
-    release: ClassVar[Release] = Release.SYNTHETIC
     columns: Schema
     table: Table
     first: int

@@ -41,7 +41,6 @@ _TAIL = 20  # groups of the smallest size at either end
 SCORE_LIMIT = 4.0  # scores are clipped at ±4: beyond are 3 rows in 100 000
 
 
-@dataclass(frozen=True, slots=True)
 class Quantile(Struct):
     """A monotone map between values and normal scores.
 
@@ -110,7 +109,6 @@ _REACH = 4  # neighbours on either side by which the usual density around a numb
 INSTANT_GRIDS = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000)
 
 
-@dataclass(frozen=True, slots=True)
 class EncoderConfig(Struct):
     """Options of column encoders."""
 
@@ -135,7 +133,6 @@ class Codes:
     scores: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
 class Encoder(Struct, ABC):
     """A fitted encoder of one column."""
 
@@ -170,7 +167,6 @@ class Encoder(Struct, ABC):
         """A column of n rows."""
 
 
-@dataclass(frozen=True, slots=True)
 class CategoricalEncoder(Encoder):
     """Categories and booleans. Levels: ``kept``, then *rare* and missing (if any)."""
 
@@ -218,7 +214,6 @@ class CategoricalEncoder(Encoder):
         return Column(self.name, self.dtype, values, missing, names)
 
 
-@dataclass(frozen=True, slots=True)
 class NumericEncoder(Encoder):
     """Numbers and instants: atoms by value, the rest by normal score, missing as a level.
 

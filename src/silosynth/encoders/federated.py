@@ -37,7 +37,6 @@ MOST_DRAWN = 200_000  # values of a column, of all silos together, that its enco
 SHARES = 1000  # sum of the counts sent for numbers: they must not reveal the number of rows
 
 
-@dataclass(frozen=True, slots=True)
 class Summary(Struct):
     """A silo's summary of one column.
 

@@ -23,15 +23,13 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from sklearn.mixture import BayesianGaussianMixture
 
-from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, Positive
 from silosynth.core.schema import Column, ColumnSchema, Kind
 from silosynth.encoders import column as base
 from silosynth.encoders.column import Codes, Encoder, EncoderConfig, fit_encoder
@@ -46,25 +44,18 @@ _FAR = 1e150  # standard deviations; its square is still finite
 Mixture = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # weights, means, standard deviations: each (K,) float64
 
 
-@dataclass(frozen=True, slots=True)
 class ModeConfig(EncoderConfig):
     """Options of encoders with Gaussian modes."""
 
-    modes: int = 10  # most Gaussian modes of a column
-    least_weight: float = 0.005  # modes with no more weight are dropped
-    spread: float = 4.0  # standard deviations from the mean of a mode to a score of 1
-    fit_rows: int = 20_000  # most rows that the mixture is fitted on
+    min_count: Positive[int] = 5
+    modes: Positive[int] = 10  # most Gaussian modes of a column
+    least_weight: Fraction[float] = 0.005  # modes with no more weight are dropped
+    spread: Positive[float] = 4.0  # standard deviations from the mean of a mode to a score of 1
+    fit_rows: Positive[int] = 20_000  # most rows that the mixture is fitted on
     sample_mode: bool = True  # draw a value's mode from its posterior (paper), or take the most probable
     atoms: Literal["mixed", "all", "none"] = "mixed"  # numeric columns that have special values beside their modes
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "modes", "min_count", "spread", "fit_rows")
-        if not 0 <= self.least_weight < 1:
-            raise ConfigError("Option 'least_weight' must be a share, at least 0 and below 1", self.least_weight)
 
-
-@dataclass(frozen=True, slots=True)
 class ModeEncoder(Encoder):
     """Numbers and instants: the mode as a level, the position within it as a score in [-0.99, 0.99].
 
@@ -284,7 +275,6 @@ def _common_modes(rows: torch.Tensor, mixture: Mixture, config: ModeConfig) -> M
     return weights[order] / weights[order].sum(), means[order], stds[order]
 
 
-@dataclass(frozen=True, slots=True)
 class StandardEncoder(Encoder):
     """Standardised numbers and instants; missing is a second level (if any)."""
 

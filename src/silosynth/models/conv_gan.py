@@ -24,7 +24,6 @@ Shapes: N training rows, B of a batch, C columns with levels, K levels, S scores
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -33,11 +32,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.ctgan import levels_of
-from silosynth.models.encoded import EncodedRows, check_range, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, chunks, joined, span
 from silosynth.models.gan import SLOPE, Activation, CriticPart, critic_loss, gradient_penalty, make_critic, one_hot
 from silosynth.models.training import Trainee, trainee
 
@@ -46,33 +45,26 @@ _COARSE = 4  # side of the smallest image (DCGAN, Radford et al. 2016)
 _KERNEL, _STRIDE = 4, 2  # of all convolutions: they double or halve a side
 
 
-@dataclass(frozen=True, slots=True)
 class CTABGANConfig(Struct):
     """Sizes and training; the defaults are the authors', but for ``adversary`` and ``normalised``."""
 
-    epochs: int = 150  # of max(1, rows // batch) rounds
-    least_rounds: int = 0  # rounds at least, however few the rows
-    batch: int = 500
-    critic_steps: int = 1  # of a round, before the generator's one
-    channels: int = 64  # of an image of half the side; doubled at the next two halvings
+    epochs: Positive[int] = 150  # of max(1, rows // batch) rounds
+    least_rounds: NonNegative[int] = 0  # rounds at least, however few the rows
+    batch: Positive[int] = 500
+    critic_steps: Positive[int] = 1  # of a round, before the generator's one
+    channels: Positive[int] = 64  # of an image of half the side; doubled at the next two halvings
     normalised: bool = False  # layer normalisation in the critic too, not in the generator alone
-    noise: int = 100
-    rate: float = 2e-4  # Adam's
-    betas: tuple[float, float] = (0.5, 0.9)
-    decay: float = 1e-5  # weight decay
+    noise: Positive[int] = 100
+    rate: Positive[float] = 2e-4  # Adam's
+    betas: Fraction[tuple[float, float]] = (0.5, 0.9)
+    decay: NonNegative[float] = 1e-5  # weight decay
     adversary: Literal["original", "wasserstein"] = "wasserstein"  # CTAB-GAN's loss is the original one
-    penalty: float = 10.0  # weight of the gradient penalty of the Wasserstein loss
-    tau: float = 0.2  # temperature of the Gumbel-softmax
-    information: float = 1.0  # weight of the information loss
+    penalty: NonNegative[float] = 10.0  # weight of the gradient penalty of the Wasserstein loss
+    tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
+    information: NonNegative[float] = 1.0  # weight of the information loss
     target: str = ""  # column that an auxiliary classifier predicts from the others; none if empty
-    classifier: tuple[int, ...] = (256, 256, 256, 256)  # hidden widths of that classifier
-    dropout: float = 0.5  # of the classifier
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "epochs", "batch", "critic_steps", "channels", "noise", "rate", "tau", "classifier")
-        check_range(self, "least_rounds", "decay", "penalty", "information")
-        check_range(self, "betas", "dropout", below=1.0)
+    classifier: Positive[tuple[int, ...]] = (256, 256, 256, 256)  # hidden widths of that classifier
+    dropout: Fraction[float] = 0.5  # of the classifier
 
 
 class ImageGenerator(nn.Module):

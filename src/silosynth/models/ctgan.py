@@ -18,48 +18,43 @@ Shapes: N training rows, B of a batch, C columns with levels, K levels, S scores
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.conditions import ConditionLaw, Conditions
-from silosynth.models.encoded import EncodedRows, RowShape, check_range, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
 from silosynth.models.gan import Activation, critic_loss, make_critic, make_generator, one_hot, slope_penalty
 from silosynth.models.raking import PILOT, Raking, rake
 from silosynth.models.training import MovingAverage, trainee
 
 
-@dataclass(frozen=True, slots=True)
 class CTGANConfig(Struct):
     """Sizes and training; the defaults are VT-GAN's (section 4.1 and its public settings)."""
 
-    epochs: int = 300  # of max(1, rows // batch) rounds
-    least_rounds: int = 0  # rounds at least, however few the rows
-    batch: int = 500
-    critic_steps: int = 5  # of a round, before the generator's one (VT-GAN: 5, CTGAN: 1)
-    generator: tuple[int, ...] = (256, 256)  # widths of its residual blocks
-    critic: tuple[int, ...] = (256, 256)  # widths of its hidden blocks
-    noise: int = 128
-    rate: float = 2e-4  # Adam's
-    betas: tuple[float, float] = (0.5, 0.9)
-    average: float = 0.0  # of the generator's weights, kept at each step of a moving average; 0: none
-    decay: float = 1e-6  # weight decay
-    penalty: float = 10.0  # weight of the gradient penalty
-    tau: float = 0.2  # temperature of the Gumbel-softmax
-    dropout: float = 0.5  # of the critic
-    pac: int = 1  # rows judged together (CTGAN: 10)
+    epochs: Positive[int] = 300  # of max(1, rows // batch) rounds
+    least_rounds: NonNegative[int] = 0  # rounds at least, however few the rows
+    batch: Positive[int] = 500
+    critic_steps: Positive[int] = 5  # of a round, before the generator's one (VT-GAN: 5, CTGAN: 1)
+    generator: Positive[tuple[int, ...]] = (256, 256)  # widths of its residual blocks
+    critic: Positive[tuple[int, ...]] = (256, 256)  # widths of its hidden blocks
+    noise: Positive[int] = 128
+    rate: Positive[float] = 2e-4  # Adam's
+    betas: Fraction[tuple[float, float]] = (0.5, 0.9)
+    average: Fraction[float] = 0.0  # of the generator's weights, kept at each step of a moving average; 0: none
+    decay: NonNegative[float] = 1e-6  # weight decay
+    penalty: NonNegative[float] = 10.0  # weight of the gradient penalty
+    tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
+    dropout: Fraction[float] = 0.5  # of the critic
+    pac: Positive[int] = 1  # rows judged together (CTGAN: 10)
     rake: bool = False  # keep made rows such that levels have the shares of training (ours: `models.raking`)
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "epochs", "batch", "critic_steps", "generator", "critic", "noise", "rate", "tau", "pac")
-        check_range(self, "least_rounds", "decay", "penalty")
-        check_range(self, "betas", "dropout", "average", below=1.0)
         if self.batch < 2 or self.batch % self.pac:
             raise ConfigError("Option 'batch' must be at least 2 and a multiple of 'pac'", (self.batch, self.pac))
 

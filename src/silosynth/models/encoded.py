@@ -5,7 +5,6 @@ Shapes: B or N rows, C columns with levels, K levels of all columns, S scores.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct
 from silosynth.core.streams import Draw, Streams, normals
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
@@ -168,19 +165,6 @@ class TableModel(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-
-
-def check_range(config: Struct, *names: str, below: float = math.inf) -> None:
-    """Check that options (of tuples: all parts) are at least 0 and below ``below``.
-
-    Raises:
-        ConfigError: names the option and its value.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if not all(0 <= part < below for part in (value if isinstance(value, tuple) else (value,))):
-            limit = "" if below == math.inf else f" and below {below:g}"
-            raise ConfigError(f"Option {name!r} must be at least 0{limit}", value)
 
 
 def span(steps: int, part: int, parts: int) -> int:

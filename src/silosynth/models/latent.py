@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.layers import build, dropout, time_features
 from silosynth.models.training import Learner, batches, held_out
@@ -236,51 +236,34 @@ def _ratio_features(t_B: Tensor) -> Tensor:
 _CHUNK = 4096
 
 
-@dataclass(frozen=True, slots=True)
 class LatentConfig(Struct):
     """The coordinator's generative model of latents, G in the paper."""
 
     path: Literal["flow", "gaussian"] = "flow"  # rectified flow, or the paper's Gaussian diffusion
     network: Literal["residual", "plain"] = "residual"  # residual blocks, or the paper's plain layers
     fit_to_rows: bool = True  # small tables get narrower networks, fewer steps and smaller batches: see `sized`
-    width: int = 512  # of the denoiser's hidden layers
-    depth: int = 4  # residual blocks, or plain layers (paper: 8)
+    width: Positive[int] = 512  # of the denoiser's hidden layers
+    depth: Positive[int] = 4  # residual blocks, or plain layers (paper: 8)
     dropout: float = 0.0  # of the plain layers (paper: 0.01)
-    steps: int = 8000  # iterations, at most
-    steps_per_rows: float = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
-    checks: int = 25  # how often held-out rows judge the weights; each time is a safe point
-    batch: int = 1024
-    rate: float = 2.5e-3
+    steps: Positive[int] = 8000  # iterations, at most
+    steps_per_rows: Positive[float] = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
+    checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
+    batch: Positive[int] = 1024
+    rate: Positive[float] = 2.5e-3
     decay: float = 1e-3  # weight decay
     average: float = 0.12  # length of the moving average of the weights as a share of all steps; 0 for none
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: float = 1.0  # gradient norm; 0 for no clipping
     held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
     time_mean: float = 0.0  # of the logit-normal law of training times
-    time_sd: float = 1.0
+    time_sd: Positive[float] = 1.0
     left: float = 0.15  # noise at which the flow ends, in data units: the decoders' sigma (0 for exact decoders)
-    diffusion_steps: int = 200  # T of the Gaussian path (paper: 200)
+    diffusion_steps: Positive[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
-    sample_steps: int = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
+    sample_steps: Positive[int] = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
     eta: float = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where it is fast
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(
-            self,
-            "width",
-            "depth",
-            "steps",
-            "steps_per_rows",
-            "checks",
-            "batch",
-            "rate",
-            "time_sd",
-            "diffusion_steps",
-            "sample_steps",
-        )
 
 
 def sized(config: LatentConfig, rows: int) -> LatentConfig:

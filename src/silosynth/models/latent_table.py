@@ -9,13 +9,12 @@ Shapes: N training rows, C columns with levels, S scores, K levels, L latents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import TableAutoencoder
 from silosynth.models.calibration import Calibration, calibrate
@@ -28,26 +27,21 @@ _CALIBRATED_BY = 2**24  # numbers held at once while marginals are matched: 64 M
 STAGES = 3  # autoencoder, moments, flow; parts at least
 
 
-@dataclass(frozen=True, slots=True)
 class LatentTableConfig(Struct):
     """Sizes and training."""
 
-    hidden: tuple[int, ...] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
-    latents_per_column: int = 2
+    hidden: Positive[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: Positive[int] = 2
     sigma: float = 0.15  # noise through which the decoder reads unit-variance latents
     weight: float = 5.0  # of squared score errors against cross-entropy
-    steps: int = 1500  # iterations of the autoencoder in each silo, at most
-    batch: int = 512
-    rate: float = 4e-3
+    steps: Positive[int] = 1500  # iterations of the autoencoder in each silo, at most
+    batch: Positive[int] = 512
+    rate: Positive[float] = 4e-3
     decay: float = 1e-4  # weight decay
     clip: float = 5.0  # gradient norm
-    first: float = 0.25  # share of the parts that train the autoencoder
+    first: Positive[float] = 0.25  # share of the parts that train the autoencoder
     calibrate: bool = True  # match the decoded marginals to those of the encoders
     latent: LatentConfig = LatentConfig(held_out=0.0)
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "hidden", "latents_per_column", "steps", "batch", "rate", "first")
 
 
 class Moments(nn.Module):

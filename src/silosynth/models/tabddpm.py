@@ -18,17 +18,16 @@ Shapes: B rows, C columns, K levels of all columns. Probabilities are logarithms
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
-from silosynth.models.encoded import EncodedRows, check_range, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, chunks, joined, span
 from silosynth.models.latent import gaussian_path
 from silosynth.models.layers import build, dropout, time_features
 from silosynth.models.training import Learner, batches
@@ -108,27 +107,20 @@ class Multinomial(nn.Module):
 _FARTHEST = 6.0  # normal scores do not lie beyond; the first steps divide by next to nothing
 
 
-@dataclass(frozen=True, slots=True)
 class TabDDPMConfig(Struct):
     """Sizes and training. The paper tunes most of them for each table; its ranges are given."""
 
-    steps: int = 20_000  # iterations (paper: 5 000 to 20 000)
-    batch: int = 1024  # (paper: 256 or 4096)
-    layers: tuple[int, ...] = (512, 512, 512, 512)  # hidden widths of the network (paper: 2 to 8 of 128 to 1024)
-    time: int = 128  # width of the embedding of the time
-    dropout: float = 0.0
-    rate: float = 1e-3  # AdamW's, at first; falls linearly to zero (paper: 1e-5 to 3e-3)
-    decay: float = 1e-4  # weight decay
-    average: float = 0.0  # length of the moving average of the weights as a share of all steps; 0 for none
-    diffusion_steps: int = 1000  # T (paper: 100 or 1000)
+    steps: Positive[int] = 20_000  # iterations (paper: 5 000 to 20 000)
+    batch: Positive[int] = 1024  # (paper: 256 or 4096)
+    layers: Positive[tuple[int, ...]] = (512, 512, 512, 512)  # hidden widths (paper: 2 to 8 of 128 to 1024)
+    time: Positive[int] = 128  # width of the embedding of the time
+    dropout: Fraction[float] = 0.0
+    rate: Positive[float] = 1e-3  # AdamW's, at first; falls linearly to zero (paper: 1e-5 to 3e-3)
+    decay: NonNegative[float] = 1e-4  # weight decay
+    average: NonNegative[float] = 0.0  # length of the moving average of the weights as a share of all steps; 0 for none
+    diffusion_steps: Positive[int] = 1000  # T (paper: 100 or 1000)
     variances: Literal["linear", "cosine"] = "cosine"  # how they grow over its steps
-    sample_steps: int = 1000  # of these, how many are taken to sample
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "steps", "batch", "layers", "time", "rate", "diffusion_steps", "sample_steps")
-        check_range(self, "decay", "average")
-        check_range(self, "dropout", below=1.0)
+    sample_steps: Positive[int] = 1000  # of these, how many are taken to sample
 
 
 class Denoiser(nn.Module):

@@ -22,37 +22,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 
 EPSILON = 1e-15  # keeps logarithms of masks finite
 INPUT_MOMENTUM = 0.01  # of the batch normalisation before the encoder
 
 
-@dataclass(frozen=True, slots=True)
 class TabNetConfig(Struct):
     """Sizes, with the paper's symbols."""
 
-    latent: int = 5  # n_d, length of a decision and of the latent vector
-    attention: int = 2  # n_a, length of what goes on to the next step
-    steps: int = 4  # N_steps
+    latent: Positive[int] = 5  # n_d, length of a decision and of the latent vector
+    attention: Positive[int] = 2  # n_a, length of what goes on to the next step
+    steps: Positive[int] = 4  # N_steps
     gamma: float = 1.5  # γ, above 1: how freely a feature is used in several steps
     shared: int = 1  # gated layers that all steps of the encoder share
     independent: int = 1  # and those of each step by itself
     decoder_shared: int = 1
     decoder_independent: int = 1
-    ghost: int = 128  # B_V, rows that are normalised together
-    momentum: float = 0.02  # weight of a batch in running means and variances
+    ghost: Positive[int] = 128  # B_V, rows that are normalised together
+    momentum: Positive[float] = 0.02  # weight of a batch in running means and variances
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "latent", "attention", "steps", "ghost", "momentum")
         if self.gamma < 1 or self.momentum > 1:
             raise ConfigError(
                 "Options 'gamma' and 'momentum' are at least, and at most, 1", (self.gamma, self.momentum)

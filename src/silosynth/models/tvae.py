@@ -14,43 +14,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
-from silosynth.models.encoded import EncodedRows, check_range, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, chunks, joined, span
 from silosynth.models.layers import build
 from silosynth.models.training import batches, trainee
 
 _FIRST, _LEAST = 0.1, 0.01  # standard deviation of a score's law at the start, and at least
 
 
-@dataclass(frozen=True, slots=True)
 class TVAEConfig(Struct):
     """Sizes and training; the defaults are the authors'."""
 
-    epochs: int = 300  # of max(1, rows // batch) steps
-    least_steps: int = 0  # steps at least, however few the rows
-    batch: int = 500
-    encoder: tuple[int, ...] = (128, 128)  # hidden widths
-    decoder: tuple[int, ...] = (128, 128)  # hidden widths
-    embedding: int = 128  # Z
-    factor: float = 2.0  # weight of the likelihood against the divergence
-    rate: float = 1e-3  # Adam's
-    betas: tuple[float, float] = (0.9, 0.999)
-    decay: float = 1e-5  # weight decay
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "epochs", "batch", "encoder", "decoder", "embedding", "factor", "rate")
-        check_range(self, "least_steps", "decay")
-        check_range(self, "betas", below=1.0)
+    epochs: Positive[int] = 300  # of max(1, rows // batch) steps
+    least_steps: NonNegative[int] = 0  # steps at least, however few the rows
+    batch: Positive[int] = 500
+    encoder: Positive[tuple[int, ...]] = (128, 128)  # hidden widths
+    decoder: Positive[tuple[int, ...]] = (128, 128)  # hidden widths
+    embedding: Positive[int] = 128  # Z
+    factor: Positive[float] = 2.0  # weight of the likelihood against the divergence
+    rate: Positive[float] = 1e-3  # Adam's
+    betas: Fraction[tuple[float, float]] = (0.9, 0.999)
+    decay: NonNegative[float] = 1e-5  # weight decay
 
 
 class Halves(nn.Module):

@@ -52,7 +52,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -69,21 +68,18 @@ MOST = 10_000  # silos; what `silosynth.privacy.masks` has room for
 _LABEL = "silosynth aggregation 1"
 
 
-@dataclass(frozen=True, slots=True)
 class Offer(Message):
     """Coordinator: a round begins. Numbers rise from round to round."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
 class Offered(Message):
     """Silo: my public key (32 bytes) for this round."""
 
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Deal(Message):
     """Coordinator: who takes part, with which keys, and how many shares are to give back a secret."""
 
@@ -93,32 +89,25 @@ class Deal(Message):
     threshold: int
 
 
-@dataclass(frozen=True, slots=True)
-class DealtShares(Message):
+class DealtShares(Message, release=Release.SEALED):
     """Silo: shares of my seed and of my key, and a key for my tags, sealed for each other silo."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelopes: tuple[Envelope, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Relay(Message):
+class Relay(Message, release=Release.SEALED):
     """Coordinator: what the other silos sealed for you."""
 
-    release: ClassVar[Release] = Release.SEALED
     number: int
     envelopes: tuple[Envelope, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Masked(Message):
+class Masked(Message, release=Release.MASKED):
     """Silo: weight · update and the weight, in fixed point and masked: (W + 1,) int64."""
 
-    release: ClassVar[Release] = Release.MASKED
     words: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class ConfirmArrivals(Message):
     """Coordinator: the updates of these silos arrived."""
 
@@ -126,14 +115,12 @@ class ConfirmArrivals(Message):
     arrived: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class ArrivalsConfirmed(Message):
     """Silo: I received this list; a tag (32 bytes) for each silo on it, empty for myself."""
 
     tags: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Unmask(Message):
     """Coordinator: these silos confirmed, with these tags for you."""
 
@@ -142,11 +129,9 @@ class Unmask(Message):
     tags: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Revealed(Message):
+class Revealed(Message, release=Release.MASKED):
     """Silo: for each silo of the round my share of its seed if it arrived, else of its key."""
 
-    release: ClassVar[Release] = Release.MASKED
     shares: tuple[bytes, ...]
 
 

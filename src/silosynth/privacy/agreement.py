@@ -23,8 +23,6 @@ import hmac
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -45,7 +43,6 @@ _NONCE = 12  # bytes
 _AGAIN = "Start the agreement again."
 
 
-@dataclass(frozen=True, slots=True)
 class OfferShares(Message):
     """Coordinator: make a share for ``purpose``, a new one if ``fresh``, else the one this purpose always has."""
 
@@ -53,30 +50,24 @@ class OfferShares(Message):
     fresh: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Shares(Message):
+class Shares(Message, release=Release.SEALED):
     """Silo: my share, sealed for each other silo."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelopes: tuple[Envelope, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RelayedShares(Message):
+class RelayedShares(Message, release=Release.SEALED):
     """Coordinator: what the other silos sent you."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelopes: tuple[Envelope, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Confirmation(Message):
     """Silo: my tag (32 bytes), which proves that I hold the secret without revealing it."""
 
     tag: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Confirmations(Message):
     """Coordinator: the tags of all silos, in the roster's order."""
 

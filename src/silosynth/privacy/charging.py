@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from silosynth.core.conversation import Conversation, check_same_rows, expect
 from silosynth.core.errors import ProtocolError
@@ -30,8 +29,7 @@ from silosynth.privacy.target import Target
 ROUNDING = 1e-9  # relative, of a cost that was solved for
 
 
-@dataclass(frozen=True, slots=True)
-class Charge(Message):
+class Charge(Message, release=Release.NOISED):
     """Coordinator: charge ``events`` for the steps to come.
 
     Attributes:
@@ -40,17 +38,14 @@ class Charge(Message):
         events: of each silo, or of all silos together where joint.
     """
 
-    release: ClassVar[Release] = Release.NOISED
     rows: int
     learnt: tuple[Event, ...]
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Charged(Message):
+class Charged(Message, release=Release.NOISED):
     """Silo: charged. Equal tags (32 bytes) mean equal row counts; the coordinator learns no more from them."""
 
-    release: ClassVar[Release] = Release.NOISED
     tag: bytes
     events: tuple[Event, ...]
 

@@ -19,7 +19,6 @@ in two, it counts twice. A coordinator that passes noised statistics on lists th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
@@ -33,7 +32,6 @@ UNSOUND = "paper-unsound"
 Scope = Literal["readers", "release", "all"]
 
 
-@dataclass(frozen=True, slots=True)
 class Event(Struct):
     """One noisy release, or many equal ones. `silosynth.privacy.mechanisms` and the functions here make new ones.
 

@@ -46,7 +46,6 @@ _LABEL = b"silosynth sealed 1"
 _NONCE = bytes(12)  # constant, as no key seals twice
 
 
-@dataclass(frozen=True, slots=True)
 class Envelope(Struct):
     """A sealed message: from whom, to whom, the public key made for it (32 bytes), and what only the receiver reads."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.privacy.losses import LEAST_DELTA
 
 
-@dataclass(frozen=True, slots=True)
 class Target(Struct):
     """A whole training costs at most this (epsilon, delta); the noise follows from it.
 
@@ -21,16 +19,15 @@ class Target(Struct):
         ConfigError: an epsilon without a delta, a delta without an epsilon, or a value out of its range.
     """
 
-    epsilon: float = math.inf  # infinity: no differential privacy
+    epsilon: Positive[float] = math.inf  # infinity: no differential privacy
     delta: float = 0.0  # well below one over the number of rows
     mechanism: Literal["dpsgd", "paper-unsound"] = "dpsgd"  # the second protects nobody: no epsilon is stated for it
-    clip: float = 1.0  # largest norm of one row's gradient, over all networks that see real rows
+    clip: Positive[float] = 1.0  # largest norm of one row's gradient, over all networks that see real rows
     encoders: float = 0.1  # share of epsilon, and of delta, that column encoders and the number of rows may cost
     noise: float = 0.0  # noise multiplier for "paper-unsound"; for "dpsgd" it is solved for
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "epsilon", "clip")
         if not 0 < self.encoders < 1:
             raise ConfigError("Option 'dp.encoders' is a share of epsilon, above 0 and below 1", self.encoders)
         if not 0 <= self.noise < math.inf:

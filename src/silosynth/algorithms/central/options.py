@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from silosynth.core.errors import ProtocolError
@@ -18,7 +17,6 @@ from silosynth.models.tvae import TVAEConfig
 Synthesis = Literal["shared", "partitioned"]  # whether synthetic columns leave their silo
 
 
-@dataclass(frozen=True, slots=True)
 class CTGANOptions(CTGANConfig):
     """Options of "ctgan"."""
 
@@ -26,7 +24,6 @@ class CTGANOptions(CTGANConfig):
     synthesis: Synthesis = "shared"
 
 
-@dataclass(frozen=True, slots=True)
 class CTABGANOptions(CTABGANConfig):
     """Options of "ctabgan"."""
 
@@ -34,7 +31,6 @@ class CTABGANOptions(CTABGANConfig):
     synthesis: Synthesis = "shared"
 
 
-@dataclass(frozen=True, slots=True)
 class TVAEOptions(TVAEConfig):
     """Options of "tvae"."""
 
@@ -42,7 +38,6 @@ class TVAEOptions(TVAEConfig):
     synthesis: Synthesis = "shared"
 
 
-@dataclass(frozen=True, slots=True)
 class TabDDPMOptions(TabDDPMConfig):
     """Options of "tabddpm"."""
 

@@ -17,8 +17,7 @@ columns, to whoever assembles the table (not at all if they stay partitioned). N
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -35,22 +34,18 @@ PARTS = 20  # messages in which training is asked for, whatever the number of ep
 # Messages in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareModel(Message):
     """Coordinator: fit encoders and make a model with these options, of a class in `options.Options`."""
 
     config: Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPrepared(Message):
+class ModelPrepared(Message, release=Release.COUNTS):
     """Silo: its number of rows."""
 
-    release: ClassVar[Release] = Release.COUNTS
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
 class TrainModel(Message):
     """Coordinator: train your model for part ``part`` of ``parts``."""
 
@@ -58,7 +53,6 @@ class TrainModel(Message):
     parts: int
 
 
-@dataclass(frozen=True, slots=True)
 class SynthesiseRows(Message):
     """Coordinator: draw ``rows`` synthetic rows. ``draw`` names the random stream, ``share`` asks for the columns."""
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.privacy.target import Target
 
 
-@dataclass(frozen=True, slots=True)
 class BudgetShares(Struct):
     """How the epsilon that encoders leave is divided among tables: in proportion, whatever the sum."""
 
-    groups: float = 0.2  # tables of two attributes of a silo, by which attributes are grouped
-    latents: float = 0.4  # one table of all attributes of each group
-    tree: float = 0.4  # tables of two latent attributes
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "groups", "latents", "tree")
+    groups: Positive[float] = 0.2  # tables of two attributes of a silo, by which attributes are grouped
+    latents: Positive[float] = 0.4  # one table of all attributes of each group
+    tree: Positive[float] = 0.4  # tables of two latent attributes
 
 
-@dataclass(frozen=True, slots=True)
 class DPLTConfig(Struct):
     """All options.
 
@@ -33,11 +26,11 @@ class DPLTConfig(Struct):
         ConfigError: an option is out of its range, or ``dp`` names a mechanism for gradients.
     """
 
-    bins: int = 8  # of a number's continuous part
-    most: int = 3  # attributes of each group but the last, which has the remainder
-    cells: int = 256  # of a group's table, as far as attributes can be chosen so
-    states: int = 8  # of a latent attribute, at most
-    fits: int = 100  # iterations in which a latent attribute is fitted to its group's table
+    bins: Positive[int] = 8  # of a number's continuous part
+    most: Positive[int] = 3  # attributes of each group but the last, which has the remainder
+    cells: Positive[int] = 256  # of a group's table, as far as attributes can be chosen so
+    states: Positive[int] = 8  # of a latent attribute, at most
+    fits: Positive[int] = 100  # iterations in which a latent attribute is fitted to its group's table
     shares: BudgetShares = BudgetShares()
     encoders: EncoderConfig = EncoderConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
@@ -45,7 +38,6 @@ class DPLTConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "bins", "most", "cells", "states", "fits")
         if self.dp.mechanism != "dpsgd":
             rule = "VFLGAN's own mechanism is for gradients, and DPLT has none"
             raise ConfigError(rule, self.dp.mechanism, "Give dp.epsilon.")

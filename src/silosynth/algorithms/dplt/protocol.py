@@ -47,8 +47,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +71,6 @@ SPARE = 28.0  # rows that there may be beyond the noised count, in units of 1 / 
 # Messages, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareAttributes(Message):
     """Coordinator: encode your columns; with differential privacy by your part of the budget of ``silos`` silos."""
 
@@ -80,26 +78,21 @@ class PrepareAttributes(Message):
     silos: int
 
 
-@dataclass(frozen=True, slots=True)
-class AttributesPrepared(Message):
+class AttributesPrepared(Message, release=Release.COUNTS):
     """Silo: my numbers of rows and columns."""
 
-    release: ClassVar[Release] = Release.COUNTS
     rows: int
     columns: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoisedAttributesPrepared(Message):
+class NoisedAttributesPrepared(Message, release=Release.NOISED):
     """Silo: the same, with a noised row count and the events of my encoders."""
 
-    release: ClassVar[Release] = Release.NOISED
     rows: int
     columns: int
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class GroupAttributes(Message):
     """Coordinator: group your attributes, and make a latent attribute of each group.
 
@@ -112,26 +105,21 @@ class GroupAttributes(Message):
     epsilon_groups: float
 
 
-@dataclass(frozen=True, slots=True)
-class Grouped(Message):
+class Grouped(Message, release=Release.STATISTICS):
     """Silo: number of states of each of my latent attributes, and the distribution (S,) of the first."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     states: tuple[int, ...]
     first_S: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class NoisedGrouped(Message):
+class NoisedGrouped(Message, release=Release.NOISED):
     """Silo: the same, from noised tables."""
 
-    release: ClassVar[Release] = Release.NOISED
     states: tuple[int, ...]
     first_S: Tensor
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Factor(Struct):
     """For the product with one other silo: the seed (32 bytes) of the random matrix that hides this silo's flags."""
 
@@ -139,7 +127,6 @@ class Factor(Struct):
     seed: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Hide(Message):
     """Coordinator: hide ``rows`` rows of your latent attributes by these factors, and seal them for the other silos."""
 
@@ -147,15 +134,12 @@ class Hide(Message):
     factors: tuple[Factor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden(Message):
+class Hidden(Message, release=Release.SEALED):
     """Silo: one envelope for each other silo."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelopes: tuple[Envelope, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class HiddenPeer(Struct):
     """What another silo has hidden, the states of its latent attributes, and the dealer's share of the product.
 
@@ -167,39 +151,31 @@ class HiddenPeer(Struct):
     share: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Relate(Message):
+class Relate(Message, release=Release.SEALED):
     """Coordinator: count all pairs of your latent attributes, and with those of others; ``epsilon`` for each table."""
 
-    release: ClassVar[Release] = Release.SEALED
     epsilon: float
     others: tuple[HiddenPeer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Related(Message):
+class Related(Message, release=Release.STATISTICS):
     """Silo: tables of my own pairs, and my share of all those with each other silo, in the order of the envelopes."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     own: tuple[Tensor, ...]
     shares: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoisedRelated(Message):
+class NoisedRelated(Message, release=Release.NOISED):
     """Silo: the same with noise."""
 
-    release: ClassVar[Release] = Release.NOISED
     own: tuple[Tensor, ...]
     shares: tuple[Tensor, ...]
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DPLTSynthesise(Message):
+class DPLTSynthesise(Message, release=Release.SYNTHETIC):
     """Coordinator: draw columns for these states (R, L) of your latent attributes. ``draw`` names the random stream."""
 
-    release: ClassVar[Release] = Release.SYNTHETIC
     states_RL: Tensor
     draw: str
     share: bool

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
 from silosynth.models.ctgan import CTGANConfig
@@ -16,21 +15,18 @@ from silosynth.models.latent import LatentConfig
 from silosynth.models.latent_table import STAGES, LatentTableConfig
 
 
-@dataclass(frozen=True, slots=True)
 class GANOptions(CTGANConfig):
     """The paper's GAN, and how columns are encoded for it."""
 
     encoders: ModeConfig = ModeConfig()
 
 
-@dataclass(frozen=True, slots=True)
 class DiffusionOptions(LatentTableConfig):
     """Ours: SiloFuse's autoencoder and flow over all columns, and how columns are encoded for them."""
 
     encoders: EncoderConfig = EncoderConfig()
 
 
-@dataclass(frozen=True, slots=True)
 class GDTSConfig(Struct):
     """All options.
 
@@ -40,22 +36,21 @@ class GDTSConfig(Struct):
 
     mode: Literal["fl", "md"] = "fl"  # average the silos' models, or train one generator against a critic in every silo
     generator: Literal["ctgan", "diffusion"] = "ctgan"  # "diffusion" in mode "fl" only
-    rounds: int = 100  # mode "fl": parts into which the silos' training is divided
+    rounds: Positive[int] = 100  # mode "fl": parts into which the silos' training is divided
     ctgan: GANOptions = GANOptions()
     diffusion: DiffusionOptions = DiffusionOptions()
     weights: Literal["paper", "sharp", "rows", "equal"] = "sharp"  # of silos in averages: see `networks.silo_weights`
-    epsilon: float = 1.0  # of the noise on each column's counts and on the row count; inf for none
+    epsilon: Positive[float] = 1.0  # of the noise on each column's counts and on the row count; inf for none
     delta: float = 1e-6  # probability that a category held by one row is named; 0 names all (paper)
     numbers: Literal["exact", "noised"] = "exact"  # summaries of numbers: without noise (paper), or noised histograms
-    bins: int = 64  # of a noised histogram
-    participation: float = 1.0  # mode "fl": share of the silos asked in a round, drawn anew each time
+    bins: Positive[int] = 64  # of a noised histogram
+    participation: Positive[float] = 1.0  # mode "fl": share of the silos asked in a round, drawn anew each time
     absence: float = 0.0  # mode "fl": simulated probability that an asked silo is away for a round
     secure: bool = False  # mode "fl": the coordinator sees only sums of models
-    swap_every: int = 1  # mode "md": epochs after which critics change places
+    swap_every: Positive[int] = 1  # mode "md": epochs after which critics change places
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "rounds", "epsilon", "bins", "participation", "swap_every")
         if self.participation > 1 or not 0 <= self.absence < 1:
             shares = self.participation, self.absence
             raise ConfigError("Options 'participation' and 'absence' are shares: up to 1, and below 1", shares)

@@ -51,7 +51,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -83,20 +83,16 @@ _RESUME = "Resume from the last checkpoint; if silos are slow, with a longer tim
 # Messages, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class Describe(Message):
     """Coordinator: describe your columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Described(Message):
+class Described(Message, release=Release.STATISTICS):
     """Silo: my columns and their kinds, as declared or inferred from the rows."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     schema: Schema
 
 
-@dataclass(frozen=True, slots=True)
 class Summarise(Message):
     """Coordinator: summarise your categories, or your numbers. Kinds are as all silos agreed."""
 
@@ -105,44 +101,35 @@ class Summarise(Message):
     part: Literal["categories", "numbers"]
 
 
-@dataclass(frozen=True, slots=True)
-class NoisedSummaries(Message):
+class NoisedSummaries(Message, release=Release.NOISED):
     """Silo: my columns, and with the categories my row count; all with noise."""
 
-    release: ClassVar[Release] = Release.NOISED
     columns: tuple[Summary, ...]
     rows: int
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExactSummaries(Message):
+class ExactSummaries(Message, release=Release.STATISTICS):
     """Silo: the same without noise."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     columns: tuple[Summary, ...]
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeEncoders(Message):
+class TakeEncoders(Message, release=Release.MERGED):
     """Coordinator: encode your rows with these, and make a model for a federation of ``rows`` rows."""
 
-    release: ClassVar[Release] = Release.MERGED
     encoders: tuple[Encoder, ...]
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class TrainPart(Message):
+class TrainPart(Message, release=Release.AVERAGE):
     """Coordinator: train part ``part`` from these weights (W,), which include those that earlier parts trained."""
 
-    release: ClassVar[Release] = Release.AVERAGE
     part: int
     weights_W: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class SendWeights(Message):
     """Coordinator: send your weights after part ``part``; with secure aggregation times ``weight``, and masked."""
 
@@ -150,16 +137,13 @@ class SendWeights(Message):
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class LocalWeights(Message):
+class LocalWeights(Message, release=Release.WEIGHTS):
     """Silo: my weights (W,)."""
 
-    release: ClassVar[Release] = Release.WEIGHTS
     weights_W: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class TeachCritic(Message):
+class TeachCritic(Message, release=Release.SYNTHETIC):
     """Coordinator: teach your critic on synthetic rows, then return the generator's gradient in others.
 
     Attributes:
@@ -168,7 +152,6 @@ class TeachCritic(Message):
         fake_BW, condition_B: those in which the generator's gradient is asked for.
     """
 
-    release: ClassVar[Release] = Release.SYNTHETIC
     step: int
     fake_EBW: Tensor
     condition_EB: Tensor
@@ -176,15 +159,12 @@ class TeachCritic(Message):
     condition_B: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratorGradient(Message):
+class GeneratorGradient(Message, release=Release.GRADIENTS):
     """Silo: the gradient (B, K + S) of the generator's loss in its rows."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     grad_fake_BW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class SealCritic(Message):
     """Coordinator: seal your critic for another silo."""
 
@@ -192,19 +172,15 @@ class SealCritic(Message):
     receiver: str
 
 
-@dataclass(frozen=True, slots=True)
-class SealedCritic(Message):
+class SealedCritic(Message, release=Release.SEALED):
     """Silo: my critic."""
 
-    release: ClassVar[Release] = Release.SEALED
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class TakeCritic(Message):
+class TakeCritic(Message, release=Release.SEALED):
     """Coordinator: go on with this critic in place of yours."""
 
-    release: ClassVar[Release] = Release.SEALED
     swap: int
     envelope: Envelope
 

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.latent import LatentConfig
 from silosynth.privacy.target import Target
 
 
-@dataclass(frozen=True, slots=True)
 class CoderConfig(Struct):
     """A silo's encoders and autoencoder."""
 
     encoders: EncoderConfig = EncoderConfig()
-    hidden: tuple[int, ...] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
-    latents_per_column: int = 2  # s_i / d_i (paper: 1)
+    hidden: Positive[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: Positive[int] = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
     sigma: float = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
     kl: float = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: float = 5.0  # of squared score errors against cross-entropy
     fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
-    steps: int = 1500  # iterations
-    batch: int = 512
-    rate: float = 4e-3
+    steps: Positive[int] = 1500  # iterations
+    batch: Positive[int] = 512
+    rate: Positive[float] = 4e-3
     decay: float = 1e-4
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: float = 5.0  # gradient norm; 0 for no clipping
     held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
     sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
     calibrate: bool = True  # match the decoded marginals to the silo's own
-
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
-        check_positive(self, "hidden", "latents_per_column", "steps", "batch", "rate")
 
     def sized(self, rows: int) -> CoderConfig:
         """The config for a table of ``rows`` rows."""
@@ -47,30 +42,25 @@ class CoderConfig(Struct):
         return replace(self, steps=min(self.steps, max(400, rows // 10)), batch=min(self.batch, max(32, rows // 8)))
 
 
-@dataclass(frozen=True, slots=True)
 class PrivateTraining(Struct):
     """How networks are trained under differential privacy, instead of the options for training without."""
 
     autoencoders: float = 0.5  # share of epsilon that is spent when autoencoders are trained, encoders included
-    hidden: tuple[int, ...] = (64, 64)  # widths of the autoencoders' hidden layers
-    latents_per_column: int = 1
-    coder_steps: int = 600  # of each autoencoder
-    batch: int = 512  # expected number of rows that a step samples; fewer of small tables
-    rate: float = 2e-3
-    width: int = 128  # of the model of latents, in "release"
-    depth: int = 2
-    latent_steps: int = 1500
+    hidden: Positive[tuple[int, ...]] = (64, 64)  # widths of the autoencoders' hidden layers
+    latents_per_column: Positive[int] = 1
+    coder_steps: Positive[int] = 600  # of each autoencoder
+    batch: Positive[int] = 512  # expected number of rows that a step samples; fewer of small tables
+    rate: Positive[float] = 2e-3
+    width: Positive[int] = 128  # of the model of latents, in "release"
+    depth: Positive[int] = 2
+    latent_steps: Positive[int] = 1500
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(
-            self, "hidden", "latents_per_column", "coder_steps", "batch", "rate", "width", "depth", "latent_steps"
-        )
         if not 0 < self.autoencoders < 1:
             raise ConfigError("Option 'dp_training.autoencoders' is a share, above 0 and below 1", self.autoencoders)
 
 
-@dataclass(frozen=True, slots=True)
 class SiloFuseConfig(Struct):
     """All options."""
 

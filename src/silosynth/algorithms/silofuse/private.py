@@ -35,8 +35,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +68,6 @@ _COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta,
 # `silosynth.privacy.charging`) and answer `TrainAutoencoder`.
 
 
-@dataclass(frozen=True, slots=True)
 class LearnCoder(Message):
     """Coordinator: learn encoders by your part of this target, and make an autoencoder; with ``slots`` count them."""
 
@@ -77,8 +76,7 @@ class LearnCoder(Message):
     slots: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CoderLearnt(Message):
+class CoderLearnt(Message, release=Release.NOISED):
     """Silo: its noised number of rows, and the number of latents of each.
 
     Attributes:
@@ -86,7 +84,6 @@ class CoderLearnt(Message):
         nonce: makes the slots' secret a new one.
     """
 
-    release: ClassVar[Release] = Release.NOISED
     rows: int
     slots: int
     latents: int
@@ -94,7 +91,6 @@ class CoderLearnt(Message):
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class AskChargedLatents(Message):
     """Coordinator: freeze your autoencoder and send your latents, noised in ``slots`` slots, or un-noised ("release").
 
@@ -105,20 +101,16 @@ class AskChargedLatents(Message):
     latents: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoisedLatents(Message):
+class NoisedLatents(Message, release=Release.NOISED):
     """Silo: noised latents (S, L_i), in an order that only silos know."""
 
-    release: ClassVar[Release] = Release.NOISED
     z_SL: Tensor
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClippedLatents(Message):
+class ClippedLatents(Message, release=Release.ROWS):
     """Silo: latents (N, L_i) of all rows, without noise."""
 
-    release: ClassVar[Release] = Release.ROWS
     z_NL: Tensor
 
 

@@ -70,8 +70,8 @@ Shapes: N training rows, B rows of a batch, L latents of all silos, L_i of silo 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, expect
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Done, Message, Release, check_positive
+from silosynth.core.messages import Done, Message, Positive, Release
 from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -96,23 +96,19 @@ _CHUNK = 8192  # rows that are encoded at once when joint training has ended
 # Messages in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class FitCoder(Message):
     """Coordinator: fit encoders and make an autoencoder."""
 
     coder: CoderConfig
 
 
-@dataclass(frozen=True, slots=True)
-class CoderFitted(Message):
+class CoderFitted(Message, release=Release.COUNTS):
     """Silo: the numbers of its rows, and of the latents of each."""
 
-    release: ClassVar[Release] = Release.COUNTS
     rows: int
     latents: int
 
 
-@dataclass(frozen=True, slots=True)
 class TrainAutoencoder(Message):
     """Coordinator: train your autoencoder for part ``part`` of ``parts``."""
 
@@ -120,27 +116,22 @@ class TrainAutoencoder(Message):
     parts: int
 
 
-@dataclass(frozen=True, slots=True)
 class AskLatents(Message):
     """Coordinator: freeze your autoencoder and send your latents."""
 
 
-@dataclass(frozen=True, slots=True)
-class Latents(Message):
+class Latents(Message, release=Release.ROWS):
     """Silo: latents (N, L_i) of its training rows."""
 
-    release: ClassVar[Release] = Release.ROWS
     z_NL: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class SynthesiseFromLatents(Message):
+class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
     """Coordinator: decode the first ``rows`` of generated latents (G, L_i); all of them serve to match marginals.
 
     ``draw`` names the random stream, ``share`` asks for the columns.
     """
 
-    release: ClassVar[Release] = Release.SYNTHETIC
     z_GL: Tensor
     rows: int
     draw: str
@@ -150,81 +141,61 @@ class SynthesiseFromLatents(Message):
 # Messages of joint training, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class JoinLatents(Message):
     """Coordinator: make a fresh autoencoder, whose decoder reads ``latents`` latents, of all silos."""
 
-    latents: int
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        check_positive(self, "latents")
+    latents: Positive[int]
 
 
-@dataclass(frozen=True, slots=True)
 class EncodeBatch(Message):
     """Coordinator: encode these training rows."""
 
     rows: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLatents(Message):
+class BatchLatents(Message, release=Release.ROWS):
     """Silo: latents (B, L_i) of those rows."""
 
-    release: ClassVar[Release] = Release.ROWS
     z_BL: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeBatch(Message):
+class DecodeBatch(Message, release=Release.ROWS):
     """Coordinator: the loss's gradient at these latents of the same rows, (B, L_i) denoised ones or (B, L) joint ones.
 
     They depend on other silos' latents.
     """
 
-    release: ClassVar[Release] = Release.ROWS
     z_BL: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class LatentGradients(Message):
+class LatentGradients(Message, release=Release.GRADIENTS):
     """Silo: gradient of its reconstruction loss in the latents that it was given, of their shape."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     grad_z_BL: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateCoder(Message):
+class UpdateCoder(Message, release=Release.GRADIENTS):
     """Coordinator: gradient (B, L_i) of the whole loss in the silo's latents; take a step."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     grad_z_BL: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class AskLoss(Message):
+class AskLoss(Message, release=Release.ROWS):
     """Coordinator: your loss of the rows that you encoded last, decoded from these latents (B, L)."""
 
-    release: ClassVar[Release] = Release.ROWS
     z_BL: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutLoss(Message):
+class HeldOutLoss(Message, release=Release.STATISTICS):
     """Silo: its reconstruction loss of those rows."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
 class KeepWeights(Message):
     """Coordinator: all silos' losses of held-out rows together have never been so low; keep these weights."""
 
 
-@dataclass(frozen=True, slots=True)
 class SettleWeights(Message):
     """Coordinator: training has ended; take the weights that were kept."""
 

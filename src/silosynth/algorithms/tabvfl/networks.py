@@ -435,7 +435,6 @@ class Labels:
     classes: int
 
 
-@dataclass(frozen=True, slots=True)
 class Label(Struct):
     """How a label is coded.
 

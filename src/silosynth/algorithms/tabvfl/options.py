@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.tabnet import TabNetConfig
 
@@ -16,7 +16,6 @@ PRETRAINING: Phase = "pretraining"
 FINETUNING: Phase = "finetuning"
 
 
-@dataclass(frozen=True, slots=True)
 class TabVFLConfig(Struct):
     """All options, with the paper's symbols.
 
@@ -28,27 +27,26 @@ class TabVFLConfig(Struct):
     pretrain: bool = True  # Algorithm 1
     finetune: bool = True  # Algorithm 2
     label_gradients: bool = True  # whether silos get gradients of the label's loss; else only the host learns it
-    pretraining_epochs: int = 300
-    finetuning_epochs: int = 300
+    pretraining_epochs: Positive[int] = 300
+    finetuning_epochs: Positive[int] = 300
     batch: int = 64  # B
     shuffle: bool = True  # draw batches anew in each epoch, or (paper) use the same in all
     mask: float = 0.5  # share of the features that pre-training masks
     net: TabNetConfig = field(default_factory=TabNetConfig)
     sparsity: float = 1e-3  # λ_sparse
-    rate: float = 1e-3  # Adam's
+    rate: Positive[float] = 1e-3  # Adam's
     betas: tuple[float, float] = (0.9, 0.999)
     decay: float = 1e-4
     validation: float = 0.0  # share of rows held out for early stopping; 0 for none
-    patience: int = 10  # evaluations without an improvement after which a phase ends
+    patience: Positive[int] = 10  # evaluations without an improvement after which a phase ends
     missing: Literal["cache", "zeros", "wait", "fail"] = "cache"  # what happens when a silo is lost in training
     absence: float = 0.0  # simulated probability that a silo is away for an epoch, from the second on
-    cache_limit: float = 2048.0  # MiB
+    cache_limit: Positive[float] = 2048.0  # MiB
     numbers: Literal["standard", "quantile"] = "standard"  # numbers are standardised (paper), or normal scores
     encoders: EncoderConfig = EncoderConfig()
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "pretraining_epochs", "finetuning_epochs", "rate", "patience", "cache_limit")
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2: batch normalisation needs as many", self.batch)
         for name in ("mask", "validation", "absence"):

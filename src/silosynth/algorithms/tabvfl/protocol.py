@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -72,7 +72,6 @@ _RESUME = "Resume the run once they are back."
 # Messages, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareGuest(Message):
     """Coordinator: fit encoders and make networks.
 
@@ -86,73 +85,59 @@ class PrepareGuest(Message):
     order: int
 
 
-@dataclass(frozen=True, slots=True)
-class GuestPrepared(Message):
+class GuestPrepared(Message, release=Release.COUNTS):
     """Silo: my row count, and how many numbers of each row I send: as many as encoded columns, or latents."""
 
-    release: ClassVar[Release] = Release.COUNTS
     rows: int
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class Embed(Message):
+class Embed(Message, release=Release.GRADIENTS):
     """Coordinator: embed the batch of step ``step``, after descending along this gradient (B, W) of step ``of``.
 
     There is no gradient in the first step of an epoch, and where the silo was away.
     """
 
-    release: ClassVar[Release] = Release.GRADIENTS
     phase: Phase
     step: int
     of: int = -1
     grad_BW: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded(Message):
+class Embedded(Message, release=Release.ROWS):
     """Silo: embedded rows (B, W), and in pre-training which features are masked (B, W)."""
 
-    release: ClassVar[Release] = Release.ROWS
     z_BW: Tensor
     mask_BW: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reconstruct(Message):
+class Reconstruct(Message, release=Release.ROWS):
     """Coordinator: your part of what was decoded (B, P) of step ``step``. It depends on other silos' rows."""
 
-    release: ClassVar[Release] = Release.ROWS
     step: int
     out_BP: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Reconstructed(Message):
+class Reconstructed(Message, release=Release.GRADIENTS):
     """Silo: my reconstruction loss, and its gradient (B, P)."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     loss: float
     grad_BP: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyGradient(Message):
+class ApplyGradient(Message, release=Release.GRADIENTS):
     """Coordinator: the gradient (B, W) of step ``of``, the last of an epoch."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     of: int
     grad_BW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class TrainAlone(Message):
     """Coordinator: pre-train alone for this epoch (design "local")."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
 class EmbedRows(Message):
     """Coordinator: embed rows ``start`` to ``stop`` as they are, without training."""
 
@@ -162,25 +147,20 @@ class EmbedRows(Message):
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateRows(Message):
+class EvaluateRows(Message, release=Release.ROWS):
     """Coordinator: reconstruct those held-out rows from this (B, P), or alone where it is None, without training."""
 
-    release: ClassVar[Release] = Release.ROWS
     start: int
     stop: int
     out_BP: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReconstructionLoss(Message):
+class ReconstructionLoss(Message, release=Release.STATISTICS):
     """Silo: my mean reconstruction loss."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
 class StoreWeights(Message):
     """Coordinator: keep your present weights under this number, besides those of number ``before``, and no others."""
 
@@ -188,7 +168,6 @@ class StoreWeights(Message):
     before: int
 
 
-@dataclass(frozen=True, slots=True)
 class EndPhase(Message):
     """Coordinator: a phase has ended. Go back to the weights of this number; -1 leaves them as they are."""
 

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.encoders.column import EncoderConfig
-from silosynth.models.encoded import check_range
 from silosynth.models.vflgan import Slopes
 from silosynth.privacy.target import Target
 
 
-@dataclass(frozen=True, slots=True)
 class GANConfig(Struct):
     """Options that VFLGAN and VertiGAN share."""
 
-    epochs: int = 300  # of max(1, rows // batch) critic steps
-    least_rounds: int = 0  # minimum number of rounds, however few the rows
-    critic_steps: int = 5  # T_d, critic steps per round, which has one generator step
+    epochs: Positive[int] = 300  # of max(1, rows // batch) critic steps
+    least_rounds: NonNegative[int] = 0  # minimum number of rounds, however few the rows
+    critic_steps: Positive[int] = 5  # T_d, critic steps per round, which has one generator step
     batch: int = 64  # B; with differential privacy its expected size
-    noise: int = 10  # l, length of z
-    generator: tuple[int, ...] = (32, 64, 128)  # hidden widths of G_i
-    norm_epsilon: float = 0.8  # what batch normalisation of generators adds to variances; 0: no normalisation
-    critic: tuple[int, ...] = (256, 128)  # hidden widths of the first part of D_i; the last is that of features
+    noise: Positive[int] = 10  # l, length of z
+    generator: Positive[tuple[int, ...]] = (32, 64, 128)  # hidden widths of G_i
+    norm_epsilon: NonNegative[float] = 0.8  # added to variances in generators; 0: no batch normalisation
+    critic: Positive[tuple[int, ...]] = (256, 128)  # hidden widths of the first part of D_i; the last: features
     second: tuple[int, ...] = ()  # hidden widths of its second part
-    penalty: float = 10.0  # λ, weight of the gradient penalty
+    penalty: NonNegative[float] = 10.0  # λ, weight of the gradient penalty
     slopes: Slopes = "critic"  # what the penalty bounds in silos: see `LocalCritic.penalty`
-    rate: float = 5e-4  # η, Adam's learning rate
-    betas: tuple[float, float] = (0.5, 0.999)
-    decay: float = 0.0
+    rate: Positive[float] = 5e-4  # η, Adam's learning rate
+    betas: Fraction[tuple[float, float]] = (0.5, 0.999)
+    decay: NonNegative[float] = 0.0
     start: Literal["random", "shares"] = "random"  # generators start at random, or at the columns' own distributions
-    average: float = 0.0  # decay per step of the moving average of generators' weights; 0: no average (paper)
-    tau: float = 1.0  # temperature of the Gumbel-softmax
+    average: Fraction[float] = 0.0  # decay per step of the moving average of generators' weights; 0: no average (paper)
+    tau: Positive[float] = 1.0  # temperature of the Gumbel-softmax
     hard: bool = True  # critics see one level; gradients are those of the softmax
     select: Literal["last", "frechet"] = "last"  # which weights of generators are kept
     numbers: Literal["quantile", "standard"] = "quantile"  # how numbers are encoded: normal scores, or standardised
@@ -55,9 +53,6 @@ class GANConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        check_positive(self, "epochs", "critic_steps", "noise", "generator", "critic", "rate", "tau")
-        check_range(self, "least_rounds", "norm_epsilon", "penalty", "decay")
-        check_range(self, "betas", "average", below=1.0)
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2, as batch normalisation needs two rows", self.batch)
         if any(width < 1 for width in self.second):
@@ -76,23 +71,20 @@ class GANConfig(Struct):
             )
 
 
-@dataclass(frozen=True, slots=True)
 class VFLGANConfig(GANConfig):
     """Options of "vflgan" and "vflgan-base"."""
 
     local: bool = True  # whether local critics have a second part and a loss; False is VFLGAN-base
     shared: tuple[int, ...] = (128,)  # hidden widths of D_s
-    lambda1: float = 1.0  # λ1, weight of D_s' loss in that of local critics (equation (8))
-    lambda2: float = 1.0  # λ2, weight of D_s in the loss of generators (equation (9))
+    lambda1: NonNegative[float] = 1.0  # λ1, weight of D_s' loss in that of local critics (equation (8))
+    lambda2: NonNegative[float] = 1.0  # λ2, weight of D_s in the loss of generators (equation (9))
 
     def __post_init__(self) -> None:
         GANConfig.__post_init__(self)
-        check_range(self, "lambda1", "lambda2")
         if any(width < 1 for width in self.shared):
             raise ConfigError("Option 'shared' is widths above zero, or empty", self.shared)
 
 
-@dataclass(frozen=True, slots=True)
 class VertiGANConfig(GANConfig):
     """Options of "vertigan"."""
 

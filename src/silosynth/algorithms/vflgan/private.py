@@ -7,7 +7,7 @@ each silo's critic and one for D_s, are those of `silosynth.privacy.dpsgd`: see 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from silosynth.privacy.events import Event, gaussian_steps, unsound
 UNSOUND = (unsound("gradients of the first layers of local critics, as in the paper"),)
 
 
-@dataclass(frozen=True, slots=True)
 class ChargedSteps(Struct):
     """What was charged: critic steps, all silos' together.
 

@@ -69,9 +69,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,64 +102,52 @@ class PrivacyWarning(UserWarning):
 # Messages, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class VFLGANPrepare(Message):
     """Fit your encoders and make your networks."""
 
     config: VFLGANConfig | VertiGANConfig
 
 
-@dataclass(frozen=True, slots=True)
-class VFLGANPrepared(Message):
+class VFLGANPrepared(Message, release=Release.COUNTS):
     """My number of rows. ``nonce`` makes the secret of this training a new one."""
 
-    release: ClassVar[Release] = Release.COUNTS
     rows: int
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class VFLGANPreparedPrivately(Message):
+class VFLGANPreparedPrivately(Message, release=Release.NOISED):
     """The same with noise, and what that and the encoders have cost."""
 
-    release: ClassVar[Release] = Release.NOISED
     rows: int
     nonce: str
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class CriticiseBatch(Message):
     """Send the features of the next critic step."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFeatures(Message):
+class BatchFeatures(Message, release=Release.ROWS):
     """Features of made rows (B, W) and of real ones (R, W)."""
 
-    release: ClassVar[Release] = Release.ROWS
     fake_BW: Tensor
     real_RW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class DescendLocalCritic(Message):
+class DescendLocalCritic(Message, release=Release.GRADIENTS):
     """λ1 times the gradients of the loss of D_s in your features: update your critic. ``more``: then another step."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     grad_fake_BW: Tensor
     grad_real_RW: Tensor
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
 class MadeFeatures(Message):
     """Features (B, W) of made rows, for the update of the generator."""
 
     fake_BW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class DescendLocalGenerator(Message):
     """λ2 times the gradients of -D_s in your features: update your generator. ``more``: then another critic step."""
 
@@ -168,7 +155,6 @@ class DescendLocalGenerator(Message):
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
 class BackboneRound(Message):
     """VertiGAN: update the backbone by this sum of gradients (P,), none before the first round; train if ``more``."""
 
@@ -176,33 +162,26 @@ class BackboneRound(Message):
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BackboneGradient(Message):
+class BackboneGradient(Message, release=Release.GRADIENTS):
     """My gradient (P,) of the backbone."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     gradient_P: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class MeasureDistance(Message):
     """Measure the distance between rows that your generator makes now, and your own."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredDistance(Message):
+class MeasuredDistance(Message, release=Release.STATISTICS):
     """The Fréchet distance of my columns."""
 
-    release: ClassVar[Release] = Release.STATISTICS
     distance: float
 
 
-@dataclass(frozen=True, slots=True)
 class KeepBestWeights(Message):
     """Keep the generator's weights as they are now: they are the best so far."""
 
 
-@dataclass(frozen=True, slots=True)
 class VFLGANSynthesise(Message):
     """Make ``rows`` rows from the secret of the publication ``draw``; ``share`` asks for the columns."""
 

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Struct, check_positive
+from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.encoders.normalised import ModeConfig
 from silosynth.privacy.target import Target
 
 
-@dataclass(frozen=True, slots=True)
 class VTGANConfig(Struct):
     """All options."""
 
     critic_blocks: tuple[int, int] = (2, 0)  # a, b of D^a_b: at the coordinator, in each silo
     generator_blocks: tuple[int, int] = (0, 2)  # c, d of G^c_d
-    width: int = 256  # of a block of the critic, all silos together
-    generator_width: int = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
-    noise: int = 128  # length of Z
-    epochs: int = 300  # of max(1, rows // batch) rounds
-    least_rounds: int = 0  # minimum number of rounds, however few the rows
-    critic_steps: int = 5  # e, critic steps per round
+    width: Positive[int] = 256  # of a block of the critic, all silos together
+    generator_width: Positive[int] = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
+    noise: Positive[int] = 128  # length of Z
+    epochs: Positive[int] = 300  # of max(1, rows // batch) rounds
+    least_rounds: NonNegative[int] = 0  # minimum number of rounds, however few the rows
+    critic_steps: Positive[int] = 5  # e, critic steps per round
     batch: int = 500
-    rate: float = 2e-4  # Adam's learning rate
-    betas: tuple[float, float] = (0.5, 0.9)
-    average: float = 0.0  # decay per step of the moving average of generators' weights; 0: no average (paper)
-    decay: float = 1e-6
-    penalty: float = 10.0  # weight of the gradient penalty
-    tau: float = 0.2  # temperature of the Gumbel-softmax
-    dropout: float = 0.5  # of the critic's blocks
+    rate: Positive[float] = 2e-4  # Adam's learning rate
+    betas: Fraction[tuple[float, float]] = (0.5, 0.9)
+    average: Fraction[float] = 0.0  # decay per step of the moving average of generators' weights; 0: no average (paper)
+    decay: NonNegative[float] = 1e-6
+    penalty: NonNegative[float] = 10.0  # weight of the gradient penalty
+    tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
+    dropout: Fraction[float] = 0.5  # of the critic's blocks
     index_privacy: Literal["full", "decoys", "none"] = "full"
-    decoys: int = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
+    decoys: Positive[int] = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
     bottom_gradients: Literal["all", "contributor", "none"] = "none"  # whose bottom critic a step updates
     bottom_critics: Literal["orthonormal", "free"] = "orthonormal"  # constraint on the matrices of bottom critics
     statistics: Literal["contributor", "all"] = "contributor"  # running statistics of batch normalisation: one set each
@@ -69,8 +67,6 @@ class VTGANConfig(Struct):
 
     def __post_init__(self) -> None:
         Struct.__post_init__(self)
-        positive = ("width", "generator_width", "noise", "epochs", "critic_steps", "rate", "tau", "decoys")
-        check_positive(self, *positive)
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2, as batch normalisation needs two rows", self.batch)
         for name in ("critic_blocks", "generator_blocks"):
@@ -80,12 +76,6 @@ class VTGANConfig(Struct):
                     getattr(self, name),
                     "Such as [2, 0].",
                 )
-        for name in ("penalty", "decay", "least_rounds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"Option {name!r} must be at least zero, and finite", getattr(self, name))
-        if not all(0 <= value < 1 for value in (self.dropout, self.average, *self.betas)):
-            values = (self.dropout, self.average, self.betas)
-            raise ConfigError("Options 'dropout', 'average' and 'betas' are from 0 to below 1", values)
         if self.dp.mechanism != "dpsgd":
             raise ConfigError("VT-GAN's own mechanism is not offered", self.dp.mechanism, "Give dp.epsilon.")
         if self.bottom_gradients == "none" and self.critic_blocks[1] and not self.dp.private:

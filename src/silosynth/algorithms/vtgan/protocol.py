@@ -68,7 +68,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,35 +103,29 @@ REPORTS = 200  # times that a training reports progress, and can be resumed from
 # Messages, in talking order.
 
 
-@dataclass(frozen=True, slots=True)
 class EncodeRows(Message):
     """Fit your encoders and encode your rows."""
 
     config: VTGANConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded(Message):
+class Encoded(Message, release=Release.COUNTS):
     """Numbers of my rows, columns, and levels that conditions can name."""
 
-    release: ClassVar[Release] = Release.COUNTS
     rows: int
     columns: int
     conditions: int
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPrivately(Message):
+class EncodedPrivately(Message, release=Release.NOISED):
     """My noised row count, and number of columns. ``nonce`` makes the secret of this training a new one."""
 
-    release: ClassVar[Release] = Release.NOISED
     rows: int
     columns: int
     nonce: str
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class BuildBottoms(Message):
     """Make your bottom parts: blocks and features of the critic are ``width`` wide, the generator's ``slice`` wide."""
 
@@ -139,7 +133,6 @@ class BuildBottoms(Message):
     slice: int
 
 
-@dataclass(frozen=True, slots=True)
 class DrawConditions(Message):
     """Contribute conditions, with rows that fulfil them, to these critic steps, and to these generator steps."""
 
@@ -147,20 +140,17 @@ class DrawConditions(Message):
     generator: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnConditions(Message):
+class DrawnConditions(Message, release=Release.CONDITIONS):
     """Positions (T, B) of the drawn levels, critic steps first, and where their rows are found among what is pushed.
 
     ``picks_TB`` are numbers of rows in the silos' secret order, or places in the list that is sealed for the others.
     """
 
-    release: ClassVar[Release] = Release.CONDITIONS
     positions_TB: Tensor
     picks_TB: Tensor
     sealed: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class PushRows(Message):
     """Make rows from this slice (B, F_i), and send features of these and of real rows: the batch's, or all.
 
@@ -172,18 +162,15 @@ class PushRows(Message):
     contributor: str
 
 
-@dataclass(frozen=True, slots=True)
-class PushListed(Message):
+class PushListed(Message, release=Release.PICKS):
     """The same; the real rows are those of the list that the contributor has sealed for the other silos."""
 
-    release: ClassVar[Release] = Release.PICKS
     step: int
     slice_BF: Tensor
     contributor: str
     sealed: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class PushSampled(Message):
     """With differential privacy: the same; the real rows are those that the silos' secret samples."""
 
@@ -191,48 +178,39 @@ class PushSampled(Message):
     slice_BF: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class PushedFeatures(Message):
+class PushedFeatures(Message, release=Release.ROWS):
     """Features of made rows (B, W_i), and of real rows (R, W_i)."""
 
-    release: ClassVar[Release] = Release.ROWS
     fake_BW: Tensor
     real_RW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class DescendBottomCritic(Message):
+class DescendBottomCritic(Message, release=Release.GRADIENTS):
     """To the contributor: gradients (B, W_i) in the features of the step. Update your bottom critic."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     grad_fake_BW: Tensor
     grad_real_BW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class DescendPicked(Message):
+class DescendPicked(Message, release=Release.PICKED_GRADIENTS):
     """To the others: the same. ``picks_B`` are the pushed rows that these gradients belong to; the rest's are zero.
 
     They are sorted by row, so as not to reveal which row goes with which condition.
     """
 
-    release: ClassVar[Release] = Release.PICKED_GRADIENTS
     grad_fake_BW: Tensor
     grad_real_BW: Tensor
     picks_B: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class DescendPrivately(Message):
+class DescendPrivately(Message, release=Release.GRADIENTS):
     """Each example's gradients (R, W_i) in features: of the made row ``pairs_R`` that it was judged beside; its own."""
 
-    release: ClassVar[Release] = Release.GRADIENTS
     grad_fake_RW: Tensor
     grad_real_RW: Tensor
     pairs_R: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class GenerateRows(Message):
     """Make rows from this slice (B, F_i), and send their features."""
 
@@ -241,28 +219,24 @@ class GenerateRows(Message):
     contributor: str
 
 
-@dataclass(frozen=True, slots=True)
 class FakeFeatures(Message):
     """Features (B, W_i) of made rows."""
 
     fake_BW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class DescendBottomGenerator(Message):
     """Gradient (B, W_i) in the features of the made rows: update your bottom generator."""
 
     grad_fake_BW: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class SliceGradients(Message):
     """Gradient (B, F_i) in the slice."""
 
     grad_slice_BF: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class SampleConditions(Message):
     """Draw ``rows`` conditions as often as their levels occur. ``draw`` names the random stream."""
 
@@ -270,15 +244,12 @@ class SampleConditions(Message):
     draw: str
 
 
-@dataclass(frozen=True, slots=True)
-class SampledConditions(Message):
+class SampledConditions(Message, release=Release.CONDITIONS):
     """Positions (G,) of the drawn levels."""
 
-    release: ClassVar[Release] = Release.CONDITIONS
     position_G: Tensor
 
 
-@dataclass(frozen=True, slots=True)
 class VTGANSynthesise(Message):
     """Make rows from this slice (G, F_i), put them in the silos' secret order; ``share`` asks for the columns.
 
