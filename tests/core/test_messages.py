@@ -196,5 +196,5 @@ def test_bounds_are_checked_and_named() -> None:
 def test_numbers_out_of_bounds_are_refused_with_the_options_name(field: str, value: object, rule: str) -> None:
     with pytest.raises(ConfigError, match=rf"Option '{field}' must be {rule} \(got"):
         Bounded(**{field: value})
-    with pytest.raises(MessageError, match="Noisy.rate must be float"):
+    with pytest.raises(MessageError, match=r"Noisy\.rate must be float"):
         Noisy("much")
