@@ -150,6 +150,7 @@ def test_checkpoints_of_another_experiment_are_refused(plan: Path, monkeypatch: 
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_private_run_publishes_no_exact_number_of_rows_and_keeps_no_seed(plan: Path, people: pd.DataFrame) -> None:
     small = "generator = [16]\ncritic = [16, 8]\nnoise = 8\nbatch = 60\nepochs = 2\nleast_rounds = 1\n"
     head, _, rest = PLAN.partition('"coder.steps"')

@@ -73,7 +73,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     return record
 
 
-@pytest.mark.parametrize("slopes", ["critic", "orthonormal"])
+@pytest.mark.parametrize("slopes", [pytest.param("critic", marks=pytest.mark.slow), "orthonormal"])
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("name", list(BLOCKS))
 def test_a_gan_of_a_row_less_with_the_same_noised_quantities_is_the_same(

@@ -32,6 +32,7 @@ def learnt():
     return fit(**LEARN).sample(3000)
 
 
+@pytest.mark.slow
 def test_dependence_across_silos_is_learnt(learnt):
     real, table = people(), learnt
     for job in ("nurse", "smith", "judge"):
@@ -40,6 +41,7 @@ def test_dependence_across_silos_is_learnt(learnt):
     assert (table.rich == (table.pay > 60)).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_marginals_are_those_of_training(learnt):
     real, table = people(), learnt
     shares = table.job.value_counts(normalize=True)

@@ -65,6 +65,7 @@ def test_standardised_numbers_are_left_as_they_are() -> None:
         assert (corrected != logits).any() and local.rows.shape.levels
 
 
+@pytest.mark.slow
 def test_with_privacy_columns_are_matched_too() -> None:
     dp = {"epsilon": 8.0, "delta": 1e-4, "encoders": 0.5}
     shares, _ = gaps(*trained("vflgan", calibrate=True, rows=2000, dp=dp))

@@ -76,6 +76,7 @@ def test_numbers_are_in_units_of_the_real_deviation_and_levels_are_one_hot():
     assert 0.5 < one < 0.5 + np.trace(v) + 2 * abs(x_c) + 0.3
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_real_table_s_figures_and_a_shuffled_target_is_far_from_them(
     people: Callable[..., pd.DataFrame],
 ):

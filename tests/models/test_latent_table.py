@@ -137,6 +137,7 @@ def test_it_learns_what_depends_on_what():
     assert agree > 0.8 and follows > 0.75  # of independent columns: 0.5 and 0.0; of the training rows: 0.9 and 0.9
 
 
+@pytest.mark.slow
 def test_copies_trained_on_halves_and_averaged_learn_it_too():
     data = coded(800)
     halves = [

@@ -270,9 +270,10 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    [("copies", ["fl", "central"]), pytest.param("odd", ["md", "diffusion"], marks=pytest.mark.slow)],
+    [("copies", ["fl", "central"]), ("odd", ["md", "diffusion"])],
 )
 def test_the_algorithms_run_through_each_command(name: str, chosen: list[str], tmp_path: Path) -> None:
     sizes = ("--table", "demo", "--rows", 100, "--epochs", 1, "--silos", 3, *(f"--setting={one}" for one in chosen))

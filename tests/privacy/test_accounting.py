@@ -176,7 +176,13 @@ class TestSampledGaussian:
 class TestNoiseMultiplier:
     @pytest.mark.parametrize(
         ("epsilon", "rate", "steps", "counts"),
-        [(1.0, 0.01, 500, 0), (10.0, 0.1, 1000, 30), (4.0, 1.0, 1, 0), (0.5, 0.002, 10_000, 0), (20.0, 0.05, 300, 3)],
+        [
+            (1.0, 0.01, 500, 0),
+            (10.0, 0.1, 1000, 30),
+            (4.0, 1.0, 1, 0),
+            (0.5, 0.002, 10_000, 0),
+            pytest.param(20.0, 0.05, 300, 3, marks=pytest.mark.slow),
+        ],
     )
     def test_it_costs_the_target_almost_and_never_more(
         self, epsilon: float, rate: float, steps: int, counts: int

@@ -49,6 +49,7 @@ def again(folder, other, silos, **more):
     return ss.fit("vflgan", silos, **PRIVATE, folder=other, resume=True, **more)
 
 
+@pytest.mark.slow
 def test_other_data_get_other_noise_from_the_same_secret(tmp_path):
     """A level's new name is nothing to the networks of the silo that does not hold it; but the noise of all is new."""
     first = ss.fit("vflgan", federation("vflgan"), **PRIVATE, folder=tmp_path / "first")

@@ -142,7 +142,7 @@ def test_running_numbers_go_on_across_batches_and_pieces_are_the_sample():
 
 def test_columns_of_other_levels_are_not_set_below_each_other():
     first, second = (ss.simulate(pd.DataFrame({"b": texts})).tables["silo1"] for texts in (["x", "y"], ["y", "z"]))
-    with pytest.raises(DataError, match=r"same levels.*'b'"):
+    with pytest.raises(DataError, match=r"levels are the same.*'b'"):
         below([first, second])
 
 
