@@ -19,9 +19,8 @@ import common
 import torch
 
 from silosynth.alignment import AlignConfig, Aligner, Matched, align, canonical
-from silosynth.core.conversation import Conversation, Exchange
+from silosynth.core.conversation import Conversation, Exchange, Roster
 from silosynth.core.messages import Message
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Column
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats

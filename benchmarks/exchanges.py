@@ -37,7 +37,7 @@ import torch
 from exchange_sides import METHOD, OPTIONS, PIECE, ROWS, WIDTH, Answering, Ask, Block, received
 
 import silosynth as ss
-from silosynth.core.roster import Roster
+from silosynth.core.conversation import Roster
 from silosynth.data.partition import in_order
 from silosynth.papers import tables
 from silosynth.runtime.link import Link, Remote

@@ -28,8 +28,8 @@ import common
 import numpy as np
 import torch
 
+from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.messages import Message
-from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.deployment.flare.console import FINISHED, Console
 from silosynth.deployment.flare.daemon import serve_coordinator, serve_party
 from silosynth.deployment.flare.provisioning import Project, provision

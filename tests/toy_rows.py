@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from silosynth.catalog import ALGORITHMS, Algorithm
-from silosynth.core.conversation import Conversation, Party, Progress, State
-from silosynth.core.messages import Message, Struct
-from silosynth.core.roster import COORDINATOR, Roster
+from silosynth.core.conversation import COORDINATOR, Conversation, Party, Progress, Roster, State
+from silosynth.core.messages import Message, Struct, from_state, to_state
 from silosynth.core.schema import Schema, Table, agreed
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat
 

@@ -13,7 +13,7 @@ from silosynth.algorithms.vflgan.networks import SharedCritic
 from silosynth.algorithms.vflgan.private import ChargedSteps
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.conversation import Exchange
-from silosynth.core.state import from_state
+from silosynth.core.messages import from_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode

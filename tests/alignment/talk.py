@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from silosynth.alignment import AlignConfig, Aligner, Matched, align
-from silosynth.core.conversation import Exchange, Progress
+from silosynth.core.conversation import Exchange, Progress, Roster
 from silosynth.core.messages import Message
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.alignment.talk import NAMES, Held, aligned, aligners, expected, in_order, people, run
 
 from silosynth.alignment import AlignConfig, Aligner, align, protocol
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive

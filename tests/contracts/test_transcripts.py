@@ -36,8 +36,8 @@ from tests.contracts.transcripts import (
 
 from silosynth.algorithms.silofuse.protocol import Latents
 from silosynth.catalog import ALGORITHMS, names
+from silosynth.core.conversation import COORDINATOR
 from silosynth.core.messages import Message, Release, all_structs, wire_name
-from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.ledger import Record
 from silosynth.runtime.wire import encode
 

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from silosynth.core.absence import LastRows, chosen, present, under
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, LastRows, Progress, chosen, present, under
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.core.streams import Streams

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Done
-from silosynth.core.roster import COORDINATOR, Roster
 
 
 def test_order_is_kept() -> None:

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from silosynth.core.errors import DataError, SchemaError, StorageError
-from silosynth.core.messages import Done
+from silosynth.core.messages import Done, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, agreed, below, beside, check_partition
-from silosynth.core.state import from_state, to_state
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
 

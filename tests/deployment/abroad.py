@@ -16,7 +16,7 @@ import psutil
 from tests.deployment.common import two_silos
 from tests.deployment.network import Host
 
-from silosynth.core.roster import COORDINATOR
+from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.coordinator import STATUS, Status, read_status
 
 PATIENCE = 240.0

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from tests.deployment.common import SMALL, Rows, customers, job, seated, shuffled
 
 from silosynth.alignment import AlignConfig
-from silosynth.core.roster import COORDINATOR
+from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.coordinator import Order
 from silosynth.deployment.kits import KEY, KIT
 from silosynth.deployment.settings import POLICY, SILO

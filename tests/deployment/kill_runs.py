@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from tests.deployment.kill_points import MarkedEndpoint, MarkedRemote, Marks, Point, note_kill
 
-from silosynth.core.roster import COORDINATOR, Roster
+from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.deployment.coordinator import Order, Status, read_status, run_order
 from silosynth.deployment.entry import journal, open_endpoint
 from silosynth.deployment.kits import read_kit

@@ -29,7 +29,7 @@ from tests.deployment.kill_jobs import ABORTED, ORDERS, TABLES, prepare
 from tests.deployment.kill_points import Point, read_points
 from tests.deployment.kill_runs import Plan, Run
 
-from silosynth.core.roster import COORDINATOR
+from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.protocol import sources
 
 OUTSIDE = 0.15  # of the points, so many are times: killed from outside

@@ -101,7 +101,7 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
         section = getattr(plan, name)
         shown = section.model_fields_set | {key.split(".")[1] for key in elsewhere if key.startswith(name)}
         assert shown == keys(type(section)), name
-    from silosynth.core.roster import Roster
+    from silosynth.core.conversation import Roster
 
     made = order(plan, Roster(("bank", "shop")), "alice")
     assert made.job.name == "customers-1" and made.transport == "stream" and made.job.seed == 7

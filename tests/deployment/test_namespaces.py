@@ -14,7 +14,7 @@ pytest.importorskip("nvflare")
 from tests.deployment.abroad import SILOFUSE, VTGAN, Abroad, until
 from tests.deployment.network import Namespace, available, network
 
-from silosynth.core.roster import COORDINATOR
+from silosynth.core.conversation import COORDINATOR
 
 pytestmark = [
     pytest.mark.slow,

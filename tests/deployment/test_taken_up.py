@@ -14,7 +14,7 @@ from tests.deployment.abroad import SILOFUSE, VTGAN, Abroad
 from tests.deployment.flare.deployment import free_port
 from tests.deployment.network import Host
 
-from silosynth.core.roster import COORDINATOR
+from silosynth.core.conversation import COORDINATOR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 LONG = VTGAN.format(epochs=90)

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silosynth.core.messages import Struct
+from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
 from silosynth.encoders.column import (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, norm
 
 from silosynth.core.errors import ConfigError
+from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema
-from silosynth.core.state import from_state, to_state
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
 from silosynth.encoders.column import CategoricalEncoder, Codes, Encoder, decode_table, encode_table

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.messages import to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import to_state
 from silosynth.encoders import private as private_encoders
 from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, decode_table, encode_table
 from silosynth.encoders.normalised import ModeConfig

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from silosynth.core.conversation import Conversation, Exchange
+from silosynth.core.conversation import Conversation, Exchange, Roster
 from silosynth.core.messages import Message
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import (
     Group,

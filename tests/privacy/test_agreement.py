@@ -6,9 +6,9 @@ import pytest
 from tests.oracles import sealed as slow
 from tests.privacy.talk import NAMES, agreed, groups, run, secret
 
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import (
     Confirmation,

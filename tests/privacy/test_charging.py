@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done
-from silosynth.core.roster import Roster
 from silosynth.privacy.accounting import cost, noise_multiplier
 from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_steps

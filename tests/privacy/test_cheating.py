@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from tests.privacy.talk import NAMES, Meddle, groups, run, secret
 
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import (
     Confirmations,

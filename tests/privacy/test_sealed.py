@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles import sealed as slow
 
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, MessageError, ProtocolError
 from silosynth.core.messages import Struct
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.privacy import sealed
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed, seats

@@ -12,8 +12,7 @@ import pytest
 import torch
 from tests.runtime.toy import LEDGER, ROSTER, STREAMS, Add, Adder, Prepare, adders, coordinate, interrupt_at, run
 
-from silosynth.core.absence import under
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress, State
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress, State, under
 from silosynth.core.errors import (
     CheckpointError,
     ConfigError,

@@ -14,8 +14,7 @@ import pytest
 import torch
 from tests.runtime.toy import ROSTER, Add, Prepare, Total, command
 
-from silosynth.core.absence import Policy, under
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, State
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Policy, Progress, State, under
 from silosynth.core.errors import DataError, PartyLostError
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import PartyLostWarning, drive

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, State
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Roster, State
 from silosynth.core.errors import DataError, MessageError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Several
-from silosynth.core.roster import Roster
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.endpoint import PartyEndpoint

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from silosynth.core.conversation import Exchange, Party, State
+from silosynth.core.conversation import Exchange, Party, Roster, State
 from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
-from silosynth.core.roster import Roster
 from silosynth.runtime.frames import HELLO, MAX_BODY, REPLY, WELCOME, Frame
 from silosynth.runtime.link import Remote
 from silosynth.runtime.stream import StreamHub, serve_party

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress, State
+from silosynth.core.conversation import Checkpoint, Conversation, Party, Progress, Roster, State
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive

@@ -17,9 +17,8 @@ import pytest
 import torch
 from tests.runtime.toy import LEDGER, ROSTER, STREAMS, Prepare, command, coordinate, run
 
-from silosynth.core.conversation import Progress
+from silosynth.core.conversation import Progress, Roster
 from silosynth.core.errors import ConfigError, DataError, PartyLostError, UnavailableError
-from silosynth.core.roster import Roster
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger

@@ -44,10 +44,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, expect, expect_one
+from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, Roster, expect, expect_one
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Message, Positive, Release, Struct
-from silosynth.core.roster import Roster
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.sealed import Envelope
 

@@ -13,8 +13,7 @@ from silosynth.alignment import intersection, protocol
 from silosynth.alignment.identifiers import usable
 from silosynth.core.conversation import Party, State
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message
-from silosynth.core.state import from_state, to_state
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.sealed import Envelope, Seat, framed

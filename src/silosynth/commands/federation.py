@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from silosynth.deployment.coordinator import Order
     from silosynth.deployment.kits import StartKit
 
-COORDINATOR = "coordinator"  # `silosynth.core.roster` would load PyTorch
+COORDINATOR = "coordinator"  # `silosynth.core.conversation` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
 _WEEK = 7 * 86400.0  # seconds for which an operator's session waits
 _AT_HOME = "At the coordinator's machine: silosynth stop JOB"

@@ -1,18 +1,28 @@
 """A protocol is a conversation that does no I/O.
 
-The coordinator's side of an algorithm is a generator: it yields an `Exchange` (what it asks the parties) and receives
-their replies; it yields a `Checkpoint` where it is safe to stop, and `Progress` while it computes. A party is an object
-that answers messages. A runtime drives both; the algorithm never learns which one.
+The coordinator's side of an algorithm is a generator: it yields an `Exchange` (what it asks the parties of a `Roster`)
+and receives their replies; it yields a `Checkpoint` where it is safe to stop, and `Progress` while it computes. A party
+is an object that answers messages. A runtime drives both; the algorithm never learns which one.
+
+The runtime notices which silos are lost; the conversation's policy decides what follows. Each algorithm declares the
+policies that it supports, since its mathematics decides what it can do without.
+
+Shapes: N rows, B rows of a batch, W_i numbers per row that party i sends.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from silosynth.core.errors import ProtocolError
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.schema import Table, below
 
@@ -71,6 +81,7 @@ class SyntheticColumns(Message, release=Release.SYNTHETIC):
 
 
 R = TypeVar("R")
+T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 N = TypeVar("N", bound=Message)
 Step: TypeAlias = "Exchange | Checkpoint | Progress"
@@ -175,3 +186,175 @@ class Party(ABC):
         if not kept:
             raise ProtocolError("Synthetic columns are kept before they are taken", "none", "Synthesise rows first.")
         return below(kept)
+
+
+COORDINATOR = "coordinator"
+KEY_BYTES = 32  # an X25519 public key (RFC 7748)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The parties of a conversation, in the order in which their columns and latents are concatenated.
+
+    Attributes:
+        parties: their names.
+        keys: the public key pinned for each, in the same order; empty where silos do not talk to each other.
+
+    Raises:
+        ConfigError: no party, a name used twice, or a name that is not a plain word; keys that are not one of 32 bytes
+            for each party, or two parties with the same.
+    """
+
+    parties: tuple[str, ...]
+    keys: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parties:
+            raise ConfigError("A federation needs at least one silo", self.parties)
+        for name in self.parties:
+            if not _NAME.fullmatch(name) or name == COORDINATOR:
+                raise ConfigError(
+                    "A silo's name is 1 to 63 letters, digits, '_', '.' or '-', starts with a letter or digit, "
+                    f"and is not {COORDINATOR!r}",
+                    name,
+                    "Rename the silo.",
+                )
+        if len(set(self.parties)) < len(self.parties):
+            raise ConfigError("Every silo needs a name of its own", self.parties, "Rename one of them.")
+        if self.keys:
+            self._check_keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parties)
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+    def key(self, name: str) -> bytes:
+        """The public key pinned for the party called ``name``: 32 bytes.
+
+        Raises:
+            ConfigError: there is no such party, or keys are not pinned.
+        """
+        if name not in self.parties:
+            raise ConfigError("There is no such silo", name, nearest(name, self.parties))
+        if not self.keys:
+            raise ConfigError("Silos that talk to each other pin each other's keys", name, "Put keys into the roster.")
+        return self.keys[self.parties.index(name)]
+
+    def everyone(self, ask: Message) -> Exchange:
+        """Ask every party the same."""
+        return Exchange({party: ask for party in self.parties})
+
+    def each(self, asks: Mapping[str, Message]) -> Exchange:
+        """Ask each party something of its own; ``asks`` must name every party."""
+        return Exchange({party: asks[party] for party in self.parties})
+
+    def _check_keys(self) -> None:
+        if len(self.keys) != len(self.parties):
+            counts = f"{len(self.keys)} for {len(self.parties)} silos"
+            raise ConfigError("Either every silo's key is pinned or none", counts, "Give one key for each silo.")
+        for name, key in zip(self.parties, self.keys, strict=True):
+            if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+                raise ConfigError(f"A silo's public key is {KEY_BYTES} bytes", name, "Copy it again.")
+        if len(set(self.keys)) < len(self.keys):
+            raise ConfigError("Every silo needs a key of its own", self.parties, "Draw a new one for one of them.")
+
+
+Policy: TypeAlias = Literal["fail", "wait", "omit", "cache", "zeros"]
+"""How a run treats a silo that died or did not reply within its time limit:
+
+* "fail": the run ends, and can be resumed.
+* "wait": the run waits, with a warning, as long as the silo is alive. A silo that died ends the run.
+* "omit", "cache", "zeros": exchanges that can do without the silo continue, all others wait for it. Its values are left
+  out, replaced by those that it sent last, or replaced by zeros.
+"""
+
+
+def under(policy: Policy, conversation: Conversation[T]) -> Conversation[T]:
+    """The same conversation, with lost silos treated as ``policy`` says."""
+    try:
+        step = next(conversation)
+        while True:
+            step = conversation.send((yield _bound(policy, step) if isinstance(step, Exchange) else step))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        conversation.close()
+
+
+def _bound(policy: Policy, exchange: Exchange) -> Exchange:
+    missing = exchange.missing and policy not in ("fail", "wait")
+    return replace(exchange, missing=missing, wait=policy != "fail" and not missing)
+
+
+def chosen(asked: str | None, supported: Sequence[Policy]) -> Policy:
+    """The policy asked for, or the first supported one where none was.
+
+    Raises:
+        ConfigError: it is not supported; names those that are.
+    """
+    for policy in supported:
+        if asked in (None, policy):
+            return policy
+    names = " or ".join(f'"{policy}"' for policy in supported)
+    raise ConfigError("The policy for lost silos must be one that the algorithm supports", asked, f"Choose {names}.")
+
+
+def present(parties: Sequence[T], absence: float, rng: np.random.Generator, least: int = 0) -> list[T]:
+    """Draw who is present: each is absent with probability ``absence``, but at least ``least`` are present."""
+    there = [party for party in parties if rng.random() >= absence]
+    return there if len(there) >= least else list(parties[:least])
+
+
+class LastRows:
+    """The values that each party sent last for each row, to replace its own while it is lost.
+
+    Kept by row, so that batches may change. Under any policy but "cache" nothing is kept, and zeros are used.
+
+    Args:
+        widths: W_i, by party.
+        rows: N.
+        policy: "cache", or any other for zeros.
+        dtype: of the values.
+    """
+
+    def __init__(
+        self, widths: Mapping[str, int], rows: int, policy: Policy, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._widths, self._dtype = dict(widths), dtype
+        kept = rows if policy == "cache" else 0
+        self._last = {party: torch.zeros(kept, width, dtype=dtype) for party, width in widths.items()}
+
+    def fill(self, rows_B: Tensor, sent: Mapping[str, Tensor]) -> list[Tensor]:
+        """Store the values (B, W_i) of a batch; returns those of all parties, lost ones replaced.
+
+        Raises:
+            ProtocolError: a party sent something of another shape.
+        """
+        return [
+            self._stored(party, rows_B, sent[party]) if party in sent else self._replacement(party, rows_B)
+            for party in self._widths
+        ]
+
+    def _stored(self, party: str, rows_B: Tensor, part_BW: Tensor) -> Tensor:
+        if part_BW.shape != (len(rows_B), self._widths[party]):
+            raise ProtocolError(f"Silo {party!r} sends {self._widths[party]} numbers per row", tuple(part_BW.shape))
+        if len(self._last[party]):
+            self._last[party][rows_B] = part_BW
+        return part_BW
+
+    def _replacement(self, party: str, rows_B: Tensor) -> Tensor:
+        if len(self._last[party]):
+            return self._last[party][rows_B]
+        return torch.zeros(len(rows_B), self._widths[party], dtype=self._dtype)
+
+    def state(self) -> dict[str, Any]:
+        """All of it, in storable form."""
+        return self._last
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
+        self._last = dict(state)

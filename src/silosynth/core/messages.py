@@ -2,7 +2,8 @@
 
 A `Struct` is a frozen record of tensors, numbers, strings, bytes, ``None``, tuples of these and other structs. A
 `Message` is a struct that travels. Frames, pickles, callables and dictionaries cannot be expressed: the annotations of
-each class are checked once, when the class is first used, and each value is checked when it is made.
+each class are checked once, when the class is first used, and each value is checked when it is made. `to_state` makes
+a struct storable, for checkpoints and model files.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 import torch
 from typing_extensions import dataclass_transform
 
-from silosynth.core.errors import ConfigError, MessageError
+from silosynth.core.errors import ConfigError, MessageError, StorageError
 
 LEAVES: tuple[type, ...] = (torch.Tensor, bool, int, float, str, bytes, type(None))
-S = TypeVar("S", bound="Struct")
 
 
 class Release(Enum):
@@ -57,6 +57,7 @@ class Bound:
     empty: bool = True  # whether a tuple may be empty
 
 
+S = TypeVar("S", bound="Struct")
 T = TypeVar("T")
 Positive = Annotated[T, Bound("above zero", lambda number: number > 0, empty=False)]
 NonNegative = Annotated[T, Bound("at least 0", lambda number: 0 <= number < math.inf)]
@@ -210,3 +211,40 @@ def _label(hint: Any) -> str:
     if get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     return getattr(hint, "__name__", None) or str(hint)
+
+
+def to_state(struct: Struct) -> dict[str, Any]:
+    """A struct as nested dictionaries and lists of leaves."""
+    fields = {field.name: _down(getattr(struct, field.name)) for field in dataclasses.fields(struct)}
+    return {"struct": wire_name(type(struct)), "fields": fields}
+
+
+def from_state(kind: type[S], state: Any) -> S:
+    """The struct that `to_state` converted.
+
+    Raises:
+        StorageError: the state holds another struct, or one that this version does not know.
+    """
+    value = _up(state)
+    if not isinstance(value, kind):
+        raise StorageError(f"The stored state holds a {kind.__name__}", type(value).__name__, "Was it altered?")
+    return value
+
+
+def _down(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return to_state(value)
+    return [_down(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _up(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_up(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = all_structs().get(value.get("struct", ""))
+    if kind is None or {field.name for field in dataclasses.fields(kind)} != set(value["fields"]):
+        raise StorageError(
+            "The stored state was written by another version of silosynth", value.get("struct"), "Fit the model again."
+        )
+    return kind(**{name: _up(item) for name, item in value["fields"].items()})

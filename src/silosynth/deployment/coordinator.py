@@ -18,12 +18,10 @@ from typing import Any, Literal
 
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
-from silosynth.core.conversation import Progress
+from silosynth.core.conversation import Progress, Roster
 from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
 from silosynth.core.files import make_folder, read, sweep, write_atomic
-from silosynth.core.messages import Struct
-from silosynth.core.roster import Roster
-from silosynth.core.state import from_state, to_state
+from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data import sources as files
 from silosynth.deployment.protocol import Job, Outcome, conduct, installed

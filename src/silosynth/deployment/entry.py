@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
+from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.files import make_folder, sweep
 from silosynth.core.messages import Message
-from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.deployment.coordinator import LEDGER, Order, run_order, unpack_order
 from silosynth.deployment.dispatcher import STOP
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit

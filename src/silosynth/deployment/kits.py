@@ -20,9 +20,9 @@ from typing import Annotated
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field, PrivateAttr
 
+from silosynth.core.conversation import COORDINATOR, KEY_BYTES, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, read, write_atomic
-from silosynth.core.roster import COORDINATOR, KEY_BYTES, Roster
 from silosynth.deployment.flare.provisioning import AUTHORITY, Project, provision
 from silosynth.deployment.settings import POLICY, SILO
 from silosynth.experiment.files import FileSection, Text, read_toml

@@ -24,12 +24,10 @@ import torch
 from silosynth import catalog
 from silosynth.alignment import AlignConfig, Matched, align
 from silosynth.core import conversation
-from silosynth.core.conversation import Conversation, Exchange, Replies, State
+from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Release, Struct
-from silosynth.core.roster import Roster
+from silosynth.core.messages import Message, Release, Struct, from_state, to_state
 from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.target import Target

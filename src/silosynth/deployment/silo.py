@@ -17,13 +17,11 @@ import torch
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
-from silosynth.core.conversation import Party, State
+from silosynth.core.conversation import Party, Roster, State
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, nearest
 from silosynth.core.files import make_folder, write_atomic
-from silosynth.core.messages import Done, Message
-from silosynth.core.roster import Roster
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data import sources as files
 from silosynth.data.partition import own_levels

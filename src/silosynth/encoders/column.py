@@ -32,9 +32,8 @@ import torch
 from scipy.special import ndtr, ndtri
 
 from silosynth.core.errors import DataError
-from silosynth.core.messages import Struct
+from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table
-from silosynth.core.state import from_state, to_state
 
 MOST_KNOTS = 1000
 _TAIL = 20  # groups of the smallest size at either end

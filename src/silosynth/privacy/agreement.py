@@ -31,10 +31,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from silosynth.core.conversation import Conversation, State, expect
+from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.core.roster import Roster
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 SHARE = 32  # bytes

@@ -17,11 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from silosynth.core.conversation import Conversation, check_same_rows, expect
+from silosynth.core.conversation import Conversation, Roster, check_same_rows, expect
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Message, Release
-from silosynth.core.roster import Roster
-from silosynth.core.state import from_state, to_state
+from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.privacy.accounting import cost
 from silosynth.privacy.events import Event
 from silosynth.privacy.target import Target

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from silosynth.core.conversation import State
+from silosynth.core.conversation import KEY_BYTES, State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
-from silosynth.core.roster import KEY_BYTES
 from silosynth.privacy.aggregation import (
     LEAST,
     MOST,

@@ -37,9 +37,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from silosynth.core.conversation import KEY_BYTES, Roster
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Struct
-from silosynth.core.roster import KEY_BYTES, Roster
 from silosynth.core.streams import Streams
 
 _LABEL = b"silosynth sealed 1"

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from silosynth.core.conversation import COORDINATOR
 from silosynth.core.messages import Release
-from silosynth.core.roster import COORDINATOR
 from silosynth.privacy.accounting import DELTA, Budget, rounded_up, spent
 from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event
 

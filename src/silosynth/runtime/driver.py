@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
+from silosynth.core.conversation import COORDINATOR, Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
 from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, StorageError
 from silosynth.core.messages import Done, Message, Missing, Several
-from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_skipped
 from silosynth.runtime.ledger import Ledger, Position
 from silosynth.runtime.link import Link, Reached, Received, decode_reply

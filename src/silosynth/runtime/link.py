@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TypeAlias, TypeVar
 
-from silosynth.core.conversation import Exchange
+from silosynth.core.conversation import COORDINATOR, Exchange, Roster
 from silosynth.core.errors import CheckpointError, PartyLostError, ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
-from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.runtime.frames import ASK, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, Frame
 from silosynth.runtime.hub import Gathered, Hub, Lost
 from silosynth.runtime.wire import decode, encode

@@ -18,9 +18,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from silosynth.core.conversation import Party
+from silosynth.core.conversation import COORDINATOR, Party
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
-from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.frames import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame
 from silosynth.runtime.hub import Hub, Outbox, PartySlot

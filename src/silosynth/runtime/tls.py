@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from silosynth.core.conversation import COORDINATOR
 from silosynth.core.files import read
-from silosynth.core.roster import COORDINATOR
 from silosynth.runtime.frames import Frame, read_frame
 
 _LIFE = datetime.timedelta(days=30)

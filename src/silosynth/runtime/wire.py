@@ -438,7 +438,7 @@ def unpack(blob: bytes) -> State:
 
 
 def _no_structs(name: str) -> NoReturn:
-    raise Malformed("Files hold plain state, no structs", name, "Write structs with silosynth.core.state.to_state.")
+    raise Malformed("Files hold plain state, no structs", name, "Write structs with silosynth.core.messages.to_state.")
 
 
 def _refresh() -> Mapping[str, type[Struct]]:

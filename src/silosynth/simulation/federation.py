@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, SchemaError
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Column, Kind, Schema, Table, agreed, below, beside, check_partition
 from silosynth.data.dtypes import Nature, nature_of
 from silosynth.data.frames import flavour, to_pandas, to_table

@@ -13,13 +13,11 @@ import torch
 from typing_extensions import Self
 
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
-from silosynth.core.conversation import Conversation, Party
+from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import read, write_atomic
-from silosynth.core.messages import Struct
-from silosynth.core.roster import Roster
+from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.schema import Schema, Table, beside
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import statement

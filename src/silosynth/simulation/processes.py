@@ -21,12 +21,11 @@ from pathlib import Path
 import torch
 
 from silosynth.catalog import algorithm
-from silosynth.core.conversation import Party
+from silosynth.core.conversation import Party, Roster
 from silosynth.core.errors import PartyLostError, StorageError, UnavailableError
 from silosynth.core.files import make_folder, read, write_atomic
-from silosynth.core.roster import Roster
+from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.hub import Hub, Lost

@@ -14,8 +14,8 @@ from silosynth.algorithms.tabvfl.networks import Host, Label, check_labels
 from silosynth.algorithms.tabvfl.options import TabVFLConfig
 from silosynth.algorithms.tabvfl.protocol import embed
 from silosynth.core.errors import ConfigError, DataError, SchemaError
+from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Column, Kind, Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.data.frames import to_pandas
 from silosynth.evaluation.intervals import macro_auc

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from silosynth.catalog import Algorithm
-from silosynth.core.conversation import Conversation
+from silosynth.core.conversation import Conversation, Roster
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Struct
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
 from silosynth.core.streams import Streams
 from silosynth.data.dtypes import resolve

@@ -26,9 +26,8 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
 from silosynth.core.files import make_folder, storage_error
-from silosynth.core.messages import Struct
+from silosynth.core.messages import Struct, to_state
 from silosynth.core.schema import Column, Table
-from silosynth.core.state import to_state
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.sealed import Seat, seats

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from silosynth.core.roster import COORDINATOR
+from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
 

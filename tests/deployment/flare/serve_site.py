@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def main() -> None:
+    from silosynth.core.conversation import COORDINATOR
     from silosynth.core.errors import SilosynthError
-    from silosynth.core.roster import COORDINATOR
     from silosynth.deployment.flare.daemon import serve_coordinator, serve_party
 
     name, kit, workspace = sys.argv[1], Path(sys.argv[2]), (Path(sys.argv[3]) if len(sys.argv) > 3 else None)

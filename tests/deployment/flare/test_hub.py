@@ -9,10 +9,9 @@ import pytest
 import torch
 from tests.runtime.toy import ROSTER, STREAMS, Adder, Prepare, coordinate
 
-from silosynth.core.conversation import Exchange
+from silosynth.core.conversation import Exchange, Roster
 from silosynth.core.errors import DataError, PartyLostError, ProtocolError
 from silosynth.core.messages import Done
-from silosynth.core.roster import Roster
 from silosynth.deployment.flare import relay
 from silosynth.deployment.flare.relay import Answer, FlareHub, Inbox, Line
 from silosynth.runtime.endpoint import PartyEndpoint

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.runtime.toy import STREAMS, Adder, Prepare, coordinate
 
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import DataError, SilosynthError
-from silosynth.core.roster import Roster
 from silosynth.deployment.flare.relay import FlareHub
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive

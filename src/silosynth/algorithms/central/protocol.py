@@ -22,9 +22,8 @@ from typing import Any
 import torch
 
 from silosynth.algorithms.central.options import checked
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, expect, shared_columns
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, expect, shared_columns
 from silosynth.core.messages import Done, Message, Release, Struct
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 

@@ -11,9 +11,8 @@ from silosynth.algorithms.central import options
 from silosynth.algorithms.central.protocol import ModelPrepared, PrepareModel, SynthesiseRows, TrainModel
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
-from silosynth.core.messages import Done, Message, Struct
+from silosynth.core.messages import Done, Message, Struct, from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder

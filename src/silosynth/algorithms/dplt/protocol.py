@@ -55,11 +55,17 @@ from torch import Tensor
 
 from silosynth.algorithms.dplt import networks, private
 from silosynth.algorithms.dplt.options import DPLTConfig
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, check_same_rows, expect, shared_columns
-from silosynth.core.messages import Message, Release, Struct
-from silosynth.core.roster import Roster
+from silosynth.core.conversation import (
+    Checkpoint,
+    Conversation,
+    Progress,
+    Roster,
+    check_same_rows,
+    expect,
+    shared_columns,
+)
+from silosynth.core.messages import Message, Release, Struct, from_state, to_state
 from silosynth.core.schema import Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.events import Event
 from silosynth.privacy.masks import Words

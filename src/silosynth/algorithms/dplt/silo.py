@@ -18,9 +18,8 @@ from silosynth.algorithms.dplt import protocol as dplt
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Message
+from silosynth.core.messages import Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.table import TableCoder
 from silosynth.privacy.events import Event

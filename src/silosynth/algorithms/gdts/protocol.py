@@ -59,11 +59,9 @@ from torch import Tensor
 
 from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, silo_weights, weights_of
 from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.core import absence
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect, present
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
@@ -328,7 +326,7 @@ def _active(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> lis
     """
     least = LEAST if config.secure else 1
     asked = rng.permutation(len(roster))[: max(least, round(config.participation * len(roster)))]
-    return [roster.parties[i] for i in sorted(absence.present(asked.tolist(), config.absence, rng, least))]
+    return [roster.parties[i] for i in sorted(present(asked.tolist(), config.absence, rng, least))]
 
 
 def _round(

@@ -17,9 +17,8 @@ from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weigh
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Done, Message, fields_of
+from silosynth.core.messages import Done, Message, fields_of, from_state, to_state
 from silosynth.core.schema import Schema, Table, check_trainable, modelled_columns
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import encode_table
 from silosynth.models.averaging import flatten, unflatten

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.options import CoderConfig
+from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.private import Learnt
 from silosynth.encoders.table import TableCoder

@@ -44,11 +44,9 @@ from torch.func import functional_call
 
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
-from silosynth.core.conversation import Conversation, expect
+from silosynth.core.conversation import Conversation, Roster, expect
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Message, Release
-from silosynth.core.roster import Roster
-from silosynth.core.state import from_state, to_state
+from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.latent import LatentGenerator, flow_loss, times
 from silosynth.privacy import dpsgd

@@ -80,10 +80,9 @@ from silosynth.algorithms.silofuse import private
 from silosynth.algorithms.silofuse.networks import JointCoder
 from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Done, Message, Positive, Release
-from silosynth.core.roster import Roster
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentGenerator

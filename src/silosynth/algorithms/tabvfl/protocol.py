@@ -13,7 +13,7 @@ Algorithm 1, guests, lines 1 to 6        `TabVFLSilo._prepare`, `Guest.embed`
   guests, lines 22 to 24                 `Guest.reconstruct`
   host, lines 25 to 32                   `_TwoPhases._pretrain`, `Host.descend`, `Guest.descend`
 Algorithm 2                              `Guest.embed`, `EmbeddingCache.gather`, `Host.classify`, `Guest.descend`
-IV-E, clients that fail                  `core.absence`, `_TwoPhases._ask`, `_TwoPhases._present`, `EmbeddingCache`
+IV-E, clients that fail                  `core.conversation`, `_TwoPhases._ask`, `_TwoPhases._present`, `EmbeddingCache`
 LT, TabVFL-LE (V-A, figures A.3, A.4)    designs "local" and "local_encoders" of `Guest` and `Host`; the public code's
                                          LT: also ``label_gradients = false``
 CT                                       design "local" on a federation of one silo
@@ -57,11 +57,20 @@ from torch import Tensor
 
 from silosynth.algorithms.tabvfl.networks import Batches, Embeddings, Host, Labels, Rows, partitions, spans
 from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING, Phase, TabVFLConfig
-from silosynth.core.absence import LastRows, present, under
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, check_same_rows, expect
+from silosynth.core.conversation import (
+    Checkpoint,
+    Conversation,
+    Exchange,
+    LastRows,
+    Progress,
+    Roster,
+    check_same_rows,
+    expect,
+    present,
+    under,
+)
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.core.roster import Roster
 from silosynth.core.streams import Streams
 
 M = TypeVar("M", bound=Message)

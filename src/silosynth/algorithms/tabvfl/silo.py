@@ -10,9 +10,8 @@ from silosynth.algorithms.tabvfl import protocol as tabvfl
 from silosynth.algorithms.tabvfl.networks import Batches, Guest
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Done, Message
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import fit_standard_encoder

@@ -79,11 +79,9 @@ from silosynth.algorithms.vflgan import private
 from silosynth.algorithms.vflgan.networks import SharedCritic
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, expect
-from silosynth.core.messages import Message, Release
-from silosynth.core.roster import Roster
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, Roster, expect
+from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.schema import Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.charging import charge, mean_rows

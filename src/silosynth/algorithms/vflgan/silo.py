@@ -16,9 +16,8 @@ from silosynth.algorithms.vflgan.networks import CommonDraws, LocalGAN
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Done, Message
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import fit_standard_encoder

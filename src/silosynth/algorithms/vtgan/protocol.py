@@ -81,14 +81,13 @@ from silosynth.core.conversation import (
     Conversation,
     Exchange,
     Progress,
+    Roster,
     check_same_rows,
     expect,
     shared_columns,
 )
-from silosynth.core.messages import Message, Release
-from silosynth.core.roster import Roster
+from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.schema import Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
 from silosynth.privacy.agreement import agree

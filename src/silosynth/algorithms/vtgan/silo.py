@@ -17,9 +17,8 @@ from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.algorithms.vtgan.private import PrivateSteps
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, nearest
-from silosynth.core.messages import Done, Message
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.core.state import from_state, to_state
 from silosynth.core.streams import Streams
 from silosynth.encoders.normalised import fit_mode_encoder
 from silosynth.encoders.table import TableCoder

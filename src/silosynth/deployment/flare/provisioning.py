@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, storage_error
-from silosynth.core.roster import COORDINATOR, Roster
 from silosynth.deployment.flare import require_flare
 from silosynth.deployment.flare.site import ENGINE, ROLE, operator_mail
 
