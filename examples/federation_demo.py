@@ -2,12 +2,12 @@
 
     make federation-demo            # or: python examples/federation_demo.py --out federation-demo
 
-Three organisations know different things about the same people, each in its own order and not about everybody. Their
-rows are linked by private set intersection, SiloFuse is trained across them, and the synthetic table is published. Then
-the same job is carried out again in this one process, with the same keys and the same seed: the tables must be equal to
-the last byte. The report may look at all real rows, because the silos are made from one table here.
+Three organisations hold different columns of mostly the same people, each in its own order. Their rows are linked by
+private set intersection, SiloFuse is trained across them, and the synthetic table is published. Then the same job runs
+again in this one process, with the same keys and the same seed: both tables must have the same bytes. The report uses
+all real rows, which is possible because the silos are made from one table here.
 
-The table is that of `silosynth demo`: real people, of the RAND Health Insurance Experiment.
+The table is that of `silosynth demo`: real people, from the RAND Health Insurance Experiment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXPERIMENT = """\
 [algorithm]
 name = "silofuse"
 preset = "fast"
-seed = 7                # so that the table can be made again; real federations leave the seed out
+seed = 7                # to produce the same table again; real federations leave the seed out
 
 [align]
 method = "psi"
@@ -67,31 +67,32 @@ name = "demo"
 
 
 def main() -> None:
-    """Everything, step by step."""
+    """Run the demonstration."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("federation-demo"), help="an empty or new folder")
-    parser.add_argument("--port", type=int, default=8002, help="for the coordinator, on loopback")
+    parser.add_argument("--port", type=int, default=8002, help="the coordinator's port, on loopback")
     options = parser.parse_args()
-    out, begun = options.out.absolute(), time.monotonic()
+    out, started = options.out.absolute(), time.monotonic()
     if out.exists() and any(out.iterdir()):
         if not (out / "federation.toml").exists():
             sys.exit(f"{out} is not empty. Name another folder with --out.")
-        shutil.rmtree(out)  # an earlier demonstration's
+        shutil.rmtree(out)  # left by an earlier demonstration
     people, holdout, target = prepare(out, options.port)
     with daemons(out / "kits"):
         silosynth("submit", out / "experiment.toml", "--kit", out / "kits" / "coordinator")
     silosynth("ledger", JOB, "--kit", out / "kits" / "clinic")
     silosynth("fetch", JOB, "--kit", out / "kits" / "coordinator", "--out", out / "synthetic.csv")
-    made, again = digest(out / "kits" / "coordinator" / "work" / "jobs" / JOB), digest(rehearse(out))
-    print(f"synthetic table, three organisations: sha256 {made}\nthe same, in this one process:        sha256 {again}")
-    if made != again:
-        sys.exit("The two differ: that is a fault in silosynth. Please report it.")
+    federated, local = digest(out / "kits" / "coordinator" / "work" / "jobs" / JOB), digest(rehearse(out))
+    print(f"synthetic table, three organisations: sha256 {federated}")
+    print(f"the same, in this one process:        sha256 {local}")
+    if federated != local:
+        sys.exit("The two tables differ. This is a bug in silosynth: please report it.")
     report(out, people, holdout, target)
-    print(f"\nAll in {time.monotonic() - begun:.0f} s. Open {out / 'report.html'}")
+    print(f"\nDone in {time.monotonic() - started:.0f} s. Open {out / 'report.html'}")
 
 
 def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
-    """Deal out the table, provision, and put each silo's rows and settings into its kit."""
+    """Distribute the table, provision, and put each silo's rows and settings into its kit."""
     table, rng = ss.datasets.demo(), np.random.default_rng(0)
     people = table.frame[:2200].copy()
     people.insert(0, "person", [f"P-{number:05d}" for number in rng.permutation(99_999)[: len(people)]])
@@ -101,9 +102,9 @@ def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     silosynth("provision", out / "federation.toml", "--out", out / "kits")
     columns = [name for name in people.columns if name != "person"]
     for number, silo in enumerate(SILOS):
-        kit, own = out / "kits" / silo, columns[number :: len(SILOS)]
-        some = people.iloc[rng.permutation(len(people))[: int(0.97 * len(people))]]  # not everybody is known to all
-        sources.write(some[["person", *own]], kit / "people.csv")
+        kit, own_columns = out / "kits" / silo, columns[number :: len(SILOS)]
+        own_rows = people.iloc[rng.permutation(len(people))[: int(0.97 * len(people))]]  # each silo lacks some people
+        sources.write(own_rows[["person", *own_columns]], kit / "people.csv")
         (kit / "silo.toml").write_text(SILO, encoding="utf-8")
         policy = (kit / "policy.toml").read_text(encoding="utf-8")
         (kit / "policy.toml").write_text(policy.replace("public_seed = false", "public_seed = true"), encoding="utf-8")
@@ -112,47 +113,48 @@ def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
 
 @contextmanager
 def daemons(kits: Path) -> Iterator[None]:
-    """The coordinator and the silos, each in a process of its own, until the block ends."""
-    started: list[subprocess.Popen[bytes]] = []
+    """Run the coordinator and the silos, each in its own process, until the block ends."""
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         for name in ("coordinator", *SILOS):
-            command = ["coordinator" if name == "coordinator" else "party", "start", "--kit", str(kits / name)]
+            role = "coordinator" if name == "coordinator" else "party"
+            command = [sys.executable, "-m", "silosynth", role, "start", "--kit", str(kits / name)]
             with open(kits / name / "daemon.log", "wb") as log:
-                started.append(subprocess.Popen([sys.executable, "-m", "silosynth", *command], stdout=log, stderr=log))
+                processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         yield
     finally:
-        for process in started:
+        for process in processes:
             process.terminate()
-        for process in started:
+        for process in processes:
             process.wait()
 
 
 def rehearse(out: Path) -> Path:
-    """The same order, carried out by the same code, all in this process."""
-    place = out / "rehearsal"
+    """Run the same order with the same code in this process; returns the coordinator's folder."""
+    folder = out / "rehearsal"
     order = unpack_order((out / "kits" / "coordinator" / "work" / "jobs" / JOB / ORDER).read_bytes())
     silos = {}
     for silo in order.job.silos:
-        shutil.copytree(out / "kits" / silo, place / silo, ignore=shutil.ignore_patterns("work"))
-        kit = read_kit(place / silo)
+        shutil.copytree(out / "kits" / silo, folder / silo, ignore=shutil.ignore_patterns("work"))
+        kit = read_kit(folder / silo)
         silos[silo] = open_endpoint(kit, read_policy(kit.folder), JOB, None).party
-    with InProcess(silos, place / "checkpoints") as link:
-        run_order(order, link, place / "coordinator")
-    return place / "coordinator"
+    with InProcess(silos, folder / "checkpoints") as link:
+        run_order(order, link, folder / "coordinator")
+    return folder / "coordinator"
 
 
 def report(out: Path, people: pd.DataFrame, holdout: pd.DataFrame, target: str) -> None:
-    """Judge the table by all real rows: nobody could across organisations."""
-    held = json.loads((out / "kits" / "coordinator" / "work" / "jobs" / JOB / "result.json").read_text())["silos"]
-    made = sources.read(out / "synthetic.csv")
-    real = people[list(made.columns)]
-    found = ss.evaluate(real, holdout[list(made.columns)], made, target=target, silos=held)
-    print(f"\n{found}")
-    found.save(out / "report.html")
+    """Evaluate the table against all real rows, which nobody holds in a real federation."""
+    silos = json.loads((out / "kits" / "coordinator" / "work" / "jobs" / JOB / "result.json").read_text())["silos"]
+    synthetic = sources.read(out / "synthetic.csv")
+    columns = list(synthetic.columns)
+    evaluation = ss.evaluate(people[columns], holdout[columns], synthetic, target=target, silos=silos)
+    print(f"\n{evaluation}")
+    evaluation.save(out / "report.html")
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 of the values of a job's synthetic table."""
+    """The SHA-256 digest of the values of a job's synthetic table."""
     text = pd.read_parquet(folder / "synthetic.parquet").to_csv(index=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
