@@ -17,8 +17,8 @@ from typing import Any
 import common
 
 import silosynth as ss
-from silosynth.data.partition import in_order
 from silosynth.papers import tables
+from silosynth.simulation.federation import in_order
 
 FIGURES = {
     "column_shape_error": "shape %",

@@ -15,8 +15,8 @@ from typing import Any
 import common
 
 import silosynth as ss
-from silosynth.data.partition import in_order
 from silosynth.papers import tables
+from silosynth.simulation.federation import in_order
 
 
 def measure(algorithm: str, data: str, iterations: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import torch
 from silosynth.core.conversation import Party, State
 from silosynth.core.messages import Message
 from silosynth.runtime.tls import Certificates
-from silosynth.simulation.processes import open_process_kit
+from silosynth.simulation.silos import open_process_kit
 
 METHOD = "/bare.Stream/Talk"
 PIECE = 2 << 20  # bytes of one gRPC message

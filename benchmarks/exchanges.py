@@ -38,12 +38,11 @@ from exchange_sides import METHOD, OPTIONS, PIECE, ROWS, WIDTH, Answering, Ask, 
 
 import silosynth as ss
 from silosynth.core.conversation import Roster
-from silosynth.data.partition import in_order
 from silosynth.papers import tables
 from silosynth.runtime.link import Link, Remote
 from silosynth.runtime.tls import Authority
-from silosynth.simulation.inprocess import InProcess
-from silosynth.simulation.processes import Processes
+from silosynth.simulation.federation import in_order
+from silosynth.simulation.silos import InProcess, Processes
 
 ROSTER = Roster(("bank", "clinic"))
 SIDES = [sys.executable, str(Path(__file__).with_name("exchange_sides.py"))]
@@ -236,7 +235,7 @@ def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
     fit = {"options": options, "progress": seen, "checkpoint_every": 1e9}
     runtime, kind = ("inprocess", Processes) if way == "in process" else ("processes", WAY[way])
     Counted.at.clear()
-    with patch("silosynth.simulation.processes.Processes", kind), patch.object(Remote, "far", joined):
+    with patch("silosynth.simulation.silos.Processes", kind), patch.object(Remote, "far", joined):
         ledger = ss.fit("vtgan", federation, "balanced", runtime=runtime, **fit).ledger
     rounds = len(at) - 1
     first = next(record["step"] for record in ledger if record["type"].endswith("DrawConditions"))

@@ -35,7 +35,7 @@ from silosynth.deployment.flare.daemon import serve_coordinator, serve_party
 from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import ASK, REPLY, Frame, frame_from_bytes
+from silosynth.runtime.hub import ASK, REPLY, Frame, frame_from_bytes
 from silosynth.runtime.link import Remote
 from silosynth.runtime.wire import encode
 

@@ -22,9 +22,9 @@ import silosynth as ss
 from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
-from silosynth.data.partition import in_order
 from silosynth.papers import tables
-from silosynth.simulation.inprocess import make_parties
+from silosynth.simulation.federation import in_order
+from silosynth.simulation.silos import make_parties
 
 REPEATS = 5
 OPTIONS = {"coder.steps": 500, "latent.steps": 500}

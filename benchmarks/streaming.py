@@ -16,9 +16,9 @@ import common
 import pyarrow.parquet as pq
 
 import silosynth as ss
-from silosynth.data.partition import in_order
 from silosynth.data.sources import write_batches
 from silosynth.papers import tables
+from silosynth.simulation.federation import in_order
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.streams import Streams
-from silosynth.data.partition import in_order
 from silosynth.models.conditions import Conditions
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
 from silosynth.models.encoded import EncodedRows
@@ -39,7 +38,8 @@ from silosynth.papers import tables
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.federation import in_order
+from silosynth.simulation.silos import InProcess
 
 CPU = torch.device("cpu")
 SETTINGS = {

@@ -31,8 +31,8 @@ from silosynth.data import sources
 from silosynth.deployment.coordinator import ORDER, run_order, unpack_order
 from silosynth.deployment.entry import open_endpoint
 from silosynth.deployment.kits import read_kit
-from silosynth.deployment.settings import read_policy
-from silosynth.simulation.inprocess import InProcess
+from silosynth.deployment.policy import read_policy
+from silosynth.simulation.silos import InProcess
 
 SILOS = ("insurer", "clinic", "employer")
 JOB = "demo"

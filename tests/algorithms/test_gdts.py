@@ -31,7 +31,7 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
 from silosynth.simulation import training
-from silosynth.simulation.processes import spawn
+from silosynth.simulation.silos import spawn
 
 CPU = torch.device("cpu")
 SIZES = {

@@ -17,7 +17,7 @@ from silosynth.algorithms.dplt import private as dplt
 from silosynth.algorithms.vflgan import networks
 from silosynth.catalog import algorithm
 from silosynth.core.streams import Streams
-from silosynth.encoders import private as private_encoders
+from silosynth.encoders import table as private_encoders
 from silosynth.privacy import dpsgd
 from silosynth.privacy.sealed import seats
 

@@ -25,7 +25,7 @@ from silosynth.cli import app
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams, integers, normals, uniforms
-from silosynth.encoders import private as private_encoders
+from silosynth.encoders import table as private_encoders
 from silosynth.models.latent import LatentConfig, LatentGenerator, flow_loss, times
 from silosynth.privacy import dpsgd
 from silosynth.privacy.agreement import Group

@@ -28,7 +28,7 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.wire import pack
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 SILOS = {"a": ["city", "income"], "b": ["debt", "sex", "visits", "good"]}
 DESIGNS = ("tabvfl", "local_encoders", "local")

@@ -22,7 +22,7 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
-from silosynth.encoders import private as private_encoders
+from silosynth.encoders import table as private_encoders
 from silosynth.models.gan import critic_loss, make_critic, slope_penalty
 from silosynth.privacy import dpsgd
 from silosynth.privacy.dpsgd import clipped_gradients

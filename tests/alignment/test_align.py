@@ -26,7 +26,7 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.wire import pack, unpack
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 pytest.importorskip("private_set_intersection.python")
 METHODS = ["psi", "keyed-hash"]

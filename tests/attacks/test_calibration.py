@@ -18,7 +18,7 @@ from silosynth.catalog import names
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
-from silosynth.evaluation.intervals import EXACT
+from silosynth.evaluation.scores import EXACT
 
 TRAIN, OTHERS, REFERENCE = (table(rows, seed) for rows, seed in ((50, 1), (50, 2), (1000, 3)))
 MORE, MORE_OTHERS = table(300, 4), table(300, 5)

@@ -24,7 +24,7 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger, Record
 from silosynth.runtime.wire import encode
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 CPU = torch.device("cpu")
 NAMES, RARE, IDENTIFIERS = "category names", "rare names", "identifiers"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, Table, check_partition
-from silosynth.data.partition import common_levels, in_order, own_levels, permuted
+from silosynth.simulation.federation import common_levels, in_order, own_levels, permuted
 
 
 def test_the_last_silo_takes_the_remainder() -> None:

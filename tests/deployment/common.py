@@ -19,7 +19,7 @@ from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.sealed import Seat, seats
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 SMALL = {
     "coder.steps": 30, "coder.hidden": (16,), "coder.batch": 32, "latent.steps": 40, "latent.width": 16,
@@ -30,7 +30,7 @@ OPEN = SiloPolicy(public_seed=True, least_rows=10)
 
 @dataclass(frozen=True)
 class Rows:
-    """A silo's rows, as `silosynth.deployment.settings.SiloFile` has them."""
+    """A silo's rows, as `silosynth.deployment.policy.SiloFile` has them."""
 
     frame: pd.DataFrame
     identifiers: list[str] = field(default_factory=list)

@@ -14,7 +14,7 @@ from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.coordinator import Order
 from silosynth.deployment.kits import KEY, KIT
-from silosynth.deployment.settings import POLICY, SILO
+from silosynth.deployment.policy import POLICY, SILO
 from silosynth.runtime.tls import Authority, Certificates
 
 SILOFUSE = SMALL | {"latent.steps": 12, "latent.checks": 4, "latent.sample_steps": 3}

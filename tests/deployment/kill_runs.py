@@ -26,7 +26,7 @@ from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.deployment.coordinator import Order, Status, read_status, run_order
 from silosynth.deployment.entry import journal, open_endpoint
 from silosynth.deployment.kits import read_kit
-from silosynth.deployment.settings import read_policy
+from silosynth.deployment.policy import read_policy
 from silosynth.runtime.stream import StreamHub, serve_endpoint
 
 LIMIT = 240.0  # seconds for one attempt

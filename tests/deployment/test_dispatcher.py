@@ -9,8 +9,7 @@ import pytest
 from tests.deployment.common import job, two_silos
 
 from silosynth.core.errors import ConfigError
-from silosynth.deployment.coordinator import Order, Status, read_status
-from silosynth.deployment.dispatcher import Dispatcher, enqueue, request_stop
+from silosynth.deployment.coordinator import Dispatcher, Order, Status, enqueue, read_status, request_stop
 from silosynth.deployment.flare.console import ABORTED, FAILED, RUNNING, JobInfo
 
 LATE = 1e10  # later than any status is written

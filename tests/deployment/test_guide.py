@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from silosynth.cli import app
 from silosynth.deployment.coordinator import order
 from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
-from silosynth.deployment.policy import SiloPolicy
-from silosynth.deployment.settings import POLICY, SILO, SiloData, read_policy, read_silo
+from silosynth.deployment.policy import POLICY, SILO, SiloData, SiloPolicy, read_policy, read_silo
 from silosynth.experiment import grammar as experiment
 
 ROOT = Path(__file__).parents[2]

@@ -14,10 +14,10 @@ from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
-from silosynth.data.partition import own_levels
 from silosynth.encoders.column import RARE, CategoricalEncoder, EncoderConfig, NumericEncoder
 from silosynth.encoders.federated import MOST_DRAWN, Merged, Summary, draw, merge, of_bins, of_counts, summarise
 from silosynth.encoders.normalised import ModeConfig, ModeEncoder
+from silosynth.simulation.federation import own_levels
 
 CONFIGS = pytest.mark.parametrize("config", [ModeConfig(modes=4), EncoderConfig()], ids=["modes", "scores"])
 Parts = list[Column]

@@ -14,10 +14,10 @@ import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.messages import to_state
 from silosynth.core.schema import Schema, Table
-from silosynth.encoders import private as private_encoders
+from silosynth.encoders import table as private_encoders
 from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, decode_table, encode_table
 from silosynth.encoders.normalised import ModeConfig
-from silosynth.encoders.private import learn
+from silosynth.encoders.table import learn
 from silosynth.privacy.accounting import spent
 from silosynth.runtime.wire import pack
 

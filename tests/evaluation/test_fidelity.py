@@ -24,8 +24,7 @@ from silosynth.evaluation.fidelity import (
     pair_trend,
     size_scale,
 )
-from silosynth.evaluation.intervals import jackknife, without
-from silosynth.evaluation.scores import Score, Skipped
+from silosynth.evaluation.scores import Score, Skipped, jackknife, without
 
 People = Callable[..., pd.DataFrame]
 

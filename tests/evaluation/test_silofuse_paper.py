@@ -16,7 +16,7 @@ from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.fidelity import compare, coupled_theils_u, jensen_shannon, ks_distance, quantile_correlation
 from silosynth.evaluation.scores import Score, Skipped
 from silosynth.evaluation.silofuse_paper import propensity_similarity, resemblance, similarities
-from silosynth.evaluation.two_sample import Separation
+from silosynth.evaluation.utility import Separation
 
 People = Callable[..., pd.DataFrame]
 

@@ -12,9 +12,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from silosynth.evaluation.coding import Coded, code_tables
-from silosynth.evaluation.intervals import auc_interval, auc_with_influence, macro_auc, normal_interval
-from silosynth.evaluation.scores import Score, Skipped
-from silosynth.evaluation.two_sample import Separation, codes_matrix, dummies_matrix, separate, two_sample_auc
+from silosynth.evaluation.scores import Score, Skipped, auc_interval, auc_with_influence, macro_auc, normal_interval
+from silosynth.evaluation.utility import Separation, codes_matrix, dummies_matrix, separate, two_sample_auc
 
 People = Callable[..., pd.DataFrame]
 

@@ -26,7 +26,7 @@ from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Struct, all_structs, fields_of
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Envelope, seats
-from silosynth.runtime.frames import ASK, REPLY, Frame, frame_from_bytes, read_frame
+from silosynth.runtime.hub import ASK, REPLY, Frame, frame_from_bytes, read_frame
 from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 
 MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED = range(6)

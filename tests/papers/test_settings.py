@@ -18,7 +18,7 @@ from silosynth.papers import results, settings, tables
 from silosynth.papers.experiment import TRAINING, PaperExperiment
 from silosynth.papers.results import Results, text
 from silosynth.papers.settings import FIGURES, SettingJob, means, sections
-from silosynth.simulation import pace
+from silosynth.runtime import progress as pace
 
 TINY = {"tables": ("demo",), "rows": 120, "epochs": 1}
 

@@ -27,7 +27,7 @@ from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning
 from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Reached, TellSlow
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 ROUNDS = 8
 

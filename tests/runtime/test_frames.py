@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silosynth.core.errors import MessageError
-from silosynth.runtime.frames import ASK, DONE, MAX_BODY, REPLY, Frame, frame_from_bytes, read_frame
+from silosynth.runtime.hub import ASK, DONE, MAX_BODY, REPLY, Frame, frame_from_bytes, read_frame
 
 KINDS = st.sampled_from([ASK, REPLY, DONE])
 

@@ -19,7 +19,7 @@ from tests.fuzz.damage import ALLOWED, CHECKED, FRAMES, MESSAGE, SEALED, STATE, 
 from silosynth.core.errors import MessageError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.runtime import wire
-from silosynth.runtime.frames import frame_from_bytes
+from silosynth.runtime.hub import frame_from_bytes
 from silosynth.runtime.wire import MAGIC, decode, encode, from_buffer, unpack
 
 VALID = seeds(random.Random(1))

@@ -19,7 +19,7 @@ from silosynth.core.errors import DataError, PartyLostError
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.processes import Processes
+from silosynth.simulation.silos import Processes
 
 pytestmark = pytest.mark.live
 

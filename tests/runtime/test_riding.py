@@ -21,7 +21,7 @@ from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Reached, Received, TellSlow
 from silosynth.runtime.wire import encode
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 ROSTER = Roster(("bank", "clinic", "shop"))
 

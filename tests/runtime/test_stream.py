@@ -19,7 +19,7 @@ import torch
 from silosynth.core.conversation import Exchange, Party, Roster, State
 from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
-from silosynth.runtime.frames import HELLO, MAX_BODY, REPLY, WELCOME, Frame
+from silosynth.runtime.hub import HELLO, MAX_BODY, REPLY, WELCOME, Frame
 from silosynth.runtime.link import Remote
 from silosynth.runtime.stream import StreamHub, serve_party
 from silosynth.runtime.tls import Authority, Certificates, Connection, ssl_context

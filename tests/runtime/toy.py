@@ -22,7 +22,7 @@ from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 ROSTER = Roster(("bank", "clinic"))
 STREAMS = Streams(7)

@@ -11,7 +11,7 @@ def main() -> None:
     from tests.runtime.toy import Adder
 
     from silosynth.core.streams import Streams
-    from silosynth.simulation.processes import open_process_kit
+    from silosynth.simulation.silos import open_process_kit
 
     kit = open_process_kit(sys.argv[1])
     kit.serve(Adder(kit.name, Streams(int(sys.argv[2]))))

@@ -22,7 +22,7 @@ from silosynth.core.errors import ConfigError, DataError, PartyLostError, Unavai
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.processes import Processes
+from silosynth.simulation.silos import Processes
 
 ROUNDS = 12
 
@@ -128,7 +128,7 @@ torch.set_num_threads(1)
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.processes import Processes
+from silosynth.simulation.silos import Processes
 from tests.runtime.toy import ROSTER, command, run
 folder = Path(sys.argv[2])
 link = Processes(ROSTER, command, CheckpointStore(folder, "toy").parties)

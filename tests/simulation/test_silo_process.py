@@ -15,8 +15,8 @@ from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.tls import Authority
 from silosynth.runtime.wire import unpack
-from silosynth.simulation import processes
-from silosynth.simulation.processes import ProcessKit
+from silosynth.simulation import silos as processes
+from silosynth.simulation.silos import ProcessKit
 
 TINY = {"coder.steps": 2, "coder.hidden": [4], "latent.width": 4, "latent.steps": 2, "latent.batch": 8,
         "latent.sample_steps": 2, "least_rows": 8}  # fmt: skip

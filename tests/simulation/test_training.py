@@ -18,7 +18,7 @@ from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import CheckpointError, ConfigError, DataError, SchemaError, StorageError
 from silosynth.core.schema import below
 from silosynth.runtime.wire import pack
-from silosynth.simulation.sampling import BATCH
+from silosynth.simulation.model import BATCH
 
 TINY = {"coder.steps": 20, "coder.hidden": [16, 8], "latent.width": 16, "latent.steps": 20, "latent.checks": 4,
         "latent.sample_steps": 3, "least_rows": 50}  # fmt: skip

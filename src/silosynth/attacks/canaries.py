@@ -34,8 +34,8 @@ from silosynth.attacks.membership import DEPTH, TREES, Trainings
 from silosynth.attacks.shadows import Game, Kept, Shadow, Train
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
-from silosynth.evaluation.coding import MAX_INTEGER_LEVELS, Ints, code_tables
-from silosynth.evaluation.scores import Floats, Score
+from silosynth.evaluation.coding import MAX_INTEGER_LEVELS, code_tables
+from silosynth.evaluation.scores import Floats, Ints, Score
 
 CANDIDATES = 2000  # made-up records that canaries are chosen from
 GUESSED = 1 / 3  # share of canaries that are guessed to be in, and as many to be out

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from statsmodels.stats.proportion import proportion_confint
 
-from silosynth.evaluation.intervals import DELONG, EXACT, auc_interval, normal_interval
-from silosynth.evaluation.scores import Floats, Score
+from silosynth.evaluation.scores import DELONG, EXACT, Floats, Score, auc_interval, normal_interval
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -32,10 +32,10 @@ from silosynth.data import sources
 from silosynth.evaluation.scores import Floats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.progress import Watch, seconds_of
 from silosynth.simulation.federation import Federation, simulate
-from silosynth.simulation.inprocess import InProcess, make_parties
 from silosynth.simulation.model import Model
-from silosynth.simulation.pace import Watch, seconds_of
+from silosynth.simulation.silos import InProcess, make_parties
 
 Fit = Callable[[pd.DataFrame, int], pd.DataFrame]
 

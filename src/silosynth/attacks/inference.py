@@ -46,8 +46,7 @@ from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.attacks import findings
 from silosynth.attacks.findings import Bools, Ints, PartyFinding, balanced, nothing, share
 from silosynth.attacks.listening import CriticStep, Overheard, SiloEar, levels_of
-from silosynth.evaluation.intervals import auc_with_influence
-from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.scores import Floats, auc_with_influence
 
 PAIRS = 2000  # (features, level) that a classifier is trained on, at most
 HELD = 10  # rows that hold a rare level, at least: fewer say nothing about an area

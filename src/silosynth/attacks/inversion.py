@@ -15,8 +15,7 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.evaluation.scores import Floats
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.inprocess import make_parties
-from silosynth.simulation.model import resolve_device
+from silosynth.simulation.silos import make_parties, resolve_device
 
 TREES = 200
 TESTED = 2000  # rows that guesses are scored on, the last ones

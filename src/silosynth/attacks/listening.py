@@ -30,7 +30,7 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Received
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 Ear = Callable[[str, Message, Message], None]  # (silo, what it is asked, what it replies)
 KEPT = 10  # last rounds of which batches are kept

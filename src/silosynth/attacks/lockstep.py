@@ -24,7 +24,7 @@ from silosynth.algorithms.vflgan.networks import LocalGAN, SharedCritic
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.core.streams import Streams
 from silosynth.models.gan import SLOPE, gumbel, nearer_orthonormal
-from silosynth.simulation.pace import Watch
+from silosynth.runtime.progress import Watch
 
 
 def fits(config: Any) -> bool:

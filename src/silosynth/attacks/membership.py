@@ -35,9 +35,8 @@ from silosynth.attacks.generators import Fit, described, expected, in_lockstep, 
 from silosynth.attacks.shadows import Game, Kept, Shadow, Train
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.streams import Streams
-from silosynth.evaluation.coding import Coded, Ints
-from silosynth.evaluation.intervals import auc_with_influence
-from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.coding import Coded
+from silosynth.evaluation.scores import Floats, Ints, auc_with_influence
 
 LEAST = 10  # trainings of a side: with fewer, 30 % are too few to guess
 REPEATS = 5

@@ -20,8 +20,8 @@ import pandas as pd
 from silosynth.attacks.findings import GROUP, Bools, Finding, wilson
 from silosynth.core.errors import DataError
 from silosynth.core.streams import Streams
-from silosynth.evaluation.coding import Coded, Ints, code_tables
-from silosynth.evaluation.scores import Floats, Score
+from silosynth.evaluation.coding import Coded, code_tables
+from silosynth.evaluation.scores import Floats, Ints, Score
 
 QUESTIONS = 1000  # guesses of each attack, at most
 COLUMNS = 4  # that a predicate of several columns is about

@@ -37,8 +37,7 @@ from silosynth.attacks.findings import Finding, auc_score, curve
 from silosynth.core.errors import DataError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
-from silosynth.evaluation.intervals import auc_with_influence
-from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.scores import Floats, auc_with_influence
 from silosynth.models.gan import CriticPart, make_critic
 
 Attack = Callable[

@@ -27,9 +27,8 @@ from silosynth.core.errors import StorageError, UnavailableError
 from silosynth.core.files import make_folder, read, sweep, write_atomic
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
-from silosynth.evaluation.coding import Ints
-from silosynth.evaluation.scores import Floats
-from silosynth.runtime.workers import torch_threads
+from silosynth.evaluation.scores import Floats, Ints
+from silosynth.runtime.link import torch_threads
 
 Train = tuple[pd.DataFrame, int]  # records and a seed
 Kept = dict[str, list[float]]

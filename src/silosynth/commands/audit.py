@@ -118,7 +118,7 @@ def audit(
 
 def _announcing(ui: Session) -> Any:
     def announce(left: int, seconds: float) -> None:
-        from silosynth.simulation.pace import duration
+        from silosynth.runtime.progress import duration
 
         ui.facts.setdefault("forecasts", []).append({"trainings": left, "seconds": seconds})
         ui.note(f"{left} training{'' if left == 1 else 's'} will take about {duration(seconds)} on this machine.")

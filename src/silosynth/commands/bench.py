@@ -200,7 +200,7 @@ def _perform(
 
 
 def _announce(ui: Session, forecast: Any, pending: Sequence[Any]) -> None:
-    from silosynth.simulation import pace
+    from silosynth.runtime import progress as pace
 
     ui.note("Measuring the pace …")
     seconds = forecast(pending)

@@ -72,7 +72,7 @@ def provision(
 
 def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
     """Serve silos and jobs until Ctrl-C. Interrupted jobs continue as soon as their silos are connected."""
-    from silosynth.deployment.dispatcher import Dispatcher
+    from silosynth.deployment.coordinator import Dispatcher
     from silosynth.deployment.flare.console import Console
     from silosynth.deployment.flare.daemon import serve_coordinator
 
@@ -94,7 +94,7 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
     from silosynth.deployment.flare.daemon import serve_party
     from silosynth.deployment.kits import read_kit
-    from silosynth.deployment.settings import read_policy, read_silo
+    from silosynth.deployment.policy import read_policy, read_silo
 
     site = read_kit(kit)
     site.seat()  # raises unless its key is there, and is the pinned one
@@ -122,7 +122,7 @@ def silo_process(
 ) -> None:
     """Serve one silo of a run on this machine until its coordinator ends."""
     with session(as_json=False, quiet=True, debug=False):
-        from silosynth.simulation.processes import serve
+        from silosynth.simulation.silos import serve
 
         serve(place)
 
@@ -148,8 +148,7 @@ def submit(
 
 def _submit_here(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
     """On the coordinator's machine: the daemon finds the order in the job's folder."""
-    from silosynth.deployment.coordinator import read_status
-    from silosynth.deployment.dispatcher import enqueue
+    from silosynth.deployment.coordinator import enqueue, read_status
 
     job, folder = order.job, kit.jobs / order.job.name
     enqueue(order, folder)
@@ -168,7 +167,7 @@ def _submit_here(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
 
 def _submit_from_elsewhere(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
     """On an operator's machine: over the engine, which only tells whether a job runs."""
-    from silosynth.deployment import dispatcher
+    from silosynth.deployment import coordinator as dispatcher
     from silosynth.deployment.flare.console import FINISHED, Console
 
     name, log = order.job.name, _timed(ui)
@@ -225,7 +224,7 @@ def _engine_jobs(kit: StartKit) -> list[dict[str, Any]]:
 
 def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Stop a job: any job on the coordinator's machine; with an operator's kit, a job of the same operator."""
-    from silosynth.deployment.dispatcher import request_stop
+    from silosynth.deployment.coordinator import request_stop
     from silosynth.deployment.flare.console import ENDED, Console
 
     site = _kit(kit)
@@ -297,7 +296,7 @@ def fetch(
 def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
     from silosynth.commands.evaluate import measure
-    from silosynth.deployment.settings import read_silo
+    from silosynth.deployment.policy import read_silo
 
     if kit.name == COORDINATOR:
         raise ConfigError("A report needs real rows, which silos have", kit.name, "Use a silo's kit.")

@@ -21,22 +21,19 @@ from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.files import make_folder, sweep
 from silosynth.core.messages import Message
-from silosynth.deployment.coordinator import LEDGER, Order, run_order, unpack_order
-from silosynth.deployment.dispatcher import STOP
+from silosynth.deployment.coordinator import LEDGER, STOP, Order, run_order, unpack_order
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
-from silosynth.deployment.policy import Releases, SiloPolicy
+from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, read_silo
 from silosynth.deployment.protocol import check_name
-from silosynth.deployment.settings import read_policy, read_silo
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.runtime.checkpoint import CheckpointWarning
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import DONE, OPEN, Frame, frame_from_bytes
-from silosynth.runtime.hub import Hub, Lost
+from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
 from silosynth.runtime.ledger import ledger_line
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed
 from silosynth.runtime.stream import StreamHub, serve_endpoint
-from silosynth.simulation.model import resolve_device
+from silosynth.simulation.silos import resolve_device
 
 LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be disconnected

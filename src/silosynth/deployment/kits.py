@@ -24,8 +24,8 @@ from silosynth.core.conversation import COORDINATOR, KEY_BYTES, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.deployment.flare.provisioning import AUTHORITY, Project, provision
-from silosynth.deployment.settings import POLICY, SILO
-from silosynth.experiment.files import FileSection, Text, read_toml
+from silosynth.deployment.policy import POLICY, SILO
+from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.tls import Certificates
 

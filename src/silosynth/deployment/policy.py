@@ -1,43 +1,43 @@
-"""A silo's own rules, and the record of what it has released, by which the rules' privacy budget is kept.
+"""A silo's own files: where its rows live (``silo.toml``), what it allows (``policy.toml``), and what it has released.
 
 The silo enforces its policy; no coordinator can change or skip it. A refusal is a `PolicyError` that names the rule, by
-its key in the file, and what broke it.
+its key in the file, and what broke it. The record of releases is that of the policy's privacy budget.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+import pandas as pd
+from pydantic import Field, PrivateAttr
 
 from silosynth.core.errors import PolicyError, StorageError
 from silosynth.core.files import make_folder, read, storage_error, write_atomic
 from silosynth.core.messages import Message, Release, wire_name
+from silosynth.data.sources import Source
+from silosynth.experiment.grammar import ColumnRules, FileSection, Text, read_toml
 from silosynth.privacy.accounting import DELTA, rounded_up, spent
 from silosynth.privacy.events import Event
 
-Text = Annotated[str, Field(min_length=1)]
 _HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)  # beside a finite largest epsilon
 _ASK = "Ask the silo to change its policy, or change the experiment."
 
 
-class SiloPolicy(BaseModel):
+class SiloPolicy(FileSection):
     """``policy.toml``. What is left out has the default shown here."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    algorithms: list[Text] = ["silofuse", "vtgan", "gdts"]
+    algorithms: list[Text] = Field(default=["silofuse", "vtgan", "gdts"])
     """Names of the algorithms that may run."""
-    messages: list[Text] = ["*"]
+    messages: list[Text] = Field(default=["*"])
     """Types of messages that may come and go, as patterns: "algorithms.silofuse.*"."""
-    refused: list[Text] = []
+    refused: list[Text] = Field(default=[])
     """Types that may not, although a pattern above allows them: "algorithms.gdts.ExactSummaries"."""
     least_rows: Annotated[int, Field(ge=1)] = 100
     """Fewest rows to train on, after alignment."""
@@ -48,7 +48,7 @@ class SiloPolicy(BaseModel):
     """Whether synthetic values of this silo's columns may leave it."""
     public_seed: bool = False
     """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
-    submitters: list[Text] = ["*"]
+    submitters: list[Text] = Field(default=["*"])
     """Who may start jobs, as patterns."""
 
     def check_job(self, algorithm: str, submitter: str) -> None:
@@ -200,3 +200,91 @@ class Releases:
                     "The record of a silo's releases can be read", str(self.path), "Restore it from a copy."
                 ) from error
         return releases
+
+
+SILO, POLICY = "silo.toml", "policy.toml"
+
+
+class RowSource(Protocol):
+    """The source of a silo's rows."""
+
+    def read(self) -> pd.DataFrame:
+        """All rows, with their identifier columns."""
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that identify a row's subject."""
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What is declared about columns rather than inferred."""
+
+
+class SiloData(FileSection):
+    """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
+
+    path: Text | None = None
+    database: Text | None = None
+    table: Text | None = None
+    query: Text | None = None
+    columns: Annotated[list[Text], Field(min_length=1)] | None = None
+    user: Text | None = None
+    user_env: Text | None = None
+    password_env: Text | None = None
+    password_file: Text | None = None
+    batch_rows: Annotated[int, Field(ge=1)] = 50_000
+    identifiers: list[Text] = Field(default_factory=list)
+    """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
+
+
+class SiloFile(FileSection):
+    """``silo.toml``."""
+
+    data: SiloData
+    columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
+    _source: Path = PrivateAttr(default=Path())
+
+    def source(self) -> Source:
+        """The rows' source; paths are relative to ``silo.toml``."""
+        fields = self.data.model_dump(exclude={"identifiers"})
+        for key in ("path", "password_file"):
+            fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
+        fields["columns"] = None if fields["columns"] is None else tuple(fields["columns"])
+        return Source(**fields).within(self._source.parent)
+
+    def read(self) -> pd.DataFrame:
+        """All rows."""
+        return self.source().load()
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that identify a row's subject."""
+        return list(self.data.identifiers)
+
+    @property
+    def declared(self) -> dict[str, dict[str, Any]]:
+        """What is declared about columns, as schema inference takes it."""
+        return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
+
+
+def read_silo(folder: Path) -> SiloFile:
+    """The silo's data settings.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
+    """
+    silo = read_toml(folder / SILO, SiloFile)
+    silo._source = folder / SILO
+    silo.source().check()
+    return silo
+
+
+def read_policy(folder: Path) -> SiloPolicy:
+    """The silo's policy.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
+    """
+    return read_toml(folder / POLICY, SiloPolicy)

@@ -31,7 +31,7 @@ from silosynth.core.schema import Schema, Table, agreed, below, beside, check_pa
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.target import Target
-from silosynth.simulation.sampling import all_columns, batches, draw, sampling_streams
+from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
 
 ROOMS = (
     "__init__.py", "algorithms", "alignment", "catalog.py", "core", "data", "deployment", "encoders", "experiment",

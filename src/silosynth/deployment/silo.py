@@ -24,14 +24,12 @@ from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.data import sources as files
-from silosynth.data.partition import own_levels
 from silosynth.deployment import protocol
-from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.deployment.settings import RowSource
+from silosynth.deployment.policy import Releases, RowSource, SiloPolicy
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
-from silosynth.simulation.federation import digest, read_table
-from silosynth.simulation.sampling import sampling_streams, to_synthetic_frame
+from silosynth.simulation.federation import digest, own_levels, read_table
+from silosynth.simulation.model import sampling_streams, to_synthetic_frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,22 +1,333 @@
 """A silo's columns ⇄ encoded rows: every algorithm's party has a `TableCoder` of its own table.
 
-Shapes: N rows, C columns with levels, S scores.
+Under differential privacy its encoders are learnt (`learn`) from noised counts alone, at a stated epsilon and delta.
+
+Everything taken from a table goes through `silosynth.privacy.mechanisms`: the number of rows, then one or more
+histograms of each column, every row in at most one cell. A stand-in for the column is built from the noised counts, and
+an encoder is fitted to that as to any other column: whatever the encoder shows (names, atoms, knots, bounds), the
+noised counts have already shown.
+
+- Categories: counts of levels and of missing values. A name is released if its noised count reaches a threshold that a
+  level held by a single row reaches with probability at most delta. That booleans are false and true is no secret.
+- Numbers and instants, between the schema's bounds: equal bins, as many as stand out from the noise; one bin per value
+  where the grid has few; zero and missing values in bins of their own.
+- Undeclared bounds: cells that double in width (years, for instants) locate the values roughly, and equal cells within
+  that range locate them more closely. The few values beyond are clamped. Declared bounds cost nothing.
+
+**Taken as public**, so never learned from rows: column names, kinds, dtypes (which say whether values can be missing,
+or are text), decimal places, and declared bounds. Kinds and decimals that were inferred from the table depend on its
+rows: declare them where that matters.
+
+Budget of a table: 1/20 of epsilon for the number of rows, the rest in equal parts for the columns; where bounds are
+searched for, that takes half of the column's part. Delta is split equally among the columns whose names need it.
+
+Shapes: N rows, C columns with levels, S scores, L levels, B bins.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable, modelled_columns
+from silosynth.core.errors import DataError
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_trainable, modelled_columns
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder, EncoderConfig, decode_table, encode_table, fit_encoder, restored, stored
-from silosynth.encoders.private import Learnt, learn
+from silosynth.encoders import column as coding
+from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, fit_encoder
+from silosynth.encoders.federated import fit, is_number
+from silosynth.privacy.events import Event
+from silosynth.privacy.mechanisms import noised_counts, noised_levels
 from silosynth.privacy.target import Target
+
+_ROUGH, _ZOOM = 0.25, 0.25  # of a column's epsilon: to locate the values roughly, then closely
+_GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
+_CELLS = 32  # in which values are located closely
+_MASS = 0.9  # least share of rows within close bounds; else the rough ones are used
+_CLEAR = 0.05  # expected number of empty cells that pass for occupied
+_YEAR = 31_556_952_000_000_000  # nanoseconds
+_YEARS = 200  # cells of instants, from 1870
+_POWERS = (-24, 64)  # of two: cells in which numbers are located roughly
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The source of noise, and its events so far. Every event of a training has the same scope and target."""
+
+    rng: np.random.Generator
+    target: float
+    events: list[Event]
+
+    def counts(self, counts: Tensor, epsilon: float, what: str, added: bool = False) -> Tensor:
+        """Noised counts of cells known beforehand, at most one for each row. ``added``: see `Event`."""
+        noised, event = noised_counts(counts, epsilon, what, self.rng)
+        self._add(event, added)
+        return noised
+
+    def levels(self, counts: Tensor, epsilon: float, delta: float, what: str) -> tuple[tuple[int, ...], Tensor, int]:
+        """Levels with enough rows, their noised counts, and that of missing values, which is the last of ``counts``."""
+        names, absent = tuple(range(len(counts) - 1)), counts[-1:]
+        places, noised, event = noised_levels(names, counts[:-1], epsilon, delta, what, self.rng)
+        self._add(event)
+        missing, _ = noised_counts(absent, epsilon, what, self.rng)  # the same event: a row is on a level or missing
+        return places, noised, int(missing[0])
+
+    def _add(self, event: Event | None, added: bool = False) -> None:
+        if event is not None:
+            self.events.append(replace(event, scope="all", added=added, target=self.target))
+
+
+def find_unit(column: Column, schema: ColumnSchema, epsilon: float, noise: Noise) -> tuple[float, float]:
+    """Step of the grid of the values, 0 for none; and the rest of epsilon.
+
+    That of numbers is in the schema. That of instants is the coarsest usual one that clearly no rows miss.
+    """
+    if schema.kind != Kind.DATETIME.value:
+        none = 0.0 if column.values.is_floating_point() else 1.0
+        return none if schema.decimals is None else 10.0**-schema.decimals, epsilon
+    share, exact = epsilon * _GRIDS, column.values[~column.missing]
+    finer = torch.stack([exact % grid != 0 for grid in coding.INSTANT_GRIDS]).sum(0)  # grids that a value misses
+    cells = torch.bincount(finer, minlength=len(coding.INSTANT_GRIDS) + 1)
+    counts = noise.counts(cells, share, f"grids that values of column {column.name!r} lie on")
+    clear = (counts >= 0.05 * float(counts.sum()) + math.log(len(counts) / _CLEAR) / share).nonzero().flatten()
+    units = (*coding.INSTANT_GRIDS, 1)
+    return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())]), epsilon - share
+
+
+def find_bounds(
+    values: Tensor, schema: ColumnSchema, unit: float, epsilon: float, noise: Noise
+) -> tuple[float, float, float]:
+    """Two bounds, and the rest of epsilon; declared bounds cost nothing."""
+    low, high, left = schema.low, schema.high, epsilon
+    if low is None or high is None:
+        rough = _years if schema.kind == Kind.DATETIME.value else _powers
+        bounds, _ = _occupied(values, rough, epsilon * _ROUGH, schema.name, noise)
+        closer, mass = _occupied(values, _equal(*bounds), epsilon * _ZOOM, schema.name, noise)
+        bounds, left = closer if mass >= _MASS else bounds, epsilon * (1 - _ROUGH - _ZOOM)
+        low, high = bounds[0] if low is None else low, bounds[1] if high is None else high
+    step = unit or 1e-9 * max(1.0, abs(low))
+    if unit:
+        low, high = math.ceil(low / unit - 1e-6) * unit, math.floor(high / unit + 1e-6) * unit
+    return (low, high, left) if high - low >= step else (low, low + step, left)
+
+
+Cells = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Cells (N,) of values (N,), -1 for none; and both ends of each cell, in order."""
+
+
+def _occupied(
+    values: Tensor, cells: Cells, epsilon: float, name: str, noise: Noise
+) -> tuple[tuple[float, float], float]:
+    """Bounds of the cells from the first to the last clearly occupied one (else of the fullest), and their share."""
+    places, starts, ends = cells(values)
+    counts = torch.bincount(places[places >= 0], minlength=len(starts))
+    counts = noise.counts(counts, epsilon, f"roughly where values of column {name!r} lie")
+    clear = (counts >= math.log(len(counts) / _CLEAR) / epsilon).nonzero().flatten()
+    first, last = (int(clear[0]), int(clear[-1])) if len(clear) else (int(counts.argmax()),) * 2
+    share = float(counts[first : last + 1].sum()) / max(1.0, float(counts.sum()))
+    return (float(starts[first]), float(ends[last])), share
+
+
+def _span() -> int:
+    return _POWERS[1] - _POWERS[0]
+
+
+def _powers(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cells: zero in the middle; on either side [2^k, 2^(k+1))."""
+    k = torch.floor(torch.log2(values.abs().clamp_min(1e-300))).clamp(_POWERS[0], _POWERS[1] - 1) - _POWERS[0] + 1
+    places = (_span() + values.sign() * k).long()
+    ends = 2.0 ** torch.arange(_POWERS[0], _POWERS[1] + 1, dtype=torch.float64)
+    none = torch.zeros(1, dtype=torch.float64)
+    return places, torch.cat([-ends[1:].flip(0), none, ends[:-1]]), torch.cat([-ends[:-1].flip(0), none, ends[1:]])
+
+
+def _years(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    starts = (torch.arange(_YEARS, dtype=torch.float64) - 100) * _YEAR
+    places = torch.floor(values / _YEAR + 100).clamp(0, _YEARS - 1).long()
+    return places, starts, starts + _YEAR
+
+
+def _equal(low: float, high: float) -> Cells:
+    def cells(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        edges = torch.linspace(low, high, _CELLS + 1, dtype=torch.float64)
+        places = torch.bucketize(values, edges[1:-1], right=True)
+        return torch.where((values >= low) & (values <= high), places, -1), edges[:-1], edges[1:]
+
+    return cells
+
+
+_ROWS = 0.05  # of epsilon, for their number
+_PER_BIN = 10.0  # rows of a bin, in units of 1 / epsilon
+_LEAST_BINS, _MOST_BINS = 8, 100
+_MOST_ROWS = 100_000  # of a stand-in
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What was learned about a table from noised counts.
+
+    Attributes:
+        encoders: of all columns.
+        rows: number of rows, noised, at least 1.
+        events: their privacy events.
+        shares: of each encoder's levels (L,), summing to one.
+    """
+
+    encoders: tuple[Encoder, ...]
+    rows: int
+    events: tuple[Event, ...]
+    shares: tuple[Tensor, ...]
+
+
+def learn(
+    table: Table,
+    schema: Schema,
+    config: EncoderConfig,
+    epsilon: float,
+    delta: float,
+    rng: np.random.Generator,
+    *,
+    target: float = 0.0,
+) -> Learnt:
+    """Learn encoders, and the shares of their levels, from noised counts.
+
+    Args:
+        table: the columns that are modelled.
+        schema: of these columns; see "taken as public" above.
+        config: the same options as without noise; `ModeConfig` gives modes in place of normal scores.
+        epsilon, delta: of all events together (basic composition). delta is not used if no column has names.
+        rng: the noise; secret, see `silosynth.privacy.mechanisms`.
+        target: delta of the whole training, for the events.
+
+    Raises:
+        ConfigError: epsilon or delta is not above zero, or infinite.
+        DataError: numbers as categories, none of which has enough rows to be released.
+    """
+    secret, public = rng.spawn(2)
+    noise = Noise(secret, target, [])
+    counted = noise.counts(torch.tensor([len(table)]), epsilon * _ROWS, "the number of rows", added=True)
+    rows = max(1, int(counted[0]))
+    each = epsilon * (1 - _ROWS) / max(1, len(table.columns))
+    named = [column.name for column in table.columns if _has_names(column, schema[column.name])]
+    encoders, shares = [], []
+    for column in table.columns:
+        declared = schema[column.name]
+        if is_number(column, declared):
+            stand_in = _stand_in(column, declared, each, rows, noise)
+            encoder = fit(stand_in, declared, config, public)
+            levels = encoder.encode(stand_in, public).levels
+            counts = torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width)
+        else:
+            encoder, counts = _categorical(column, each, delta / max(1, len(named)), rows, noise)
+        encoders.append(encoder)
+        shares.append(_shares(counts))
+    return Learnt(tuple(encoders), rows, tuple(noise.events), tuple(shares))
+
+
+def _shares(counts_L: Tensor) -> Tensor:
+    positive = counts_L.double().clamp_min(0)
+    shares = positive / positive.sum() if positive.any() else torch.full_like(positive, 1 / max(1, len(positive)))
+    return shares.float()
+
+
+def _has_names(column: Column, schema: ColumnSchema) -> bool:
+    return not is_number(column, schema) and not _binary(column)
+
+
+def _binary(column: Column) -> bool:
+    """Whether the dtype says that levels are false and true, whether or not both occur."""
+    return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
+
+
+def _text(column: Column) -> bool:
+    """Whether the dtype, which includes the categories of category columns, says that levels are text."""
+    if column.dtype.startswith("category"):
+        return all(isinstance(level, str) for level in column.levels or ())
+    return column.dtype == "object" or column.dtype.startswith(("str", "large_string"))
+
+
+def can_be_missing(column: Column) -> bool:
+    """Whether the dtype can hold missing values, which is public."""
+    return re.fullmatch(r"bool|u?int\d+", column.dtype) is None
+
+
+def _deviation(epsilon: float) -> float:
+    return math.sqrt(2) / epsilon
+
+
+def _categorical(
+    column: Column, epsilon: float, delta: float, rows: int, noise: Noise
+) -> tuple[CategoricalEncoder, Tensor]:
+    """The encoder of categories, and the noised counts of its levels."""
+    levels, text = column.levels or (), _text(column)
+    what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
+    if _binary(column):
+        levels = (False, True)
+        cells = torch.bincount(torch.where(column.missing, 2, column.values), minlength=3)
+        noised = noise.counts(cells, epsilon, what)
+        places = [i for i in (0, 1) if noised[i] > deviation] or [int(noised[:2].argmax())]
+        counts, absent, pooled = noised[places].tolist(), int(noised[2]), 0
+    else:
+        cells = torch.bincount(torch.where(column.missing, len(levels), column.values), minlength=len(levels) + 1)
+        places_shown, counts_shown, absent = noise.levels(cells, epsilon, delta, what)
+        places, counts = list(places_shown), counts_shown.tolist()
+        pooled = rows - sum(counts) - absent
+    missing = can_be_missing(column) and absent > 4 * deviation
+    if not places and not missing and not text:
+        raise DataError(
+            f"Column {column.name!r} is categorical, and no level of it has enough rows to be released",
+            f"{rows} rows, epsilon {epsilon:.3g}, delta {delta:.3g}",
+            "Raise dp.epsilon, dp.delta or dp.encoders; or declare the column integer or identifier, or leave it out.",
+        )
+    clear = pooled > 2 * deviation * math.sqrt(len(places) + 2)
+    rare = (clear and (text or bool(places))) or not (places or missing)
+    kept = tuple(levels[place] for place in places)
+    encoder = CategoricalEncoder(column.name, column.dtype, kept, text, rare, missing)
+    return encoder, torch.tensor([*counts, *[pooled] * rare, *[absent] * missing])
+
+
+def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise) -> Column:
+    """A column made from noised counts alone."""
+    exact = column.values[~column.missing].double()
+    unit, epsilon = find_unit(column, schema, epsilon, noise)
+    low, high, left = find_bounds(exact, schema, unit, epsilon, noise)
+    edges = _edges(low, high, unit, min(_MOST_BINS, max(_LEAST_BINS, round(rows * left / _PER_BIN))))
+    zero, absent = len(edges) - 1, len(edges)  # cells after the bins
+    cells = torch.bucketize(exact.clamp(low, high), edges[1:-1], right=True)
+    cells = torch.cat([torch.where(exact == 0, zero, cells), torch.full((int(column.missing.sum()),), absent)])
+    counts = noise.counts(torch.bincount(cells, minlength=absent + 1), left, f"a histogram of column {column.name!r}")
+    shown = torch.where(counts > _deviation(left), counts, 0)
+    if not can_be_missing(column) or shown[absent] <= 4 * _deviation(left):
+        shown[absent] = 0
+    if not shown.any():
+        shown[:zero] = max(1, rows // zero)  # no count is clear: uniform between the bounds
+    shown = (shown.double() * min(1.0, _MOST_ROWS / float(shown.sum()))).ceil().long()
+    parts = [_spread(edges[b], edges[b + 1], int(shown[b]), unit) for b in range(zero)]
+    values = torch.cat([*parts, torch.zeros(int(shown[zero]), dtype=torch.float64)]).clamp(low, high)
+    values = torch.nn.functional.pad(values, (0, int(shown[absent])))
+    missing = torch.arange(len(values)) >= len(values) - int(shown[absent])
+    return replace(column, values=values.to(column.values.dtype), missing=missing)
+
+
+def _edges(low: float, high: float, unit: float, bins: int) -> Tensor:
+    """Bin edges (B + 1): one bin per grid point if there are few, else equal bins."""
+    points = round((high - low) / unit) + 1 if unit else math.inf
+    if points <= bins:
+        return low + (torch.arange(int(points) + 1, dtype=torch.float64) - 0.5) * unit
+    return torch.linspace(low, high, bins + 1, dtype=torch.float64)
+
+
+def _spread(low: Tensor, high: Tensor, count: int, unit: float) -> Tensor:
+    """`count` numbers (count,), evenly spaced between two ends and rounded to the grid."""
+    values = low + (high - low) * (torch.arange(count, dtype=torch.float64) + 0.5) / max(1, count)
+    return (values / unit).round() * unit if unit else values
+
 
 Fit = Callable[[Column, ColumnSchema, Any, np.random.Generator], Encoder]
 
@@ -61,16 +372,16 @@ class TableCoder:
             levels = sum(encoder.width > 1 for encoder in self.encoders)
             scores = sum(encoder.continuous for encoder in self.encoders)
             return torch.zeros(0, levels, dtype=torch.int64), torch.zeros(0, scores)
-        return encode_table(self.table, self.encoders, self.streams.child(ties).numpy())
+        return coding.encode_table(self.table, self.encoders, self.streams.child(ties).numpy())
 
     def decode(self, levels_NC: Tensor, scores_NS: Tensor, streams: Streams) -> Table:
         """Columns of encoded rows, which lie on the CPU; values between levels are drawn from ``streams``."""
-        return decode_table(levels_NC, scores_NS, self.encoders, streams.child("columns").numpy())
+        return coding.decode_table(levels_NC, scores_NS, self.encoders, streams.child("columns").numpy())
 
     def state(self) -> list[dict[str, Any]]:
         """The encoders in storable form."""
-        return stored(self.encoders)
+        return coding.stored(self.encoders)
 
     def restore(self, state: Sequence[Any]) -> None:
         """Continue from what `state` returned."""
-        self.encoders = restored(state)
+        self.encoders = coding.restored(state)

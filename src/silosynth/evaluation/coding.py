@@ -21,9 +21,8 @@ from pandas.api import types
 
 from silosynth.core.errors import DataError, nearest
 from silosynth.data.frames import to_pandas
-from silosynth.evaluation.scores import ColumnKind, Floats
+from silosynth.evaluation.scores import ColumnKind, Floats, Ints
 
-Ints = NDArray[np.int64]
 ValueType = Literal["number", "instant", "truth", "text"]  # of a frame's column
 
 MAX_INTEGER_LEVELS = 20

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from silosynth.core.errors import ConfigError
-from silosynth.evaluation import disclosure, fidelity, gan_papers, silofuse_paper, two_sample, utility
+from silosynth.evaluation import disclosure, fidelity, gan_papers, silofuse_paper, utility
+from silosynth.evaluation import utility as two_sample
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables
 from silosynth.evaluation.report import Report
 from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, Skipped

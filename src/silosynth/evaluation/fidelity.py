@@ -29,9 +29,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr, xlogy
 
-from silosynth.evaluation.coding import Coded, Field, Ints, cut, standardised
-from silosynth.evaluation.intervals import counts, deal, groups_for, jackknife, shares, without
-from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Score, Skipped
+from silosynth.evaluation.coding import Coded, Field, cut, standardised
+from silosynth.evaluation.scores import (
+    ColumnScore,
+    Floats,
+    Ints,
+    Pairs,
+    Score,
+    Skipped,
+    counts,
+    deal,
+    groups_for,
+    jackknife,
+    shares,
+    without,
+)
 
 JS_BINS = 20
 QUANTILES = 1000

@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from silosynth.evaluation import intervals
-from silosynth.evaluation.coding import Coded, Ints
+from silosynth.evaluation import scores as figures
+from silosynth.evaluation.coding import Coded
 from silosynth.evaluation.fidelity import NO_FLOOR, ONE_SILO, Comparison, Dealt, Floor
-from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Score, Skipped
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Ints, Score, Skipped
 from silosynth.evaluation.utility import DRAWS, VTGAN, Classifier, Judgement, f1_macro, features, judge
 
 AT_MOST = 10_000
@@ -156,13 +156,13 @@ def _area_lost(truth: Ints, trials: Sequence[Trial]) -> tuple[float, float, floa
     parts = [(_area(truth, t.real), _area(truth, t.other)) for t in trials]
     value = float(np.mean([real[0] - other[0] for real, other in parts]))
     influence = np.mean([real[1] - other[1] for real, other in parts], axis=0)
-    low, high = intervals.normal_interval(value, float(np.sqrt((influence**2).sum())), -1.0, 1.0)
+    low, high = figures.normal_interval(value, float(np.sqrt((influence**2).sum())), -1.0, 1.0)
     return value, low, high
 
 
 def _area(truth: Ints, judged: Judgement) -> tuple[float, Floats]:
     """Mean one-against-rest area over the classes that occur, and the influence of each row on it."""
-    parts = [intervals.auc_with_influence(truth == k, judged.scores_hK[:, k]) for k in np.unique(truth)]
+    parts = [figures.auc_with_influence(truth == k, judged.scores_hK[:, k]) for k in np.unique(truth)]
     return float(np.mean([area for area, _ in parts])), np.asarray(np.mean([own for _, own in parts], axis=0))
 
 
@@ -226,8 +226,8 @@ def _wasserstein_score(
     places = [j for j, f in enumerate(train.fields) if not f.categorical and not train.missing(j).all()]
     if not places:
         return Skipped("gan_wasserstein", "no column is numeric")
-    groups = intervals.groups_for(*map(len, tables))
-    real, other = (Dealt(t, intervals.deal(len(t), groups, rng), groups) for t in tables)
+    groups = figures.groups_for(*map(len, tables))
+    real, other = (Dealt(t, figures.deal(len(t), groups, rng), groups) for t in tables)
     values = np.mean([wasserstein(real, other, train.values[j], j) for j in places], axis=0)
     least = None
     if floor is not None:
@@ -250,7 +250,7 @@ def wasserstein(real: Dealt, other: Dealt, reference: Floats, j: int) -> Floats:
     values_U, place = np.unique(np.concatenate([s[k] for s, k in zip(scaled, kept, strict=True)]), return_inverse=True)
     first_rows = int(kept[0].sum())
     p_RU, q_RU = (
-        intervals.shares(intervals.counts(at, len(values_U), t.group[k], t.groups))
+        figures.shares(figures.counts(at, len(values_U), t.group[k], t.groups))
         for at, t, k in ((place[:first_rows], real, kept[0]), (place[first_rows:], other, kept[1]))
     )
     gaps = np.abs(np.cumsum(p_RU - q_RU, axis=1)[:, :-1])
@@ -297,7 +297,7 @@ def _distance(
     text: str,
     most: float,
 ) -> Score:
-    value, low, high, method = intervals.jackknife(values_R, 0.0, most)
+    value, low, high, method = figures.jackknife(values_R, 0.0, most)
     return Score(
         name=name,
         label=label,

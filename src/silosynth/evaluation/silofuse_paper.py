@@ -40,10 +40,18 @@ from numpy.typing import NDArray
 
 from silosynth.evaluation.coding import Coded, Field
 from silosynth.evaluation.fidelity import NO_FLOOR, Comparison, Floor
-from silosynth.evaluation.intervals import JACKKNIFE, TOO_FEW, interval, standard_error
-from silosynth.evaluation.scores import Floats, Score, Skipped
-from silosynth.evaluation.two_sample import Separation, codes_matrix, side_by_side
-from silosynth.evaluation.utility import Booster, confusion, f1_macro, predict_classes, predict_numbers, split
+from silosynth.evaluation.scores import JACKKNIFE, TOO_FEW, Floats, Score, Skipped, interval, standard_error
+from silosynth.evaluation.utility import (
+    Booster,
+    Separation,
+    codes_matrix,
+    confusion,
+    f1_macro,
+    predict_classes,
+    predict_numbers,
+    side_by_side,
+    split,
+)
 
 PARTS: Mapping[str, tuple[str, str, int]] = {  # slug -> label, sentence, power of the size scale
     "column_similarity": ("Column similarity", "How well sorted real and synthetic columns line up.", 2),

@@ -18,9 +18,9 @@ from silosynth.evaluation import Report, evaluate
 from silosynth.papers import results, tables, watching
 from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell, check_positive, watch
 from silosynth.papers.tables import TableSplit
+from silosynth.runtime.progress import seconds_of
 from silosynth.simulation import training as api
 from silosynth.simulation.federation import simulate
-from silosynth.simulation.pace import seconds_of
 
 Fit = Callable[..., Any]  # as `silosynth.fit`
 Columns = dict[str, list[str]]

@@ -13,12 +13,11 @@ from typing import Annotated
 import pandas as pd
 
 from silosynth.attacks import inversion
-from silosynth.data.partition import in_order
 from silosynth.evaluation.scores import Floats
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Tell
 from silosynth.papers.results import STAMP, plain
 from silosynth.papers.tables import modelled
-from silosynth.simulation.federation import simulate
+from silosynth.simulation.federation import in_order, simulate
 
 ROWS = 10_000
 

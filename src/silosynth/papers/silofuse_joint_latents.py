@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from silosynth.data.partition import in_order
 from silosynth.evaluation import evaluate
 from silosynth.papers import experiment, results
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.tables import modelled
 from silosynth.simulation import training as api
-from silosynth.simulation.federation import simulate
+from silosynth.simulation.federation import in_order, simulate
 
 TABLES = ("airline_satisfaction", "bank_marketing", "adult", "covertype_50k")
 METHODS = ("silofuse", "silofuse-joint", "latentdiff")

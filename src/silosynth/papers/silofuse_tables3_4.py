@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from silosynth.data.partition import in_order
 from silosynth.evaluation import evaluate
 from silosynth.papers import results
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell, check_known, watch
 from silosynth.papers.tables import modelled, thirds
 from silosynth.simulation import training as api
-from silosynth.simulation.federation import simulate
+from silosynth.simulation.federation import in_order, simulate
 
 PAPER = {  # Table III and Table IV, row SiloFuse: resemblance, utility
     "loan": (81.2, 90.0),

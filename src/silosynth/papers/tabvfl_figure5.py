@@ -44,9 +44,7 @@ from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.data import datasets
-from silosynth.evaluation.coding import Ints
-from silosynth.evaluation.intervals import macro_auc
-from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.scores import Floats, Ints, macro_auc
 from silosynth.evaluation.utility import FOREST, LOGISTIC, MLP, SVM, TREE, Classifier, judge
 from silosynth.papers import experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell

@@ -39,8 +39,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from silosynth.core.errors import DataError
-from silosynth.evaluation.coding import Coded, Ints, check_target, code_tables, standardised
-from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.coding import Coded, check_target, code_tables, standardised
+from silosynth.evaluation.scores import Floats, Ints
 from silosynth.models.vflgan import frechet_distance
 
 Protocol = Literal["splits", "folds"]

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from silosynth.data.partition import in_order
 from silosynth.papers import settings
 from silosynth.papers.experiment import PaperExperiment
 from silosynth.papers.settings import Columns, Setting
 from silosynth.papers.tables import TableSplit
+from silosynth.simulation.federation import in_order
 
 BLOCKS = ((2, 0), (1, 1), (0, 2))  # at the coordinator, in each silo
 

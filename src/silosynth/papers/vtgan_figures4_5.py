@@ -18,12 +18,11 @@ from silosynth.attacks.findings import PartyFinding
 from silosynth.attacks.inference import attack
 from silosynth.attacks.listening import Ear, overhear
 from silosynth.core.conversation import Progress
-from silosynth.data.partition import in_order
 from silosynth.papers import experiment, settings
 from silosynth.papers.experiment import PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.settings import BATCH, Epochs, RowCount, TableNames
 from silosynth.papers.tables import load
-from silosynth.simulation.federation import Federation, simulate
+from silosynth.simulation.federation import Federation, in_order, simulate
 
 _PAPER, _OURS = PRESETS["paper"], replace(PRESETS["balanced"], least_rounds=0)
 SETTINGS: Mapping[str, VTGANConfig] = {

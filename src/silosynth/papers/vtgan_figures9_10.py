@@ -23,8 +23,8 @@ import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 
 from silosynth.core.errors import DataError
-from silosynth.evaluation.coding import Ints, check_target, code_tables
-from silosynth.evaluation.scores import Floats
+from silosynth.evaluation.coding import check_target, code_tables
+from silosynth.evaluation.scores import Floats, Ints
 from silosynth.evaluation.utility import MLP, design
 from silosynth.papers.settings import Columns, Setting
 from silosynth.papers.tables import TableSplit

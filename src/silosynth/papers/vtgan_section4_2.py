@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from silosynth.data.partition import in_order
 from silosynth.evaluation import evaluate
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Seed, Tell, check_known, watch
 from silosynth.papers.results import plain
 from silosynth.papers.tables import modelled, thirds
 from silosynth.simulation import training as api
-from silosynth.simulation.federation import simulate
+from silosynth.simulation.federation import in_order, simulate
 
 TABLES = {"loan": ("personal_loan", 300), "adult": ("income", 100)}  # target, epochs
 SETTINGS: Mapping[str, dict[str, Any]] = {

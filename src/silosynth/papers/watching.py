@@ -33,8 +33,8 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Received
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.inprocess import InProcess, make_parties
-from silosynth.simulation.model import Model, as_dict, resolve_device
+from silosynth.simulation.model import Model, as_dict
+from silosynth.simulation.silos import InProcess, make_parties, resolve_device
 
 Compare = Callable[[pd.DataFrame, pd.DataFrame], dict[str, float | None]]
 LOOKS = 20  # at most, the one at the end included

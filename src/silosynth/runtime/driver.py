@@ -18,9 +18,8 @@ from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, 
 from silosynth.core.messages import Done, Message, Missing, Several
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_skipped
 from silosynth.runtime.ledger import Ledger, Position
-from silosynth.runtime.link import Link, Reached, Received, decode_reply
+from silosynth.runtime.link import Link, Reached, Received, decode_reply, torch_threads
 from silosynth.runtime.wire import encode
-from silosynth.runtime.workers import torch_threads
 
 R = TypeVar("R")
 Start = Callable[["State | None"], Conversation[R]]

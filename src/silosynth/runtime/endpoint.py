@@ -10,7 +10,7 @@ from pathlib import Path
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Message, Several, Struct, wire_name
-from silosynth.runtime import frames
+from silosynth.runtime import hub
 from silosynth.runtime.checkpoint import PartStore
 from silosynth.runtime.link import missing_folder, with_location
 from silosynth.runtime.wire import decode, encode
@@ -39,29 +39,29 @@ class PartyEndpoint:
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
 
-    def handle(self, frame: frames.Frame) -> frames.Frame:
+    def handle(self, frame: hub.Frame) -> hub.Frame:
         """The reply to one frame. Whatever goes wrong, the coordinator gets an answer."""
 
-        def reply(kind: str, body: bytes = b"") -> frames.Frame:
-            return frames.Frame(kind, frame.job, frame.step, self.name, body)
+        def reply(kind: str, body: bytes = b"") -> hub.Frame:
+            return hub.Frame(kind, frame.job, frame.step, self.name, body)
 
         try:
-            if frame.kind == frames.ASK:
-                return reply(frames.REPLY, self.answer(frame.job, frame.step, frame.body))
-            if frame.kind == frames.SAVE:
+            if frame.kind == hub.ASK:
+                return reply(hub.REPLY, self.answer(frame.job, frame.step, frame.body))
+            if frame.kind == hub.SAVE:
                 self.save(frame.step)
-            elif frame.kind == frames.RESTORE:
+            elif frame.kind == hub.RESTORE:
                 self.restore(frame.step)
             else:
                 raise ProtocolError("A coordinator asks, saves, restores or says goodbye", frame.kind)
         except SilosynthError as error:
-            return reply(frames.REFUSED, frames.error_body(error))
+            return reply(hub.REFUSED, hub.error_body(error))
         except Exception as error:
             cause = error.__cause__ if isinstance(error, PartyFailure) and error.__cause__ else error
             # The text of a foreign error may quote the data, so it stays in this silo's own log.
             traceback.print_exception(cause, file=sys.stderr)
-            return reply(frames.CRASHED, _type_and_line(cause).encode())
-        return reply(frames.DONE)
+            return reply(hub.CRASHED, _type_and_line(cause).encode())
+        return reply(hub.DONE)
 
     def answer(self, job: str, step: int, blob: bytes) -> bytes:
         """The encoded reply to an encoded ask.

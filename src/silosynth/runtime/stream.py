@@ -21,8 +21,7 @@ from pathlib import Path
 from silosynth.core.conversation import COORDINATOR, Party
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame
-from silosynth.runtime.hub import Hub, Outbox, PartySlot
+from silosynth.runtime.hub import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame, Hub, Outbox, PartySlot
 from silosynth.runtime.tls import Certificates, Connection, handshake_seconds, ssl_context
 
 _GRACE = 1.0  # seconds for parties to receive the goodbye

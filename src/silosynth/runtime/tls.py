@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.files import read
-from silosynth.runtime.frames import Frame, read_frame
+from silosynth.runtime.hub import Frame, read_frame
 
 _LIFE = datetime.timedelta(days=30)
 _SKEW = datetime.timedelta(hours=1)

@@ -18,7 +18,7 @@ from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Column, Kind, Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.data.frames import to_pandas
-from silosynth.evaluation.intervals import macro_auc
+from silosynth.evaluation.scores import macro_auc
 from silosynth.evaluation.utility import confusion, f1_macro, r_squared
 from silosynth.simulation.federation import Federation, check_federation, read_table, simulate
 from silosynth.simulation.model import TrainedModel

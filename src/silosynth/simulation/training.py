@@ -38,10 +38,9 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.federation import Federation, check_federation, digest
-from silosynth.simulation.inprocess import InProcess, make_parties
-from silosynth.simulation.model import Model, as_dict, resolve_device, whole_number
-from silosynth.simulation.processes import spawn
+from silosynth.simulation.model import Model, as_dict, whole_number
 from silosynth.simulation.representation import Representation, read_labels
+from silosynth.simulation.silos import InProcess, make_parties, resolve_device, spawn
 
 RUNTIMES = ("inprocess", "processes")
 

@@ -15,9 +15,9 @@ from silosynth.core.messages import Done
 from silosynth.deployment.flare import relay
 from silosynth.deployment.flare.relay import Answer, FlareHub, Inbox, Line
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import REPLY, Frame, frame_from_bytes
+from silosynth.runtime.hub import REPLY, Frame, frame_from_bytes
 from silosynth.runtime.link import Remote
-from silosynth.simulation.inprocess import InProcess
+from silosynth.simulation.silos import InProcess
 
 
 class Party(Inbox):

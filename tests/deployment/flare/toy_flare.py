@@ -17,7 +17,7 @@ from silosynth.deployment.flare.relay import FlareHub
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import drive
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.frames import ASK, DONE, REPLY, RESTORE, SAVE, Frame, frame_from_bytes
+from silosynth.runtime.hub import ASK, DONE, REPLY, RESTORE, SAVE, Frame, frame_from_bytes
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Remote
 

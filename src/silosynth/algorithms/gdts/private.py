@@ -26,7 +26,7 @@ from silosynth.algorithms.gdts.protocol import ExactSummaries, NoisedSummaries
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table
 from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
-from silosynth.encoders.private import can_be_missing
+from silosynth.encoders.table import can_be_missing
 from silosynth.privacy.events import Event
 from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels
 

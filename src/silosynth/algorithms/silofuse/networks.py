@@ -14,8 +14,7 @@ from silosynth.algorithms.silofuse.options import CoderConfig
 from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
-from silosynth.encoders.private import Learnt
-from silosynth.encoders.table import TableCoder
+from silosynth.encoders.table import Learnt, TableCoder
 from silosynth.models.autoencoder import JointEncoder, TableAutoencoder
 from silosynth.models.calibration import Calibration, calibrate, level_shares
 from silosynth.models.encoded import shape_of

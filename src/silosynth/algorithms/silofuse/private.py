@@ -1,6 +1,6 @@
 """SiloFuse with differential privacy: what changes, and two modes that protect from different readers.
 
-Ours; the paper has none. In both modes column encoders come from noised counts (`silosynth.encoders.private`), and
+Ours; the paper has none. In both modes column encoders come from noised counts (`silosynth.encoders.table`), and
 autoencoders are trained by DP-SGD over all their parameters. Everything else that depended on rows is dropped, or made
 of noised counts:
 

@@ -16,8 +16,17 @@ from typing import Protocol
 import torch
 
 from silosynth.core.errors import MessageError, SilosynthError, StoppedError
-from silosynth.runtime.frames import CRASHED, REFUSED, Frame, error_body, frame_from_bytes
-from silosynth.runtime.hub import Gathered, Hub, Outbox, PartySlot
+from silosynth.runtime.hub import (
+    CRASHED,
+    REFUSED,
+    Frame,
+    Gathered,
+    Hub,
+    Outbox,
+    PartySlot,
+    error_body,
+    frame_from_bytes,
+)
 from silosynth.runtime.link import PARTY_THREADS
 
 PENDING, UNKNOWN = None, b""

@@ -1,7 +1,8 @@
-"""One process per silo on this machine, over the same streams that cross organisations.
+"""Silos on this machine: as objects in this process, or each in a process of its own (`Processes`).
 
-A process is started with a folder that holds its name, the coordinator's address and its keys (`ProcessKit`), and the
-table of its own silo. It gets nothing of other silos but messages.
+Messages are encoded and decoded either way, so nothing else can pass. A silo's process uses the same streams that cross
+organisations. It starts with a folder that holds its name, the coordinator's address and its keys (`ProcessKit`), and
+the table of its own silo.
 """
 
 from __future__ import annotations
@@ -14,27 +15,148 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from silosynth.catalog import algorithm
+from silosynth.catalog import Algorithm, algorithm
 from silosynth.core.conversation import Party, Roster
-from silosynth.core.errors import PartyLostError, StorageError, UnavailableError
+from silosynth.core.errors import (
+    ConfigError,
+    PartyLostError,
+    ProtocolError,
+    SilosynthError,
+    StorageError,
+    UnavailableError,
+    nearest,
+)
 from silosynth.core.files import make_folder, read, write_atomic
-from silosynth.core.messages import from_state, to_state
+from silosynth.core.messages import Message, wire_name
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
-from silosynth.privacy.sealed import Seat
+from silosynth.privacy.sealed import Seat, seats
+from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
 from silosynth.runtime.hub import Hub, Lost
-from silosynth.runtime.link import PARTY_THREADS, Remote
+from silosynth.runtime.link import (
+    PARTY_THREADS,
+    Link,
+    PendingResult,
+    Received,
+    Remote,
+    Worker,
+    encode_asks,
+    location,
+    party_failure,
+    run_here,
+    stop_workers,
+    with_location,
+)
 from silosynth.runtime.stream import StreamHub, serve_party
 from silosynth.runtime.tls import Authority, Certificates
-from silosynth.runtime.wire import pack, unpack
+from silosynth.runtime.wire import decode, pack, unpack
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.model import resolve_device
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called ``name``; "auto" takes CUDA where there is one.
+
+    Raises:
+        ConfigError: no such device on this machine.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu" or (name.split(":")[0] == "cuda" and torch.cuda.is_available()):
+        return torch.device(name)
+    raise ConfigError("The device is auto, cpu or cuda, and must exist on this machine", name, "Use device='auto'.")
+
+
+def make_parties(entry: Algorithm, federation: Federation, streams: Streams, device: torch.device) -> dict[str, Party]:
+    """Each silo's side of an algorithm, with the silo's own table, seat and stream."""
+    seated = seats(federation.roster, streams.child("seats"))
+    return {
+        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device)
+        for silo, table in federation.tables.items()
+    }
+
+
+class InProcess(Link):
+    """Parties as objects in this process; those of one exchange answer in parallel.
+
+    Each answers in a thread of its own, but for the last, which uses the caller's: the caller would only wait, and
+    changing threads takes as long as a short answer (docs/decisions/0006).
+
+    Args:
+        parties: who takes part, by name.
+        folder: below it each party keeps its parts of checkpoints (`CheckpointStore.parties`); None for none.
+    """
+
+    def __init__(self, parties: Mapping[str, Party], folder: Path | str | None = None) -> None:
+        places = {name: None if folder is None else Path(folder) / name for name in parties}
+        self._desks = {name: PartyEndpoint(name, party, places[name]) for name, party in parties.items()}
+        # Torch fixes a thread's number of threads when the thread first computes, to what was last set anywhere:
+        # fix the coordinator's before parties set theirs.
+        torch.get_num_threads()
+        self._workers = {name: Worker(name) for name in parties}
+        weakref.finalize(self, stop_workers, list(self._workers.values()))
+        self._job = ""
+        self._closed = False
+
+    def begin(self) -> None:
+        """See `Link.begin`."""
+        self._job = uuid.uuid4().hex
+
+    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
+        """See `Link.exchange`."""
+        endpoints = self._open()
+        for party in asks:
+            if party not in endpoints:
+                raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, endpoints))
+        job, blobs = self._job, encode_asks(step, asks)
+        own = next(reversed(blobs), None)
+        pending = {
+            party: (run_here if party == own else self._workers[party].do)(endpoints[party].answer, job, step, blob)
+            for party, blob in blobs.items()
+        }
+        return {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
+
+    def save(self, number: int) -> None:
+        """See `Link.save`."""
+        for endpoint in self._open().values():
+            endpoint.save(number)
+
+    def restore(self, number: int) -> None:
+        """See `Link.restore`."""
+        for endpoint in self._open().values():
+            endpoint.restore(number)
+
+    def close(self) -> None:
+        """See `Link.close`. Parties that are still computing are stopped."""
+        self._closed = True
+        stop_workers(list(self._workers.values()))
+
+    def _open(self) -> dict[str, PartyEndpoint]:
+        if self._closed:
+            raise ProtocolError("A closed link is not used again", "closed", "Make a new one.")
+        return self._desks
+
+
+def _received(party: str, step: int, ask: Message, blob: bytes, pending: PendingResult[bytes]) -> Received:
+    where = location(party, step, wire_name(type(ask)))
+    try:
+        answer = pending.result()
+        reply = decode(answer)
+    except SilosynthError as error:
+        raise with_location(error, where) from error.__cause__
+    except PartyFailure as failure:
+        cause = failure.__cause__
+        raise party_failure(where, f"{type(cause).__name__}: {cause}") from cause
+    assert isinstance(reply, Message)  # the endpoint has checked it
+    return Received(reply, len(blob), len(answer))
+
 
 Command = Callable[[str, Path], Sequence[str]]
 """The command line that starts a party, from its name and the folder of its `ProcessKit`."""
