@@ -14,8 +14,9 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.evaluation.scores import Floats
+from silosynth.runtime.link import resolve_device
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.silos import make_parties, resolve_device
+from silosynth.simulation.silos import make_parties
 
 TREES = 200
 TESTED = 2000  # rows that guesses are scored on, the last ones

@@ -36,10 +36,9 @@ from silosynth.privacy.target import Target
 from silosynth.runtime.checkpoint import CheckpointStore, secret_seed
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Link
+from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model, all_columns, as_dict, to_synthetic_frame
-from silosynth.simulation.silos import resolve_device
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"

@@ -31,9 +31,8 @@ from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
 from silosynth.runtime.ledger import ledger_line
-from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed
+from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed, resolve_device
 from silosynth.runtime.stream import StreamHub, serve_endpoint
-from silosynth.simulation.silos import resolve_device
 
 LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be disconnected

@@ -10,7 +10,6 @@ import numpy as np
 
 from silosynth.core.errors import ConfigError
 from silosynth.evaluation import disclosure, fidelity, gan_papers, silofuse_paper, utility
-from silosynth.evaluation import utility as two_sample
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables
 from silosynth.evaluation.report import Report
 from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, Skipped
@@ -133,7 +132,7 @@ def _general(
     on_progress("two-sample", 0.35)
     trees, lines = (_separations(tables, kind, streams[4]) for kind in ("xgboost", "logistic"))
     separations = {"xgboost": trees, "logistic": lines}
-    results = [two_sample.two_sample_auc(kind, *pair, tables.note) for kind, pair in separations.items()]
+    results = [utility.two_sample_auc(kind, *pair, tables.note) for kind, pair in separations.items()]
     on_progress("resemblance", 0.6)
     results += silofuse_paper.resemblance(compared, floor, *trees)
     on_progress("utility", 0.62)
@@ -177,12 +176,12 @@ def _floor(tables: Tables, rng: np.random.Generator) -> fidelity.Floor | None:
 
 def _separations(
     tables: Tables, kind: str, rng: np.random.Generator
-) -> tuple[two_sample.Separation | str, two_sample.Separation | str]:
+) -> tuple[utility.Separation | str, utility.Separation | str]:
     """Of real from synthetic rows; and, as its floor, of two real samples of at most that size."""
-    separation = two_sample.separate(tables.train, tables.synthetic, kind, rng)
+    separation = utility.separate(tables.train, tables.synthetic, kind, rng)
     if isinstance(separation, str):
         return separation, separation
-    return separation, two_sample.separate(tables.real_a.sample(separation.k, rng), tables.real_b, kind, rng)
+    return separation, utility.separate(tables.real_a.sample(separation.k, rng), tables.real_b, kind, rng)
 
 
 def _downstream(tables: Tables, target: int | None, rng: np.random.Generator) -> list[Score | Skipped]:

@@ -29,21 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr, xlogy
 
+from silosynth.evaluation import scores as figures
 from silosynth.evaluation.coding import Coded, Field, cut, standardised
-from silosynth.evaluation.scores import (
-    ColumnScore,
-    Floats,
-    Ints,
-    Pairs,
-    Score,
-    Skipped,
-    counts,
-    deal,
-    groups_for,
-    jackknife,
-    shares,
-    without,
-)
+from silosynth.evaluation.scores import ColumnScore, Floats, Ints, Pairs, Score, Skipped
 
 JS_BINS = 20
 QUANTILES = 1000
@@ -159,7 +147,7 @@ def _categorical_column(real: Dealt, other: Dealt, j: int) -> tuple[Floats, Floa
 
 
 def _shares(dealt: Dealt, cells: Ints, size: int) -> Floats:
-    return shares(counts(cells, size, dealt.group, dealt.groups))
+    return figures.shares(figures.counts(cells, size, dealt.group, dealt.groups))
 
 
 PAIR_BINS = 10
@@ -190,8 +178,8 @@ def dependence(real: Dealt, other: Dealt) -> Dependence:
             if not (fields[i].categorical or fields[j].categorical):
                 continue
             cells, others, size = _joint(codes_real, codes_other, sizes, i, j)
-            p = shares(counts(cells, size, real.group, real.groups))
-            q = shares(counts(others, size, other.group, other.groups))
+            p = figures.shares(figures.counts(cells, size, real.group, real.groups))
+            q = figures.shares(figures.counts(others, size, other.group, other.groups))
             error[:, i, j] = error[:, j, i] = total_variation(p, q)
             if fields[i].categorical and fields[j].categorical:
                 for table, h, joint in ((a, entropies_real, p), (b, entropies_other, q)):
@@ -225,7 +213,7 @@ def _pearson(x_nd: Floats, group: Ints, groups: int) -> Floats:
         s.append(x.T @ w)  # [i, j]: sum of column i over rows where j is present too
         q.append((x * x).T @ w)
         c.append(x.T @ x)
-    n_R, s_R, q_R, c_R = (without(np.stack(part)) for part in (n, s, q, c))
+    n_R, s_R, q_R, c_R = (figures.without(np.stack(part)) for part in (n, s, q, c))
     n_R = np.maximum(n_R, 1.0)
     mean, mean_other = s_R / n_R, np.swapaxes(s_R, 1, 2) / n_R
     variance = q_R / n_R - mean**2
@@ -255,7 +243,7 @@ def _joint(real: list[Ints], other: list[Ints], sizes: list[int], i: int, j: int
 def _entropies(dealt: Dealt, sizes: list[int]) -> dict[int, Floats]:
     """Entropy (R,) of every categorical column."""
     return {
-        j: entropy(shares(counts(dealt.table.values[j], sizes[j], dealt.group, dealt.groups)))
+        j: entropy(figures.shares(figures.counts(dealt.table.values[j], sizes[j], dealt.group, dealt.groups)))
         for j, field in enumerate(dealt.table.fields)
         if field.categorical
     }
@@ -283,7 +271,7 @@ def _correlation_ratio(y: Floats, codes: Ints, size: int, group: Ints, groups: i
     cells = group * size + codes
 
     def sums(weights: Floats | None) -> Floats:
-        return without(np.bincount(cells, weights, groups * size).reshape(groups, size))
+        return figures.without(np.bincount(cells, weights, groups * size).reshape(groups, size))
 
     n_RK, s_RK = sums(None), sums(y)
     square = sums(y * y).sum(axis=1)
@@ -324,8 +312,8 @@ class Floor:
 
 def compare(real: Coded, other: Coded, rng: np.random.Generator, replicates: bool = True) -> Comparison:
     """Compare two tables; without replicates (for floors) there is no interval, at a tenth of the memory."""
-    groups = groups_for(len(real), len(other)) if replicates else 1
-    a, b = (Dealt(t, deal(len(t), groups, rng), groups) for t in (real, other))
+    groups = figures.groups_for(len(real), len(other)) if replicates else 1
+    a, b = (Dealt(t, figures.deal(len(t), groups, rng), groups) for t in (real, other))
     return Comparison(marginals(a, b), dependence(a, b), len(real), len(other))
 
 
@@ -379,7 +367,7 @@ def _trend_floor(floor: Floor | None, mask: NDArray[np.bool_]) -> float | None:
 def _score(
     name: str, label: str, errors_R: Floats, least: float | None, floor: Floor | None, compared: Comparison, text: str
 ) -> Score:
-    value, low, high, method = jackknife(errors_R, 0.0, 100.0)
+    value, low, high, method = figures.jackknife(errors_R, 0.0, 100.0)
     return Score(
         name=name,
         label=label,
@@ -429,13 +417,13 @@ def _column(
     real: Coded, synthetic: Coded, compared: Comparison, floor: Floor | None, silo: str | None, j: int
 ) -> ColumnScore:
     field = real.fields[j]
-    error, low, high, _ = jackknife(100 * compared.marginals.shape[:, j], 0.0, 100.0)
+    error, low, high, _ = figures.jackknife(100 * compared.marginals.shape[:, j], 0.0, 100.0)
     least = None if floor is None else min(100.0, 100 * floor.scale * float(floor.comparison.marginals.shape[0, j]))
     missing = float(real.missing(j).mean()), float(synthetic.missing(j).mean())
-    edges = density = other = shares = other_shares = None
+    edges = density = other = own_shares = other_shares = None
     levels: tuple[str, ...] | None = None
     if field.categorical:
-        levels, shares, other_shares = level_shares(field, real.values[j], synthetic.values[j])
+        levels, own_shares, other_shares = level_shares(field, real.values[j], synthetic.values[j])
     else:
         edges, density, other = densities(real.values[j], synthetic.values[j])
     return ColumnScore(
@@ -451,7 +439,7 @@ def _column(
         density,
         other,
         levels,
-        shares,
+        own_shares,
         other_shares,
     )
 
@@ -499,8 +487,8 @@ def level_shares(field: Field, real: Ints, synthetic: Ints) -> tuple[tuple[str, 
         if counted[members].sum() + other[members].sum() > 0:
             labels.append(label)
             groups.append(members)
-    shares = [np.array([c[g].sum() for g in groups]) / c.sum() for c in (counted, other)]
-    return tuple(labels), _frozen(shares[0]), _frozen(shares[1])
+    own, others = (np.array([c[g].sum() for g in groups]) / c.sum() for c in (counted, other))
+    return tuple(labels), _frozen(own), _frozen(others)
 
 
 def _frozen(values: Floats) -> Floats:

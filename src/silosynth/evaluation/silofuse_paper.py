@@ -38,20 +38,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from silosynth.evaluation import utility
 from silosynth.evaluation.coding import Coded, Field
 from silosynth.evaluation.fidelity import NO_FLOOR, Comparison, Floor
 from silosynth.evaluation.scores import JACKKNIFE, TOO_FEW, Floats, Score, Skipped, interval, standard_error
-from silosynth.evaluation.utility import (
-    Booster,
-    Separation,
-    codes_matrix,
-    confusion,
-    f1_macro,
-    predict_classes,
-    predict_numbers,
-    side_by_side,
-    split,
-)
+from silosynth.evaluation.utility import Booster, Separation
 
 PARTS: Mapping[str, tuple[str, str, int]] = {  # slug -> label, sentence, power of the size scale
     "column_similarity": ("Column similarity", "How well sorted real and synthetic columns line up.", 2),
@@ -264,10 +255,10 @@ def _predict(train: Coded, holdout: Coded, synthetic: Coded, j: int, seed: int) 
     too_few = len(train.fields) < 2 or any(len(t) < 2 for t in tables)
     if too_few or len(field.levels) > MOST_LEVELS or len(np.unique(tables[1].values[j])) < 2:
         return None
-    x_train, x_holdout, x_synthetic = split(codes_matrix(*tables), tables, j)
+    x_train, x_holdout, x_synthetic = utility.split(utility.codes_matrix(*tables), tables, j)
     truth, by_synthetic, by_real = (np.full(len(holdout), np.nan) for _ in range(3))
     truth[rows] = tables[1].values[j]
-    by_synthetic[rows], by_real[rows] = side_by_side(
+    by_synthetic[rows], by_real[rows] = utility.side_by_side(
         [
             partial(_fit, field, x, table.values[j], x_holdout, seed)
             for x, table in ((x_synthetic, tables[2]), (x_train, tables[0]))
@@ -278,9 +269,9 @@ def _predict(train: Coded, holdout: Coded, synthetic: Coded, j: int, seed: int) 
 
 def _fit(field: Field, x: Floats, y: NDArray[np.float64], test: Floats, seed: int) -> Floats:
     if field.categorical:
-        probability = predict_classes(x, y.astype(np.int64), test, len(field.levels), CLASSES, seed)
+        probability = utility.predict_classes(x, y.astype(np.int64), test, len(field.levels), CLASSES, seed)
         return np.asarray(probability.argmax(axis=1), np.float64)
-    return predict_numbers(x, y, test, NUMBERS, seed)
+    return utility.predict_numbers(x, y, test, NUMBERS, seed)
 
 
 def _performance(columns: Sequence[Predicted], rows: NDArray[np.int64], real: bool) -> float:
@@ -299,7 +290,9 @@ def _column_performance(column: Predicted, rows: NDArray[np.int64], real: bool) 
     if column.field.categorical:
         codes = truth.astype(np.int64)
         classes = np.unique(codes)
-        return f1_macro(confusion(codes, predicted.astype(np.int64), classes, len(column.field.levels)), classes)
+        return utility.f1_macro(
+            utility.confusion(codes, predicted.astype(np.int64), classes, len(column.field.levels)), classes
+        )
     return d2_absolute_error(truth, predicted)
 
 

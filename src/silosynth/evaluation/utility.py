@@ -40,18 +40,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
+from silosynth.evaluation import scores as figures
 from silosynth.evaluation.coding import Coded, Field, standardised
-from silosynth.evaluation.scores import (
-    DELONG,
-    EXACT,
-    Floats,
-    Ints,
-    Score,
-    Skipped,
-    auc_interval,
-    auc_with_influence,
-    macro_auc,
-)
+from silosynth.evaluation.scores import Floats, Ints, Score, Skipped
 
 FOLDS = 3
 AT_MOST = 10_000
@@ -89,7 +80,7 @@ def _cross_validate(x: Floats, y: NDArray[np.int64], classifier: FitPredict, see
     areas, variance = [], 0.0
     for (_, test), predicted in zip(folds, fitted, strict=True):
         probability[test] = predicted
-        area, influence = auc_with_influence(y[test] == 1, predicted)
+        area, influence = figures.auc_with_influence(y[test] == 1, predicted)
         areas.append(area)
         variance += float((influence**2).sum())
     return Separation(float(np.mean(areas)), math.sqrt(variance) / FOLDS, probability, len(y) // 2)
@@ -102,7 +93,7 @@ def two_sample_auc(
     name = f"two_sample_auc_{kind}"
     if isinstance(separation, str):
         return Skipped(name, separation)
-    low, high = auc_interval(separation.area, separation.error, separation.k)
+    low, high = figures.auc_interval(separation.area, separation.error, separation.k)
     return Score(
         name=name,
         label=f"Two-sample AUC ({'XGBoost' if kind == 'xgboost' else 'logistic'})",
@@ -118,7 +109,7 @@ def two_sample_auc(
         n=separation.k,
         explanation="How well a classifier tells synthetic rows from real ones: 0.5 is guessing, 1 is always right."
         + ("" if not isinstance(floor, str) else " No real sample was left to compare with."),
-        method=EXACT if separation.area in (0, 1) else f"{DELONG}, summed over {FOLDS} folds",
+        method=figures.EXACT if separation.area in (0, 1) else f"{figures.DELONG}, summed over {FOLDS} folds",
     )
 
 
@@ -386,15 +377,15 @@ def _auc(truth: Ints, probability: Floats) -> tuple[float, float]:
     classes = np.unique(truth)
     if len(classes) == 2:
         score = probability[:, classes[1]] - probability[:, classes[0]]
-        return macro_auc(truth, score[:, None], classes[1:])
-    return macro_auc(truth, probability[:, classes], classes)
+        return figures.macro_auc(truth, score[:, None], classes[1:])
+    return figures.macro_auc(truth, probability[:, classes], classes)
 
 
 def _auc_score(truth: Ints, p: Floats, q: Floats) -> Score:
     area, error = _auc(truth, p)
     count_k = np.unique(truth, return_counts=True)[1]
-    low, high = auc_interval(area, error, np.minimum(count_k, len(truth) - count_k))
-    method = EXACT if area in (0, 1) else DELONG
+    low, high = figures.auc_interval(area, error, np.minimum(count_k, len(truth) - count_k))
+    method = figures.EXACT if area in (0, 1) else figures.DELONG
     text = (
         "How well a model trained on synthetic rows ranks real ones it has never seen; 0.5 is guessing, 1 is perfect."
     )

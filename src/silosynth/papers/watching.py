@@ -31,10 +31,10 @@ from silosynth.evaluation.fidelity import Dealt, marginals
 from silosynth.evaluation.gan_papers import wasserstein
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Link, Received
+from silosynth.runtime.link import Link, Received, resolve_device
 from silosynth.simulation.federation import Federation
 from silosynth.simulation.model import Model, as_dict
-from silosynth.simulation.silos import InProcess, make_parties, resolve_device
+from silosynth.simulation.silos import InProcess, make_parties
 
 Compare = Callable[[pd.DataFrame, pd.DataFrame], dict[str, float | None]]
 LOOKS = 20  # at most, the one at the end included

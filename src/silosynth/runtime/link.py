@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import torch
 
 from silosynth.core.conversation import COORDINATOR, Exchange, Roster
-from silosynth.core.errors import CheckpointError, PartyLostError, ProtocolError, SilosynthError, nearest
+from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
 from silosynth.runtime.hub import ASK, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, Frame, Gathered, Hub, Lost
 from silosynth.runtime.wire import decode, encode
@@ -370,6 +370,19 @@ def _subclasses(root: type[SilosynthError]) -> Iterator[type[SilosynthError]]:
 T = TypeVar("T")
 _WAIT = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
 _PATIENCE = 5.0  # seconds for a computation to notice that it was interrupted
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called ``name``; "auto" takes CUDA where there is one.
+
+    Raises:
+        ConfigError: no such device on this machine.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu" or (name.split(":")[0] == "cuda" and torch.cuda.is_available()):
+        return torch.device(name)
+    raise ConfigError("The device is auto, cpu or cuda, and must exist on this machine", name, "Use device='auto'.")
 
 
 @contextmanager

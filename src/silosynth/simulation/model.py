@@ -27,8 +27,9 @@ from silosynth.privacy.statement import statement
 from silosynth.privacy.target import Target
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger, Record
+from silosynth.runtime.link import resolve_device
 from silosynth.runtime.wire import pack, unpack
-from silosynth.simulation.silos import InProcess, resolve_device
+from silosynth.simulation.silos import InProcess
 
 BATCH = 16_384
 

@@ -25,53 +25,19 @@ import torch
 
 from silosynth.catalog import Algorithm, algorithm
 from silosynth.core.conversation import Party, Roster
-from silosynth.core.errors import (
-    ConfigError,
-    PartyLostError,
-    ProtocolError,
-    SilosynthError,
-    StorageError,
-    UnavailableError,
-    nearest,
-)
+from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, StorageError, UnavailableError, nearest
 from silosynth.core.files import make_folder, read, write_atomic
-from silosynth.core.messages import Message, wire_name
+from silosynth.core.messages import Message, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat, seats
+from silosynth.runtime import link
 from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
 from silosynth.runtime.hub import Hub, Lost
-from silosynth.runtime.link import (
-    PARTY_THREADS,
-    Link,
-    PendingResult,
-    Received,
-    Remote,
-    Worker,
-    encode_asks,
-    location,
-    party_failure,
-    run_here,
-    stop_workers,
-    with_location,
-)
 from silosynth.runtime.stream import StreamHub, serve_party
 from silosynth.runtime.tls import Authority, Certificates
 from silosynth.runtime.wire import decode, pack, unpack
 from silosynth.simulation.federation import Federation
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" takes CUDA where there is one.
-
-    Raises:
-        ConfigError: no such device on this machine.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cpu" or (name.split(":")[0] == "cuda" and torch.cuda.is_available()):
-        return torch.device(name)
-    raise ConfigError("The device is auto, cpu or cuda, and must exist on this machine", name, "Use device='auto'.")
 
 
 def make_parties(entry: Algorithm, federation: Federation, streams: Streams, device: torch.device) -> dict[str, Party]:
@@ -83,7 +49,7 @@ def make_parties(entry: Algorithm, federation: Federation, streams: Streams, dev
     }
 
 
-class InProcess(Link):
+class InProcess(link.Link):
     """Parties as objects in this process; those of one exchange answer in parallel.
 
     Each answers in a thread of its own, but for the last, which uses the caller's: the caller would only wait, and
@@ -100,8 +66,8 @@ class InProcess(Link):
         # Torch fixes a thread's number of threads when the thread first computes, to what was last set anywhere:
         # fix the coordinator's before parties set theirs.
         torch.get_num_threads()
-        self._workers = {name: Worker(name) for name in parties}
-        weakref.finalize(self, stop_workers, list(self._workers.values()))
+        self._workers = {name: link.Worker(name) for name in parties}
+        weakref.finalize(self, link.stop_workers, list(self._workers.values()))
         self._job = ""
         self._closed = False
 
@@ -109,16 +75,18 @@ class InProcess(Link):
         """See `Link.begin`."""
         self._job = uuid.uuid4().hex
 
-    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, Received]:
+    def exchange(self, step: int, asks: Mapping[str, Message]) -> Mapping[str, link.Received]:
         """See `Link.exchange`."""
         endpoints = self._open()
         for party in asks:
             if party not in endpoints:
                 raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, endpoints))
-        job, blobs = self._job, encode_asks(step, asks)
+        job, blobs = self._job, link.encode_asks(step, asks)
         own = next(reversed(blobs), None)
         pending = {
-            party: (run_here if party == own else self._workers[party].do)(endpoints[party].answer, job, step, blob)
+            party: (link.run_here if party == own else self._workers[party].do)(
+                endpoints[party].answer, job, step, blob
+            )
             for party, blob in blobs.items()
         }
         return {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
@@ -136,7 +104,7 @@ class InProcess(Link):
     def close(self) -> None:
         """See `Link.close`. Parties that are still computing are stopped."""
         self._closed = True
-        stop_workers(list(self._workers.values()))
+        link.stop_workers(list(self._workers.values()))
 
     def _open(self) -> dict[str, PartyEndpoint]:
         if self._closed:
@@ -144,18 +112,18 @@ class InProcess(Link):
         return self._desks
 
 
-def _received(party: str, step: int, ask: Message, blob: bytes, pending: PendingResult[bytes]) -> Received:
-    where = location(party, step, wire_name(type(ask)))
+def _received(party: str, step: int, ask: Message, blob: bytes, pending: link.PendingResult[bytes]) -> link.Received:
+    where = link.location(party, step, wire_name(type(ask)))
     try:
         answer = pending.result()
         reply = decode(answer)
     except SilosynthError as error:
-        raise with_location(error, where) from error.__cause__
+        raise link.with_location(error, where) from error.__cause__
     except PartyFailure as failure:
         cause = failure.__cause__
-        raise party_failure(where, f"{type(cause).__name__}: {cause}") from cause
+        raise link.party_failure(where, f"{type(cause).__name__}: {cause}") from cause
     assert isinstance(reply, Message)  # the endpoint has checked it
-    return Received(reply, len(blob), len(answer))
+    return link.Received(reply, len(blob), len(answer))
 
 
 Command = Callable[[str, Path], Sequence[str]]
@@ -213,7 +181,7 @@ def open_process_kit(place: Path | str) -> ProcessKit:
     return kit
 
 
-class Processes(Remote):
+class Processes(link.Remote):
     """Starts a process per party and waits until all are connected. Close it, or use it as a context manager.
 
     Keys lie in a temporary folder, readable by this user only, until every party has read its own.
@@ -275,7 +243,7 @@ class Processes(Remote):
         place = self._place / party
         place.mkdir(mode=0o700)
         own = None if folder is None else make_folder(Path(folder).absolute() / party)
-        ProcessKit(party, address, own, PARTY_THREADS, authority.party(party)).write(place)
+        ProcessKit(party, address, own, link.PARTY_THREADS, authority.party(party)).write(place)
         argv = list(command(party, place))
         try:
             with open(place / "log", "wb") as log:
@@ -284,7 +252,11 @@ class Processes(Remote):
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, "OMP_NUM_THREADS": str(PARTY_THREADS), "MKL_NUM_THREADS": str(PARTY_THREADS)},
+                    env={
+                        **os.environ,
+                        "OMP_NUM_THREADS": str(link.PARTY_THREADS),
+                        "MKL_NUM_THREADS": str(link.PARTY_THREADS),
+                    },
                     start_new_session=True,  # Ctrl-C goes to the coordinator, which then ends its processes in order
                 )
         except OSError as error:
@@ -364,5 +336,5 @@ def serve(place: Path) -> None:
     streams = Streams(content["seed"]).party(kit.name)
     table, schema = from_state(Table, content["table"]), from_state(Schema, content["schema"])
     seat = Seat(kit.name, content["private"], Roster(tuple(content["silos"]), tuple(content["keys"])))
-    entry, device = algorithm(content["algorithm"], kind=None), resolve_device(content["device"])
+    entry, device = algorithm(content["algorithm"], kind=None), link.resolve_device(content["device"])
     kit.serve(entry.party(table, schema, seat, streams, device))

@@ -35,12 +35,12 @@ from silosynth.privacy.target import Target
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.runtime.link import Link
+from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.federation import Federation, check_federation, digest
 from silosynth.simulation.model import Model, as_dict, whole_number
 from silosynth.simulation.representation import Representation, read_labels
-from silosynth.simulation.silos import InProcess, make_parties, resolve_device, spawn
+from silosynth.simulation.silos import InProcess, make_parties, spawn
 
 RUNTIMES = ("inprocess", "processes")
 

@@ -16,17 +16,8 @@ from typing import Protocol
 import torch
 
 from silosynth.core.errors import MessageError, SilosynthError, StoppedError
-from silosynth.runtime.hub import (
-    CRASHED,
-    REFUSED,
-    Frame,
-    Gathered,
-    Hub,
-    Outbox,
-    PartySlot,
-    error_body,
-    frame_from_bytes,
-)
+from silosynth.runtime import hub
+from silosynth.runtime.hub import Frame, Gathered, Hub, Outbox, PartySlot
 from silosynth.runtime.link import PARTY_THREADS
 
 PENDING, UNKNOWN = None, b""
@@ -116,7 +107,7 @@ class FlareHub(Hub):
                 reply = self._until_answered(slot, outbox, line, number, frame.to_bytes())
                 if reply is None:
                     return
-                self._received(name, slot, frame_from_bytes(reply))
+                self._received(name, slot, hub.frame_from_bytes(reply))
             except MessageError as error:
                 self._set_fault(slot, error)
                 return
@@ -199,10 +190,10 @@ class Inbox:
                 answer = answer or self._begin()
                 reply = answer(frame)
             except SilosynthError as error:
-                reply = self._error_reply(frame, REFUSED, error_body(error))
+                reply = self._error_reply(frame, hub.REFUSED, hub.error_body(error))
             except Exception as error:
                 traceback.print_exception(error, file=sys.stderr)  # its text may quote the data, so it stays here
-                reply = self._error_reply(frame, CRASHED, type(error).__name__.encode())
+                reply = self._error_reply(frame, hub.CRASHED, type(error).__name__.encode())
             with self._changed:
                 if number == self._number:
                     self._reply = reply
@@ -210,7 +201,7 @@ class Inbox:
 
     def _error_reply(self, blob: bytes, kind: str, body: bytes) -> bytes:
         try:
-            ask = frame_from_bytes(blob)
+            ask = hub.frame_from_bytes(blob)
         except SilosynthError:
-            ask = Frame(CRASHED, "", 0, self._name)
+            ask = Frame(hub.CRASHED, "", 0, self._name)
         return Frame(kind, ask.job, ask.step, self._name, body).to_bytes()
