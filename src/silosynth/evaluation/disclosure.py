@@ -19,14 +19,14 @@ from scipy.stats import binom
 from statsmodels.stats.proportion import proportion_confint
 
 from silosynth.evaluation.coding import Coded
-from silosynth.evaluation.scores import NEEDS_HOLDOUT, Better, Floats, Score, Skipped
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Least, Scale, Score, Skipped
 
 MOST_SYNTHETIC = 10_000
 MOST_REAL = 16_384
 DUMMY_LEVELS = 64  # columns with more levels are compared code by code instead of as dummies
 FAR = 1e6  # standard deviations beyond which numbers are clipped
+PERCENT = Scale("disclosure", "%", "lower", 0.0)
 CELLS = 8_000_000  # distances in memory at a time
-WILSON = "95 % Wilson interval"
 
 
 def exact_copies(
@@ -40,28 +40,23 @@ def exact_copies(
     least = min(100.0, _percent(in_holdout) * max(1.0, n / h))
     factor = f"times {max(1.0, n / h):.2f}, which is at most what {n:,} would give"
     note = f"share of synthetic rows found among {h:,} hold-out rows, {factor}"
-    full = _share_score("exact_copy_rate", "Exact copies", copied, least, note, COPY_TEXT)
+    full = _share_score("exact_copy_rate", "Exact copies", copied, (least, note), COPY_TEXT)
     k = min(n, h)
     equal_train, equal_holdout = _copied(synthetic, train.sample(k, rng)), _copied(synthetic, holdout.sample(k, rng))
     text = f"How many synthetic rows equal one of {k:,} training rows; to compare with as many unseen real rows."
     label = "Exact copies, equal sizes"
     note = f"share of synthetic rows found among {k:,} hold-out rows"
-    return [
-        full,
-        _share_score("exact_copy_rate_equal_size", label, equal_train, _percent(equal_holdout), note, text),
-    ]
+    least = _percent(equal_holdout)
+    return [full, _share_score("exact_copy_rate_equal_size", label, equal_train, (least, note), text)]
 
 
 def _copies_alone(train: Coded, synthetic: Coded, rng: np.random.Generator) -> Score:
-    order = rng.permutation(len(train))
-    half = len(train) // 2
-    if half == 0:
-        return _share_score(
-            "exact_copy_rate", "Exact copies", _copied(synthetic, train), None, "no floor: one training row", COPY_TEXT
-        )
-    least = _percent(_copied(train.take(order[:half]), train.take(order[half:])))
-    note = "share of one half of the training rows found in the other half; not scaled"
-    return _share_score("exact_copy_rate", "Exact copies", _copied(synthetic, train), least, note, COPY_TEXT)
+    order, half = rng.permutation(len(train)), len(train) // 2
+    floor: Least = None, "no floor: one training row"
+    if half:
+        least = _percent(_copied(train.take(order[:half]), train.take(order[half:])))
+        floor = least, "share of one half of the training rows found in the other half; not scaled"
+    return _share_score("exact_copy_rate", "Exact copies", _copied(synthetic, train), floor, COPY_TEXT)
 
 
 def _copied(rows: Coded, among: Coded) -> NDArray[np.bool_]:
@@ -137,31 +132,21 @@ def _neighbour_share(to_train: Floats, to_holdout: Floats, k: int, n: int) -> Sc
     closer = np.where(tied, 0.5, (to_train < to_holdout).astype(np.float64))
     text = "How many synthetic rows lie closer to a training row than to an unseen real row; 50 % shows no attraction."
     note = f"50 % by symmetry: {k:,} of {n:,} training rows against {k:,} hold-out rows"
-    return _share_score(
-        "nearest_neighbour_share", "Nearest-neighbour share", closer, 50.0, note, text, better="near", ideal=50.0
-    )
+    on = Scale("disclosure", "%", "near", 50.0)
+    return _share_score("nearest_neighbour_share", "Nearest-neighbour share", closer, (50.0, note), text, on)
 
 
 def _closest(to_train: Floats, baseline: Floats, k: int) -> Score:
-    distances, unseen = np.sqrt(np.sort(to_train)), np.sqrt(baseline)
-    low, high = _median_interval(distances)
-    return Score(
-        name="distance_to_closest_record",
-        label="Distance to closest record",
-        group="disclosure",
-        value=float(np.median(distances)),
-        floor=float(np.median(unseen)),
-        floor_note=f"median distance of unseen real rows to the same {k:,} training rows",
-        low=low,
-        high=high,
-        unit="score",
-        better="near",
-        ideal=float(np.median(unseen)),
-        n=len(distances),
-        explanation="Median distance of a synthetic row to its closest training row. Passing it proves nothing about "
-        "privacy: data that pass can still be attacked.",
-        method="95 % interval of a median from order statistics",
+    distances, unseen = np.sqrt(np.sort(to_train)), float(np.median(np.sqrt(baseline)))
+    note = f"median distance of unseen real rows to the same {k:,} training rows"
+    text = (
+        "Median distance of a synthetic row to its closest training row. Passing it proves nothing about "
+        "privacy: data that pass can still be attacked."
     )
+    return Scale("disclosure", "score", "near", unseen).score(
+        "distance_to_closest_record", "Distance to closest record", float(np.median(distances)), (unseen, note),
+        _median_interval(distances), len(distances), text, "95 % interval of a median from order statistics",
+    )  # fmt: skip
 
 
 def _median_interval(rising: Floats) -> tuple[float, float]:
@@ -174,34 +159,13 @@ def _percent(hits: NDArray[np.bool_]) -> float:
 
 
 def _share_score(
-    name: str,
-    label: str,
-    hits: NDArray[np.bool_] | Floats,
-    floor: float | None,
-    note: str,
-    text: str,
-    better: Better = "lower",
-    ideal: float = 0.0,
+    name: str, label: str, hits: NDArray[np.bool_] | Floats, floor: Least, text: str, on: Scale = PERCENT
 ) -> Score:
     count, n = float(hits.sum()), len(hits)
     value = 100 * count / n
     low, high = (100 * float(end) for end in proportion_confint(count, n, method="wilson"))
-    return Score(
-        name=name,
-        label=label,
-        group="disclosure",
-        value=value,
-        floor=floor,
-        floor_note=note,
-        low=min(low, value),  # at 0 and 100 %, Wilson's ends have rounding errors
-        high=max(high, value),
-        unit="%",
-        better=better,
-        ideal=ideal,
-        n=n,
-        explanation=text,
-        method=WILSON,
-    )
+    ends = min(low, value), max(high, value)  # at 0 and 100 %, Wilson's ends have rounding errors
+    return on.score(name, label, value, floor, ends, n, text, "95 % Wilson interval")
 
 
 COPY_TEXT = (

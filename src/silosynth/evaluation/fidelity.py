@@ -26,12 +26,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import rel_entr, xlogy
 
 from silosynth.evaluation import scores as figures
 from silosynth.evaluation.coding import Coded, Field, cut, standardised
-from silosynth.evaluation.scores import ColumnScore, Floats, Ints, Pairs, Score, Skipped
+from silosynth.evaluation.scores import ColumnScore, Floats, Ints, Least, Pairs, Scale, Score, Skipped
 
 JS_BINS = 20
 QUANTILES = 1000
@@ -122,9 +121,8 @@ def _quantile_correlation(values_U: Floats, p_U: Floats, q_U: Floats) -> float:
 
 def _quantiles(values_U: Floats, p_U: Floats) -> Floats:
     cumulated = np.cumsum(p_U) / p_U.sum()
-    at = (
-        np.arange(QUANTILES) + 0.5
-    ) / QUANTILES - 1e-9  # so that rounding does not decide on which side of a step it is
+    # The offset keeps rounding from deciding on which side of a step a midpoint lies.
+    at = (np.arange(QUANTILES) + 0.5) / QUANTILES - 1e-9
     return values_U[np.minimum(np.searchsorted(cumulated, at), len(values_U) - 1)]
 
 
@@ -288,7 +286,7 @@ def _ratio(part: Floats, total: Floats) -> Floats:
     return np.clip(np.divide(part, total, out=np.zeros_like(total), where=total > 1e-12), 0, 1)
 
 
-ONE_SILO = "no silos were given, or only one"
+ONE_SILO, FEW = "no silos were given, or only one", "no silo holds two columns"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,9 +323,9 @@ def size_scale(n: int, m: int, a: int, b: int) -> float:
 def column_shape(compared: Comparison, floor: Floor | None) -> list[Score | Skipped]:
     """The column-shape error."""
     errors = 100 * compared.marginals.shape.mean(axis=1)
-    least = None if floor is None else 100 * float(floor.comparison.marginals.shape[0].mean()) * floor.scale
+    least = None if floor is None else 100 * float(floor.comparison.marginals.shape[0].mean())
     text = "How far the distribution of a single column is off, averaged over the columns; 0 % is a perfect match."
-    return [_score("column_shape_error", "Column-shape error", errors, least, floor, compared, text)]
+    return [distance(PERCENT, "column_shape_error", "Column-shape error", text, errors, least, floor, compared)]
 
 
 def pair_trend(compared: Comparison, floor: Floor | None, silos: Sequence[str | None]) -> list[Score | Skipped]:
@@ -338,13 +336,7 @@ def pair_trend(compared: Comparison, floor: Floor | None, silos: Sequence[str | 
     text = "How far the joint distribution of two columns is off, averaged over {}; 0 % is a perfect match."
     parts = [
         ("", "Pair-trend error", upper, "all pairs of columns", "a table of one column has no pairs"),
-        (
-            "_within",
-            "Pair-trend error within silos",
-            upper & same,
-            "pairs held by one silo",
-            "no silo holds two columns",
-        ),
+        ("_within", "Pair-trend error within silos", upper & same, "pairs held by one silo", FEW),
         ("_across", "Pair-trend error across silos", upper & ~same, "pairs held by two silos", ONE_SILO),
     ]
     scores: list[Score | Skipped] = []
@@ -356,36 +348,25 @@ def pair_trend(compared: Comparison, floor: Floor | None, silos: Sequence[str | 
             scores.append(Skipped(name, why))
         else:
             errors = 100 * compared.dependence.error[:, mask].mean(axis=1)
-            scores.append(_score(name, label, errors, _trend_floor(floor, mask), floor, compared, text.format(which)))
+            least = None if floor is None else 100 * float(floor.comparison.dependence.error[0][mask].mean())
+            scores.append(distance(PERCENT, name, label, text.format(which), errors, least, floor, compared))
     return scores
 
 
-def _trend_floor(floor: Floor | None, mask: NDArray[np.bool_]) -> float | None:
-    return None if floor is None else 100 * float(floor.comparison.dependence.error[0][mask].mean()) * floor.scale
+def distance(
+    scale: Scale, name: str, label: str, text: str, values_R: Floats, least: float | None, floor: Floor | None,
+    compared: Comparison, most: float = 100.0,
+) -> Score:  # fmt: skip
+    """The score of replicates between 0 and ``most``; ``least`` is its floor before it is scaled to the sizes."""
+    value, low, high, method = figures.jackknife(values_R, 0.0, most)
+    bottom: Least = None, NO_FLOOR
+    if floor is not None:
+        note = f"{floor.note}, scaled by {floor.scale:.3f} to the sizes compared"
+        bottom = None if least is None else min(most, least * floor.scale), note
+    return scale.score(name, label, value, bottom, (low, high), min(compared.n, compared.m), text, method)
 
 
-def _score(
-    name: str, label: str, errors_R: Floats, least: float | None, floor: Floor | None, compared: Comparison, text: str
-) -> Score:
-    value, low, high, method = figures.jackknife(errors_R, 0.0, 100.0)
-    return Score(
-        name=name,
-        label=label,
-        group="fidelity",
-        value=value,
-        floor=None if least is None else min(100.0, least),
-        floor_note=NO_FLOOR if floor is None else f"{floor.note}, scaled by {floor.scale:.3f} to the sizes compared",
-        low=low,
-        high=high,
-        unit="%",
-        better="lower",
-        ideal=0.0,
-        n=min(compared.n, compared.m),
-        explanation=text,
-        method=method,
-    )
-
-
+PERCENT = Scale("fidelity", "%", "lower", 0.0)
 NO_FLOOR = "no floor: the real tables are too small to be split into two samples"
 
 
@@ -420,28 +401,14 @@ def _column(
     error, low, high, _ = figures.jackknife(100 * compared.marginals.shape[:, j], 0.0, 100.0)
     least = None if floor is None else min(100.0, 100 * floor.scale * float(floor.comparison.marginals.shape[0, j]))
     missing = float(real.missing(j).mean()), float(synthetic.missing(j).mean())
-    edges = density = other = own_shares = other_shares = None
+    edges = density = other = shares = others = None
     levels: tuple[str, ...] | None = None
     if field.categorical:
-        levels, own_shares, other_shares = level_shares(field, real.values[j], synthetic.values[j])
+        levels, shares, others = level_shares(field, real.values[j], synthetic.values[j])
     else:
         edges, density, other = densities(real.values[j], synthetic.values[j])
-    return ColumnScore(
-        field.name,
-        silo,
-        field.kind,
-        error,
-        least,
-        low,
-        high,
-        *missing,
-        edges,
-        density,
-        other,
-        levels,
-        own_shares,
-        other_shares,
-    )
+    who = field.name, silo, field.kind
+    return ColumnScore(*who, error, least, low, high, *missing, edges, density, other, levels, shares, others)
 
 
 def densities(real: Floats, synthetic: Floats) -> tuple[Floats | None, Floats | None, Floats | None]:

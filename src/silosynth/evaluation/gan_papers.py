@@ -34,9 +34,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from silosynth.evaluation import scores as figures
 from silosynth.evaluation.coding import Coded
-from silosynth.evaluation.fidelity import NO_FLOOR, ONE_SILO, Comparison, Dealt, Floor
-from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Ints, Score, Skipped
-from silosynth.evaluation.utility import DRAWS, VTGAN, Classifier, Judgement, f1_macro, features, judge
+from silosynth.evaluation.fidelity import ONE_SILO, Comparison, Dealt, Floor, distance
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Ints, Scale, Score, Skipped
+from silosynth.evaluation.utility import DRAWS, VTGAN, Classifier, Judgement, f1_macro, features, judge, unfit
 
 AT_MOST = 10_000
 MOST_CLASSES = 100
@@ -46,6 +46,7 @@ UTILITY = {
     "gan_auc_difference": "AUC lost (VT-GAN)",
 }
 BOOTSTRAP = f"95 % percentile interval, bootstrap over hold-out rows ({DRAWS} draws); fits are not repeated"
+SCALE = Scale("fidelity", "score", "lower", 0.0)
 PAIRED = "95 % normal interval, DeLong's variance of the paired difference; fits are not repeated"
 
 
@@ -76,10 +77,17 @@ def classifier_differences(
     names = [c.name for c in classifiers]
     note = _limits(names, trials)
     intervals_lost = [*_shares_lost(truth, trials, rng), _area_lost(truth, trials)]
-    return [
-        _lost(slug, *ends, names, len(truth), (PAIRED if slug == "gan_auc_difference" else BOOTSTRAP) + note)
-        for slug, ends in zip(UTILITY, intervals_lost, strict=True)
-    ]
+    text = (
+        "How much worse models predict real rows when they learn from synthetic instead of real ones, "
+        f"averaged over {', '.join(names)}; 0 is no loss."
+    )
+    floor = 0.0, "0 by definition: models trained on the real table, minus themselves"
+    scores: list[Score | Skipped] = []
+    for (slug, label), (value, *ends) in zip(UTILITY.items(), intervals_lost, strict=True):
+        method = (PAIRED if slug == "gan_auc_difference" else BOOTSTRAP) + note
+        on = SCALE._replace(group="utility")
+        scores.append(on.score(slug, label, value, floor, (ends[0], ends[1]), len(truth), text, method))
+    return scores
 
 
 def _unfit(train: Coded, holdout: Coded | None, synthetic: Coded, target: int | None) -> str | None:
@@ -92,14 +100,8 @@ def _unfit(train: Coded, holdout: Coded | None, synthetic: Coded, target: int | 
         return "classifiers need a target that is a category"
     if len(field.levels) > MOST_CLASSES:
         return f"the target has more than {MOST_CLASSES} classes"
-    if len(train.fields) < 2:
-        return "needs a column beside the target"
-    for name, table in (("training", train), ("hold-out", holdout), ("synthetic", synthetic)):
-        if (~table.missing(target)).sum() < 2:
-            return f"the {name} table has fewer than two rows with a target"
-    if len(np.unique(holdout.values[target][~holdout.missing(target)])) < 2:
-        return "the target is constant in the hold-out"
-    return None
+    train, holdout, synthetic = (t.take(~t.missing(target)) for t in (train, holdout, synthetic))
+    return unfit(train, holdout, synthetic, target)
 
 
 def _trials(
@@ -166,26 +168,6 @@ def _area(truth: Ints, judged: Judgement) -> tuple[float, Floats]:
     return float(np.mean([area for area, _ in parts])), np.asarray(np.mean([own for _, own in parts], axis=0))
 
 
-def _lost(slug: str, value: float, low: float, high: float, names: Sequence[str], n: int, method: str) -> Score:
-    return Score(
-        name=slug,
-        label=UTILITY[slug],
-        group="utility",
-        value=value,
-        floor=0.0,
-        floor_note="0 by definition: models trained on the real table, minus themselves",
-        low=low,
-        high=high,
-        unit="score",
-        better="lower",
-        ideal=0.0,
-        n=n,
-        explanation="How much worse models predict real rows when they learn from synthetic instead of real ones, "
-        f"averaged over {', '.join(names)}; 0 is no loss.",
-        method=method,
-    )
-
-
 def similarity(
     compared: Comparison,
     floor: Floor | None,
@@ -212,7 +194,7 @@ def _divergence(compared: Comparison, floor: Floor | None, table: Coded) -> Scor
     least = None if floor is None else float(floor.comparison.marginals.js[0, places].mean())
     text = "How far the shares of single categories are off, averaged over categorical columns; 0 is a perfect match."
     values = compared.marginals.js[:, places].mean(axis=1)
-    return _distance("gan_jsd", "Average JSD (VT-GAN)", values, least, floor, compared, text, 1.0)
+    return distance(SCALE, "gan_jsd", "Average JSD (VT-GAN)", text, values, least, floor, compared, 1.0)
 
 
 def _wasserstein_score(
@@ -234,7 +216,7 @@ def _wasserstein_score(
         a, b = (Dealt(t, np.zeros(len(t), np.int64), 1) for t in samples)
         least = float(np.mean([wasserstein(a, b, train.values[j], j)[0] for j in places]))
     text = "How far numbers must be moved, as a share of their real range, averaged over numeric columns; 0 is best."
-    return _distance("gan_wasserstein", "Average WD (VT-GAN)", values, least, floor, compared, text, np.inf)
+    return distance(SCALE, "gan_wasserstein", "Average WD (VT-GAN)", text, values, least, floor, compared, np.inf)
 
 
 def wasserstein(real: Dealt, other: Dealt, reference: Floats, j: int) -> Floats:
@@ -277,7 +259,7 @@ def _correlations(compared: Comparison, floor: Floor | None, silos: Sequence[str
         text = (
             f"How far the pairwise associations {which} are off in sum (a norm); it grows with the columns, 0 is best."
         )
-        scores.append(_distance(name, label, _norms(compared, masks), least, floor, compared, text, np.inf))
+        scores.append(distance(SCALE, name, label, text, _norms(compared, masks), least, floor, compared, np.inf))
     return scores
 
 
@@ -285,32 +267,3 @@ def _norms(compared: Comparison, masks: Sequence[NDArray[np.bool_]]) -> Floats:
     """Norm of the difference of associations inside a mask, mean over the masks: (R,)."""
     difference = compared.dependence.real - compared.dependence.other
     return np.asarray(np.mean([np.sqrt((difference[:, mask] ** 2).sum(axis=1)) for mask in masks], axis=0))
-
-
-def _distance(
-    name: str,
-    label: str,
-    values_R: Floats,
-    least: float | None,
-    floor: Floor | None,
-    compared: Comparison,
-    text: str,
-    most: float,
-) -> Score:
-    value, low, high, method = figures.jackknife(values_R, 0.0, most)
-    return Score(
-        name=name,
-        label=label,
-        group="fidelity",
-        value=value,
-        floor=None if least is None or floor is None else min(most, least * floor.scale),
-        floor_note=NO_FLOOR if floor is None else f"{floor.note}, scaled by {floor.scale:.3f} to the sizes compared",
-        low=low,
-        high=high,
-        unit="score",
-        better="lower",
-        ideal=0.0,
-        n=min(compared.n, compared.m),
-        explanation=text,
-        method=method,
-    )

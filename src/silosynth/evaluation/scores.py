@@ -29,6 +29,8 @@ from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Least = tuple[float | None, str]  # a floor, and how it was computed or why there is none
+Ends = tuple[float | None, float | None]  # of an interval
 Better = Literal["lower", "higher", "near"]
 ColumnKind = Literal["numeric", "datetime", "categorical"]
 OnProgress = Callable[[str, float], None]
@@ -55,6 +57,23 @@ class Score:
     n: int  # rows (of the table that limits the precision) behind the figure
     explanation: str  # one plain sentence for readers without statistics
     method: str  # how the interval was computed
+
+
+class Scale(NamedTuple):
+    """What scores are measured on; see `Score` for its fields."""
+
+    group: str
+    unit: str
+    better: Better
+    ideal: float
+
+    def score(
+        self, name: str, label: str, value: float, floor: Least, ends: Ends, n: int, explanation: str, method: str
+    ) -> Score:
+        """A score on this scale."""
+        low, high = ends
+        group, unit, better, ideal = self
+        return Score(name, label, group, value, *floor, low, high, unit, better, ideal, n, explanation, method)
 
 
 @dataclass(frozen=True, slots=True)

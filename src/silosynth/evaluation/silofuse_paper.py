@@ -41,7 +41,8 @@ from numpy.typing import NDArray
 from silosynth.evaluation import utility
 from silosynth.evaluation.coding import Coded, Field
 from silosynth.evaluation.fidelity import NO_FLOOR, Comparison, Floor
-from silosynth.evaluation.scores import JACKKNIFE, TOO_FEW, Floats, Score, Skipped, interval, standard_error
+from silosynth.evaluation import scores as figures
+from silosynth.evaluation.scores import Ends, Floats, Least, Scale, Score, Skipped
 from silosynth.evaluation.utility import Booster, Separation
 
 PARTS: Mapping[str, tuple[str, str, int]] = {  # slug -> label, sentence, power of the size scale
@@ -55,6 +56,7 @@ PARTS: Mapping[str, tuple[str, str, int]] = {  # slug -> label, sentence, power 
     ),
     "propensity": ("Propensity similarity", "How unsure a classifier is whether a row is real or synthetic.", 0),
 }
+SCALE = Scale("resemblance", "score", "higher", 100.0)
 SUM_METHOD = "95 % normal interval from the jackknife of the first four parts and the rows' spread of the fifth"
 
 
@@ -123,13 +125,12 @@ def _part(
 ) -> Score | Skipped:
     if isinstance(replicates, str):
         return Skipped(f"resemblance_{slug}", replicates)
-    error = standard_error(replicates)
+    error = figures.standard_error(replicates)
     value = float(replicates[0])
-    low, high = interval(value, error, len(replicates) - 1, 0.0, 100.0)
+    ends = figures.interval(value, error, len(replicates) - 1, 0.0, 100.0)
     note = NO_FLOOR if floor is None or least is None else f"{floor.note}, scaled to the sizes compared"
-    return _score(
-        slug, value, least, note, low, high, min(compared.n, compared.m), JACKKNIFE if error is not None else TOO_FEW
-    )
+    method = figures.JACKKNIFE if error is not None else figures.TOO_FEW
+    return _score(slug, value, (least, note), ends, min(compared.n, compared.m), method)
 
 
 def _propensity(
@@ -143,59 +144,36 @@ def _propensity(
         if isinstance(floor_separation, str)
         else f"two real samples of {floor_separation.k:,} rows each"
     )
-    low, high = max(0.0, value - 1.96 * error), min(100.0, value + 1.96 * error)
-    return _score("propensity", value, least, note, low, high, separation.k, "95 % normal interval of a mean over rows")
+    method = "95 % normal interval of a mean over rows"
+    return _score("propensity", value, (least, note), _within(value, error), separation.k, method)
+
+
+def _within(value: float, error: float) -> tuple[float, float]:
+    """The normal 95 % interval, cut at 0 and 100."""
+    return max(0.0, value - 1.96 * error), min(100.0, value + 1.96 * error)
 
 
 def _mean(parts: list[Score], replicates: Mapping[str, Floats | str], separation: Separation | str) -> Score:
     value = float(np.mean([s.value for s in parts]))
     floors = [s.floor for s in parts if s.floor is not None]
     summed = np.sum([r for r in replicates.values() if not isinstance(r, str)], axis=0)
-    error = standard_error(summed)
-    low: float | None = None
-    high: float | None = None
+    error = figures.standard_error(summed)
+    ends: Ends = None, None
     if error is not None and isinstance(separation, Separation):
-        both = math.hypot(error, propensity_similarity(separation)[1]) / len(parts)
-        low, high = max(0.0, value - 1.96 * both), min(100.0, value + 1.96 * both)
-    complete = len(floors) == len(parts)
-    return Score(
-        name="resemblance",
-        label="Resemblance (SiloFuse)",
-        group="resemblance",
-        value=value,
-        floor=float(np.mean(floors)) if complete else None,
-        floor_note="mean of the five floors" if complete else "no floor: a part has none",
-        low=low,
-        high=high,
-        unit="score",
-        better="higher",
-        ideal=100.0,
-        n=min(s.n for s in parts),
-        explanation="How close the synthetic table is to the real one over five statistics; 100 is best.",
-        method=SUM_METHOD if low is not None else TOO_FEW,
+        ends = _within(value, math.hypot(error, propensity_similarity(separation)[1]) / len(parts))
+    floor: Least = None, "no floor: a part has none"
+    if len(floors) == len(parts):
+        floor = float(np.mean(floors)), "mean of the five floors"
+    text = "How close the synthetic table is to the real one over five statistics; 100 is best."
+    method = figures.TOO_FEW if ends[0] is None else SUM_METHOD
+    return SCALE.score(
+        "resemblance", "Resemblance (SiloFuse)", value, floor, ends, min(s.n for s in parts), text, method
     )
 
 
-def _score(
-    slug: str, value: float, least: float | None, note: str, low: float | None, high: float | None, n: int, method: str
-) -> Score:
+def _score(slug: str, value: float, floor: Least, ends: Ends, n: int, method: str) -> Score:
     label, sentence, _ = PARTS[slug]
-    return Score(
-        name=f"resemblance_{slug}",
-        label=label,
-        group="resemblance",
-        value=value,
-        floor=least,
-        floor_note=note,
-        low=low,
-        high=high,
-        unit="score",
-        better="higher",
-        ideal=100.0,
-        n=n,
-        explanation=f"{sentence} 100 is best.",
-        method=method,
-    )
+    return SCALE.score(f"resemblance_{slug}", label, value, floor, ends, n, f"{sentence} 100 is best.", method)
 
 
 AT_MOST = 10_000
@@ -241,7 +219,13 @@ def silofuse_utility(
     real, own = (_performance(columns, all_rows, real=flag) for flag in (True, False))
     if not real > 0:
         return Skipped("utility", "not even the model trained on real rows beats a constant prediction")
-    return _utility_score(own, real, _bootstrap(columns, len(holdout), rng), columns, len(train.fields), len(holdout))
+    text = "How well models trained on synthetic rows predict real columns, relative to real-trained models."
+    method = f"95 % percentile interval, bootstrap over hold-out rows ({DRAWS} draws)"
+    method = f"{method}; {len(columns)} of {len(train.fields)} columns predicted"
+    floor = 100.0, "100 by definition: the real table's performance over itself"
+    ends = _bootstrap(columns, len(holdout), rng)
+    on, value = SCALE._replace(group="utility"), _ratio(own, real)
+    return on.score("utility", "Utility (SiloFuse)", value, floor, ends, len(holdout), text, method)
 
 
 def _outputs(field: Field) -> int:
@@ -314,25 +298,3 @@ def _bootstrap(columns: Sequence[Predicted], n: int, rng: np.random.Generator) -
 
 def _ratio(own: float, real: float) -> float:
     return float(np.clip(100 * own / real, 0, 100))
-
-
-def _utility_score(
-    own: float, real: float, ends: tuple[float, float], columns: Sequence[Predicted], d: int, n: int
-) -> Score:
-    return Score(
-        name="utility",
-        label="Utility (SiloFuse)",
-        group="utility",
-        value=_ratio(own, real),
-        floor=100.0,
-        floor_note="100 by definition: the real table's performance over itself",
-        low=ends[0],
-        high=ends[1],
-        unit="score",
-        better="higher",
-        ideal=100.0,
-        n=n,
-        explanation="How well models trained on synthetic rows predict real columns, relative to real-trained models.",
-        method=f"95 % percentile interval, bootstrap over hold-out rows ({DRAWS} draws); "
-        f"{len(columns)} of {d} columns predicted",
-    )

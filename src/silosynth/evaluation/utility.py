@@ -42,7 +42,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from silosynth.evaluation import scores as figures
 from silosynth.evaluation.coding import Coded, Field, standardised
-from silosynth.evaluation.scores import Floats, Ints, Score, Skipped
+from silosynth.evaluation.scores import Floats, Ints, Least, Scale, Score, Skipped
 
 FOLDS = 3
 AT_MOST = 10_000
@@ -93,24 +93,17 @@ def two_sample_auc(
     name = f"two_sample_auc_{kind}"
     if isinstance(separation, str):
         return Skipped(name, separation)
-    low, high = figures.auc_interval(separation.area, separation.error, separation.k)
-    return Score(
-        name=name,
-        label=f"Two-sample AUC ({'XGBoost' if kind == 'xgboost' else 'logistic'})",
-        group="two-sample",
-        value=separation.area,
-        floor=floor.area if not isinstance(floor, str) else None,
-        floor_note=f"{floor_note}, {floor.k:,} rows each" if not isinstance(floor, str) else f"no floor: {floor}",
-        low=low,
-        high=high,
-        unit="AUC",
-        better="near",
-        ideal=0.5,
-        n=separation.k,
-        explanation="How well a classifier tells synthetic rows from real ones: 0.5 is guessing, 1 is always right."
-        + ("" if not isinstance(floor, str) else " No real sample was left to compare with."),
-        method=figures.EXACT if separation.area in (0, 1) else f"{figures.DELONG}, summed over {FOLDS} folds",
-    )
+    ends = figures.auc_interval(separation.area, separation.error, separation.k)
+    label = f"Two-sample AUC ({'XGBoost' if kind == 'xgboost' else 'logistic'})"
+    text = "How well a classifier tells synthetic rows from real ones: 0.5 is guessing, 1 is always right."
+    least: Least
+    if isinstance(floor, str):
+        text, least = f"{text} No real sample was left to compare with.", (None, f"no floor: {floor}")
+    else:
+        least = floor.area, f"{floor_note}, {floor.k:,} rows each"
+    method = figures.EXACT if separation.area in (0, 1) else f"{figures.DELONG}, summed over {FOLDS} folds"
+    on = Scale("two-sample", "AUC", "near", 0.5)
+    return on.score(name, label, separation.area, least, ends, separation.k, text, method)
 
 
 def side_by_side(tasks: Sequence[Callable[[], Floats]]) -> list[Floats]:
@@ -250,6 +243,8 @@ def _numeric(field: Field, reference: NDArray[Any], values: NDArray[Any], most: 
     return [np.nan_to_num(scaled), np.isnan(values).astype(np.float64)]
 
 
+SCALE = Scale("utility", "score", "higher", 1.0)
+FLOOR = "the same model trained on the real training table"
 DRAWS = 500
 BOOTSTRAP = f"95 % percentile interval, bootstrap over hold-out rows ({DRAWS} draws)"
 
@@ -263,6 +258,11 @@ class Booster:
     rate: float = 0.1
     objective: str | None = None  # of a regression; None: squared error
 
+    def settings(self, seed: int) -> dict[str, Any]:
+        """Arguments of XGBoost's models, but for the objective."""
+        size = {"n_estimators": self.trees, "max_depth": self.depth, "learning_rate": self.rate}
+        return {**size, "tree_method": "hist", "n_jobs": 1, "random_state": seed}
+
 
 def downstream(
     train: Coded, holdout: Coded, synthetic: Coded, target: int, rng: np.random.Generator
@@ -271,33 +271,24 @@ def downstream(
     classify = train.fields[target].categorical
     names = ("downstream_auc", "downstream_f1") if classify else ("downstream_r2",)
     train, holdout, synthetic = (t.take(~t.missing(target)) for t in (train, holdout, synthetic))
-    why = _unfit(train, holdout, synthetic, target)
+    why = unfit(train, holdout, synthetic, target)
     if why:
         return [Skipped(name, why) for name in names]
-    seed = int(rng.integers(2**31))
-    x_train, x_holdout, x_synthetic = split(
-        codes_matrix(train, holdout, synthetic), [train, holdout, synthetic], target
-    )
-    y_train, y_holdout, y_synthetic = (t.values[target] for t in (train, holdout, synthetic))
-    if not classify:
-        predicted, reference = side_by_side(
-            [
-                partial(predict_numbers, x, y, x_holdout, Booster(), seed)
-                for x, y in ((x_synthetic, y_synthetic), (x_train, y_train))
-            ]
-        )
-        return [_r2_score(y_holdout, predicted, reference, rng)]
-    size = len(train.fields[target].levels)
+    seed, tables = int(rng.integers(2**31)), [train, holdout, synthetic]
+    x_train, test, x_synthetic = split(codes_matrix(*tables), tables, target)
+    y_train, truth, y_synthetic = (t.values[target] for t in tables)
+    fit = partial(predict_classes, size=len(train.fields[target].levels)) if classify else predict_numbers
     p, q = side_by_side(
         [
-            partial(predict_classes, x, y, x_holdout, size, Booster(), seed)
+            partial(fit, x, y, test, booster=Booster(), seed=seed)
             for x, y in ((x_synthetic, y_synthetic), (x_train, y_train))
         ]
     )
-    return [_auc_score(y_holdout, p, q), _f1_score(y_holdout, p, q, rng)]
+    return [_auc_score(truth, p, q), _f1_score(truth, p, q, rng)] if classify else [_r2_score(truth, p, q, rng)]
 
 
-def _unfit(train: Coded, holdout: Coded, synthetic: Coded, target: int) -> str | None:
+def unfit(train: Coded, holdout: Coded, synthetic: Coded, target: int) -> str | None:
+    """Why nothing can be learnt from these rows, all of which have a target; or None."""
     if len(train.fields) < 2:
         return "needs a column beside the target"
     for name, table in (("training", train), ("hold-out", holdout), ("synthetic", synthetic)):
@@ -322,15 +313,7 @@ def predict_classes(x: Floats, y: Ints, test: Floats, size: int, booster: Booste
         return probability
     from xgboost import XGBClassifier
 
-    model = XGBClassifier(
-        n_estimators=booster.trees,
-        max_depth=booster.depth,
-        learning_rate=booster.rate,
-        tree_method="hist",
-        n_jobs=1,
-        random_state=seed,
-    )
-    probability[:, present] = model.fit(x, codes).predict_proba(test)
+    probability[:, present] = XGBClassifier(**booster.settings(seed)).fit(x, codes).predict_proba(test)
     return np.asarray(probability)
 
 
@@ -341,15 +324,7 @@ def predict_numbers(x: Floats, y: Floats, test: Floats, booster: Booster, seed: 
     centre, scale = y.mean(), y.std()
     if not scale > 0:
         return np.full(len(test), centre)
-    model = XGBRegressor(
-        n_estimators=booster.trees,
-        max_depth=booster.depth,
-        learning_rate=booster.rate,
-        objective=booster.objective or "reg:squarederror",
-        tree_method="hist",
-        n_jobs=1,
-        random_state=seed,
-    )
+    model = XGBRegressor(**booster.settings(seed), objective=booster.objective or "reg:squarederror")
     predicted = np.asarray(model.fit(x, (y - centre) / scale).predict(test), np.float64)
     return np.asarray(predicted * scale + centre)
 
@@ -384,14 +359,13 @@ def _auc(truth: Ints, probability: Floats) -> tuple[float, float]:
 def _auc_score(truth: Ints, p: Floats, q: Floats) -> Score:
     area, error = _auc(truth, p)
     count_k = np.unique(truth, return_counts=True)[1]
-    low, high = figures.auc_interval(area, error, np.minimum(count_k, len(truth) - count_k))
+    ends = figures.auc_interval(area, error, np.minimum(count_k, len(truth) - count_k))
     method = figures.EXACT if area in (0, 1) else figures.DELONG
     text = (
         "How well a model trained on synthetic rows ranks real ones it has never seen; 0.5 is guessing, 1 is perfect."
     )
-    return _score(
-        "downstream_auc", "Downstream AUC", area, _auc(truth, q)[0], (low, high), "AUC", len(truth), text, method
-    )
+    floor, on = (_auc(truth, q)[0], FLOOR), Scale("utility", "AUC", "higher", 1.0)
+    return on.score("downstream_auc", "Downstream AUC", area, floor, ends, len(truth), text, method)
 
 
 def _f1_score(truth: Ints, p: Floats, q: Floats, rng: np.random.Generator) -> Score:
@@ -404,7 +378,7 @@ def _f1_score(truth: Ints, p: Floats, q: Floats, rng: np.random.Generator) -> Sc
         "How well a model trained on synthetic rows classifies real ones, all classes counting the same; 1 is perfect."
     )
     value = f1_macro(cells, classes)
-    return _score("downstream_f1", "Downstream F1", value, real, ends, "score", len(truth), text, BOOTSTRAP)
+    return SCALE.score("downstream_f1", "Downstream F1", value, (real, FLOOR), ends, len(truth), text, BOOTSTRAP)
 
 
 def _r2_score(truth: Floats, predicted: Floats, reference: Floats, rng: np.random.Generator) -> Score:
@@ -416,38 +390,10 @@ def _r2_score(truth: Floats, predicted: Floats, reference: Floats, rng: np.rando
             draws.append(r_squared(truth[rows], predicted[rows]))
     text = "How much of the target's variation a model trained on synthetic rows predicts in real ones; 1 is perfect."
     value, real = r_squared(truth, predicted), r_squared(truth, reference)
-    return _score("downstream_r2", "Downstream R²", value, real, _percentiles(draws), "score", n, text, BOOTSTRAP)
+    ends = _percentiles(draws)
+    return SCALE.score("downstream_r2", "Downstream R²", value, (real, FLOOR), ends, n, text, BOOTSTRAP)
 
 
 def _percentiles(draws: list[float]) -> tuple[float, float]:
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
-
-
-def _score(
-    name: str,
-    label: str,
-    value: float,
-    real: float,
-    ends: tuple[float, float],
-    unit: str,
-    n: int,
-    text: str,
-    method: str,
-) -> Score:
-    return Score(
-        name=name,
-        label=label,
-        group="utility",
-        value=value,
-        floor=real,
-        floor_note="the same model trained on the real training table",
-        low=ends[0],
-        high=ends[1],
-        unit=unit,
-        better="higher",
-        ideal=1.0,
-        n=n,
-        explanation=text,
-        method=method,
-    )
