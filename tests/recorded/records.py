@@ -85,14 +85,16 @@ def fit(names: Sequence[str], runtime: str, source: Path) -> Iterator[tuple[str,
         RuntimeError: another installation of the package was imported.
         subprocess.CalledProcessError: a setting cannot be fitted.
     """
-    environment = os.environ | {"PYTHONPATH": str(source)}  # for silos' processes too; before an editable install
     command = [sys.executable, "-m", "tests.recorded.fitting", runtime, *names]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for text in process.stdout:
-            line: dict[str, Any] = json.loads(text)
-            if Path(line["source"]) != source.resolve():
-                raise RuntimeError(f"silosynth was imported from {line['source']}, not from {source}")
-            yield line["name"], line["digests"]
+    with tempfile.TemporaryDirectory() as state:  # for default run folders, which two recorders at once would share
+        # The sources are for silos' processes too, and come before an editable install.
+        environment = os.environ | {"PYTHONPATH": str(source), "XDG_STATE_HOME": state}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for text in process.stdout:
+                line: dict[str, Any] = json.loads(text)
+                if Path(line["source"]) != source.resolve():
+                    raise RuntimeError(f"silosynth was imported from {line['source']}, not from {source}")
+                yield line["name"], line["digests"]
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command[:4])

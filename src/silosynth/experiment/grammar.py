@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from typing_extensions import Self
 
+from silosynth import catalog
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.files import existing
 
@@ -444,6 +445,9 @@ class Experiment(FileSection):
         unused = {key: why for key, why in _UNUSED[command].items() if self._says(key)}
         if command == "run" and self.run.limit is not None and self.algorithm.runtime != "processes":
             unused["run.limit"] = "silos have a time limit in processes of their own: runtime = 'processes'"
+        entry = catalog.ALGORITHMS.get(self.algorithm.name)
+        if command == "submit" and self._says("align") and entry is not None and entry.horizontal:
+            unused["align"] = f"silos of {self.algorithm.name} hold different rows: there are none to link"
         return unused
 
     def _says(self, key: str) -> bool:

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from silosynth.core.conversation import State
@@ -64,17 +64,8 @@ class CheckpointStore:
         Raises:
             StorageError: the disk is full…; earlier checkpoints stay usable.
         """
-        _write_part(
-            self.folder / "coordinator",
-            saved.number,
-            {
-                "fingerprint": self.fingerprint,
-                "step": saved.step,
-                "ledger": {"records": saved.ledger.records, "bytes": saved.ledger.bytes},
-                "state": saved.state,
-            },
-            keep=KEPT,
-        )
+        content = {"fingerprint": self.fingerprint, "step": saved.step, "ledger": asdict(saved.ledger)}
+        _write_part(self.folder / "coordinator", saved.number, {**content, "state": saved.state}, keep=KEPT)
 
     def latest(self) -> Saved | None:
         """The newest usable checkpoint; None when there is none at all.
@@ -125,9 +116,7 @@ class CheckpointStore:
                 self.fingerprint,
                 "Name another folder, or run that experiment.",
             )
-        ledger = content["ledger"]
-        position = Position(ledger["records"], ledger["bytes"])
-        return Saved(int(path.stem), content["step"], position, content["state"])
+        return Saved(int(path.stem), content["step"], Position(**content["ledger"]), content["state"])
 
 
 class PartStore:

@@ -258,18 +258,9 @@ class TrainedModel:
 class Model(TrainedModel):
     """What `silosynth.fit` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
-    Attributes:
+    Attributes: those of `TrainedModel`, where under differential privacy bytes in the ledger are left out, as 0; and
         columns: the columns that `sample` returns, in order.
         flavour: the kind of frame that `sample` returns.
-        algorithm, preset, seed: how it was trained; -1 for a secret seed.
-        config: all options.
-        roster: the silos in order.
-        schemas: each silo's column kinds.
-        coordinator: the coordinator's part.
-        parts: each silo's part.
-        rows: number of training rows; a noised one under differential privacy.
-        ledger: who sent what to train and (since) to sample: step, from, to, type, bytes, privacy. Under
-            differential privacy bytes are left out, as 0.
     """
 
     KIND, FORM = "generator", "silosynth model"

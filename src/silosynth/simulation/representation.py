@@ -28,16 +28,10 @@ from silosynth.simulation.model import TrainedModel
 class Representation(TrainedModel):
     """What `represent` returns. Of a simulated federation it holds every silo's part; each part knows only its own.
 
-    Attributes:
+    Attributes: those of `TrainedModel`, where schemas are without the label, and the coordinator's part has the latent
+        vectors of the training rows; and
         label: what it predicts; None for nothing.
-        algorithm, preset, seed: how it was trained; `name` is its algorithm as well.
-        config: all options.
-        roster: the silos in order.
-        schemas: each silo's column kinds, without the label.
-        coordinator: the coordinator's part, and the latent vectors of the training rows.
-        parts: each silo's part.
-        rows: number of training rows.
-        ledger: who sent what to train and (since) to embed rows.
+        name: the algorithm, as well.
     """
 
     KIND, FORM, NAME = "representation", "silosynth representation", "name"

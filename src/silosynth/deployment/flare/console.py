@@ -24,9 +24,8 @@ from types import TracebackType
 from typing import Any
 
 from silosynth.core.errors import ConfigError, ProtocolError, SilosynthError, StorageError, UnavailableError
-from silosynth.deployment.flare import require_flare
+from silosynth.deployment.flare import provisioning, require_flare
 from silosynth.deployment.flare.child import leave_with_parent
-from silosynth.deployment.flare.provisioning import CONTROLLER_CLASS, COORDINATOR_CLASS, EXECUTOR_CLASS, PARTY_CLASS
 from silosynth.deployment.flare.site import ENGINE, operator_name
 
 _GRACE = 1.0  # seconds from the report that a party's process has ended until the conversation is told
@@ -36,44 +35,32 @@ _TAKE_UP = 120.0  # seconds for parties to start their part of a job
 def write_job(folder: Path, payload: bytes, parties: Sequence[str], name: str) -> Path:
     """Write a job into ``folder/name``, and return that folder."""
     job = folder / name
-    _write(
-        job / "meta.json",
-        {
-            "name": name,
-            "resource_spec": {},
-            "min_clients": len(parties),
-            "mandatory_clients": list(parties),
-            "deploy_map": {"coordinator": ["server"], "party": list(parties)},
-        },
-    )
+    meta = {
+        "name": name,
+        "resource_spec": {},
+        "min_clients": len(parties),
+        "mandatory_clients": list(parties),
+        "deploy_map": {"coordinator": ["server"], "party": list(parties)},
+    }
+    encoded = base64.b64encode(payload).decode()
+    taken_up = {"server_obj_id": "_server", "sync_task_timeout": _TAKE_UP}
     server = {
         "format_version": 2,
         "dead_client_grace_period": _GRACE,
-        "components": [
-            {"id": "_server", "path": COORDINATOR_CLASS, "args": {"payload": base64.b64encode(payload).decode()}}
-        ],
-        "workflows": [
-            {
-                "id": "controller",
-                "path": CONTROLLER_CLASS,
-                "args": {"server_obj_id": "_server", "sync_task_timeout": _TAKE_UP},
-            }
-        ],
+        "components": [provisioning.component("_server", provisioning.COORDINATOR_CLASS, payload=encoded)],
+        "workflows": [provisioning.component("controller", provisioning.CONTROLLER_CLASS, **taken_up)],
     }
-    executor = {"id": "executor", "path": EXECUTOR_CLASS, "args": {"client_obj_id": "_client"}}
+    executor = provisioning.component("executor", provisioning.EXECUTOR_CLASS, client_obj_id="_client")
     client = {
         "format_version": 2,
-        "components": [{"id": "_client", "path": PARTY_CLASS, "args": {}}],
+        "components": [provisioning.component("_client", provisioning.PARTY_CLASS)],
         "executors": [{"tasks": ["*"], "executor": executor}],
     }
-    _write(job / "coordinator" / "config" / "config_fed_server.json", server)
-    _write(job / "party" / "config" / "config_fed_client.json", client)
+    server_file, client_file = "coordinator/config/config_fed_server.json", "party/config/config_fed_client.json"
+    for path, content in (("meta.json", meta), (server_file, server), (client_file, client)):
+        (job / path).parent.mkdir(parents=True, exist_ok=True)
+        (job / path).write_text(json.dumps(content, indent=1), encoding="utf-8")
     return job
-
-
-def _write(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def main() -> None:

@@ -57,64 +57,45 @@ def server_resources(silent: float, jobs: int) -> Json:
         silent: seconds without a sign of life after which a party is taken off the list.
         jobs: maximum number of jobs that run at once.
     """
-    store = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
+    apps, store = "nvflare.app_common", "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
+    scheduling = {"max_jobs": jobs, "min_schedule_interval": 1.0, "max_schedule_interval": 10.0}
+    scheduling["max_schedule_count"] = 1_000_000  # a silo may leave just as a job is to start: try again
+    scheduler = f"{apps}.job_schedulers.job_scheduler.DefaultJobScheduler"
+    manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
     return {
         **_POLICY,
         "servers": [
             {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": silent, "admin_timeout": 10.0}
         ],
-        "snapshot_persistor": _component(
-            "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
+        "snapshot_persistor": _plain(
+            f"{apps}.state_persistors.storage_state_persistor.StorageStatePersistor",
             uri_root="/",
-            storage=_component(store, root_dir="{root}/snapshots", uri_root="/"),
+            storage=_plain(store, root_dir="{root}/snapshots", uri_root="/"),
         ),
         "components": [
-            {
-                "id": "job_scheduler",
-                **_component(
-                    "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
-                    max_jobs=jobs,
-                    max_schedule_count=1_000_000,  # a silo may leave just as a job is to start: try again
-                    min_schedule_interval=1.0,
-                    max_schedule_interval=10.0,
-                ),
-            },
-            {
-                "id": "job_manager",
-                **_component(
-                    "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                    uri_root="{root}/jobs",
-                    job_store_id="job_store",
-                ),
-            },
-            {"id": "job_store", **_component(store)},
-            {"id": "process_launcher", **_component("silosynth.deployment.flare.engine.CoordinatorLauncher")},
-            {"id": "notices", **_component("silosynth.deployment.flare.engine.Notices")},
+            component("job_scheduler", scheduler, **scheduling),
+            component("job_manager", manager, uri_root="{root}/jobs", job_store_id="job_store"),
+            component("job_store", store),
+            component("process_launcher", "silosynth.deployment.flare.engine.CoordinatorLauncher"),
+            component("notices", "silosynth.deployment.flare.engine.Notices"),
         ],
     }
 
 
 def client_resources() -> Json:
     """A party's ``resources.json``. Its logs stay local, and our launcher starts job processes."""
+    manager, consumer = "passthrough_resource_manager.PassthroughResourceManager", "passthrough_resource_consumer"
     return {
         **_POLICY,
         "allow_log_streaming": False,
         "client": {"retry_timeout": 30, "compression": "Gzip"},
         "components": [
-            {
-                "id": "resource_manager",
-                **_component(
-                    "nvflare.app_common.resource_managers.passthrough_resource_manager.PassthroughResourceManager"
-                ),
-            },
-            {
-                "id": "resource_consumer",
-                **_component(
-                    "nvflare.app_common.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
-                ),
-            },
-            {"id": "process_launcher", **_component("silosynth.deployment.flare.engine.PartyLauncher")},
-            {"id": "notices", **_component("silosynth.deployment.flare.engine.Notices")},
+            component("resource_manager", f"nvflare.app_common.resource_managers.{manager}"),
+            component(
+                "resource_consumer", f"nvflare.app_common.resource_consumers.{consumer}.PassthroughResourceConsumer"
+            ),
+            component("process_launcher", "silosynth.deployment.flare.engine.PartyLauncher"),
+            component("notices", "silosynth.deployment.flare.engine.Notices"),
         ],
     }
 
@@ -149,8 +130,13 @@ def log_config() -> Json:
     }
 
 
-def _component(path: str, **args: Any) -> Json:
+def _plain(path: str, **args: Any) -> Json:
     return {"path": path, "args": args}
+
+
+def component(name: str, path: str, **args: Any) -> Json:
+    """How FLARE's configuration files describe an object: its id, class and arguments."""
+    return {"id": name, **_plain(path, **args)}
 
 
 AUTHORITY = "authority"
@@ -268,16 +254,9 @@ def _issue(project: Project, authority: Path) -> Path:
     static = StaticFileBuilder(config_folder="config", scheme=project.scheme, require_signed_jobs=True)
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        done = Provisioner(
-            str(authority),
-            [
-                WorkspaceBuilder(),
-                static,
-                CertBuilder(root_valid_days=_ROOT_DAYS),
-                _rules_builder(project),
-                SignatureBuilder(),
-            ],
-        ).provision(flare_project)
+        certificates = CertBuilder(root_valid_days=_ROOT_DAYS)
+        builders = [WorkspaceBuilder(), static, certificates, _rules_builder(project), SignatureBuilder()]
+        done = Provisioner(str(authority), builders).provision(flare_project)
     kits = done.get(CtxKey.CURRENT_PROD_DIR)
     if done.get(CtxKey.BUILD_ERROR) or kits is None:
         raise StorageError("FLARE writes the start kits", output.getvalue().strip().splitlines()[-1:])
