@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from silosynth.commands import audit, bench, datasets, demo, evaluate, federation, inspect, run, sample
+from silosynth.commands import audit, bench, federation, inspect, run
 from silosynth.core.version import VERSION
 
 app = typer.Typer(
@@ -26,15 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-demo.register(app)
-run.register(app)
-sample.register(app)
-evaluate.register(app)
-audit.register(app)
-inspect.register(app)
-datasets.register(app)
-federation.register(app)
-bench.register(app)
+for commands in (run, audit, inspect, federation, bench):
+    commands.register(app)
 
 
 def _show_version(wanted: bool) -> None:

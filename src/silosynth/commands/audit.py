@@ -23,48 +23,6 @@ EXAMPLE = """Example: silosynth audit experiment.toml --records 200 --shadows 10
 
 Any other generator: silosynth audit --train train.csv --fit "mytool {train} {out} {seed}" """
 
-File = Annotated[
-    Path | None, typer.Argument(metavar="[FILE.toml]", help="An experiment file: tables, silos and algorithm.")
-]
-Train = Annotated[Path | None, typer.Option("--train", help="The training records, if no experiment file is given.")]
-FitCommand = Annotated[
-    str | None,
-    typer.Option("--fit", help="A command that trains and writes a table, from {train}, {out}, {seed}, {rows}."),
-]
-Synthetic = Annotated[
-    Path | None, typer.Option("--synthetic", help="A synthetic table, for attacks that need no training.")
-]
-Holdout = Annotated[Path | None, typer.Option("--holdout", help="Records of the same kind, not trained on.")]
-Reference = Annotated[
-    Path | None,
-    typer.Option("--reference", help="More such records, which attackers know. Default: a part of --holdout."),
-]
-Attacks = Annotated[
-    list[str] | None,
-    typer.Option("--attack", "-a", help="assd, asif, rivals, questions, canaries, one-run; may be repeated."),
-]
-Records = Annotated[
-    int | None,
-    typer.Option("--records", min=3, help="Train on this many random records; hold out the others."),
-]
-Shadows = Annotated[int, typer.Option("--shadows", min=10, help="Trainings with a record, and as many without it.")]
-Rows = Annotated[int | None, typer.Option("--rows", min=1, help="Rows of each synthetic table. Default: 1000.")]
-Canaries = Annotated[int, typer.Option("--canaries", min=3, help="Made-up records for the attack one-run.")]
-Epsilon = Annotated[
-    float | None,
-    typer.Option("--epsilon", min=0, help="The epsilon that the --fit command claims."),
-]
-Delta = Annotated[float, typer.Option("--delta", min=0, max=1, help="The delta that goes with --epsilon.")]
-Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="Trainings in parallel, one core each.")]
-Together = Annotated[
-    int, typer.Option("--together", min=1, help="Trainings of VFLGAN that each process runs in lockstep.")
-]
-Folder = Annotated[
-    Path, typer.Option("--folder", help="Where finished trainings are kept; the same command continues from there.")
-]
-Out = Annotated[Path | None, typer.Option("--report", help="File to write: .html with curves, or .json.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of trainings and attackers.")]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -73,24 +31,42 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     ui: Session,
-    file: File = None,
-    train: Train = None,
-    fit: FitCommand = None,
-    synthetic: Synthetic = None,
-    holdout: Holdout = None,
-    reference: Reference = None,
-    attack: Attacks = None,
-    records: Records = None,
-    shadows: Shadows = 100,
-    rows: Rows = None,
-    canaries: Canaries = 100,
-    epsilon: Epsilon = None,
-    delta: Delta = 0.0,
-    processes: Processes = 1,
-    together: Together = 25,
-    folder: Folder = Path("audit"),
-    report: Out = None,
-    seed: Seed = 0,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.toml]", help="An experiment file: tables, silos and algorithm.")
+    ] = None,
+    train: Annotated[Path | None, typer.Option(help="The training records, if no experiment file is given.")] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(help="A command that trains and writes a table, from {train}, {out}, {seed}, {rows}."),
+    ] = None,
+    synthetic: Annotated[
+        Path | None, typer.Option(help="A synthetic table, for attacks that need no training.")
+    ] = None,
+    holdout: Annotated[Path | None, typer.Option(help="Records of the same kind, not trained on.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="More such records, which attackers know. Default: a part of --holdout.")
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("--attack", "-a", help="assd, asif, rivals, questions, canaries, one-run; may be repeated."),
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(min=3, help="Train on this many random records; hold out the others.")
+    ] = None,
+    shadows: Annotated[int, typer.Option(min=10, help="Trainings with a record, and as many without it.")] = 100,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of each synthetic table. Default: 1000.")] = None,
+    canaries: Annotated[int, typer.Option(min=3, help="Made-up records for the attack one-run.")] = 100,
+    epsilon: Annotated[float | None, typer.Option(min=0, help="The epsilon that the --fit command claims.")] = None,
+    delta: Annotated[float, typer.Option(min=0, max=1, help="The delta that goes with --epsilon.")] = 0.0,
+    processes: Annotated[
+        int, typer.Option("--processes", "-p", min=1, help="Trainings in parallel, one core each.")
+    ] = 1,
+    together: Annotated[int, typer.Option(min=1, help="Trainings of VFLGAN that each process runs in lockstep.")] = 25,
+    folder: Annotated[
+        Path, typer.Option(help="Where finished trainings are kept; the same command continues from there.")
+    ] = Path("audit"),
+    report: Annotated[Path | None, typer.Option(help="File to write: .html with curves, or .json.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of trainings and attackers.")] = 0,
 ) -> None:
     """Attack a generator or a synthetic table, and report what it reveals about training records."""
     from silosynth.attacks import study

@@ -295,7 +295,7 @@ def fetch(
 
 def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
-    from silosynth.commands.evaluate import measure
+    from silosynth.commands.run import measure
     from silosynth.deployment.policy import read_silo
 
     if kit.name == COORDINATOR:

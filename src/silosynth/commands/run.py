@@ -1,4 +1,4 @@
-"""``silosynth run``: carries out an experiment file; results go to one folder."""
+"""``silosynth run``, ``demo``, ``sample`` and ``evaluate``: train, draw rows, and measure them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
+    from silosynth.evaluation.report import Report
     from silosynth.experiment.grammar import Command, Experiment
     from silosynth.simulation.federation import Federation
     from silosynth.simulation.model import Model
@@ -24,17 +25,72 @@ if TYPE_CHECKING:
 MODEL = "model.silosynth"
 LEDGER = "ledger.jsonl"
 SCHEMA = "schema.toml"
+EVALUATE = """Example: silosynth evaluate --train train.csv --holdout holdout.csv --synthetic synthetic.csv
+--target income --report report.html"""
+DEMO = """\
+# Two organisations hold different columns on the same people, row by row.
+# Change what you like and run it again: silosynth run {file}
 
-File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment file.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")]
+[silos.insurer]
+path = "insurer.csv"
+
+[silos.clinic]
+path = "clinic.csv"
+
+[algorithm]
+name = "silofuse"
+preset = "fast" # better and slower: "balanced", "best"
+seed = 7
+
+[split]
+holdout = 0.2 # the generator never sees these rows: the report needs them
+
+[evaluate]
+target = "{target}"
+
+[output]
+folder = "." # beside this file
+"""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    add_command(app, "demo", demo, "Example: silosynth demo --out /tmp/demo")
     add_command(app, "run", run, "Example: silosynth run experiment.toml")
+    add_command(app, "sample", sample, "Example: silosynth sample adult.silosynth -n 10000 -o synthetic.csv")
+    add_command(app, "evaluate", evaluate, EVALUATE)
 
 
-def run(ui: Session, file: File, resume: Resume = False) -> None:
+def demo(
+    ui: Session,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("silosynth-demo"),
+) -> None:
+    """Train on two silos, sample and evaluate: takes under two minutes, needs no network and no configuration."""
+    forget(out)  # left by an interrupted demonstration, perhaps of another version
+    perform(ui, _prepare_demo(ui, out))
+
+
+def _prepare_demo(ui: Session, out: Path) -> Path:
+    """Write the silos' tables and the experiment file."""
+    from silosynth.data import datasets, sources
+
+    table = datasets.demo()
+    out.mkdir(parents=True, exist_ok=True)
+    for silo, columns in table.silos.items():
+        sources.write(table.frame[columns], out / f"{silo}.csv")
+    file = out / "experiment.toml"
+    file.write_text(DEMO.format(file=file, target=table.target), encoding="utf-8")
+    ui.note(f"{table.about}\nTwo silos, one experiment file: {file}\n")
+    return file
+
+
+def run(
+    ui: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment file.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")
+    ] = False,
+) -> None:
     """Train, sample and evaluate as an experiment file says; results go to its output folder."""
     perform(ui, file, resume)
 
@@ -133,8 +189,6 @@ def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) ->
 
 
 def _publish(ui: Session, plan: Experiment, material: Material, federation: Federation, model: Model) -> None:
-    from silosynth.commands.evaluate import measure
-
     synthetic, written = _synthetic(plan, material, model)
     names = [name for name in material.train.columns if name in federation.schema.modelled]
     frames: dict[str, Any] = {"train": material.train[names], "synthetic": synthetic[names]}
@@ -155,7 +209,6 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     """The synthetic table, for the evaluation, and the files it was written to."""
     import pandas as pd
 
-    from silosynth.commands.sample import stays_in_silos, write_parts
     from silosynth.data import sources
 
     rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # `rows` may be noised
@@ -187,3 +240,96 @@ def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]], coordinator: s
         for line in sorted(outgoing, key=lambda line: str(line["from"]))
     ]
     ui.table("What left each silo", ("silo", "message", "times", "bytes", "gives away"), rows)
+
+
+def sample(
+    ui: Session,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .csv or .parquet.")],
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
+) -> None:
+    """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos."""
+    import silosynth
+    from silosynth.data import sources
+
+    loaded = silosynth.load(model)
+    if stays_in_silos(loaded):
+        written = write_parts(loaded.sample_parts(rows, seed=seed), out)
+    else:
+        sources.write_batches(loaded.sample_batches(rows, seed=seed), out)
+        written = [out]
+    ui.facts |= {"rows": rows, "columns": len(loaded.columns), "synthetic": [str(path) for path in written]}
+    ui.show(f"{rows:,} synthetic rows of {len(loaded.columns)} columns: {', '.join(map(str, written))}")
+
+
+def stays_in_silos(model: Model) -> bool:
+    """Whether the model was trained so that synthetic columns stay where they are decoded."""
+    return getattr(model.config, "synthesis", "shared") == "partitioned"
+
+
+def write_parts(parts: Mapping[str, Any], out: Path) -> list[Path]:
+    """Write each silo's synthetic columns to a file of its own: ``synthetic.csv`` becomes ``synthetic-bank.csv``."""
+    from silosynth.data import sources
+
+    written = [out.with_name(f"{out.stem}-{name}{out.suffix}") for name in parts]
+    for path, frame in zip(written, parts.values(), strict=True):
+        sources.write(frame, path)
+    return written
+
+
+def evaluate(
+    ui: Session,
+    train: Annotated[Path, typer.Option(help="The real rows that the generator was trained on.")],
+    synthetic: Annotated[Path, typer.Option(help="The synthetic rows.")],
+    holdout: Annotated[Path | None, typer.Option(help="Real rows not trained on; some figures need them.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column that models learn to predict.")] = None,
+    silos: Annotated[
+        Path | None, typer.Option(help="An experiment file, to tell column pairs within a silo from others.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="File to write: .html, or .json.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of subsamples and models.")] = 0,
+) -> None:
+    """Measure how useful a synthetic table is, and what it reveals."""
+    from silosynth.commands import tables
+
+    frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
+    frames["holdout"] = None if holdout is None else tables.read(holdout)
+    result = measure(ui, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
+    if report is not None:
+        result.save(report)
+        ui.note(f"Report: {report}")
+    ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
+    ui.show(str(result))
+
+
+def measure(
+    ui: Session,
+    frames: Mapping[str, Any],
+    target: str | None,
+    silos: Mapping[str, Sequence[str]] | None,
+    ledger: Sequence[Mapping[str, Any]] | None = None,
+    seed: int = 0,
+) -> Report:
+    """Evaluate, with a progress bar."""
+    import silosynth
+
+    with ui.progress("Evaluating") as progress:
+        return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=progress)
+
+
+def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:
+    """The columns that each silo of an experiment file lists; None if silos hold rows."""
+    if file is None:
+        return None
+    from silosynth import catalog
+    from silosynth.experiment import grammar as experiment
+
+    plan = experiment.read(file)
+    if plan.shares or catalog.algorithm(plan.algorithm.name).horizontal:
+        return None
+    silos = plan.participants
+    bare = [name for name, silo in silos.items() if silo.columns is None]
+    if bare:
+        raise ConfigError(f"Silo {bare[0]!r} of {file.name} must list its columns", remedy="Add columns = […].")
+    return {name: [c for c in silo.columns or () if c in columns] for name, silo in silos.items()}
