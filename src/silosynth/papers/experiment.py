@@ -6,16 +6,21 @@ import importlib
 import json
 import multiprocessing
 import os
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from silosynth import catalog
 from silosynth.core.conversation import Progress
 from silosynth.core.errors import ConfigError, UnavailableError, nearest
 from silosynth.core.version import VERSION
 from silosynth.papers import EXPERIMENTS
+from silosynth.simulation import training
+from silosynth.simulation.federation import Federation
 
 Row = dict[str, Any]
 Tell = Callable[[str, float], None]  # called with the stage and the share of a row's work that is done
@@ -110,12 +115,7 @@ def load(name: str) -> PaperExperiment:
     if name not in EXPERIMENTS:
         raise ConfigError("There is no such experiment", name, nearest(name, EXPERIMENTS))
     module = importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}")
-    experiment: PaperExperiment = next(e for e in _of(module) if e.name == name)
-    return experiment
-
-
-def _of(module: Any) -> Iterator[PaperExperiment]:
-    return (value for value in vars(module).values() if isinstance(value, PaperExperiment))
+    return next(one for one in vars(module).values() if isinstance(one, PaperExperiment) and one.name == name)
 
 
 def compute(
@@ -157,9 +157,8 @@ def _in_processes(
         pool.shutdown(cancel_futures=True)
     if failed:
         rule = f"{len(failed)} of {len(pending)} rows could not be computed"
-        raise UnavailableError(rule, str(failed[0]), "The others are kept; the same command tries again.") from failed[
-            0
-        ]
+        remedy = "The others are kept; the same command tries again."
+        raise UnavailableError(rule, str(failed[0]), remedy) from failed[0]
 
 
 def _in_fresh_process(measure: Callable[[Any, Tell], Row], job: Any) -> Row:
@@ -174,6 +173,31 @@ def _untold(stage: str, share: float) -> None:
 def watch(tell: Tell) -> Callable[[Progress], None]:
     """Progress of a training, as its share of the work on a row."""
     return lambda progress: tell(progress.stage, TRAINING * progress.done / max(1, progress.total))
+
+
+def train(
+    name: str, federation: Federation, preset: str, seed: int, options: Mapping[str, Any], tell: Tell,
+    fit: Callable[..., Any] | None = None,
+) -> tuple[Any, Row]:  # fmt: skip
+    """The model of ``fit`` (`silosynth.fit` if None) and what its training took; nothing of it stays on disk.
+
+    Central baselines pool all columns. Bytes are those of all messages of the training: baselines have none.
+    """
+    central = catalog.algorithm(name).central
+    federation = federation.central() if central and len(federation.silos) > 1 else federation
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
+        model = (fit or training.fit)(
+            name, federation, preset=preset, seed=seed, options=options, folder=folder, progress=watch(tell)
+        )
+    seconds = time.perf_counter() - start
+    tell("evaluating", TRAINING)
+    return model, {"seconds": seconds, "bytes": None if central else sent(model)}
+
+
+def sent(model: Any) -> int:
+    """Bytes of all messages of its training."""
+    return sum(record["bytes"] for record in model.ledger)
 
 
 def check_known(what: str, values: Sequence[str], known: Sequence[str]) -> None:

@@ -174,8 +174,9 @@ def trained_as(gan: str, rate: float, setting: Setting) -> Setting:
     options = {**GANS[gan], "rate": rate}
     if setting.preset == "best":
         return replace(setting, labels={**setting.labels, "gan": "", "rate": ""}, options={**setting.options, **NARROW})
-    options |= {"rake": False} if setting.central and "rake" in options else {}  # a baseline is as it was published
-    own = {("" if setting.central else "ctgan.") + name: value for name, value in options.items()}
+    central = setting.algorithm == "ctgan"
+    options |= {"rake": False} if central and "rake" in options else {}  # a baseline is as it was published
+    own = {("" if central else "ctgan.") + name: value for name, value in options.items()}
     labels = {**setting.labels, "gan": gan, "rate": f"{rate:g}"}
     return replace(setting, labels=labels, options={**setting.options, **own})
 

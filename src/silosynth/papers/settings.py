@@ -5,21 +5,17 @@ A repeat has its own seed, for the split, the division of columns, the training 
 
 from __future__ import annotations
 
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
-from silosynth import catalog
 from silosynth.core.version import VERSION
 from silosynth.evaluation import Report, evaluate
-from silosynth.papers import results, tables, watching
-from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell, check_positive, watch
+from silosynth.papers import experiment, results, tables, watching
+from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.tables import TableSplit
 from silosynth.runtime.progress import seconds_of
-from silosynth.simulation import training as api
 from silosynth.simulation.federation import simulate
 
 Fit = Callable[..., Any]  # as `silosynth.fit`
@@ -82,11 +78,6 @@ class Setting:
     sized: Callable[[int, int], Mapping[str, Any]] = plain
     watched: bool = False
 
-    @property
-    def central(self) -> bool:
-        """Whether it is a baseline that has everything in one place."""
-        return catalog.algorithm(self.algorithm).central
-
 
 @dataclass(frozen=True)
 class SettingJob:
@@ -131,7 +122,7 @@ def jobs(
     Raises:
         ConfigError: a size is not positive, or there is no table.
     """
-    check_positive(rows=rows, epochs=epochs, repeats=repeats, tables=len(tables))
+    experiment.check_positive(rows=rows, epochs=epochs, repeats=repeats, tables=len(tables))
     return [
         SettingJob(setting, table, rows, epochs, seed + repeat)
         for table in dict.fromkeys(tables)
@@ -141,17 +132,10 @@ def jobs(
 
 
 def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | None = None) -> Row:
-    """Train one setting on one table, sample as many rows as it was trained on, and compare them.
-
-    Bytes are those of all messages of the training; a baseline that pools all columns has none. Seconds are those of
-    the training.
-    """
+    """Train one setting on one table, sample as many rows as it was trained on, and compare them."""
     setting, data = job.setting, job.split
     held = setting.divide(data, job.seed)
-    start = time.perf_counter()
-    model = train(job, data, held, fit, tell)
-    seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
-    tell("evaluating", TRAINING)
+    model, costs = train(job, data, held, fit, tell)
     synthetic = model.sample(len(data.train), seed=job.seed)
     report = evaluate(
         data.train, data.holdout, synthetic, data.target, _columns(setting, held), job.seed, figures=job.figures,
@@ -160,26 +144,21 @@ def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | 
     return {
         **job.identity,
         **{name: _value(report, FIGURES[name]) for name in SHOWN[job.figures]},
-        "seconds": seconds,
-        "bytes": None if setting.central else sent,
+        **costs,
         **(model.extra if isinstance(model, watching.Watched) else {}),
         **_details(report),
     }
 
 
-def train(job: SettingJob, data: TableSplit, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell) -> Any:
-    """Fit the setting's model in a temporary folder: a row is computed as a whole or not at all."""
+def train(
+    job: SettingJob, data: TableSplit, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell
+) -> tuple[Any, Row]:
+    """The setting's model, and what its training took."""
     setting = job.setting
     federation = simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
-    if setting.central:
-        federation = federation.central()
     options = {**setting.sized(job.epochs, min(map(len, federation.tables.values()))), **setting.options}
-    usual = partial(watching.fit, real=data.train) if setting.watched else api.fit
-    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
-        return (fit or usual)(
-            setting.algorithm, federation, preset=setting.preset, seed=job.seed, options=options, folder=folder,
-            progress=watch(tell),
-        )  # fmt: skip
+    usual = partial(watching.fit, real=data.train) if setting.watched else None
+    return experiment.train(setting.algorithm, federation, setting.preset, job.seed, options, tell, fit or usual)
 
 
 def _columns(setting: Setting, held: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[str]] | None:

@@ -16,8 +16,6 @@ Shapes: N images, P their 784 pixels, L latents.
 from __future__ import annotations
 
 import itertools
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,7 +40,6 @@ from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Sec
 from silosynth.papers.results import shown
 from silosynth.papers.vflgan_scores import frechet, inception_score
 from silosynth.runtime.wire import pack, unpack
-from silosynth.simulation import training as api
 from silosynth.simulation.federation import simulate
 
 TABLE = "mnist_test_10k"
@@ -115,10 +112,7 @@ def measure(job: DigitsJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train, draw as many images, judge them, and (with a folder) picture some."""
     judges = Judges.of(job.folder, JUDGE_EPOCHS)
     real = judges.pixels_NP[: job.rows]
-    start = time.perf_counter()
-    model = train(job, table(real), tell)
-    seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
-    tell("evaluating", experiment.TRAINING)
+    model, costs = train(job, table(real), tell)
     drawn = model.sample(len(real), seed=job.seed).to_numpy(np.float64)
     if job.folder is not None:
         files.write_atomic(job.folder / f"{job.algorithm}-{job.seed}.png", curves.png(grid(drawn)))
@@ -130,25 +124,19 @@ def measure(job: DigitsJob, tell: Tell = lambda stage, share: None) -> Row:
         "real FD": frechet(latents[:half], latents[half:]),
         "IS": inception_score(judges.probabilities(drawn)),
         "real IS": inception_score(judges.probabilities(real)),
-        "seconds": seconds,
-        "bytes": None if catalog.algorithm(job.algorithm).central else sent,
+        **costs,
     }
 
 
-def train(job: DigitsJob, frame: pd.DataFrame, tell: Tell) -> Any:
-    """The model; nothing of the training stays on disk."""
-    entry, columns = catalog.algorithm(job.algorithm), list(frame.columns)
+def train(job: DigitsJob, frame: pd.DataFrame, tell: Tell) -> tuple[Any, Row]:
+    """The model, and what its training took."""
+    columns = list(frame.columns)
     kinds = {column: {"kind": "continuous", "low": 0.0, "high": 1.0} for column in columns}
     federation = simulate(frame, {"upper": columns[:HALF], "lower": columns[HALF:]}, kinds)
-    federation = federation.central() if entry.central else federation
-    config = entry.configure("balanced")
+    config = catalog.algorithm(job.algorithm).configure("balanced")
     options = {name: value for name, value in NETWORKS.items() if hasattr(config, name)} | {"epochs": job.epochs}
     options |= {} if "numbers" in options else WITHOUT_NUMBERS
-    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as place:
-        return api.fit(
-            job.algorithm, federation, preset="balanced", seed=job.seed, options=options, folder=place,
-            progress=experiment.watch(tell),
-        )  # fmt: skip
+    return experiment.train(job.algorithm, federation, "balanced", job.seed, options, tell)
 
 
 # Judges.

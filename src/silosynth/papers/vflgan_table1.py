@@ -15,8 +15,6 @@ distance, is what the paper reports: preset "paper" does that where it is not pr
 from __future__ import annotations
 
 import json
-import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,7 +32,6 @@ from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob,
 from silosynth.papers.results import shown
 from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, figures, table_frechet
 from silosynth.privacy.statement import statement
-from silosynth.simulation import training as api
 from silosynth.simulation.federation import simulate
 
 ALGORITHMS = ("wgan-gp", "vertigan", "vflgan-base", "vflgan", "dplt")
@@ -227,18 +224,7 @@ def jobs(
             raise ConfigError(f"Algorithm {algorithm!r} has no such preset", preset, "Compare it by itself.")
     return [
         TotalDifferenceJob(
-            table,
-            algorithm,
-            spent,
-            target,
-            preset,
-            rows,
-            epochs,
-            seed + repeat,
-            protocol,
-            bounds,
-            options,
-            draws,
+            table, algorithm, spent, target, preset, rows, epochs, seed + repeat, protocol, bounds, options, draws,
             curve,
         )
         for table in dict.fromkeys(tables)
@@ -246,16 +232,13 @@ def jobs(
         for algorithm in dict.fromkeys(algorithms)
         for spent in {"off": (0.0,), "on": (epsilon,), "both": (0.0, epsilon)}[dp]
         if not spent or hasattr(catalog.algorithm(algorithm).configure(preset), "dp")
-    ]
+    ]  # fmt: skip
 
 
 def measure(job: TotalDifferenceJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train, draw as many rows, and compare."""
     task = load(job.table, job.rows, job.seed, job.target, bool(job.epsilon) and job.bounds == "public")
-    start = time.perf_counter()
-    model = train(job, task, tell)
-    seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in model.ledger)
-    tell("evaluating", experiment.TRAINING)
+    model, costs = train(job, task, tell)
     drawn = (model.sample(len(task.frame), seed=job.seed + BETWEEN * i) for i in range(job.draws))
     scores = list(_figures(job, task, drawn))
     published = PAPER[job.table][job.algorithm][job.epsilon > 0]
@@ -264,8 +247,7 @@ def measure(job: TotalDifferenceJob, tell: Tell = lambda stage, share: None) -> 
         **averaged(scores),
         "totals": [one["total difference"] for one in scores],
         "paper": published if job.epsilon in (0.0, EPSILON) else None,
-        "seconds": seconds,
-        "bytes": None if catalog.algorithm(job.algorithm).central else sent,
+        **costs,
         "privacy": statement(model.ledger)["summary"] if job.epsilon else "",
         "curve": [],
         **(model.extra if isinstance(model, watching.Watched) else {}),
@@ -280,18 +262,12 @@ def _figures(job: TotalDifferenceJob, task: TwoSiloTable, drawn: Iterable[pd.Dat
         yield scores
 
 
-def train(job: TotalDifferenceJob, task: TwoSiloTable, tell: Tell = lambda stage, share: None) -> Any:
-    """The model, or (with a curve) with what was taken along its training; nothing of it stays on disk."""
-    entry = catalog.algorithm(job.algorithm)
+def train(job: TotalDifferenceJob, task: TwoSiloTable, tell: Tell = lambda stage, share: None) -> tuple[Any, Row]:
+    """The model (with a curve: and what was taken along its training), and what its training took."""
     federation = simulate(task.frame, task.silos, task.kinds)
-    federation = federation.central() if entry.central else federation
     watched = partial(watching.fit, real=task.frame, compare=partial(_distance, task))
-    fit = watched if job.curve and job.algorithm != "dplt" else api.fit  # which is learnt in four steps
-    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
-        return fit(
-            job.algorithm, federation, preset=job.preset, seed=job.seed, options=algorithm_options(job), folder=folder,
-            progress=experiment.watch(tell),
-        )  # fmt: skip
+    fit = watched if job.curve and job.algorithm != "dplt" else None  # which is learnt in four steps
+    return experiment.train(job.algorithm, federation, job.preset, job.seed, algorithm_options(job), tell, fit)
 
 
 def algorithm_options(job: TotalDifferenceJob) -> dict[str, Any]:
@@ -391,7 +367,7 @@ def measure_floor(job: FloorJob, tell: Tell = lambda stage, share: None) -> Row:
     """The total differences of all pairs."""
     task, pairs = load(job.table), list[Sequence[pd.DataFrame]]()
     if job.kind == "perfect":
-        model = train(TotalDifferenceJob(job.table, "vflgan", preset=job.preset), task, tell)
+        model, _ = train(TotalDifferenceJob(job.table, "vflgan", preset=job.preset), task, tell)
         pairs = [[model.sample(len(task.frame), seed=2 * i + side) for side in (0, 1)] for i in range(job.count)]
     for seed in range(job.count) if job.kind == "halves" else ():
         order = np.random.default_rng(seed).permutation(len(task.frame))
