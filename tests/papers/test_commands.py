@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
-from silosynth.papers import EXPERIMENTS, experiment, settings
+from silosynth.papers import EXPERIMENTS, experiment, settings, vtgan_divisions
 from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
 
@@ -27,7 +26,7 @@ def call(*arguments: object) -> Result:
 
 
 def of(name: str) -> list[Setting]:
-    return list(importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}").SETTINGS)
+    return list(vtgan_divisions.SETTINGS[name])
 
 
 def ends(name: str) -> list[Setting]:
@@ -38,9 +37,8 @@ def ends(name: str) -> list[Setting]:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each experiment's first and last setting only."""
     for name in NAMES:
-        module = f"silosynth.papers.{EXPERIMENTS[name][0]}"
         cut = replace(experiment.load(name), jobs=partial(settings.jobs, ends(name)))
-        monkeypatch.setattr(f"{module}.EXPERIMENT", cut)
+        monkeypatch.setattr(vtgan_divisions, name.upper(), cut)
 
 
 @pytest.fixture
