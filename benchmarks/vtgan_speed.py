@@ -29,10 +29,9 @@ from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.streams import Streams
-from silosynth.models.conditions import Conditions
 from silosynth.models.ctgan import ConditionalGAN, CTGANConfig
 from silosynth.models.encoded import EncodedRows
-from silosynth.models.gan import frozen, orthonormalise
+from silosynth.models.gan import Conditions, frozen, orthonormalise
 from silosynth.models.training import Trainee
 from silosynth.papers import tables
 from silosynth.privacy.sealed import seats

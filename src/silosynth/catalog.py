@@ -35,8 +35,8 @@ from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
+from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
-from silosynth.privacy.target import Target
 
 MakeParty = Callable[[Table, Schema, Seat, Streams, torch.device], Party]
 AlgorithmKind = Literal["generator", "representation"]

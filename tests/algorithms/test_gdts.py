@@ -24,8 +24,8 @@ from silosynth.core.messages import Message, Missing
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import CategoricalEncoder
 from silosynth.encoders.federated import Merged
-from silosynth.models.averaging import flatten
 from silosynth.models.gan import one_hot
+from silosynth.models.training import flatten
 from silosynth.privacy.aggregation import Masked
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning

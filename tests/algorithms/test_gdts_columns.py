@@ -12,8 +12,8 @@ import torch
 from tests.algorithms.test_gdts import ROWS, SIZES, Play, column_of, fit, table
 
 import silosynth as ss
-from silosynth.algorithms.gdts import private
 from silosynth.algorithms.gdts import protocol as gdts
+from silosynth.algorithms.gdts import silo as gdts_silo
 from silosynth.algorithms.gdts.networks import silo_weights
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
@@ -116,7 +116,7 @@ def test_mode_md_has_nobody_away():
 
 
 def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
-    tell = private.categories if part == "categories" else private.numbers
+    tell = gdts_silo.categories if part == "categories" else gdts_silo.numbers
     held = play.silos[silo]
     return tell(held.table, held.schema, play.config, np.random.default_rng(seed))
 
@@ -216,7 +216,7 @@ def test_a_column_that_holds_no_missing_values_gets_none_from_noise():
     play = Play(numbers="noised", epsilon=0.2)
     schema = ss.simulate(table(), rows=ROWS, schema=BOUNDS).schema
     for seed in range(100):
-        told = private.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
+        told = gdts_silo.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
         (visits,) = [s for s in told.columns if s.encoder.name == "visits"]
         assert not visits.encoder.missing
 

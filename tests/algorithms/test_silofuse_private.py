@@ -31,9 +31,8 @@ from silosynth.privacy import dpsgd
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.charging import Charge
 from silosynth.privacy.dpsgd import poisson_mask
-from silosynth.privacy.events import Event, gaussian_steps
+from silosynth.privacy.events import Event, Target, gaussian_steps
 from silosynth.privacy.sealed import seats
-from silosynth.privacy.target import Target
 
 CPU = torch.device("cpu")
 MODES = ("upload", "release")

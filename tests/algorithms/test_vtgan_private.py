@@ -23,12 +23,11 @@ from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.encoders import table as private_encoders
-from silosynth.models.gan import critic_loss, make_critic, slope_penalty
+from silosynth.models.gan import critic_loss, make_critic, norm_penalty
 from silosynth.privacy import dpsgd
 from silosynth.privacy.dpsgd import clipped_gradients
-from silosynth.privacy.events import Event
+from silosynth.privacy.events import Event, Target
 from silosynth.privacy.sealed import seats
-from silosynth.privacy.target import Target
 
 CPU = torch.device("cpu")
 TINY = {"width": 16, "generator_width": 16, "noise": 8, "batch": 40, "epochs": 1, "least_rounds": 8,
@@ -79,7 +78,7 @@ def test_without_noise_and_with_a_huge_clip_a_step_is_an_ordinary_one() -> None:
     h_fake, h_real = bottom(fake, ()), bottom(real, ())
     h_fake.retain_grad()
     h_real.retain_grad()
-    penalty = slope_penalty(top.slope((h_fake + mix * (h_real - h_fake)).detach(), ()))
+    penalty = norm_penalty(top.input_gradient((h_fake + mix * (h_real - h_fake)).detach(), ())).mean()
     (critic_loss(top(h_fake, ()), top(h_real, ())) + 10 * penalty).backward()
     assert h_fake.grad is not None and h_real.grad is not None
     tops = clipped_gradients(

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, TableAutoencoder
-from silosynth.models.calibration import calibrate, level_shares
 from silosynth.models.encoded import RowShape
 from silosynth.models.latent import draw_times, flow_loss, gaussian_path, last_time, sample_flow, start_noise
-from silosynth.models.layers import build, dropout
-from silosynth.models.training import Learner, batches, held_out
+from silosynth.models.marginals import calibrate, level_shares
+from silosynth.models.training import Learner, batches, build, dropout, held_out
 
 widths = st.lists(st.integers(2, 40), min_size=1, max_size=8).map(tuple)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from silosynth.core.errors import ProtocolError
-from silosynth.models.averaging import RunningMean, flatten, unflatten, width
+from silosynth.models.training import RunningMean, flatten, unflatten, width
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -189,7 +189,7 @@ def test_slopes_gathered_are_the_gradient_of_the_whole_loss(pac, share):
     split, whole = make(ConditionalGAN, config), make(ConditionalGAN, config)
     given = split.conditions.draw(20, generator("conditions"))
     out, made = split.made(given, generator("noise"))
-    split.gather(out, made, split.slope(made, given, generator("masks")), given, share)
+    split.set_generator_gradient(out, made, split.generator_gradient(made, given, generator("masks")), given, share)
     out, made = whole.made(given, generator("noise"))
     critic = whole.critic.network
     seen = torch.cat([made, F.one_hot(given, whole.width)], dim=1).reshape(20 // pac, -1)
@@ -211,7 +211,9 @@ def test_gradients_of_several_batches_add_up():
         model.generator.clear()
         for _ in range(many):
             out, made = model.made(given, generator("noise"))
-            model.gather(out, made, model.slope(made, given, generator("masks")), given, 1 / many)
+            model.set_generator_gradient(
+                out, made, model.generator_gradient(made, given, generator("masks")), given, 1 / many
+            )
         grads.append([weight.grad.clone() for weight in model.generator.network.parameters()])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)

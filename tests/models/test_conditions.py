@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 
 from silosynth.core.streams import Streams
-from silosynth.models.conditions import ConditionLaw, Conditions
+from silosynth.models.gan import ConditionLaw, Conditions
 
 DRAWS = 60_000
 RAGGED = (2, 7, 3)

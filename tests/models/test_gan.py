@@ -16,10 +16,10 @@ from silosynth.models.gan import (
     make_critic,
     make_generator,
     nearer_orthonormal,
+    norm_penalty,
     one_hot,
     orthonormalise,
     proportions,
-    slope_penalty,
 )
 from silosynth.models.training import Trainee
 from silosynth.runtime.wire import pack, unpack
@@ -131,7 +131,7 @@ def test_the_penalty_is_that_of_finite_differences(pac, dropout):
         slopes[:, i] = ((judge(packed + aside) - judge(packed - aside)) / (2 * step)).squeeze(1).detach()
     wanted = float((slopes.norm(dim=1) - 1).square().mean())
     assert gradient_penalty(judge, fake, real, mix, pac).item() == pytest.approx(wanted, rel=1e-6)
-    assert slope_penalty(critic.slope(packed, masks)).item() == pytest.approx(wanted, rel=1e-6)
+    assert norm_penalty(critic.input_gradient(packed, masks)).mean().item() == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -141,7 +141,7 @@ def test_the_penalty_written_out_has_the_gradients_of_the_one_by_autograd(dropou
     x, nothing = torch.randn(10, 4, generator=generator("x")).double(), torch.zeros(10, 1).double()
     weights = [linear.weight for linear in critic.linears]
     slow = torch.autograd.grad(gradient_penalty(lambda at: critic(at, masks), x, x, nothing), weights)
-    fast = torch.autograd.grad(slope_penalty(critic.slope(x, masks)), weights)
+    fast = torch.autograd.grad(norm_penalty(critic.input_gradient(x, masks)).mean(), weights)
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -224,7 +224,7 @@ def test_below_an_orthonormal_layer_slopes_in_rows_are_as_long_as_slopes_in_feat
     orthonormalise(bottom, exactly=True)
     x = torch.randn(20, 12, generator=generator("x")).requires_grad_()
     (in_rows,) = torch.autograd.grad(top(bottom(x, ()), ()).sum(), x)
-    in_features = top.slope(bottom(x, ()).detach(), ())
+    in_features = top.input_gradient(bottom(x, ()).detach(), ())
     assert torch.allclose(in_rows.norm(dim=1), in_features.norm(dim=1), atol=1e-5)
 
 

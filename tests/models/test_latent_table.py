@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from silosynth.core.streams import Streams
-from silosynth.models.averaging import flatten
 from silosynth.models.encoded import EncodedRows, RowShape
 from silosynth.models.latent import LatentConfig
 from silosynth.models.latent_table import LatentTable, LatentTableConfig
+from silosynth.models.training import flatten
 from silosynth.runtime.wire import pack, unpack
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from silosynth.core.streams import Streams
 from silosynth.models.encoded import RowShape
-from silosynth.models.raking import rake
+from silosynth.models.marginals import rake
 
 
 def rows_of(n: int, seed: int) -> torch.Tensor:

@@ -15,8 +15,7 @@ from tests.oracles.sampled_gaussian import gaussian_delta, gaussian_epsilon, ren
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.privacy import accounting
 from silosynth.privacy.accounting import noise_multiplier, rounded_up, spent
-from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, Target, gaussian_steps, unsound
 
 DELTA = 1e-6
 epsilons = st.floats(0.01, 3)

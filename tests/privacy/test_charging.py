@@ -9,8 +9,7 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done
 from silosynth.privacy.accounting import cost, noise_multiplier
 from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
-from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_steps
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target, gaussian_steps
 
 TARGET = Target(epsilon=2.0, delta=1e-5)
 ENCODERS = Event(DISCRETE_LAPLACE, 0.05, 0.0, "counts", scope="all", target=1e-5)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from silosynth.core.errors import ConfigError
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 
 
 def test_without_an_epsilon_nothing_is_private() -> None:

@@ -42,8 +42,7 @@ class Outer(Message):
 class Positive(Message):
     value: int
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.value <= 0:
             raise DataError("A positive number is positive", self.value)
 

@@ -157,13 +157,17 @@ class Party(ABC):
             ProtocolError: the message is not one this party understands, or comes too early.
         """
 
-    @abstractmethod
     def state(self) -> State:
         """Everything needed to continue, in storable form. Stays inside the silo."""
+        return self._state(training=True)
 
-    @abstractmethod
     def trained(self) -> State:
         """The silo's part of the model: what sampling needs after `restore`, without what only training needs."""
+        return self._state(training=False)
+
+    def _state(self, training: bool) -> State:
+        """What `state` and `trained` return, of parties that do not define these."""
+        raise NotImplementedError
 
     @abstractmethod
     def restore(self, state: State) -> None:

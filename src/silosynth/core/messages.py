@@ -88,6 +88,10 @@ class Struct:
             numbers = value if isinstance(value, tuple) else (value,)
             if not (numbers or bound.empty) or not all(map(bound.holds, numbers)):
                 raise ConfigError(f"Option {name!r} must be {bound.rule}", value)
+        self._check()
+
+    def _check(self) -> None:
+        """Check rules between fields; for subclasses to override."""
 
 
 class Message(Struct):
@@ -115,8 +119,7 @@ class Several(Message):
     steps: tuple[int, ...]
     messages: tuple[bytes, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         rising = len(self.steps) > 0 and list(self.steps) == sorted(set(self.steps))
         if not rising or len(self.steps) != len(self.messages):
             raise MessageError("Messages that travel together belong to increasing steps", self.steps)

@@ -69,8 +69,7 @@ class Table(Struct):
 
     columns: tuple[Column, ...]
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if len({len(column) for column in self.columns}) > 1:
             raise DataError("All columns of a table have the same length", {c.name: len(c) for c in self.columns})
         twice = _repeated(column.name for column in self.columns)

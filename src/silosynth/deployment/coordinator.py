@@ -32,7 +32,7 @@ from silosynth.data import sources as files
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 from silosynth.deployment.protocol import Job, Outcome, conduct, installed
 from silosynth.experiment.grammar import Experiment
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 from silosynth.runtime.checkpoint import CheckpointStore, secret_seed
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger

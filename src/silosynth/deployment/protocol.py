@@ -30,7 +30,7 @@ from silosynth.core.messages import Message, Release, Struct, from_state, to_sta
 from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
 
 ROOMS = (
@@ -69,8 +69,7 @@ class Job(Struct):
     rows: int | None
     submitter: str
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         check_name(self.name)
 
 

@@ -42,9 +42,8 @@ from silosynth.core.streams import Streams
 from silosynth.encoders import column as coding
 from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, fit_encoder
 from silosynth.encoders.federated import fit, is_number
-from silosynth.privacy.events import Event
+from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
-from silosynth.privacy.target import Target
 
 _ROUGH, _ZOOM = 0.25, 0.25  # of a column's epsilon: to locate the values roughly, then closely
 _GRIDS = 0.1  # of a column's epsilon: to find the grid of instants

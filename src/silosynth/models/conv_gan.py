@@ -6,8 +6,8 @@ A row (for the critic: a row beside its conditional vector) is filled up with ze
 CTAB-GAN, section 3                   here
 ====================================  ==========================================
 generator and discriminator, as DCGAN `ImageGenerator`, `ImageCritic`
-conditions on categories and modes    every column with levels: `models.conditions`
-auxiliary classifier                  `_classifier_step`, `_class_loss`
+conditions on categories and modes    every column with levels: `models.gan.Conditions`
+auxiliary classifier                  `_class_loss`
 information loss                      `information_loss`
 generator's loss                      `_generator_step`
 ====================================  ==========================================
@@ -34,10 +34,9 @@ from torch.nn.utils import skip_init
 
 from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
-from silosynth.models.conditions import ConditionLaw, Conditions
+from silosynth.models import gan
 from silosynth.models.ctgan import levels_of
 from silosynth.models.encoded import EncodedRows, chunks, joined, span
-from silosynth.models.gan import SLOPE, Activation, CriticPart, critic_loss, gradient_penalty, make_critic, one_hot
 from silosynth.models.training import Trainee, trainee
 
 N = TypeVar("N", bound=nn.Module)
@@ -84,9 +83,9 @@ class ImageGenerator(nn.Module):
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Outputs (B, K + S)."""
-        h = self.second(F.leaky_relu(self.norm(self.first(x_BI)), SLOPE)).unflatten(1, (-1, _COARSE, _COARSE))
+        h = self.second(F.leaky_relu(self.norm(self.first(x_BI)), gan.SLOPE)).unflatten(1, (-1, _COARSE, _COARSE))
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
-            h = convolution(F.leaky_relu(norm(h), SLOPE))
+            h = convolution(F.leaky_relu(norm(h), gan.SLOPE))
         out: Tensor = h.flatten(1)[:, : self.size]
         return out
 
@@ -112,8 +111,8 @@ class ImageCritic(nn.Module):
         """What the last layer judges by: (B, F)."""
         h = F.pad(x_BI, (0, self.side**2 - x_BI.shape[1])).reshape(len(x_BI), 1, self.side, self.side)
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
-            h = F.leaky_relu(norm(convolution(h)), SLOPE)
-        return F.leaky_relu(self.whole(h.flatten(1)), SLOPE)
+            h = F.leaky_relu(norm(convolution(h)), gan.SLOPE)
+        return F.leaky_relu(self.whole(h.flatten(1)), gan.SLOPE)
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Opinions (B, 1)."""
@@ -127,19 +126,19 @@ class ConvolutionalGAN:
     def __init__(self, coded: EncodedRows, config: CTABGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape, self.width = coded.shape, coded.shape.levels
-        self.conditions = Conditions(coded.levels, coded.shape.widths)
+        self.conditions = gan.Conditions(coded.levels, coded.shape.widths)
         self.law = self.conditions.law
-        self.activation = Activation(coded.shape).to(device)
+        self.activation = gan.Activation(coded.shape).to(device)
         self.target_T = levels_of(coded.shape, (coded.target,) if coded.target >= 0 else ()).to(device)
         weights = streams.child("weights").torch()
         generator = _drawn(ImageGenerator(config.noise + self.width, self.shape.size, config.channels), weights)
         critic = _drawn(ImageCritic(self.shape.size + self.width, config.channels, config.normalised), weights)
         self.generator = trainee(generator.to(device), config)
         self.critic = trainee(critic.to(device), config)
-        self.classifier: Trainee[CriticPart] | None = None
+        self.classifier: Trainee[gan.CriticPart] | None = None
         if len(self.target_T):
             sizes = (self.shape.size, config.classifier, len(self.target_T), config.dropout)
-            self.classifier = trainee(make_critic(*sizes, weights).to(device), config)
+            self.classifier = trainee(gan.make_critic(*sizes, weights).to(device), config)
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` equal parts of all rounds."""
@@ -151,7 +150,8 @@ class ConvolutionalGAN:
                 real_BI = self._critic_step(draw, pick)
             self._generator_step(real_BI, draw, pick)
             if self.classifier is not None:
-                self._classifier_step(self.classifier, real_BI[:, : self.shape.size], draw)
+                real_BW = real_BI[:, : self.shape.size]
+                self.classifier.descend(self._class_loss(self.classifier.network, real_BW, draw))
 
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
@@ -179,7 +179,7 @@ class ConvolutionalGAN:
             self.critic.restore(state["critic"])
         if self.classifier is not None and state["classifier"] is not None:
             self.classifier.restore(state["classifier"])
-        self.law = ConditionLaw(state["counts"].cpu(), self.shape.widths)
+        self.law = gan.ConditionLaw(state["counts"].cpu(), self.shape.widths)
 
     def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> Tensor:
         """The critic learns to tell real rows from generated ones; returns the real ones beside their conditions."""
@@ -197,10 +197,9 @@ class ConvolutionalGAN:
             loss = F.softplus(of_fake).mean() + F.softplus(-of_real).mean()
         else:
             mix = torch.rand(config.batch, 1, generator=draw, device=self.device)
-            loss = critic_loss(of_fake, of_real) + config.penalty * gradient_penalty(critic, fake_BI, real_BI, mix)
-        self.critic.clear()
-        loss.backward()
-        self.critic.step()
+            penalty = gan.gradient_penalty(critic, fake_BI, real_BI, mix)
+            loss = gan.critic_loss(of_fake, of_real) + config.penalty * penalty
+        self.critic.descend(loss)
         return real_BI
 
     def _generator_step(self, real_BI: Tensor, draw: torch.Generator, pick: torch.Generator) -> None:
@@ -224,14 +223,7 @@ class ConvolutionalGAN:
         loss.backward(inputs=list(self.generator.network.parameters()))
         self.generator.step()
 
-    def _classifier_step(self, classifier: Trainee[CriticPart], real_BW: Tensor, draw: torch.Generator) -> None:
-        """The classifier learns the target of real rows."""
-        loss = self._class_loss(classifier.network, real_BW, draw)
-        classifier.clear()
-        loss.backward()
-        classifier.step()
-
-    def _class_loss(self, classifier: CriticPart, x_BW: Tensor, draw: torch.Generator) -> Tensor:
+    def _class_loss(self, classifier: gan.CriticPart, x_BW: Tensor, draw: torch.Generator) -> Tensor:
         """Cross-entropy of the target in rows from what the classifier makes of their other columns."""
         others = x_BW.index_fill(1, self.target_T, 0.0)
         guess = F.log_softmax(classifier(others, classifier.masks(len(others), draw)), dim=1)
@@ -244,7 +236,7 @@ class ConvolutionalGAN:
         return out
 
     def _with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
-        return torch.cat([x_BI, one_hot(given_B, self.width)], dim=1) if self.width else x_BI
+        return torch.cat([x_BI, gan.one_hot(given_B, self.width)], dim=1) if self.width else x_BI
 
 
 def information_loss(fake_BF: Tensor, real_BF: Tensor) -> Tensor:

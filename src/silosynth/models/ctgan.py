@@ -3,8 +3,8 @@
 ====================================  ==========================================
 CTGAN, section 4                      here
 ====================================  ==========================================
-4.3 conditional vector, by sampling   `models.conditions.Conditions`
-4.3 generator's loss                  `slope`, `gather`
+4.3 conditional vector, by sampling   `models.gan.Conditions`
+4.3 generator's loss                  `generator_gradient`, `set_generator_gradient`
 4.4 network structure, Gumbel, pac    `models.gan`, `_packed`
 training: WGAN with gradient penalty  `critic_step`
 ====================================  ==========================================
@@ -26,10 +26,9 @@ from torch import Tensor
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
-from silosynth.models.conditions import ConditionLaw, Conditions
+from silosynth.models import gan
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
-from silosynth.models.gan import Activation, critic_loss, make_critic, make_generator, one_hot, slope_penalty
-from silosynth.models.raking import PILOT, Raking, rake
+from silosynth.models.marginals import PILOT, Raking, rake
 from silosynth.models.training import MovingAverage, trainee
 
 
@@ -51,10 +50,9 @@ class CTGANConfig(Struct):
     tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
     dropout: Fraction[float] = 0.5  # of the critic
     pac: Positive[int] = 1  # rows judged together (CTGAN: 10)
-    rake: bool = False  # keep made rows such that levels have the shares of training (ours: `models.raking`)
+    rake: bool = False  # keep made rows such that levels have the shares of training (ours: `models.marginals`)
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.batch < 2 or self.batch % self.pac:
             raise ConfigError("Option 'batch' must be at least 2 and a multiple of 'pac'", (self.batch, self.pac))
 
@@ -77,8 +75,8 @@ class ConditionalGAN:
         self.shape = coded.shape
         self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)
         self.width = sum(self.widths)
-        self.conditions = Conditions(coded.levels[:, list(coded.categorical)], self.widths)
-        self.activation = Activation(coded.shape).to(device)
+        self.conditions = gan.Conditions(coded.levels[:, list(coded.categorical)], self.widths)
+        self.activation = gan.Activation(coded.shape).to(device)
         self.level_of_P = levels_of(coded.shape, coded.categorical).to(device)
         self.counted(torch.bincount((coded.levels.cpu() + coded.shape.starts).flatten(), minlength=coded.shape.levels))
         self._make_networks()
@@ -134,11 +132,11 @@ class ConditionalGAN:
             "counts": self.counts,
         }
 
-    def law_of(self, counts_K: Tensor) -> ConditionLaw:
+    def law_of(self, counts_K: Tensor) -> gan.ConditionLaw:
         """The law of conditions where rows on each level (K,) are these; a column without any has all levels alike."""
         parts = counts_K.cpu()[self.level_of_P.cpu()].split(list(self.widths))
         parts = tuple(part if int(part.sum()) else torch.ones_like(part) for part in parts)
-        return ConditionLaw(torch.cat([counts_K.cpu()[:0], *parts]), self.widths)
+        return gan.ConditionLaw(torch.cat([counts_K.cpu()[:0], *parts]), self.widths)
 
     def networks(self, part: int, parts: int) -> dict[str, torch.nn.Module]:
         """What silos that train the same model average, in any part."""
@@ -159,8 +157,8 @@ class ConditionalGAN:
     def _make_networks(self) -> None:
         config, weights = self.config, self.streams.child("weights").torch()
         inputs, judged = config.noise + self.width, (self.shape.size + self.width) * config.pac
-        generator = make_generator(inputs, config.generator, self.shape.size, weights)
-        critic = make_critic(judged, config.critic, 1, config.dropout, weights)
+        generator = gan.make_generator(inputs, config.generator, self.shape.size, weights)
+        critic = gan.make_critic(judged, config.critic, 1, config.dropout, weights)
         self.generator = trainee(generator.to(self.device), config)
         self.average = MovingAverage(generator, config.average)
         self.critic = trainee(critic.to(self.device), config)
@@ -183,27 +181,27 @@ class ConditionalGAN:
         critic, fake_BW, real_BW = self.critic.network, self._packed(fake_BW), self._packed(real_BW)
         judged = critic(torch.cat([fake_BW, real_BW]), critic.masks(2 * len(real_BW), draw))
         mix_B1 = torch.rand(len(real_BW), 1, generator=draw, device=self.device)
-        slope_BW = critic.slope(fake_BW + mix_B1 * (real_BW - fake_BW), critic.masks(len(real_BW), draw))
-        loss = critic_loss(*judged.chunk(2)) + config.penalty * slope_penalty(slope_BW)
-        self.critic.clear()
-        loss.backward()
-        self.critic.step()
+        gradient_BW = critic.input_gradient(fake_BW + mix_B1 * (real_BW - fake_BW), critic.masks(len(real_BW), draw))
+        loss = gan.critic_loss(*judged.chunk(2)) + config.penalty * gan.norm_penalty(gradient_BW).mean()
+        self.critic.descend(loss)
 
-    def slope(self, made_BW: Tensor, given_B: Tensor, draw: torch.Generator) -> Tensor:
+    def generator_gradient(self, made_BW: Tensor, given_B: Tensor, draw: torch.Generator) -> Tensor:
         """Gradient (B, K + S) of the generator's loss in the rows that it made, as the critic sees them."""
         made_BW = made_BW.detach().requires_grad_()
         critic, fake_BW = self.critic.network, self._packed(self._with_condition(made_BW, given_B))
         loss = -critic(fake_BW, critic.masks(len(fake_BW), draw)).mean()
-        (slope,) = torch.autograd.grad(loss, made_BW)
-        return slope
+        (grad_made_BW,) = torch.autograd.grad(loss, made_BW)
+        return grad_made_BW
 
-    def gather(self, out_BO: Tensor, made_BW: Tensor, slope_BW: Tensor, given_B: Tensor, share: float = 1.0) -> None:
-        """Gather the generator's gradients for a batch, ``share`` of them: to please the critic, to obey conditions."""
-        losses, slopes = [made_BW], [share * slope_BW]
+    def set_generator_gradient(
+        self, out_BO: Tensor, made_BW: Tensor, grad_made_BW: Tensor, given_B: Tensor, share: float = 1.0
+    ) -> None:
+        """Add ``share`` of a batch's gradient to the generator's: that of the critic, and of conditions not met."""
+        losses, gradients = [made_BW], [share * grad_made_BW]
         if self.width:
             losses.append(-share * self.activation.log_likelihood(out_BO, self.level_of_P[given_B]).mean())
-            slopes.append(torch.ones((), device=self.device))
-        torch.autograd.backward(losses, slopes)
+            gradients.append(torch.ones((), device=self.device))
+        torch.autograd.backward(losses, gradients)
 
     def _critic_step(self, draw: torch.Generator, pick: torch.Generator) -> None:
         given_B = self.conditions.draw(self.config.batch, pick)
@@ -215,7 +213,7 @@ class ConditionalGAN:
         given_B = self.conditions.draw(self.config.batch, pick).to(self.device)
         out_BO, made_BW = self.made(given_B, draw)
         self.generator.clear()
-        self.gather(out_BO, made_BW, self.slope(made_BW, given_B, draw), given_B)
+        self.set_generator_gradient(out_BO, made_BW, self.generator_gradient(made_BW, given_B, draw), given_B)
         self.generator.step()
         self.average.take()
 
@@ -226,7 +224,7 @@ class ConditionalGAN:
         return out
 
     def _with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
-        return torch.cat([x_BI, one_hot(given_B, self.width)], dim=1) if self.width else x_BI
+        return torch.cat([x_BI, gan.one_hot(given_B, self.width)], dim=1) if self.width else x_BI
 
     def _packed(self, x_BW: Tensor) -> Tensor:
         """Rows side by side, ``pac`` of them, as the critic judges them together (CTGAN, section 4.4)."""

@@ -1,4 +1,4 @@
-"""Networks and losses of a conditional tabular Wasserstein GAN (CTGAN, Xu et al. 2019; VT-GAN, section 4.1).
+"""A conditional tabular Wasserstein GAN: networks, losses, conditions (CTGAN, Xu et al. 2019; VT-GAN, section 4.1).
 
 A generator is residual blocks (FC, batch normalisation, ReLU) and a linear layer; a critic is hidden blocks (FC, leaky
 ReLU, dropout) and a linear layer. Both are made of parts, so that the same parts stand in one place or in several.
@@ -6,7 +6,12 @@ ReLU, dropout) and a linear layer. Both are made of parts, so that the same part
 A row of a table is a level per levelled column and some scores (`silosynth.encoders`). Networks see it as one vector:
 its levels one-hot, then its scores.
 
-Shapes: B rows, C columns with levels, K levels of all of them, S scores, W features.
+A condition names one level of one column (CTGAN, section 4.3; VT-GAN, section 3.1.4). Training by sampling: the column
+is drawn uniformly, its level by the logarithm of one plus its count, the row uniformly among those that have it. So
+rare levels are seen more often than they occur. All draws are vectorised: no loop over rows.
+
+Shapes: N rows of a table, B rows or conditions of a batch, C columns with levels (or those that conditions name), K
+levels of all of them, P positions: the levels that conditions name, S scores, W features.
 """
 
 from __future__ import annotations
@@ -14,15 +19,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from silosynth.models.encoded import RowShape
-from silosynth.models.layers import build
+from silosynth.models.training import build
 
 SLOPE = 0.2  # of the critic's leaky ReLU
+Law = Literal["log", "frequency"]
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -90,7 +97,7 @@ class CriticPart(nn.Module):
         h.addmm_(scores_BS, rest).add_(first.bias)  # in place: another array of all rows costs more than the sum
         return self._onwards(h, masks)
 
-    def slope(self, x_BI: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    def input_gradient(self, x_BI: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """Gradient (B, I) of the only output in the input, as a function of the weights.
 
         Between its kinks the critic is linear: the gradient is a product of its matrices and of gates that do not
@@ -103,10 +110,10 @@ class CriticPart(nn.Module):
                 gate = torch.where(h_BW > 0, 1.0, SLOPE)
                 gates.append(gate * masks[i] / (1 - self.dropout) if masks else gate)
                 x_BI = h_BW * gates[-1]
-        slope_BW: Tensor = self.linears[-1].weight.expand(len(x_BI), -1)  # type: ignore[operator]
+        gradient_BW: Tensor = self.linears[-1].weight.expand(len(x_BI), -1)  # type: ignore[operator]
         for linear, gate in zip(reversed(self.linears[:-1]), reversed(gates), strict=True):
-            slope_BW = (slope_BW * gate) @ linear.weight  # type: ignore[operator]
-        return slope_BW
+            gradient_BW = (gradient_BW * gate) @ linear.weight  # type: ignore[operator]
+        return gradient_BW
 
     def _onwards(self, h_BW: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """From the outputs of the first linear layer to the end."""
@@ -236,13 +243,13 @@ def gradient_penalty(
     between = fake_BW + mix_B1 * (real_BW - fake_BW)
     if not between.requires_grad:
         between.requires_grad_()
-    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-    return slope_penalty(slope, pac)
+    (gradient_BW,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    return norm_penalty(gradient_BW, pac).mean()
 
 
-def slope_penalty(slope_BW: Tensor, pac: int = 1) -> Tensor:
-    """Mean of (|gradient| - 1)² over groups of ``pac`` rows, given the gradients."""
-    penalty: Tensor = (slope_BW.reshape(len(slope_BW) // pac, -1).norm(dim=1) - 1).square().mean()
+def norm_penalty(gradient_BW: Tensor, pac: int = 1) -> Tensor:
+    """(|gradient| - 1)² (B / pac,) of each group of ``pac`` rows, given the gradients."""
+    penalty: Tensor = (gradient_BW.reshape(len(gradient_BW) // pac, -1).norm(dim=1) - 1).square()
     return penalty
 
 
@@ -268,3 +275,80 @@ def proportions(total: int, weights: Sequence[int]) -> list[int]:
     while sum(parts) < total:
         parts[max(range(len(parts)), key=lambda i: shares[i] - parts[i])] += 1
     return parts
+
+
+class ConditionLaw:
+    """The law of conditions: all that drawing them takes.
+
+    Args:
+        counts_P: rows that hold each level of each conditional column.
+        widths: numbers of levels of these columns.
+    """
+
+    def __init__(self, counts_P: Tensor, widths: tuple[int, ...]) -> None:
+        self.counts, self.widths = counts_P, widths
+        column_of = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
+        self._lines = {
+            "log": _cumulative(counts_P.double().log1p(), column_of, len(widths)),
+            "frequency": _cumulative(counts_P.double(), column_of, len(widths)),
+        }
+
+    def draw(self, size: int, generator: torch.Generator, law: Law = "log") -> Tensor:
+        """Positions (B,) of the drawn levels among all P; -1, for no condition, where there is no column to draw on."""
+        if not self.widths:
+            return torch.full((size,), -1)
+        column = torch.randint(len(self.widths), (size,), generator=generator)
+        share = torch.rand(size, generator=generator, dtype=torch.float64)
+        position = torch.searchsorted(self._lines[law], column + share, right=True)
+        return position.clamp_(max=len(self.counts) - 1)  # a sum that was rounded up to the line's end
+
+
+class Conditions:
+    """Draws conditions, and rows of a table that fulfil them.
+
+    Args:
+        levels_NC: levels of the conditional columns.
+        widths: their numbers of levels.
+    """
+
+    def __init__(self, levels_NC: Tensor, widths: tuple[int, ...]) -> None:
+        self.rows, self.columns, self.width = len(levels_NC), len(widths), sum(widths)
+        starts = torch.tensor((0, *widths)).cumsum(0)[:-1]
+        position_NC = levels_NC.cpu() + starts
+        counts = torch.bincount(position_NC.flatten(), minlength=self.width)
+        self.law = ConditionLaw(counts, widths)
+        self._row_of = position_NC.flatten().argsort(stable=True) // max(1, self.columns)  # rows, by position
+        self._first = counts.cumsum(0) - counts
+
+    def draw(self, size: int, generator: torch.Generator, law: Law = "log") -> Tensor:
+        """Positions (B,): see `ConditionLaw.draw`."""
+        return self.law.draw(size, generator, law)
+
+    def matching(self, position_B: Tensor, generator: torch.Generator) -> Tensor:
+        """A row (B,) for each position, uniformly among those that have the level; where none has, or for -1, any."""
+        return self.rows_at(position_B, torch.rand(len(position_B), generator=generator, dtype=torch.float64))
+
+    def rows_at(self, position_B: Tensor, share_B: Tensor) -> Tensor:
+        """`matching`, given how far down (from 0 to below 1) among the rows that have the level each one is."""
+        any_B = (share_B * self.rows).long()
+        if not self.columns:
+            return any_B
+        held_B = self.law.counts[position_B]
+        at_B = self._first[position_B] + (share_B * held_B).long()
+        return torch.where(held_B > 0, self._row_of[at_B.clamp(max=len(self._row_of) - 1)], any_B)
+
+
+def _cumulative(weight_P: Tensor, column_of: Tensor, columns: int) -> Tensor:
+    """Cumulative shares (P,) within each column, plus the column's number: one sorted line for all columns."""
+    if not columns:
+        return weight_P
+    totals = torch.zeros(columns, dtype=torch.float64).index_add_(0, column_of, weight_P)
+    share = weight_P / totals[column_of]
+    line = share.cumsum(0)
+    before = torch.arange(columns, dtype=torch.float64)
+    lasts = torch.searchsorted(column_of, torch.arange(columns), right=True) - 1
+    line = line - torch.cat([line.new_zeros(1), line[lasts][:-1]])[column_of] + before[column_of]
+    highest = torch.where(weight_P > 0, torch.arange(len(weight_P)), -1)
+    last_used = torch.full((columns,), -1).scatter_reduce(0, column_of, highest, "amax")
+    after = torch.arange(len(weight_P)) >= last_used[column_of]  # rounding must not leave a gap above the last level
+    return torch.where(after, before[column_of] + 1, line)

@@ -24,8 +24,7 @@ from torch.quasirandom import SobolEngine
 
 from silosynth.core.messages import Positive, Struct
 from silosynth.core.streams import Streams
-from silosynth.models.layers import build, dropout, time_features
-from silosynth.models.training import Learner, batches, held_out
+from silosynth.models.training import Learner, batches, build, dropout, held_out, time_features
 
 Network = Callable[..., Tensor]
 _START = 0.9995  # the first time at sampling: at 1 the log noise-to-signal ratio is infinite
@@ -84,11 +83,11 @@ def sample_flow(network: Network, noise_BL: Tensor, steps: int, noise: float) ->
     """Carry noise (B, L) to data plus ``noise`` in equal steps by Heun's method (a last step to 0 is Euler's)."""
     x, times = noise_BL, torch.linspace(_START, last_time(noise), steps + 1).tolist()
     for now, then in pairwise(times):
-        slope = velocity(network, x, x.new_full((len(x),), now))
+        v = velocity(network, x, x.new_full((len(x),), now))
         if then > 0:
-            ahead = velocity(network, x + (then - now) * slope, x.new_full((len(x),), then))
-            slope = (slope + ahead) / 2
-        x = x + (then - now) * slope
+            ahead = velocity(network, x + (then - now) * v, x.new_full((len(x),), then))
+            v = (v + ahead) / 2
+        x = x + (then - now) * v
     latents: Tensor = x / (1 - times[-1])
     return latents
 

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from silosynth.core.messages import Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import TableAutoencoder
-from silosynth.models.calibration import Calibration, calibrate
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
 from silosynth.models.latent import LatentConfig, LatentGenerator
-from silosynth.models.layers import build
-from silosynth.models.training import Learner, batches
+from silosynth.models.marginals import Calibration, calibrate
+from silosynth.models.training import Learner, batches, build
 
 _CALIBRATED_BY = 2**24  # numbers held at once while marginals are matched: 64 MB, also with 10 000 levels
 STAGES = 3  # autoencoder, moments, flow; parts at least

@@ -29,8 +29,7 @@ from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import EncodedRows, chunks, joined, span
 from silosynth.models.latent import gaussian_path
-from silosynth.models.layers import build, dropout, time_features
-from silosynth.models.training import Learner, batches
+from silosynth.models.training import Learner, batches, build, dropout, time_features
 
 _LEAST = -60.0  # stands for the logarithm of zero, so that zero times it is zero
 

@@ -48,8 +48,7 @@ class TabNetConfig(Struct):
     ghost: Positive[int] = 128  # B_V, rows that are normalised together
     momentum: Positive[float] = 0.02  # weight of a batch in running means and variances
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.gamma < 1 or self.momentum > 1:
             raise ConfigError(
                 "Options 'gamma' and 'momentum' are at least, and at most, 1", (self.gamma, self.momentum)

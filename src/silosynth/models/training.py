@@ -1,14 +1,17 @@
-"""Networks in training: an optimiser that can be stored, a schedule, an average of the weights, and batches.
+"""Networks in training: initial weights, an optimiser that can be stored, schedules, averages of weights, and batches.
 
 A `Trainee` is a network with its optimiser, a `Learner` one with a schedule and an average as well. Their state is
 plain tensors and numbers, so that training can stop after any part and continue elsewhere to the same bytes: randomness
-is drawn from a fresh stream per part and never stored.
+is drawn from a fresh stream per part and never stored. `RunningMean` averages networks of several silos as vectors.
+
+Shapes: W numbers of a network: all weights and floating-point buffers, in the order of its state dict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,7 +19,53 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW
 
+from silosynth.core.errors import ProtocolError
+
+M = TypeVar("M", bound=nn.Module)
 N = TypeVar("N", bound=nn.Module)
+_DIVERGED = "Training diverged: lower the learning rate."
+_AMBIENT = threading.Lock()  # silos in threads must not put back each other's states
+
+
+def build(make: Callable[..., M], *arguments: object, generator: torch.Generator) -> M:
+    """``make(*arguments)`` with every weight drawn from ``generator``, by PyTorch's own default laws.
+
+    PyTorch's constructors draw from the ambient generator: its state is put back, and their draws are overwritten.
+    """
+    with _AMBIENT, torch.random.fork_rng(devices=[]):
+        module = make(*arguments)
+    for part in module.modules():
+        _draw_weights(part, generator)
+    return module
+
+
+def _draw_weights(part: nn.Module, generator: torch.Generator) -> None:
+    if isinstance(part, nn.Linear):
+        bound = 1 / math.sqrt(max(1, part.in_features))
+        nn.init.uniform_(part.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(part.bias, -bound, bound, generator=generator)
+    elif isinstance(part, nn.Embedding):
+        nn.init.normal_(part.weight, generator=generator)
+    elif isinstance(part, (nn.LayerNorm, nn.BatchNorm1d)):
+        pass  # ones and zeros
+    elif next(part.parameters(recurse=False), None) is not None:
+        raise TypeError(f"no initial law for {type(part).__name__}")
+
+
+def dropout(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
+    """Dropout whose mask comes from ``generator``; None switches it off (sampling)."""
+    if rate == 0 or generator is None:
+        return x
+    keep = torch.rand(x.shape, generator=generator, device=x.device) >= rate
+    return x * keep / (1 - rate)
+
+
+def time_features(t: Tensor, width: int, scale: float = 1000.0) -> Tensor:
+    """Sinusoidal features (B, width) of times t (B,) in [0, 1]."""
+    half = width // 2
+    rates = torch.exp(-math.log(10_000) * torch.arange(half, device=t.device) / half)
+    angles = scale * t[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 class AdamConfig(Protocol):
@@ -58,6 +107,12 @@ class Trainee(Generic[N]):
     def step(self) -> None:
         """One step against the gathered gradients."""
         self.optimizer.step()
+
+    def descend(self, roots: Tensor | Sequence[Tensor], gradients: Any = None) -> None:
+        """One step against the gradient of a loss; or given ``gradients`` in ``roots``, a tensor or None for each."""
+        self.clear()
+        torch.autograd.backward(roots, gradients)
+        self.step()
 
     def state(self, training: bool) -> dict[str, Any]:
         """Weights and buffers; for training also the optimiser's moments."""
@@ -112,12 +167,6 @@ class Learner(Trainee[nn.Module]):
         self.smooth = _copies(self.weights)
         self.done = 0
         self.best, self.best_weights, self.best_buffers = math.inf, _copies(self.weights), _copies(self.buffers)
-
-    def descend(self, loss: Tensor) -> None:
-        """One step against the gradient of ``loss``."""
-        self.clear()
-        loss.backward()
-        self.step()
 
     def step(self) -> None:
         """One step against the gathered gradients."""
@@ -256,3 +305,89 @@ class MovingAverage:
         stored: Mapping[str, Any] = {"averaged": {}, "steps": 0} if state is None else state
         own, self.steps = self.network.state_dict(), stored["steps"]
         self._averaged = {name: value.clone().to(own[name].device) for name, value in stored["averaged"].items()}
+
+
+def flatten(state: Mapping[str, Tensor]) -> Tensor:
+    """A network's state dict as float32 (W,). Integer buffers, such as batch counts, are left out.
+
+    Raises:
+        ProtocolError: a number is not finite, or there is none; names the tensor.
+    """
+    parts = {name: tensor.detach().reshape(-1).float() for name, tensor in _floating(state).items()}
+    for name, part in parts.items():
+        if not part.isfinite().all():
+            raise ProtocolError("Networks that are averaged are finite", name, _DIVERGED)
+    if not parts:
+        raise ProtocolError("Networks that are averaged have weights", "none", "Pass the state dict of a network.")
+    return torch.cat(list(parts.values()))
+
+
+def unflatten(vector_W: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict that `flatten` flattened, with the shapes, dtypes and integer buffers of ``like``, copied.
+
+    Raises:
+        ProtocolError: the vector has another length than a network like this, or holds a number that is not finite.
+    """
+    floating = _floating(like)
+    sizes = [tensor.numel() for tensor in floating.values()]
+    if vector_W.shape != (sum(sizes),):
+        raise ProtocolError(
+            f"A vector for this network is ({sum(sizes)},)", tuple(vector_W.shape), "Compare the networks' options."
+        )
+    parts = dict(zip(floating, vector_W.split(sizes), strict=True))
+    for name, part in parts.items():
+        if not part.isfinite().all():
+            raise ProtocolError("Networks that are averaged are finite", name, _DIVERGED)
+    return {
+        name: parts[name].reshape(tensor.shape).to(tensor.dtype, copy=True) if name in parts else tensor.clone()
+        for name, tensor in like.items()
+    }
+
+
+def width(state: Mapping[str, Tensor]) -> int:
+    """W: how many numbers `flatten` gives for such a network."""
+    return sum(tensor.numel() for tensor in _floating(state).values())
+
+
+class RunningMean:
+    """Σ weight · vector / Σ weight. It holds the sum so far, in float64, and no vector: memory does not grow.
+
+    Args:
+        width: W.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._sum_W = torch.zeros(width, dtype=torch.float64)
+        self.weight = 0.0
+        self.count = 0
+
+    def add(self, vector_W: Tensor, weight: float) -> None:
+        """Add a vector to the mean.
+
+        Raises:
+            ProtocolError: the vector has another length or is not finite, or the weight is not finite and above zero.
+        """
+        if vector_W.shape != self._sum_W.shape or not vector_W.is_floating_point():
+            got = f"{tuple(vector_W.shape)} of {vector_W.dtype}"
+            raise ProtocolError(f"A vector of this mean has {len(self._sum_W)} numbers", got, "Compare networks.")
+        if not vector_W.isfinite().all():
+            raise ProtocolError("Vectors that are averaged are finite", "one that is not", _DIVERGED)
+        if not (math.isfinite(weight) and weight > 0):
+            raise ProtocolError("A weight is finite and above zero", weight, "Leave out whoever has no rows.")
+        self._sum_W.add_(vector_W, alpha=weight)
+        self.weight += weight
+        self.count += 1
+
+    def mean(self) -> Tensor:
+        """The weighted mean so far, (W,) float64.
+
+        Raises:
+            ProtocolError: no vector was added yet.
+        """
+        if not self.count:
+            raise ProtocolError("A mean is over at least one vector", self.count, "Add one first.")
+        return self._sum_W / self.weight
+
+
+def _floating(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}

@@ -24,8 +24,7 @@ from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import EncodedRows, chunks, joined, span
-from silosynth.models.layers import build
-from silosynth.models.training import batches, trainee
+from silosynth.models.training import batches, build, trainee
 
 _FIRST, _LEAST = 0.1, 0.01  # standard deviation of a score's law at the start, and at least
 
@@ -92,10 +91,7 @@ class TVAE:
         for _ in range(span(steps, part, parts)):
             rows = next(order)
             noise = torch.randn(len(rows), config.embedding, generator=draw, device=self.device)
-            loss = self.loss(self.coded.levels[rows], self.coded.scores[rows], noise)
-            self.trainee.clear()
-            loss.backward()
-            self.trainee.step()
+            self.trainee.descend(self.loss(self.coded.levels[rows], self.coded.scores[rows], noise))
 
     def loss(self, levels_BC: Tensor, scores_BS: Tensor, noise_BZ: Tensor) -> Tensor:
         """The evidence lower bound, negated, with the likelihood ``factor`` times; mean over rows."""

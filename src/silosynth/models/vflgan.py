@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from silosynth.models.encoded import RowShape
-from silosynth.models.gan import SLOPE, Activation, CriticPart, orthonormalise
+from silosynth.models.gan import SLOPE, Activation, CriticPart, norm_penalty, orthonormalise
 
 Slopes = Literal["critic", "parts", "orthonormal"]
 LEAST_SHARE = 1e-3  # of a level where a generator starts
@@ -89,31 +89,31 @@ class LocalCritic(nn.Module):
         return judged
 
     def penalty(self, x_BI: Tensor, slopes: Slopes) -> Tensor:
-        """(|slope| - 1)² (B,) at rows, as a function of the weights.
+        """(|gradient| - 1)² (B,) at rows, as a function of the weights.
 
         Of D_i in the row ("critic", equation (8)); or of the sum of features in the row, plus of the second part in the
         features ("parts", the public code). Without a second part there is only the first of the latter two. With
-        "orthonormal" the first part cannot be steep (`keep_distances`): only the second one's slope is left.
+        "orthonormal" the first part cannot be steep (`keep_distances`): only the second one's gradient is left.
         """
         with torch.no_grad():
             f_BW = self.features(x_BI)
-        slope_BW = torch.ones_like(f_BW) if self.second is None else self.second.slope(f_BW, ())
+        gradient_BW = torch.ones_like(f_BW) if self.second is None else self.second.input_gradient(f_BW, ())
         if slopes == "orthonormal":
-            return f_BW.new_zeros(len(f_BW)) if self.second is None else steepness(slope_BW)
+            return f_BW.new_zeros(len(f_BW)) if self.second is None else norm_penalty(gradient_BW)
         if slopes == "critic" or self.second is None:
-            return steepness(self._through_first(x_BI, slope_BW))
-        return steepness(self._through_first(x_BI, torch.ones_like(f_BW))) + steepness(slope_BW)
+            return norm_penalty(self._through_first(x_BI, gradient_BW))
+        return norm_penalty(self._through_first(x_BI, torch.ones_like(f_BW))) + norm_penalty(gradient_BW)
 
     def keep_distances(self, exactly: bool = False) -> None:
         """Bring the first part's matrices to orthonormal ones (``exactly``), or back to them after a step of training.
 
-        Then no slope in rows is longer than that in features which it comes from: a penalty on slopes in features, the
-        coordinator's among them, bounds those in rows, which nobody has side by side.
+        Then no gradient in rows is longer than the one in features that it comes from: a penalty on those in features,
+        the coordinator's among them, bounds those in rows, which nobody has side by side.
         """
         orthonormalise(self.first, exactly)
 
-    def _through_first(self, x_BI: Tensor, slope_BW: Tensor) -> Tensor:
-        """Slopes in features (B, W) as slopes in rows (B, I): `CriticPart.slope` from the features down."""
+    def _through_first(self, x_BI: Tensor, gradient_BW: Tensor) -> Tensor:
+        """Gradients in features (B, W) as those in rows (B, I): `CriticPart.input_gradient` from the features down."""
         gates = []
         with torch.no_grad():
             for linear in self.first.linears:
@@ -121,14 +121,8 @@ class LocalCritic(nn.Module):
                 gates.append(torch.where(h_BW > 0, 1.0, SLOPE))
                 x_BI = h_BW * gates[-1]
         for linear, gate in zip(reversed(self.first.linears), reversed(gates), strict=True):
-            slope_BW = (slope_BW * gate) @ linear.weight  # type: ignore[operator]
-        return slope_BW
-
-
-def steepness(slope_BW: Tensor) -> Tensor:
-    """(|slope| - 1)² (B,) of each row's slope."""
-    penalty: Tensor = (slope_BW.norm(dim=1) - 1).square()
-    return penalty
+            gradient_BW = (gradient_BW * gate) @ linear.weight  # type: ignore[operator]
+        return gradient_BW
 
 
 class SampledRows(nn.Module):
@@ -190,7 +184,9 @@ class SharedRealLoss(nn.Module):
 
     def forward(self, f_BW: Tensor, between_BW: Tensor) -> Tensor:
         """-D_s(f) + λ penalty (B,)."""
-        out: Tensor = -self.critic(f_BW, ()).squeeze(1) + self.weight * steepness(self.critic.slope(between_BW, ()))
+        out: Tensor = -self.critic(f_BW, ()).squeeze(1) + self.weight * norm_penalty(
+            self.critic.input_gradient(between_BW, ())
+        )
         return out
 
 

@@ -33,8 +33,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.data import datasets
 from silosynth.evaluation.scores import Floats
-from silosynth.models.layers import build
-from silosynth.models.training import batches
+from silosynth.models.training import batches, build
 from silosynth.papers import curves, experiment
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell
 from silosynth.papers.results import shown

@@ -21,8 +21,7 @@ from silosynth.core.conversation import Conversation, Roster, check_same_rows, e
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.privacy.accounting import cost
-from silosynth.privacy.events import Event
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Event, Target
 
 ROUNDING = 1e-9  # relative, of a cost that was solved for
 

@@ -13,23 +13,7 @@ from torch import Tensor
 from silosynth.core.conversation import KEY_BYTES, State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
-from silosynth.privacy.aggregation import (
-    LEAST,
-    MOST,
-    ArrivalsConfirmed,
-    ConfirmArrivals,
-    Deal,
-    DealtShares,
-    Masked,
-    Offer,
-    Offered,
-    Relay,
-    Revealed,
-    RoundMembers,
-    Unmask,
-    check_policy,
-    threshold,
-)
+from silosynth.privacy import aggregation
 from silosynth.privacy.masks import SECRET, SHARE, add_mask, pair_seed, public_key, split, to_words
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
@@ -47,13 +31,13 @@ class _Round:
     private: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
     seed: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
     tagging: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
-    members: RoundMembers | None = None
+    members: aggregation.RoundMembers | None = None
     shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)  # of seed and key, by whose
     tag_keys: dict[str, bytes] = field(default_factory=dict, repr=False)  # of the tags that others make for this silo
     pairs: dict[str, bytes] = field(default_factory=dict, repr=False)
     arrived: tuple[str, ...] = ()
 
-    def members_now(self) -> RoundMembers:
+    def members_now(self) -> aggregation.RoundMembers:
         assert self.members is not None  # from the stage "dealt" on
         return self.members
 
@@ -73,8 +57,8 @@ class Masker:
         ConfigError: fewer than two silos would remain that do not collude.
     """
 
-    def __init__(self, seat: Seat, least: int = LEAST, colluding: int = 0) -> None:
-        check_policy(least, colluding)
+    def __init__(self, seat: Seat, least: int = aggregation.LEAST, colluding: int = 0) -> None:
+        aggregation.check_policy(least, colluding)
         self._seat, self._least, self._colluding = seat, least, colluding
         self._last = -1  # number of the round that this silo masked last
         self._round: _Round | None = None
@@ -86,20 +70,20 @@ class Masker:
             ProtocolError: it is out of order, or would weaken this silo's protection; says how.
         """
         match ask:
-            case Offer():
+            case aggregation.Offer():
                 return self._offer(ask)
-            case Deal():
+            case aggregation.Deal():
                 return self._deal(ask)
-            case Relay():
+            case aggregation.Relay():
                 return self._receive(ask)
-            case ConfirmArrivals():
+            case aggregation.ConfirmArrivals():
                 return self._confirm(ask)
-            case Unmask():
+            case aggregation.Unmask():
                 return self._reveal(ask)
             case _:
                 return None
 
-    def mask(self, update_W: Tensor, weight: float, number: int) -> Masked:
+    def mask(self, update_W: Tensor, weight: float, number: int) -> aggregation.Masked:
         """weight · update and the weight, masked for the round of this number.
 
         Args:
@@ -118,7 +102,7 @@ class Masker:
         silos = now.members_now().silos
         for other, seed in now.pairs.items():
             add_mask(words, seed, 1 if silos.index(self._seat.name) < silos.index(other) else -1)
-        return Masked(torch.from_numpy(words.view("int64")))
+        return aggregation.Masked(torch.from_numpy(words.view("int64")))
 
     def state(self) -> State:
         """The number of the round that was masked last. A round that is under way is not stored, and ends with it."""
@@ -128,43 +112,43 @@ class Masker:
         """Continue from what `state` returned, at the start of a round."""
         self._last, self._round = state["last"], None
 
-    def _offer(self, ask: Offer) -> Offered:
+    def _offer(self, ask: aggregation.Offer) -> aggregation.Offered:
         if ask.number <= self._last:
             raise self._refusal("masks once per round; rounds' numbers rise", f"{ask.number} after {self._last}")
         self._round = _Round(ask.number)
-        return Offered(public_key(self._round.private))
+        return aggregation.Offered(public_key(self._round.private))
 
-    def _deal(self, ask: Deal) -> DealtShares:
+    def _deal(self, ask: aggregation.Deal) -> aggregation.DealtShares:
         now = self._at(ask.number, "offered")
         self._check_members(ask, public_key(now.private))
-        now.stage, now.members = "dealt", RoundMembers(ask.number, ask.silos, ask.keys, ask.threshold)
+        now.stage, now.members = "dealt", aggregation.RoundMembers(ask.number, ask.silos, ask.keys, ask.threshold)
         parts = [split(secret, len(ask.silos), ask.threshold) for secret in (now.seed, now.private)]
         shares = dict(zip(ask.silos, zip(*parts, strict=True), strict=True))
         now.shares = {self._seat.name: shares.pop(self._seat.name)}
         context = _sealed_for(now.members)
-        return DealtShares(
+        return aggregation.DealtShares(
             tuple(
                 self._seat.seal(silo, context, of_seed + of_key + _tag_key(now, silo))
                 for silo, (of_seed, of_key) in shares.items()
             )
         )
 
-    def _check_members(self, ask: Deal, own: bytes) -> None:
-        name, silos, least = self._seat.name, ask.silos, threshold(len(ask.silos), self._colluding)
+    def _check_members(self, ask: aggregation.Deal, own: bytes) -> None:
+        name, silos, least = self._seat.name, ask.silos, aggregation.threshold(len(ask.silos), self._colluding)
         if strange := sorted(set(silos) - set(self._seat.roster)):
             raise self._refusal("sums with silos of its roster", strange, _COMPARE)
         if len(set(silos)) < len(silos) or len(ask.keys) != len(silos) or len(set(ask.keys)) < len(silos):
             raise self._refusal("sums with silos that have a key each", f"{len(silos)} names, {len(ask.keys)} keys")
         if (name, own) not in zip(silos, ask.keys, strict=True):
             raise self._refusal("sums where it takes part, with its key of this round", "a list without")
-        if not self._least <= len(silos) <= MOST:
-            raise self._refusal(f"sums over {self._least} to {MOST} silos", len(silos), "Ask more silos.")
+        if not self._least <= len(silos) <= aggregation.MOST:
+            raise self._refusal(f"sums over {self._least} to {aggregation.MOST} silos", len(silos), "Ask more silos.")
         if not least <= ask.threshold <= len(silos):
             raise self._refusal(
                 f"deals shares of which {least} or more of {len(silos)} are needed", ask.threshold, _COMPARE
             )
 
-    def _receive(self, ask: Relay) -> Done:
+    def _receive(self, ask: aggregation.Relay) -> Done:
         now = self._at(ask.number, "dealt")
         members, name = now.members_now(), self._seat.name
         if sorted(one.sender for one in ask.envelopes) != sorted(set(members.silos) - {name}):
@@ -178,7 +162,7 @@ class Masker:
         now.stage, now.private = "ready", b""
         return Done()
 
-    def _opened(self, envelope: Envelope, members: RoundMembers) -> bytes:
+    def _opened(self, envelope: Envelope, members: aggregation.RoundMembers) -> bytes:
         text = self._seat.open(envelope, _sealed_for(members))
         if len(text) != 2 * SHARE + SECRET:
             raise self._refusal(
@@ -186,7 +170,7 @@ class Masker:
             )
         return text
 
-    def _confirm(self, ask: ConfirmArrivals) -> ArrivalsConfirmed:
+    def _confirm(self, ask: aggregation.ConfirmArrivals) -> aggregation.ArrivalsConfirmed:
         now = self._at(ask.number, "masked")
         members, name = now.members_now(), self._seat.name
         least = max(self._least, members.threshold)
@@ -197,17 +181,19 @@ class Masker:
         if len(ask.arrived) < least:
             raise self._refusal(f"confirms sums over {least} silos or more", len(ask.arrived))
         now.stage, now.arrived = "confirmed", ask.arrived
-        return ArrivalsConfirmed(
+        return aggregation.ArrivalsConfirmed(
             tuple(b"" if silo == name else _tag(_tag_key(now, silo), ask.arrived) for silo in ask.arrived)
         )
 
-    def _reveal(self, ask: Unmask) -> Revealed:
+    def _reveal(self, ask: aggregation.Unmask) -> aggregation.Revealed:
         now = self._at(ask.number, "confirmed")
         self._check_tags(ask, now)
         self._round = None  # nothing more can be asked of it
-        return Revealed(tuple(now.shares[silo][silo not in now.arrived] for silo in now.members_now().silos))
+        return aggregation.Revealed(
+            tuple(now.shares[silo][silo not in now.arrived] for silo in now.members_now().silos)
+        )
 
-    def _check_tags(self, ask: Unmask, now: _Round) -> None:
+    def _check_tags(self, ask: aggregation.Unmask, now: _Round) -> None:
         """Check that enough silos received the same list of arrivals, and so will reveal for no other list."""
         name, least = self._seat.name, now.members_now().threshold
         if len(set(ask.confirmed)) != len(ask.tags) or len(ask.confirmed) != len(ask.tags):
@@ -238,7 +224,7 @@ class Masker:
         return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, remedy)
 
 
-def _sealed_for(members: RoundMembers) -> str:
+def _sealed_for(members: aggregation.RoundMembers) -> str:
     return f"{_LABEL} shares {members.digest().hex()}"
 
 

@@ -22,9 +22,9 @@ from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, bel
 from silosynth.core.streams import Streams
 from silosynth.data.dtypes import resolve
 from silosynth.data.frames import to_frame
+from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import statement
-from silosynth.privacy.target import Target
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger, Record
 from silosynth.runtime.link import resolve_device

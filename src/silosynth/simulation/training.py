@@ -30,8 +30,8 @@ from silosynth.core.messages import Struct, to_state
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
+from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat, seats
-from silosynth.privacy.target import Target
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger

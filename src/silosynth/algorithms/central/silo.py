@@ -58,14 +58,6 @@ class CentralSilo(Party):
             case _:
                 raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
 
-    def state(self) -> dict[str, Any]:
-        """Options, encoders, model and its training."""
-        return self._state(training=True)
-
-    def trained(self) -> dict[str, Any]:
-        """What drawing needs."""
-        return self._state(training=False)
-
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         if state["config"] is None:
@@ -77,6 +69,7 @@ class CentralSilo(Party):
             self.model.restore(state["model"])
 
     def _state(self, training: bool) -> dict[str, Any]:
+        """Options, encoders and model; with ``training`` also what training needs."""
         return {
             "config": None if self.config is None else to_state(self.config),
             "encoders": self.columns.state(),

@@ -8,7 +8,7 @@ from typing import Literal
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 
 
 class BudgetShares(Struct):
@@ -36,8 +36,7 @@ class DPLTConfig(Struct):
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
     dp: Target = Target()
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.dp.mechanism != "dpsgd":
             rule = "VFLGAN's own mechanism is for gradients, and DPLT has none"
             raise ConfigError(rule, self.dp.mechanism, "Give dp.epsilon.")

@@ -31,11 +31,10 @@ from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
 from silosynth.privacy.accounting import cost, spent
 from silosynth.privacy.charging import ROUNDING
-from silosynth.privacy.events import DISCRETE_LAPLACE, Event
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
 from silosynth.privacy.masks import Words, add_mask
 from silosynth.privacy.mechanisms import noised_counts
 from silosynth.privacy.sealed import derive
-from silosynth.privacy.target import Target
 
 HALVINGS = 9  # of what composition may save
 WORDS = 5  # of 63 bits, for a seed of 32 bytes

@@ -55,15 +55,8 @@ from torch import Tensor
 
 from silosynth.algorithms.dplt import networks, private
 from silosynth.algorithms.dplt.options import DPLTConfig
-from silosynth.core.conversation import (
-    Checkpoint,
-    Conversation,
-    Progress,
-    Roster,
-    check_same_rows,
-    expect,
-    shared_columns,
-)
+from silosynth.core import conversation
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, expect
 from silosynth.core.messages import Message, Release, Struct, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -212,7 +205,7 @@ def synthesise(
     parts = torch.split(states_RL, [len(states) for states in model["states"]], dim=1)
     name, share = "/".join(streams.path), config.synthesis == "shared"
     asks = {silo: DPLTSynthesise(part.contiguous(), name, share) for silo, part in zip(roster, parts, strict=True)}
-    return shared_columns((yield roster.each(asks)))
+    return conversation.shared_columns((yield roster.each(asks)))
 
 
 def _prepare(
@@ -222,7 +215,7 @@ def _prepare(
     replies = yield roster.everyone(PrepareAttributes(config, len(roster)))
     if not config.dp.private:
         exact = expect(replies, AttributesPrepared)
-        check_same_rows(roster, [reply.rows for reply in exact])
+        conversation.check_same_rows(roster, [reply.rows for reply in exact])
         epsilons = private.budget(config, [reply.columns for reply in exact], ())
         return {"epsilons": list(epsilons), "rows": exact[0].rows, "most": exact[0].rows}
     noised = expect(replies, NoisedAttributesPrepared)

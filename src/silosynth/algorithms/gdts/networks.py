@@ -23,10 +23,10 @@ from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder
 from silosynth.encoders.federated import Merged
-from silosynth.models.averaging import flatten, unflatten
 from silosynth.models.ctgan import ConditionalGAN
 from silosynth.models.encoded import TableModel, encoded_rows, shape_of
 from silosynth.models.latent_table import LatentTable
+from silosynth.models.training import flatten, unflatten
 
 Floats = NDArray[np.float64]
 SHARPNESS = 10.0  # a silo that differs by the whole range of distances weighs exp(-10) times as much

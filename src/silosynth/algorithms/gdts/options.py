@@ -49,8 +49,7 @@ class GDTSConfig(Struct):
     secure: bool = False  # mode "fl": the coordinator sees only sums of models
     swap_every: Positive[int] = 1  # mode "md": epochs after which critics change places
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.participation > 1 or not 0 <= self.absence < 1:
             shares = self.participation, self.absence
             raise ConfigError("Options 'participation' and 'absence' are shares: up to 1, and below 1", shares)

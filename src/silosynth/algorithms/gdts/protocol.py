@@ -66,10 +66,10 @@ from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.encoders.federated import Summary, merge
-from silosynth.models.averaging import RunningMean
-from silosynth.models.conditions import ConditionLaw
 from silosynth.models.ctgan import ConditionalGAN
 from silosynth.models.encoded import shape_of
+from silosynth.models.gan import ConditionLaw
+from silosynth.models.training import RunningMean
 from silosynth.privacy.aggregation import LEAST, TOGETHER, secure_sum
 from silosynth.privacy.events import Event
 from silosynth.privacy.sealed import Envelope
@@ -400,7 +400,7 @@ def _md_step(
     gan.generator.clear()
     for silo, reply in zip(replies, expect(replies, GeneratorGradient), strict=True):
         out_BO, fake_BW, condition_B = pending[silo]
-        gan.gather(out_BO, fake_BW, reply.grad_fake_BW.to(gan.device), condition_B, 1 / len(roster))
+        gan.set_generator_gradient(out_BO, fake_BW, reply.grad_fake_BW.to(gan.device), condition_B, 1 / len(roster))
     gan.generator.step()
 
 

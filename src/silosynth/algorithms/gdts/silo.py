@@ -1,29 +1,46 @@
 """A silo of GDTS: its rows, their summaries, and the model that it trains.
 
-Shapes: N rows, B rows of a batch, E critic steps, W numbers of a model.
+What a silo summarises of its columns before training, with noise (GDTS, section II-B, step 1):
+
+Categories: the noised count of each level. A level's name is a release of its own, since it occurs only where a row
+holds it: with ``delta`` above zero, a name is released only if its noised count reaches a threshold that a single row
+reaches with that probability at most. The remaining rows, by the noised row count, follow from that at no further cost:
+they hold *rare* levels. That booleans are false and true is no secret, nor that a column can have missing values: these
+need no threshold. Where rare or missing rows are not clearly more than noise in all silos together, merging drops them.
+With ``delta`` 0 all names are released (the paper). Noise on the counts then protects nobody whose category is named
+for them alone: no event is claimed, and the ledger shows the message as un-noised.
+
+Numbers: an encoder fitted to the silo's own rows, without noise (the paper), with the shares of its levels in
+thousandths; or a noised histogram between declared bounds, from which an encoder is made.
+
+Shapes: N rows, B rows of a batch, E critic steps, W numbers of a model, L levels of a column.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from silosynth.algorithms.gdts import private
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, weights_of
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.conversation import Party
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, fields_of, from_state, to_state
-from silosynth.core.schema import Schema, Table, check_trainable, modelled_columns
+from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import encode_table
-from silosynth.models.averaging import flatten, unflatten
+from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
+from silosynth.encoders.table import can_be_missing
 from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.training import flatten, unflatten
+from silosynth.privacy.events import Event
 from silosynth.privacy.masker import Masker
+from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels
 from silosynth.privacy.sealed import Seat
 
 
@@ -80,8 +97,8 @@ class GDTSSilo(Party):
         self.config = ask.config
         self.table = self.table.select(ask.schema.names)
         rng = self.streams.child("summaries", ask.part).numpy()
-        summarise = private.categories if ask.part == "categories" else private.numbers
-        return summarise(self.table, ask.schema, ask.config, rng)
+        summaries = categories if ask.part == "categories" else numbers
+        return summaries(self.table, ask.schema, ask.config, rng)
 
     def _take_encoders(self, ask: gdts.TakeEncoders) -> None:
         """Step 3: encode, and make a model. Its first weights come with the first round."""
@@ -113,7 +130,7 @@ class GDTSSilo(Party):
         draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
         for fake_BW, condition_B in zip(ask.fake_EBW, ask.condition_EB, strict=True):
             gan.critic_step(fake_BW.to(self.device), condition_B.long(), draw, pick)
-        grad_fake_BW = gan.slope(ask.fake_BW.to(self.device), ask.condition_B.long().to(self.device), draw)
+        grad_fake_BW = gan.generator_gradient(ask.fake_BW.to(self.device), ask.condition_B.long().to(self.device), draw)
         return gdts.GeneratorGradient(grad_fake_BW.cpu())
 
     def _seal_critic(self, ask: gdts.SealCritic) -> gdts.SealedCritic:
@@ -167,3 +184,77 @@ class GDTSSilo(Party):
 def _context(swap: int) -> str:
     """What an envelope with a critic is bound to."""
     return f"gdts: critic of swap {swap}"
+
+
+Summaries = gdts.NoisedSummaries | gdts.ExactSummaries
+
+
+def categories(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Generator) -> Summaries:
+    """Summaries of the columns that are not numbers, and the row count."""
+    columns = [column for column in table.columns if not is_number(column, schema[column.name])]
+    if math.isinf(config.epsilon):
+        exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
+        return gdts.ExactSummaries(tuple(exact), len(table))
+    count, event = noised_counts(torch.tensor([len(table)]), config.epsilon, "the number of rows", rng)
+    rows = max(1, int(count[0]))
+    noised = [_noised_category(column, rows, config, rng) for column in columns]
+    events = tuple(e for e in (event, *(event for _, event in noised)) if e is not None)
+    return gdts.NoisedSummaries(tuple(summary for summary, _ in noised), rows, events if config.delta else ())
+
+
+def numbers(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Generator) -> Summaries:
+    """Summaries of the columns that are numbers."""
+    columns = [column for column in table.columns if is_number(column, schema[column.name])]
+    if config.numbers == "exact":
+        exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
+        return gdts.ExactSummaries(tuple(exact), 0)
+    noised = [_noised_number(column, schema[column.name], config, rng) for column in columns]
+    return gdts.NoisedSummaries(
+        tuple(s for s, _ in noised), 0, tuple(event for _, events in noised for event in events)
+    )
+
+
+def _noised_category(
+    column: Column, rows: int, config: GDTSConfig, rng: np.random.Generator
+) -> tuple[Summary, Event | None]:
+    """Counts of levels, missing among them, in one release."""
+    levels, absent = column.levels or (), len(column.levels or ())
+    boolean = bool(levels) and all(isinstance(level, bool) for level in levels)
+    codes = torch.where(column.missing, absent, column.values)
+    counts, what = torch.bincount(codes, minlength=absent + 1), f"counts of the levels of column {column.name!r}"
+    missing, _ = noised_counts(counts[absent:], config.epsilon, what, rng)
+    # The levels' event covers the missing count too: a row is on one level, or missing.
+    places: tuple[int, ...] = tuple(range(absent))
+    if config.delta and not boolean:
+        places, counts, event = noised_levels(places, counts[:absent], config.epsilon, config.delta, what, rng)
+    else:
+        counts, event = noised_counts(counts[:absent], config.epsilon, what, rng)
+    count_of = {levels[place]: count for place, count in zip(places, counts.tolist(), strict=True)}
+    if boolean:  # the more frequent value, and the other one where a row seems to hold it
+        most = max(count_of, key=lambda level: count_of[level])
+        count_of = {level: count for level, count in count_of.items() if count > 0 or level == most}
+    optional = can_be_missing(column) if config.delta else bool(column.missing.any())
+    n_missing = int(missing[0]) if optional else None
+    n_rare = rows - sum(count_of.values()) - (n_missing or 0) if config.delta and not boolean else None
+    return of_counts(column, count_of, n_rare, n_missing), event
+
+
+def _noised_number(
+    column: Column, schema: ColumnSchema, config: GDTSConfig, rng: np.random.Generator
+) -> tuple[Summary, list[Event]]:
+    """A histogram between declared bounds, and the count of missing values."""
+    if schema.low is None or schema.high is None or not schema.low < schema.high:
+        raise DataError(
+            f"A noised histogram of column {column.name!r} needs declared bounds, as those of its rows would leak",
+            (schema.low, schema.high),
+            f'Declare them in every silo, schema={{"{column.name}": {{"low": …, "high": …}}}}, or set numbers="exact".',
+        )
+    values, what = column.values[~column.missing].double(), f"a histogram of column {column.name!r}"
+    counts, event = noised_histogram(values, schema.low, schema.high, config.bins, config.epsilon, what, rng)
+    if not can_be_missing(column):
+        return of_bins(column, schema, counts, None), [event] if event else []
+    what = f"missing values of column {column.name!r}"
+    count, second = noised_counts(column.missing.sum()[None], config.epsilon, what, rng)
+    clear = 4 * math.sqrt(2) / config.epsilon  # about 4 standard deviations of the noise
+    missing = int(count[0]) if int(count[0]) > clear else None
+    return of_bins(column, schema, counts, missing), [e for e in (event, second) if e is not None]

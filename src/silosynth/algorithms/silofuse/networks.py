@@ -16,11 +16,10 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.encoders.table import Learnt, TableCoder
 from silosynth.models.autoencoder import JointEncoder, TableAutoencoder
-from silosynth.models.calibration import Calibration, calibrate, level_shares
 from silosynth.models.encoded import shape_of
-from silosynth.models.layers import build
-from silosynth.models.training import Learner, batches, held_out
-from silosynth.privacy.target import Target
+from silosynth.models.marginals import Calibration, calibrate, level_shares
+from silosynth.models.training import Learner, batches, build, held_out
+from silosynth.privacy.events import Target
 
 _JUDGES = 2000  # held-out rows at most
 _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
@@ -210,9 +209,7 @@ class JointCoder:
 
     def descend(self, z_BL: Tensor, grad_z_BL: Tensor) -> None:
         """One step against the gradient of all silos' losses in ``z_BL``."""
-        self.learner.clear()
-        z_BL.backward(grad_z_BL.to(self.device))
-        self.learner.step()
+        self.learner.descend(z_BL, grad_z_BL.to(self.device))
 
     @torch.no_grad()
     def encode(self, e_BL: Tensor) -> Tensor:

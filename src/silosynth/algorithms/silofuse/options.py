@@ -10,7 +10,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.latent import LatentConfig
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 
 
 class CoderConfig(Struct):
@@ -55,8 +55,7 @@ class PrivateTraining(Struct):
     depth: Positive[int] = 2
     latent_steps: Positive[int] = 1500
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if not 0 < self.autoencoders < 1:
             raise ConfigError("Option 'dp_training.autoencoders' is a share, above 0 and below 1", self.autoencoders)
 
@@ -73,8 +72,7 @@ class SiloFuseConfig(Struct):
     dp_mode: Literal["upload", "release"] = "upload"  # from whom it protects: the coordinator too, or outsiders only
     dp_training: PrivateTraining = PrivateTraining()
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.dp.mechanism != "dpsgd":
             raise ConfigError("SiloFuse's paper has no mechanism of its own", self.dp.mechanism, "Give dp.epsilon.")
 

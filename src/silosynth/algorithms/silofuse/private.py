@@ -53,10 +53,9 @@ from silosynth.privacy import dpsgd
 from silosynth.privacy.accounting import noise_multiplier
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares, agree
 from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
-from silosynth.privacy.events import Event, Scope, gaussian_steps
+from silosynth.privacy.events import Event, Scope, Target, gaussian_steps
 from silosynth.privacy.mechanisms import noised_counts
 from silosynth.privacy.sealed import Seat
-from silosynth.privacy.target import Target
 
 SLOTS = "silofuse: slots"  # what silos agree on a secret for: the slots' order, and whether row counts are equal
 _COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta, for too few of them

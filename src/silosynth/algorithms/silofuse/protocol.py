@@ -324,9 +324,7 @@ def _train_end_to_end(roster: Roster, generator: LatentGenerator, rows: int, wid
         z_BL = (yield from _encoded(roster, next(order))).to(generator.device).requires_grad_()
         denoised_BL, loss = generator.denoise(z_BL, draw)
         gradients = yield from _gradients(roster, split(denoised_BL.detach().cpu(), widths))
-        learner.clear()
-        torch.autograd.backward([loss, denoised_BL], [None, torch.cat(gradients, dim=1).to(generator.device)])
-        learner.step()
+        learner.descend([loss, denoised_BL], [None, torch.cat(gradients, dim=1).to(generator.device)])
         yield _update(roster, z_BL, widths)
 
 

@@ -36,17 +36,13 @@ class CoderSilo(Party):
             case _:
                 raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, autoencoder and its training."""
-        return self.coder.state(training=True)
-
-    def trained(self) -> dict[str, Any]:
-        """What decoding needs: the silo's part of the model."""
-        return self.coder.state(training=False)
-
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         self.coder.restore(state)
+
+    def _state(self, training: bool) -> dict[str, Any]:
+        """Encoders and autoencoder, which decode; with ``training`` also what training needs."""
+        return self.coder.state(training)
 
 
 class SiloFuseSilo(CoderSilo):

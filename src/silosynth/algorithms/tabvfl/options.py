@@ -45,8 +45,7 @@ class TabVFLConfig(Struct):
     numbers: Literal["standard", "quantile"] = "standard"  # numbers are standardised (paper), or normal scores
     encoders: EncoderConfig = EncoderConfig()
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2: batch normalisation needs as many", self.batch)
         for name in ("mask", "validation", "absence"):

@@ -57,18 +57,8 @@ from torch import Tensor
 
 from silosynth.algorithms.tabvfl.networks import Batches, Embeddings, Host, Labels, Rows, partitions, spans
 from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING, Phase, TabVFLConfig
-from silosynth.core.conversation import (
-    Checkpoint,
-    Conversation,
-    Exchange,
-    LastRows,
-    Progress,
-    Roster,
-    check_same_rows,
-    expect,
-    present,
-    under,
-)
+from silosynth.core import conversation
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.streams import Streams
@@ -193,7 +183,7 @@ def coordinate(
     """Train; returns the coordinator's part of the model, and the latent vectors of all rows."""
     if config.finetune and labels is None:
         raise ConfigError("Fine-tuning needs a label", None, "Name one, or set finetune = false.")
-    return (yield from under(config.missing, _train(roster, config, labels, streams, device, state)))
+    return (yield from conversation.under(config.missing, _train(roster, config, labels, streams, device, state)))
 
 
 def embed(roster: Roster, host: Host, rows: int) -> Conversation[tuple[Tensor, Tensor]]:
@@ -226,7 +216,7 @@ def _begin(
     parts = zip(roster, partitions(config, len(roster)), strict=True)
     replies = yield roster.each({silo: PrepareGuest(config, part, order) for silo, part in parts})
     prepared = expect(replies, GuestPrepared)
-    check_same_rows(roster, [reply.rows for reply in prepared])
+    conversation.check_same_rows(roster, [reply.rows for reply in prepared])
     rows = prepared[0].rows
     if labels is not None and len(labels.values) != rows:
         raise DataError("There is one label for each row", f"{len(labels.values)} for {rows} rows")
@@ -291,7 +281,8 @@ class _TwoPhases:
     def _present(self, phase: Phase) -> list[str]:
         """The silos of this epoch, by lot (section IV-E): all of them in the first."""
         absence = self.config.absence if self.cache.complete else 0.0
-        return present(self.roster.parties, absence, self.streams.child("absence", phase, self.epoch).numpy())
+        rng = self.streams.child("absence", phase, self.epoch).numpy()
+        return conversation.present(self.roster.parties, absence, rng)
 
     # An epoch.
 
@@ -327,7 +318,7 @@ class _TwoPhases:
         out_BD = self.host.decode(sent)
         outs = out_BD.detach().cpu().split(self.host.partitions, dim=1)
         parts = zip(self.roster, outs, sent.present, strict=True)
-        asks = {silo: Reconstruct(step, out_BP.contiguous()) for silo, out_BP, present in parts if present}
+        asks = {silo: Reconstruct(step, out_BP.contiguous()) for silo, out_BP, there in parts if there}
         replies = yield from self._ask(asks, Reconstructed)
         if not replies:  # nobody is there, by lot
             return [None] * len(self.roster), None
@@ -423,8 +414,8 @@ class EmbeddingCache:
                 f"{size:.0f} MiB",
                 'Raise the limit, or set missing = "zeros", "wait" or "fail".',
             )
-        self.z = LastRows(widths, rows, policy)
-        self.masks = LastRows(widths if self.masked else {}, rows, policy, torch.bool)
+        self.z = conversation.LastRows(widths, rows, policy)
+        self.masks = conversation.LastRows(widths if self.masked else {}, rows, policy, torch.bool)
 
     def gather(self, rows_B: Tensor, replies: Mapping[str, Embedded]) -> Embeddings:
         """Store what silos sent of a batch, and fill in for others (Algorithm 1, lines 8 to 14; 2, lines 7 to 11)."""

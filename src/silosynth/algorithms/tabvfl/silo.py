@@ -85,14 +85,6 @@ class TabVFLSilo(Party):
 
     # State.
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, networks, optimiser, and kept weights."""
-        return self._state(training=True)
-
-    def trained(self) -> dict[str, Any]:
-        """Encoders and networks: what embeds rows."""
-        return self._state(training=False)
-
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`; rows may be others."""
         if state["asked"] is None:
@@ -101,6 +93,7 @@ class TabVFLSilo(Party):
         self._make_guest(from_state(tabvfl.PrepareGuest, state["asked"])).trainee.restore(state["part"])
 
     def _state(self, training: bool) -> dict[str, Any]:
+        """Encoders and networks, which embed rows; with ``training`` also the optimiser, and kept weights."""
         if self.guest is None or self.prepared is None:
             return {"asked": None}
         return {

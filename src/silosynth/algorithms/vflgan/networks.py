@@ -27,11 +27,10 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Draw, Streams, integers, keyed, uniforms
 from silosynth.models import vflgan as models
 from silosynth.models.autoencoder import Buckets
-from silosynth.models.calibration import Calibration, calibrate
 from silosynth.models.encoded import EncodedRows, chunks, joined
 from silosynth.models.gan import frozen, make_critic
-from silosynth.models.layers import build
-from silosynth.models.training import MovingAverage, Trainee, trainee
+from silosynth.models.marginals import Calibration, calibrate
+from silosynth.models.training import MovingAverage, Trainee, build, trainee
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.dpsgd import poisson_mask, set_gradient
 
@@ -298,7 +297,7 @@ class SharedCritic:
         critic, stream = self.critic.network, self.streams.child("critic", step)
         draw = stream.torch(self.device) if self.budget is None else stream.noise()  # what real rows draw is secret
         with torch.no_grad():
-            gradients = critic.slope(fake_BW, ()), -critic.slope(real_RW, ())
+            gradients = critic.input_gradient(fake_BW, ()), -critic.input_gradient(real_RW, ())
         between = _between(fake_BW, real_RW, draw, private=self.budget is not None)
         self.critic.clear()
         if self.budget is None:
@@ -312,7 +311,7 @@ class SharedCritic:
     @torch.no_grad()
     def gradient_of_generator_loss(self, fake_BW: Tensor) -> Tensor:
         """λ2 times the gradient (B, W) of the generators' loss in features of made rows (equation (17))."""
-        return -self.config.lambda2 * self.critic.network.slope(fake_BW.to(self.device), ())
+        return -self.config.lambda2 * self.critic.network.input_gradient(fake_BW.to(self.device), ())
 
     def split(self, all_BW: Tensor) -> list[Tensor]:
         """Each silo's own part."""

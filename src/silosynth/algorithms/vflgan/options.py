@@ -10,7 +10,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.vflgan import Slopes
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 
 
 class GANConfig(Struct):
@@ -51,8 +51,7 @@ class GANConfig(Struct):
         steps = self.epochs * max(1, rows // self.batch)
         return max(-(-steps // self.critic_steps), self.least_rounds)
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2, as batch normalisation needs two rows", self.batch)
         if any(width < 1 for width in self.second):
@@ -79,8 +78,8 @@ class VFLGANConfig(GANConfig):
     lambda1: NonNegative[float] = 1.0  # λ1, weight of D_s' loss in that of local critics (equation (8))
     lambda2: NonNegative[float] = 1.0  # λ2, weight of D_s in the loss of generators (equation (9))
 
-    def __post_init__(self) -> None:
-        GANConfig.__post_init__(self)
+    def _check(self) -> None:
+        super()._check()
         if any(width < 1 for width in self.shared):
             raise ConfigError("Option 'shared' is widths above zero, or empty", self.shared)
 
@@ -90,8 +89,8 @@ class VertiGANConfig(GANConfig):
 
     backbone: int = 2  # first hidden layers of the generator, which all silos share
 
-    def __post_init__(self) -> None:
-        GANConfig.__post_init__(self)
+    def _check(self) -> None:
+        super()._check()
         if not 1 <= self.backbone <= len(self.generator):
             raise ConfigError(
                 "Option 'backbone' is the number of hidden layers of the generator that all silos share, at least one",

@@ -22,10 +22,9 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import fit_standard_encoder
 from silosynth.encoders.table import TableCoder
-from silosynth.models.calibration import Calibration, level_shares
 from silosynth.models.encoded import EncodedRows, encoded_rows, shape_of
-from silosynth.models.layers import build
-from silosynth.models.training import trainee
+from silosynth.models.marginals import Calibration, level_shares
+from silosynth.models.training import build, trainee
 from silosynth.models.vflgan import MOST_COVARIANCES, Generator
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.charging import Account, Charge, Charged
@@ -282,14 +281,6 @@ class VFLGANSilo(Party):
 
     # State.
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, networks, optimisers, what was charged, and the secret of batches."""
-        return self._state(training=True)
-
-    def trained(self) -> dict[str, Any]:
-        """What sampling needs: encoders, the generator, and shares of levels where ``calibrate`` matches them."""
-        return self._state(training=False)
-
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         self.match = None
@@ -307,6 +298,7 @@ class VFLGANSilo(Party):
             self._make().restore(state["training"])
 
     def _state(self, training: bool) -> dict[str, Any]:
+        """Encoders and networks; with ``training`` also optimisers, what was charged, and the secret of batches."""
         if not self.coder.encoders:
             return {"encoders": []}
         return {

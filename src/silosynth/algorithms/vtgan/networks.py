@@ -129,9 +129,7 @@ class Bottoms(Half[gan.CriticPart]):
             levels, scores, masks = self._pushed
             picks = picks_B.long().to(self.device)
             real = self.critic.network.of_codes(self.shape, levels[picks], scores[picks], [m[picks] for m in masks])
-        self.critic.clear()
-        torch.autograd.backward([self._fake, real], [grad_fake_BW.to(self.device), grad_real_BW.to(self.device)])
-        self.critic.step()
+        self.critic.descend([self._fake, real], [grad_fake_BW.to(self.device), grad_real_BW.to(self.device)])
         if self.orthonormal:
             gan.orthonormalise(self.critic.network)
 
@@ -154,9 +152,7 @@ class Bottoms(Half[gan.CriticPart]):
         if level_B is not None:
             losses.append(self.condition_loss(self.made_from, level_B.to(self.device)))
             gradients.append(torch.ones((), device=self.device))
-        self.generator.clear()
-        torch.autograd.backward(losses, gradients)
-        self.generator.step()
+        self.generator.descend(losses, gradients)
         self.average.take()
         assert self._slice.grad is not None
         return self._slice.grad.cpu()
@@ -246,7 +242,7 @@ class Tops(Half[nn.ModuleList]):
         masks = self.top.masks(2 * len(cv_BP), draw)
         judged = self.top(torch.cat([fake, real]), masks)
         masks = self.top.masks(len(cv_BP), draw)
-        penalty = gan.slope_penalty(self.top.slope(fake + mix_B1 * (real - fake), masks))
+        penalty = gan.norm_penalty(self.top.input_gradient(fake + mix_B1 * (real - fake), masks)).mean()
         loss: Tensor = gan.critic_loss(*judged.chunk(2)) + self.config.penalty * penalty
         return loss
 
@@ -255,9 +251,7 @@ class Tops(Half[nn.ModuleList]):
     ) -> tuple[Tensor, Tensor]:
         """Update D^t and D^s; returns gradients (B, W) in the features."""
         fake_BW, real_BW = (x.to(self.device).requires_grad_() for x in (fake_BW, real_BW))
-        self.critic.clear()
-        self.critic_loss(fake_BW, real_BW, cv_BP, draw).backward()
-        self.critic.step()
+        self.critic.descend(self.critic_loss(fake_BW, real_BW, cv_BP, draw))
         self._keep_distances()
         assert fake_BW.grad is not None and real_BW.grad is not None
         return fake_BW.grad, real_BW.grad
@@ -277,9 +271,7 @@ class Tops(Half[nn.ModuleList]):
 
     def descend_generator(self, slice_BF: Tensor, grad_slice_BF: Tensor) -> None:
         """Update G^t by the gradient in its outputs."""
-        self.generator.clear()
-        slice_BF.backward(grad_slice_BF.to(self.device))
-        self.generator.step()
+        self.generator.descend(slice_BF, grad_slice_BF.to(self.device))
         self.average.take()
 
     @torch.no_grad()

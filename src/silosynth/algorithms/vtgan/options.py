@@ -9,7 +9,7 @@ from typing import Literal
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.encoders.normalised import ModeConfig
-from silosynth.privacy.target import Target
+from silosynth.privacy.events import Target
 
 
 class VTGANConfig(Struct):
@@ -65,8 +65,7 @@ class VTGANConfig(Struct):
         """The contributor's name as a silo sees it: "" for another silo, unless its statistics depend on the name."""
         return contributor if silo == contributor or self.statistics == "contributor" else ""
 
-    def __post_init__(self) -> None:
-        Struct.__post_init__(self)
+    def _check(self) -> None:
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2, as batch normalisation needs two rows", self.batch)
         for name in ("critic_blocks", "generator_blocks"):

@@ -76,16 +76,8 @@ from torch import Tensor
 from silosynth.algorithms.vtgan import private
 from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.options import VTGANConfig
-from silosynth.core.conversation import (
-    Checkpoint,
-    Conversation,
-    Exchange,
-    Progress,
-    Roster,
-    check_same_rows,
-    expect,
-    shared_columns,
-)
+from silosynth.core import conversation
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
 from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -302,7 +294,7 @@ def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
     else:
         encoded = expect(replies, Encoded)
         columns, rows = [reply.columns for reply in encoded], encoded[0].rows
-        check_same_rows(roster, [reply.rows for reply in encoded])
+        conversation.check_same_rows(roster, [reply.rows for reply in encoded])
         yield from _build(roster, config, columns)
         yield from agree(roster, ORDER)
         more = {"conditions": [reply.conditions for reply in encoded]}
@@ -457,7 +449,7 @@ def synthesise(
     noise = streams.child("noise").torch(device)
     made = [tops.sample(part, noise, config.kind(i)) for i, part in enumerate(position_G.split(counts))]
     parts, share = zip(roster, tops.split_slices(torch.cat(made)), strict=True), config.synthesis == "shared"
-    return shared_columns(
+    return conversation.shared_columns(
         (yield roster.each({silo: VTGANSynthesise(part, tuple(counts), draw, share) for silo, part in parts}))
     )
 

@@ -22,8 +22,8 @@ from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.encoders.normalised import fit_mode_encoder
 from silosynth.encoders.table import TableCoder
-from silosynth.models.conditions import ConditionLaw, Conditions
 from silosynth.models.encoded import encoded_rows
+from silosynth.models.gan import ConditionLaw, Conditions
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.charging import Charge
 from silosynth.privacy.sealed import Seat
@@ -256,14 +256,6 @@ class VTGANSilo(Party):
 
     # State.
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, networks, optimisers, and the secret from which row numbers are shuffled."""
-        return self._state(training=True)
-
-    def trained(self) -> dict[str, Any]:
-        """What sampling needs: encoders, the bottom generator, and how often levels occur."""
-        return self._state(training=False)
-
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         self.coder.restore(state["encoders"])
@@ -280,6 +272,7 @@ class VTGANSilo(Party):
             self.private.account.restore(state["private"])
 
     def _state(self, training: bool) -> dict[str, Any]:
+        """Encoders, networks, counts of levels; with ``training`` also optimisers, and the secret of row numbers."""
         if not self.coder.encoders:
             return {"encoders": []}
         return {

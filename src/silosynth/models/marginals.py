@@ -1,0 +1,162 @@
+"""Corrections that give generated columns the marginals that they have in training, for two kinds of models.
+
+`calibrate`, for decoders, found and used inside a silo: level probabilities get an offset per level, found so that the
+mean predicted share over generated rows equals the share in training; scores get a monotone map from their generated
+law to the standard normal one.
+
+`rake`, for GANs (ours): they obey conditions, but between them drop levels. Rows are kept or dropped so that each
+column's levels have the right shares (raking: Deming, Stephan 1940). A row's weight is a product of one factor per
+column, for the level that it holds; factors are fitted column by column, round by round, until the weighted shares are
+right. Of all weights that make them right these stay closest to equal ones, in relative entropy (Deville, Särndal 1992,
+case 2). Rows are kept with a probability proportional to their weight. What a row holds is not changed, so levels that
+only occur together still do. Shares that are known anyway cost no privacy.
+
+Shapes: G generated rows, N rows, C columns with levels, K levels in all, S scores, Q knots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from silosynth.core.streams import Streams
+from silosynth.models.autoencoder import Buckets
+from silosynth.models.encoded import RowShape, joined
+
+_OFFSET_ROUNDS = 40
+_OFFSETS_CLOSE = 1e-5  # shares that agree to this need no more rounds
+_KNOTS = 201
+_LEAST_QUANTILE_ROWS = 20  # rows without which quantiles say nothing: such scores keep their values
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Offsets (K,) to logits, and for each score the knots of a monotone map ``seen`` (S, Q) → ``meant`` (Q,)."""
+
+    offsets: Tensor
+    seen: Tensor
+    meant: Tensor
+
+    def apply(self, logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Corrected logits (G, K) and scores (G, S)."""
+        mapped = [_interpolate(scores[:, s], self.seen[s], self.meant) for s in range(scores.shape[1])]
+        return logits + self.offsets, torch.stack(mapped, dim=1) if mapped else scores
+
+
+def level_shares(shape: RowShape, levels_NC: Tensor) -> Tensor:
+    """Share (K,) of training rows on each level."""
+    counts = torch.bincount((levels_NC + shape.starts.to(levels_NC.device)).flatten(), minlength=shape.levels)
+    return counts / len(levels_NC)
+
+
+def calibrate(buckets: Buckets, logits: Tensor, scores: Tensor, shares: Tensor, draw: torch.Generator) -> Calibration:
+    """Find the corrections for heads decoded from generated latents: logits (G, K), scores (G, S).
+
+    ``shares`` (K,) are those of training. Scores of training are standard normal by their encoder's construction.
+    """
+    offsets = _level_offsets(buckets, logits, shares)
+    on = buckets.shape.on(buckets.draw(logits + offsets, draw))
+    line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
+    seen = [_quantiles(scores[on[:, s], s], line) for s in range(scores.shape[1])]
+    return Calibration(offsets, torch.stack(seen) if seen else scores.new_zeros(0, _KNOTS), line)
+
+
+def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:
+    offsets = torch.zeros_like(shares)
+    wanted = shares.clamp_min(1e-9).log()
+    for _ in range(_OFFSET_ROUNDS if len(shares) else 0):
+        got = buckets.probabilities(logits + offsets).mean(dim=0)
+        offsets = offsets + (wanted - got.clamp_min(1e-9).log()).clamp(-1, 1)
+        if (got - shares).abs().max() < _OFFSETS_CLOSE:
+            break
+    return offsets
+
+
+def _quantiles(values: Tensor, line: Tensor) -> Tensor:
+    """Quantiles (Q,) of values at the ranks that ``line`` has under a standard normal law."""
+    if len(values) < _LEAST_QUANTILE_ROWS:
+        return line
+    ordered: Tensor = values.double().sort().values
+    place = torch.special.ndtr(line.double()) * (len(ordered) - 1)
+    below = place.floor().long()
+    above = (below + 1).clamp(max=len(ordered) - 1)
+    quantiles: Tensor = ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return quantiles.float()
+
+
+def _interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
+    """Piecewise linear through (xs, ys); beyond the ends, parallel to the diagonal."""
+    place = torch.searchsorted(xs, x.contiguous()).clamp(1, len(xs) - 1)
+    x0, x1, y0, y1 = xs[place - 1], xs[place], ys[place - 1], ys[place]
+    inside = y0 + (x - x0) * (y1 - y0) / (x1 - x0).clamp_min(1e-9)
+    return torch.where(x < xs[0], ys[0] + x - xs[0], torch.where(x > xs[-1], ys[-1] + x - xs[-1], inside))
+
+
+PILOT = 20_000  # made rows from which factors are found
+_ROUNDS = 100
+_CLOSE = 1e-4  # shares that agree to this need no more rounds
+_LEAST_SHARE = 1e-6  # share that a level is taken to have at least
+_TOP, _MOST = 0.995, 8.0  # weights are capped at this quantile, and at this multiple of the mean
+_FEWEST = 500  # rows that are made at a time
+
+Make = Callable[[int, Streams], tuple[Tensor, Tensor]]
+"""Makes n rows, levels (n, C) and scores (n, S), from the streams given."""
+
+
+@dataclass(frozen=True)
+class Raking:
+    """Logarithms (K,) of the factors, by which rows have the mean weight 1; and the largest weight that counts."""
+
+    factors: Tensor
+    cap: float
+
+    def sample(self, n: int, make: Make, shape: RowShape, streams: Streams) -> tuple[Tensor, Tensor]:
+        """Rows (n, C) and (n, S), kept of what ``make`` makes."""
+        lots, kept, count, number = streams.child("lots").torch(), [], 0, 0
+        while count < n:
+            rows = make(max(_FEWEST, round((n - count) * self.cap)), streams.child("made", number))
+            chance = self.weights(rows[0], shape).clamp(max=self.cap) / self.cap
+            keep = torch.rand(len(chance), generator=lots) < chance.cpu()
+            kept.append((rows[0][keep], rows[1][keep]))
+            count, number = count + int(keep.sum()), number + 1
+        levels, scores = joined(kept)
+        return levels[:n], scores[:n]
+
+    def weights(self, levels_NC: Tensor, shape: RowShape) -> Tensor:
+        """Weights (N,) of rows."""
+        places = levels_NC + shape.starts.to(levels_NC.device)
+        return self.factors.to(levels_NC.device)[places].sum(dim=1).exp()
+
+
+def rake(levels_NC: Tensor, counts_K: Tensor, shape: RowShape) -> Raking:
+    """Find the factors for rows like these that give levels the shares of the counts (K,).
+
+    A column without any count keeps its shares, and a level that no row holds cannot get one.
+    """
+    levels_NC, wanted = levels_NC.cpu(), _shares(counts_K.cpu(), shape)
+    factors = [torch.zeros(width, dtype=torch.float64) for width in shape.widths]
+    weights = torch.zeros(len(levels_NC), dtype=torch.float64)  # their logarithms, up to a constant
+    for _ in range(_ROUNDS):
+        worst = 0.0
+        for column, share in enumerate(wanted):
+            if share is None:
+                continue
+            got = torch.zeros_like(share).index_add_(0, levels_NC[:, column], weights.softmax(0))
+            step = torch.where(got > 0, share.clamp_min(_LEAST_SHARE).log() - got.clamp_min(1e-300).log(), 0.0)
+            factors[column] += step
+            weights += step[levels_NC[:, column]]
+            worst = max(worst, float((got - share)[got > 0].abs().max()))
+        if worst < _CLOSE:
+            break
+    mean = weights.logsumexp(0) - torch.tensor(float(len(weights)), dtype=torch.float64).log()
+    cap = float((weights - mean).exp().quantile(_TOP))
+    return Raking(torch.cat(factors) - mean / len(factors), min(_MOST, max(1.0, cap)))
+
+
+def _shares(counts_K: Tensor, shape: RowShape) -> list[Tensor | None]:
+    """By column, shares of its levels; None where there are no counts."""
+    parts = counts_K.double().clamp(min=0).split(list(shape.widths))
+    return [part / part.sum() if float(part.sum()) > 0 else None for part in parts]
