@@ -1,4 +1,4 @@
-"""What a private training releases, twice: of a table, and of the same without its last row, with the same noise."""
+"""Records what a private training releases for a table, and for it without its last row, with equal noise."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from silosynth.runtime.wire import pack
 
 
 class Record:
-    """Outputs of mechanisms, in order; a second run on other rows gets the same ones, and says what it would add to."""
+    """Records outputs of mechanisms, in order; a second run replays them and measures how its inputs differ."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, Any]] = []
+        self.recorded: list[tuple[Any, Any]] = []
         self.replay = False
         self.differences: list[float] = []
 
     def wrap(self, real: Callable[..., Any], at: int) -> Callable[..., Any]:
-        """The same function, recorded; argument ``at`` is what noise is added to."""
+        """The same function, recorded; argument number ``at`` is the quantity that noise is added to."""
 
         def called(*args: Any) -> Any:
             if not self.replay:
-                self.told.append((args[at], real(*args)))
-                return self.told[-1][1]
-            before, found = self.told.pop(0)
+                self.recorded.append((args[at], real(*args)))
+                return self.recorded[-1][1]
+            before, output = self.recorded.pop(0)
             pairs = [(before[k], args[at][k]) for k in before] if isinstance(before, dict) else [(before, args[at])]
             self.differences.append(math.sqrt(sum(float((a - b).double().square().sum()) for a, b in pairs)))
-            return found
+            return output
 
         return called
 
 
 def talk(conversation: Conversation[Any], parties: Mapping[str, Party]) -> bytes:
-    """A training, one silo after the other; all that is released of it."""
+    """Run a training, one silo after the other, and return all that it releases."""
     step = next(conversation)
     try:
         while True:

@@ -1,4 +1,4 @@
-"""What tests of SiloFuse and its relatives share: a table of two silos, short trainings, silos to be asked by hand."""
+"""Shared by tests of SiloFuse and its variants: a table of two silos, short trainings, silos driven by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEARN = {
 
 
 def people(rows: int = 3000) -> pd.DataFrame:
-    """Two silos that share a cause: job and pay depend on each other across them."""
+    """Two silos with a common cause: job and pay depend on each other across them."""
     rng = np.random.default_rng(0)
     job = rng.choice(["nurse", "smith", "judge"], rows, p=[0.5, 0.3, 0.2])
     pay = np.select([job == "nurse", job == "smith"], [30, 50], 90) + rng.normal(0, 4, rows)
@@ -57,7 +57,7 @@ def seated_silos(kind, rows=64, **options):
 
 
 def encoded_at_once(parties, rows):
-    """All silos' encodings without borders between them."""
+    """All silos' encodings, computed in one graph."""
     coders = [party.coder for party in parties.values()]
     return torch.cat([coder.network.encode(coder.levels[rows], coder.scores[rows])[0] for coder in coders], 1)
 
@@ -72,7 +72,7 @@ def weights_of(parties, network):
 
 
 def play(parties, conversation):
-    """Hold a conversation by hand; returns the types of asks, exchange by exchange."""
+    """Drive a conversation by hand; returns the types of asks, by exchange."""
     asks, replies = [], None
     with contextlib.suppress(StopIteration):
         while True:

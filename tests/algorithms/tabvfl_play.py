@@ -1,4 +1,4 @@
-"""TabVFL driven by hand, silos lost where a test says so; and the same in one piece with the same masks."""
+"""TabVFL driven by hand, with silos lost as a test requires; and the same networks in one piece with equal masks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def configured(preset: str = "fast", **options: Any):
 
 
 class Play:
-    """Silos and a coordinator. ``lost`` says who does not answer an ask: (silo, ask) → bool."""
+    """Silos and a coordinator. ``lost`` decides who does not reply to an ask: (silo, ask) → bool."""
 
     def __init__(
         self, silos: int = 2, rows: int = 40, number: bool = False, lost: Callable | None = None, **options: Any
@@ -88,13 +88,13 @@ class Play:
         return self.train(unpack(point[0]))
 
     def prepared(self) -> tabvfl._TwoPhases:
-        """Up to the first step."""
+        """Run up to the first step."""
         streams = Streams(0).child("coordinator")
         state = self.drive(tabvfl._begin(self.roster, self.config, self.labels, streams))
         return tabvfl._TwoPhases(self.roster, self.config, self.labels, streams, CPU, state)
 
     def in_double_precision(self, training: tabvfl._TwoPhases) -> None:
-        """So that gradients of both are equal to their last digits, or are not."""
+        """So that gradients of both can be compared to their last digits."""
         training.host.trainee.network.double()
         self.labels = training.labels = replace(
             self.labels, values=self.labels.values.double().to(torch.int64 if self.labels.classes else torch.float64)
@@ -123,7 +123,7 @@ class Play:
         return {}
 
     def exchange(self, step: Exchange) -> dict:
-        """All messages through the wire form; replies of those that are lost are left out."""
+        """Pass all messages through the wire format; replies of lost silos are left out."""
         self.exchanges += 1
         got = {}
         for silo, ask in step.asks.items():

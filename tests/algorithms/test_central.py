@@ -1,4 +1,4 @@
-"""The central baselines: their one conversation driven by hand, poor tables, options, and that they learn."""
+"""The central baselines: their protocol driven by hand, degenerate tables, options, and that they learn."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def people(rows=90):
 
 
 def silo(name, data=None, **options):
-    """A party by itself, with its options and roster."""
+    """A single party, with its options and roster."""
     federation = ss.simulate(people() if data is None else data)
     config = ALGORITHMS[name].configure("fast", {**TINY[name], **options})
     (only,) = federation.roster
@@ -58,7 +58,7 @@ def silo(name, data=None, **options):
 
 
 def drive(party, talk):
-    """Run a conversation with one party, messages in wire form; its messages and progress, checkpoints and result."""
+    """Run a conversation with one party, in wire format; returns its messages, progress, checkpoints and result."""
     steps, points, got = [], [], None
     while True:
         try:
@@ -97,7 +97,7 @@ def test_row_counts_and_synthetic_columns_are_all_that_leaves(name):
 
 
 @every
-def test_training_goes_on_from_any_checkpoint_to_the_same_bytes(name):
+def test_training_resumes_from_any_checkpoint_to_the_same_bytes(name):
     party, config, roster = silo(name)
     _, points, _ = drive(party, coordinate(roster, config, Streams(0), CPU))
     for state, held in points[:: PARTS // 4]:
@@ -108,7 +108,7 @@ def test_training_goes_on_from_any_checkpoint_to_the_same_bytes(name):
 
 
 @every
-def test_what_was_trained_draws_without_the_table(name):
+def test_a_trained_model_samples_without_the_table(name):
     party, config, roster = silo(name)
     drive(party, coordinate(roster, config, Streams(0), CPU))
     empty, _, _ = silo(name)
@@ -150,7 +150,7 @@ POOR = {
 
 @every
 @pytest.mark.parametrize("columns", POOR.values(), ids=POOR)
-def test_poor_tables_train_and_come_back(name, columns):
+def test_degenerate_tables_train_and_decode(name, columns):
     data = pd.DataFrame(columns)
     table = fit(name, data, **TINY[name]).sample(9)
     assert table.dtypes.to_dict() == data.dtypes.to_dict() and len(table) == 9
@@ -159,7 +159,7 @@ def test_poor_tables_train_and_come_back(name, columns):
             assert (table[column] == data[column].iloc[0]).all()
 
 
-def test_packed_rows_are_judged_together():
+def test_packed_rows_are_scored_together():
     model = fit("ctgan", people(), **{**TINY["ctgan"], "pac": 10})
     assert len(model.sample(11)) == 11
     with pytest.raises(ConfigError, match="multiple of 'pac'"):
@@ -214,7 +214,7 @@ def test_options_out_of_range_are_refused(name, options):
         ("tabddpm", {"average": -0.1}),
     ],
 )
-def test_options_that_training_cannot_bear_are_refused(name, options):
+def test_options_that_break_training_are_refused(name, options):
     with pytest.raises(ConfigError, match="at least"):
         ALGORITHMS[name].configure("fast", options)
 

@@ -1,4 +1,4 @@
-"""DPLT: tables of two silos against the pooled table, the tree against all trees, and what the budget covers."""
+"""DPLT: tables across two silos against the pooled table, the tree against all trees, and what the budget covers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def table(rows: int = 400, seed: int = 0) -> pd.DataFrame:
 
 
 class Play:
-    """Silos and a coordinator, driven by hand; every message through the wire form, and noted."""
+    """Silos and a coordinator, driven by hand; every message passes through the wire format, and is recorded."""
 
     def __init__(self, silos: int = 3, data: pd.DataFrame | None = None, **options: Any) -> None:
         held = dict(list(COLUMNS.items())[:silos])
@@ -77,7 +77,7 @@ class Play:
                 self.said.append((name, ask, got[name]))
 
     def again(self, name: str) -> DPLTSilo:
-        """A silo that goes on from what another process has stored."""
+        """A silo that continues from what another process has stored."""
         old = self.silos[name]
         silo = DPLTSilo(old.coder.table, old.coder.schema, old.seat, old.streams, CPU)
         silo.restore(unpack(pack(old.state())))
@@ -87,7 +87,7 @@ class Play:
         return {name: reply for name, _, reply in self.said if isinstance(reply, kind)}
 
     def states(self) -> torch.Tensor:
-        """What nobody sees: states of all silos' latent attributes, side by side."""
+        """The states of all silos' latent attributes in one array, which no party ever sees."""
         return torch.cat([silo._states() for silo in self.silos.values()], dim=1)
 
 
@@ -125,7 +125,7 @@ def test_no_tree_has_more_mutual_information(seed: int, size: int):
 
 
 def spans(edges: tuple[tuple[int, int], ...], size: int) -> bool:
-    """Whether all can be reached from 0."""
+    """Whether all nodes are reachable from node 0."""
     there = {0}
     for _ in range(size):
         there |= {b for edge in edges for a, b in (edge, edge[::-1]) if a in there}
@@ -138,7 +138,7 @@ def test_noised_counts_become_the_nearest_distribution(counts: list[int]):
     found = networks.proper(torch.tensor(counts)).numpy()
     total = max(1.0, float(sum(counts)))
     low, high = min(counts) - total, float(max(counts))
-    for _ in range(200):  # the number that is subtracted, by halving
+    for _ in range(200):  # the number to subtract, by bisection
         middle = (low + high) / 2
         low, high = (middle, high) if np.maximum(0, np.array(counts) - middle).sum() > total else (low, middle)
     np.testing.assert_allclose(found, np.maximum(0, np.array(counts) - low) / total, atol=1e-9)
@@ -162,7 +162,7 @@ def test_groups_hold_what_belongs_together_and_are_as_many_as_columns_tell():
     information = [[0.0, 0.1, 0.9, 0.0], [0.1, 0.0, 0.1, 0.8], [0.9, 0.1, 0.0, 0.2], [0.0, 0.8, 0.2, 0.0]]
     assert networks.grouped(information, [4, 4, 4, 4], 2, 16) == [[0, 2], [1, 3]]
     assert networks.grouped(information, [4, 4, 4, 4], 1, 16) == [[0], [1], [2], [3]]
-    assert networks.grouped(information, [4, 4, 4, 4], 4, 16) == [[0, 1, 2, 3]]  # more cells than there is room for
+    assert networks.grouped(information, [4, 4, 4, 4], 4, 16) == [[0, 1, 2, 3]]  # more cells than allowed
     assert networks.grouped(information, [40, 4, 4, 4], 3, 64) == [[0], [1, 2, 3]]
     with pytest.raises(ConfigError, match="cells"):
         networks.grouped(information, [1000] * 4, 3, 64)
@@ -170,7 +170,7 @@ def test_groups_hold_what_belongs_together_and_are_as_many_as_columns_tell():
 
 def test_rows_depend_on_each_other_within_a_silo_and_across():
     data = table(3000)
-    options = {"most": 1}  # latent attributes are the attributes, as far as they have few levels
+    options = {"most": 1}  # latent attributes are the attributes themselves, if these have few levels
     model = ss.fit("dplt", ss.simulate(data, silos=COLUMNS), options=options, progress=False, seed=1)
     drawn = model.sample(3000, seed=2)
     assert drawn.dtypes.to_dict() == data.dtypes.to_dict()
@@ -182,10 +182,10 @@ def test_rows_depend_on_each_other_within_a_silo_and_across():
     assert drawn["note"].isna().mean() == pytest.approx(data["note"].isna().mean(), abs=0.03)
 
 
-# What others see.
+# What the other parties see.
 
 
-def test_what_one_silo_tells_of_a_pair_says_nothing_without_the_other():
+def test_one_silos_share_of_a_pair_reveals_nothing_without_the_others():
     play = Play(2)
     play.drive()
     shares = [reply.shares[0] for reply in play.replies(dplt.Related).values()]
@@ -196,7 +196,7 @@ def test_what_one_silo_tells_of_a_pair_says_nothing_without_the_other():
 
 
 def test_a_mask_of_both_hides_shares_from_the_dealer():
-    """The dealer knows V and W: with shares that were not masked it would learn A'V."""
+    """The dealer knows V and W: from unmasked shares it would learn A'V."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2, (50, 3)).astype(np.uint64) for _ in range(2))
     u, v, w = (private.random_words(bytes([i]) * 32, 50 if i < 2 else 3, 3) for i in range(3))
@@ -213,7 +213,7 @@ def test_a_mask_of_both_hides_shares_from_the_dealer():
     assert not np.array_equal(tells[7][0], tells[8][0])
 
 
-def test_all_silos_together_spend_the_target_and_no_exact_figure_is_told():
+def test_all_silos_together_spend_the_target_and_release_no_exact_figure():
     play = Play(3, data=table(1000), **PRIVATE)
     play.drive()
     noised = (dplt.NoisedAttributesPrepared, dplt.NoisedGrouped, dplt.NoisedRelated)
@@ -233,7 +233,7 @@ def test_all_silos_together_spend_the_target_and_no_exact_figure_is_told():
 
 
 def test_both_silos_noise_their_shares():
-    """Either's noise is enough, so that a silo does not see through by taking its own away."""
+    """The noise of either silo is enough: subtracting its own noise gains a silo nothing."""
     play = Play(2, data=table(1000), **PRIVATE)
     play.drive()
     sizes = [[one.states for one in silo.latents] for silo in play.silos.values()]
@@ -271,16 +271,16 @@ def test_the_mechanism_for_gradients_is_refused():
 
 
 @pytest.mark.parametrize("epsilon", [float("inf"), 100.0])
-def test_a_silo_tells_no_table_that_costs_more_than_its_target(epsilon):
+def test_a_silo_releases_no_table_that_costs_more_than_its_target(epsilon):
     play = Play(2, **PRIVATE)
     silo = play.silos["bank"]
     silo.answer(dplt.PrepareAttributes(play.config, 2))
     with pytest.raises(ProtocolError, match="target"):
         silo.answer(dplt.GroupAttributes(epsilon, epsilon))
-    assert not silo.latents  # nothing that rows could be drawn from
+    assert not silo.latents  # nothing to draw rows from
 
 
-def test_what_a_silo_told_before_counts_towards_its_target():
+def test_earlier_releases_count_towards_a_silos_target():
     """Encoders have cost 0.4 of epsilon 8: tables of 7.8 would be within it by themselves."""
     play = Play(2, dp={"epsilon": 8.0, "delta": 1e-4, "encoders": 0.1})
     silo = play.silos["clinic"]  # two columns: one table of two attributes, one of a group

@@ -1,4 +1,4 @@
-"""GDTS driven by hand: weights, averages and gradients against slow versions, and who is told what."""
+"""GDTS driven by hand: weights, averages and gradients against slow versions, and who learns what."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def table(rows: int = 140) -> pd.DataFrame:
 
 
 class Play:
-    """Silos and a coordinator, driven by hand; every message through the wire form, and noted."""
+    """Silos and a coordinator, driven by hand; every message passes through the wire format, and is recorded."""
 
     def __init__(self, data: pd.DataFrame | None = None, rows=None, **options) -> None:
         self.federation = ss.simulate(table() if data is None else data, rows=ROWS if rows is None else rows)
@@ -82,7 +82,7 @@ class Play:
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
-        self.lost = lambda name, ask: False  # whose answers never arrive
+        self.lost = lambda name, ask: False  # whose replies never arrive
 
     def drive(self, talk):
         got = None
@@ -153,7 +153,7 @@ def test_the_papers_weights_are_those_computed_by_hand():
     assert silo_weights("paper", columns, [10, 10, 20]) == pytest.approx(step_4, abs=1e-9)
 
 
-def test_where_no_silo_differs_all_are_equally_far():
+def test_silos_that_do_not_differ_are_equally_distant():
     same = [column_of(counts=[[3, 7]] * 3), column_of(drawn=[[1, 1]] * 3), column_of(drawn=[[], [], []])]
     for kind in ("paper", "sharp", "rows", "equal"):
         assert silo_weights(kind, same, [5, 5, 5]) == pytest.approx([1 / 3] * 3)
@@ -162,14 +162,14 @@ def test_where_no_silo_differs_all_are_equally_far():
 
 
 @pytest.mark.parametrize("kind", ["paper", "sharp", "rows", "equal"])
-def test_one_silo_or_a_silo_without_rows_is_no_problem(kind):
+def test_weights_of_one_silo_or_a_silo_without_rows_sum_to_one(kind):
     assert silo_weights(kind, [column_of(counts=[[3, 7]])], [10]) == [1.0]
     assert sum(silo_weights(kind, [column_of(counts=[[0, 0], [0, 9]])], [-3, 9])) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("kind", "most", "least"), [("sharp", 0.2, 0.0), ("rows", 0.81, 0.79), ("paper", 0.4, 0.2)])
-def test_a_silo_of_one_row_repeated_weighs_what_the_rule_says(kind, most, least):
-    """The paper's case: four silos of alike rows, and one of 40 000 times the same row."""
+def test_a_silo_of_one_repeated_row_has_the_weight_of_the_rule(kind, most, least):
+    """The paper's case: four silos with similar rows, and one that repeats a row 40 000 times."""
     rows = {name: range(250 * i, 250 * i + 250) for i, name in enumerate("abcd")} | {"odd": [7] * 4000}
     found = Play(table(1000), rows, weights=kind, epsilon=math.inf).begin().weights
     assert least <= found[-1] <= most and sum(found) == pytest.approx(1)
@@ -197,7 +197,7 @@ def test_all_silos_start_from_one_model_that_is_the_coordinators():
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
-def test_the_average_is_the_weighted_mean_of_what_silos_say(generator):
+def test_the_average_is_the_weighted_mean_of_the_silos_weights(generator):
     play = Play(generator=generator)
     state = play.train()
     merged = gdts.MergedColumns.restored(state)
@@ -250,7 +250,7 @@ def test_moments_of_the_optimiser_stay_in_their_silo():
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
-def test_who_was_away_comes_back_to_the_current_average(generator):
+def test_an_absent_silo_comes_back_to_the_current_average(generator):
     play = Play(generator=generator, rounds=8, participation=0.67, absence=0.3)
     state = play.train()
     weight, told = dict(zip(play.roster, state["weights"], strict=True)), {}
@@ -273,8 +273,8 @@ def test_who_was_away_comes_back_to_the_current_average(generator):
             torch.testing.assert_close(start[first : first + len(mean)], mean.float(), rtol=1e-6, atol=1e-7)
 
 
-def test_the_flow_is_learnt_on_latents_of_the_averaged_autoencoder_whoever_was_away():
-    """Otherwise silos' latents would mean something else to each, and to the coordinator's decoder."""
+def test_the_flow_is_learnt_on_latents_of_the_averaged_autoencoder_whoever_was_absent():
+    """Otherwise latents would mean something different to each silo, and to the coordinator's decoder."""
     play = Play(generator="diffusion", rounds=8, absence=0.4)
     state = play.train()
     flows = {name for name, ask, _ in play.asked(gdts.TrainPart) if ask.part > 3}
@@ -307,7 +307,7 @@ def test_secure_sums_of_two_are_refused():
         fit(rows={"a": range(70), "b": range(70, 140)}, secure=True)
 
 
-def test_rounds_of_secure_sums_have_enough_silos_whoever_is_away():
+def test_rounds_of_secure_sums_have_enough_silos_whoever_is_absent():
     rows = {name: range(30 * i, 30 * i + 30) for i, name in enumerate("abcd")}
     play = Play(rows=rows, secure=True, participation=0.25, absence=0.9, rounds=4)
     play.train()
@@ -335,7 +335,7 @@ def test_training_resumes_to_the_same_bytes_after_ctrl_c(tmp_path, options):
     assert again.sample(20).equals(whole.sample(20))
 
 
-# Silos that get lost, in processes of their own.
+# Lost silos, in separate processes.
 
 
 FOUR = {"a": range(40), "b": range(40, 70), "c": range(70, 110), "d": range(110, 140)}
@@ -357,8 +357,8 @@ def replies_of(model: ss.Model, kind: type[Message]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_silos_that_are_lost_and_with_those_that_come_back(monkeypatch, tmp_path):
-    """Silo d is killed before round 1. Silo c is stopped in round 2, and goes on before round 4."""
+def test_training_continues_without_lost_silos_and_with_those_that_come_back(monkeypatch, tmp_path):
+    """Silo d is killed before round 1. Silo c is stopped in round 2, and continues before round 4."""
 
     def happens(link, number):
         if number == 1:
@@ -391,7 +391,7 @@ def test_training_goes_on_without_silos_that_are_lost_and_with_those_that_come_b
 
 
 @pytest.mark.slow
-def test_secure_sums_go_on_without_a_silo_that_is_killed(monkeypatch):
+def test_secure_sums_continue_without_a_killed_silo(monkeypatch):
     def happens(link, number):
         if number == 1:
             os.kill(link.pids()["d"], signal.SIGKILL)
@@ -410,8 +410,8 @@ def test_silos_keep_no_part_of_the_model():
 
 
 @pytest.mark.parametrize("policy", ["omit", "wait", "fail"])
-def test_what_becomes_of_lost_silos_is_said_of_each_exchange(policy):
-    """All are needed before the first round; from then on none, if the policy is to go on without."""
+def test_each_exchange_states_what_happens_to_lost_silos(policy):
+    """All silos are needed before the first round; afterwards none, if the policy continues without them."""
     play, steps = Play(generator="ctgan"), []
     led = ALGORITHMS["gdts"].under(policy)(play.roster, play.config, play.streams, CPU)
 
@@ -433,8 +433,8 @@ def test_what_becomes_of_lost_silos_is_said_of_each_exchange(policy):
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
-def test_whoever_is_lost_wherever_the_rest_are_averaged(generator):
-    """A silo that is lost while it trains is not asked to send; one that is lost then is left out of the average."""
+def test_the_remaining_silos_are_averaged_whoever_is_lost_and_whenever(generator):
+    """A silo lost while it trains is not asked to send; one lost while it sends is left out of the average."""
     play = Play(generator=generator)
     lost = {("a", gdts.TrainPart, 0), ("c", gdts.SendWeights, 1)}
     play.lost = lambda name, ask: (name, type(ask), getattr(ask, "part", None)) in lost
@@ -449,7 +449,7 @@ def test_whoever_is_lost_wherever_the_rest_are_averaged(generator):
 
 
 @pytest.mark.parametrize(("secure", "says"), [(False, "at least one silo.*Resume"), (True, "At least 3 silos")])
-def test_a_round_without_silos_is_told(secure, says):
+def test_a_round_without_silos_is_an_error(secure, says):
     play = Play(secure=secure)
     play.lost = lambda name, ask: isinstance(ask, gdts.TrainPart) and ask.part == 1
     with pytest.raises(ProtocolError, match=says):
@@ -465,7 +465,7 @@ def test_frequencies_are_weighted_as_models_are():
         10,
         30,
         4,
-    ]  # by rows: as they occur
+    ]  # by rows: their frequency
     assert gdts.MergedColumns((), counts, [10, 30], [0.9, 0.1]).counts().tolist() == [
         36,
         4,
@@ -498,7 +498,9 @@ def test_the_generators_gradient_is_that_of_the_mean_loss_in_one_graph():
         for earlier in before:
             whole.made(earlier, draw)
         out, made = whole.made(given, draw)
-        critic = play.silos[name].model.critic.network  # as its steps have left it; `masks` are those of its last look
+        critic = play.silos[
+            name
+        ].model.critic.network  # as its steps left it; `masks` are those of its last forward pass
         judged = critic(torch.cat([made, one_hot(given, whole.width)], dim=1).reshape(8, -1), masks[name][-1])
         named = [out[i, : whole.shape.levels] for i in range(16)]
         widths = list(whole.shape.widths)
@@ -517,7 +519,7 @@ def test_the_generators_gradient_is_that_of_the_mean_loss_in_one_graph():
 
 
 @pytest.mark.parametrize("silos", [2, 3, 5])
-def test_critics_go_along_the_circle_and_never_to_where_they_are(silos):
+def test_critics_move_around_the_circle_and_never_stay(silos):
     play = Play(rows={f"s{i}": range(20 * i, 20 * i + 20) for i in range(silos)}, mode="md")
     play.begin()
     seen = set()
@@ -571,7 +573,7 @@ def test_an_envelope_of_another_swap_is_refused():
         play.silos["c"].answer(gdts.TakeCritic(3, sealed.envelope))
 
 
-# Options, and what comes out of turn.
+# Options, and messages out of order.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What GDTS's silos tell of their columns, and what becomes of silos that differ."""
+"""What GDTS's silos release about their columns, and what happens to silos that differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from silosynth.privacy.statement import statement
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
-def test_summaries_of_numbers_do_not_tell_how_many_rows_there_are(generator):
+def test_summaries_of_numbers_do_not_reveal_the_row_count(generator):
     play = Play(epsilon=1.0, generator=generator)
     play.begin()
     exact = [reply for _, _, reply in play.asked(gdts.Summarise) if isinstance(reply, gdts.ExactSummaries)]
@@ -45,8 +45,8 @@ def test_weights_do_not_depend_on_units_where_a_silo_has_no_value(kind):
     assert np.isfinite(found).all() and found[0][2] < found[0][0]
 
 
-def test_options_are_told_once():
-    """A coordinator cannot have a silo mask its model, and then ask for the same without."""
+def test_options_are_sent_once():
+    """A coordinator cannot have a silo mask its model, and then ask for the same model unmasked."""
     play = Play(secure=True)
     merged = play.begin()
     silo, schema = play.silos["a"], play.asked(gdts.Summarise)[0][1].schema
@@ -71,7 +71,7 @@ def test_truth_values_that_can_be_missing_need_no_threshold():
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3])
 def test_missing_values_that_many_small_silos_hold_stay_missing(share):
-    """In no silo are they more than its noise, nor enough to be told by name: in all silos together they are."""
+    """In no single silo do they exceed its noise or the threshold for names: in all silos together they do."""
     rng = np.random.default_rng(1)
     where = np.where(rng.random(800) < 0.5, "Bern", "Oslo").astype(object)
     where[rng.permutation(800)[: round(800 * share)]] = None
@@ -82,7 +82,7 @@ def test_missing_values_that_many_small_silos_hold_stay_missing(share):
     assert float(counts[-1] / counts.sum()) == pytest.approx(share, abs=0.05) or not share
 
 
-def test_numbers_as_categories_that_noise_hides_are_refused_with_what_helps():
+def test_numbers_as_categories_that_noise_hides_are_refused_with_a_remedy():
     codes = np.random.default_rng(2).integers(0, 12, 60)
     data = pd.DataFrame({"code": codes, "x": np.arange(60.0)})
     rows = {name: range(20 * i, 20 * i + 20) for i, name in enumerate("abc")}
@@ -90,7 +90,7 @@ def test_numbers_as_categories_that_noise_hides_are_refused_with_what_helps():
         fit(data, rows, {"code": {"kind": "categorical"}}, epsilon=0.5)
 
 
-def test_the_ledger_says_of_every_message_what_it_carries():
+def test_the_ledger_records_the_release_of_every_message():
     for kind, release in {
         gdts.TakeEncoders: Release.MERGED,
         gdts.TrainPart: Release.AVERAGE,
@@ -107,12 +107,12 @@ def test_tables_without_numbers_are_not_asked_about_them():
     assert torch.equal(merged.counts_PK, merged.counts_PK.clamp(min=0))
 
 
-def test_mode_md_has_nobody_away():
+def test_mode_md_refuses_absence():
     with pytest.raises(ConfigError, match="absence"):
         GDTSConfig(mode="md", absence=0.2)
 
 
-# What is told before training.
+# What is released before training.
 
 
 def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
@@ -122,7 +122,7 @@ def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categori
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_counts_are_told_with_discrete_laplace_noise_of_the_stated_scale(epsilon):
+def test_counts_have_discrete_laplace_noise_of_the_stated_scale(epsilon):
     play = Play(table(600), {"a": range(600)}, epsilon=epsilon)
     column, noise = play.silos["a"].table["city"], []
     true = torch.bincount(column.values, minlength=3)
@@ -136,7 +136,7 @@ def test_counts_are_told_with_discrete_laplace_noise_of_the_stated_scale(epsilon
     assert np.mean(np.array(noise) == 0) == pytest.approx((1 - q) / (1 + q), abs=0.05)
 
 
-def test_what_noise_costs_is_in_the_ledger_and_added_up():
+def test_the_ledger_lists_and_adds_up_the_cost_of_noise():
     model = fit(epsilon=0.75, delta=1e-5)
     said = statement(model.ledger)
     for silo in "abc":
@@ -165,7 +165,7 @@ def test_without_noise_counts_are_exact():
     assert merged.rows == [50, 60, 30] and merged.counts_PK[:, :3].sum(dim=1).tolist() == [50, 60, 30]
 
 
-def test_a_name_that_few_rows_hold_is_not_told():
+def test_a_name_that_few_rows_hold_is_not_released():
     data = table()
     data["city"] = data["city"].cat.add_categories("Nowhere")
     data.loc[3, "city"] = "Nowhere"
@@ -191,7 +191,7 @@ def test_noised_histograms_need_declared_bounds():
 
 
 @pytest.mark.parametrize("generator", ["ctgan", "diffusion"])
-def test_with_noised_histograms_nothing_of_the_rows_is_told_before_training_but_with_noise(generator):
+def test_with_noised_histograms_everything_sent_before_training_is_noised(generator):
     model = fit(numbers="noised", epsilon=1.0, schema=BOUNDS, generator=generator)
     told = []
     for record in model.ledger:
@@ -283,7 +283,7 @@ def test_text_of_silos_too_small_to_name_anything_comes_back_as_rare():
         assert set(model.sample(5)["note"]) <= {"(rare)", "x", "y"}
 
 
-def test_silos_that_disagree_are_told_where():
+def test_an_error_names_where_silos_disagree():
     ours, theirs = table(), table().astype({"visits": "float64"})
     with pytest.raises(SchemaError, match=r"'visits' must have the same dtype.*int32 in a.*float64 in b"):
         ss.simulate({"a": ours, "b": theirs})

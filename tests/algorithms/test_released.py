@@ -1,4 +1,4 @@
-"""What VFLGAN, VertiGAN, WGAN-GP and DPLT release, privately, has nothing of a row but what was noised."""
+"""Private releases of VFLGAN, VertiGAN, WGAN-GP and DPLT depend on a row only through noised quantities."""
 
 from __future__ import annotations
 
@@ -79,21 +79,21 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
 def test_a_gan_of_a_row_less_with_the_same_noised_quantities_is_the_same(
     name: str, sampled: bool, slopes: str, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And each of its gradients changes by its block's clip at most."""
+    """And each of its gradients changes by at most its block's clipping norm."""
 
     def mask(n: int, rate: float, rng: np.random.Generator) -> Tensor:
         numbers = torch.arange(ROWS)
         return ((numbers % 7 == 2) | (sampled & (numbers == ROWS - 1)))[:n]
 
     monkeypatch.setattr(networks, "poisson_mask", mask)
-    # What a row draws for itself, whatever others drew.
+    # Each row's own draws do not depend on those of other rows.
     monkeypatch.setattr(networks, "integers", lambda draw, below, rows, device: torch.arange(rows) % below)
     monkeypatch.setattr(networks, "uniforms", lambda draw, *shape, device: torch.full(shape, 0.25))
     options = SMALL | {"slopes": slopes}
     first = released(name, "private", options)
     record.replay = True
     second = released(name, "private", options, ROWS - 1)
-    assert not record.told
+    assert not record.recorded
     assert first == second
     steps = record.differences[-3 * 4 * BLOCKS[name] :]
     assert max(steps) <= CLIP / math.sqrt(BLOCKS[name]) * (1 + 1e-5)
@@ -104,6 +104,6 @@ def test_a_tree_of_a_row_less_with_the_same_noised_quantities_is_the_same(record
     first = released("dplt", "fast", {"dp": DP})
     record.replay = True
     second = released("dplt", "fast", {"dp": DP}, ROWS - 1)
-    assert not record.told
+    assert not record.recorded
     assert first == second
     assert max(record.differences) >= 1  # the row is counted

@@ -28,7 +28,7 @@ from silosynth.models.latent import LatentConfig, LatentGenerator
 
 @pytest.fixture(scope="module")
 def learnt():
-    """A sample of a model that has learnt."""
+    """A sample of a trained model."""
     return fit(**LEARN).sample(3000)
 
 
@@ -162,7 +162,7 @@ def test_options_name_the_nearest_and_the_type():
 
 
 def test_joint_gradients_equal_those_of_the_network_in_one_piece():
-    """E2EDistr split over two silos against autograd through the same modules without borders."""
+    """E2EDistr split over two silos against autograd through the same modules in one graph."""
     _, parties = seated_silos(EndToEndSilo)
     config = LatentConfig(path="gaussian", target="latent", width=16, precision="float32")
     generator = LatentGenerator(64, 8, config, Streams(0), CPU)

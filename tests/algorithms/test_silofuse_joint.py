@@ -1,4 +1,4 @@
-"""SiloFuse on joint latents: split gradients, what is kept, what is refused, what it learns."""
+"""SiloFuse on joint latents: split gradients, kept weights, refusals, and that it learns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONFIG = CoderConfig(form="plain", hidden=(16, 8))
 
 
 def test_joint_latents_have_the_gradients_of_one_network():
-    """Encoders, the coordinator's part and decoders over two silos, against the same modules without borders."""
+    """Encoders, the coordinator's part and decoders over two silos, against the same modules in one graph."""
     roster, parties = seated_silos(JointSilo)
     for party in parties.values():
         party.answer(JoinLatents(8))
@@ -55,7 +55,7 @@ def test_joint_latents_have_the_gradients_of_one_network():
     wanted = torch.autograd.grad(loss, weights)
 
     for learner in (joint.learner, *(party.coder.learner for party in parties.values())):
-        learner.step = lambda: None  # weights stay, so that their gradients can be looked at
+        learner.step = lambda: None  # weights stay, so that their gradients can be compared
     asks = play(parties, _iterate_joint(roster, joint, rows, [4, 4], Streams(0).child("draw").torch()))
     assert asks == [dict.fromkeys(parties, kind) for kind in (EncodeBatch, DecodeBatch, UpdateCoder)]
     for weight, gradient in zip(weights, wanted, strict=True):
@@ -85,7 +85,7 @@ def test_joint_latents_learn_dependence_across_silos_and_go_to_all():
     assert len(sent) == 2 and min(sent) > 4096 * 4 * 4  # bytes of four latents, two of each silo
 
 
-def test_weights_that_were_kept_are_settled_on_at_both_ends():
+def test_both_sides_end_with_the_weights_that_were_kept():
     roster, parties = seated_silos(JointSilo)
     config = CoderConfig(form="plain", hidden=(16, 8), steps=40, fit_to_rows=False)
     joint, draw = JointCoder(64, 8, config, Streams(0), CPU), Streams(0).child("draw").torch()
@@ -94,7 +94,7 @@ def test_weights_that_were_kept_are_settled_on_at_both_ends():
     joint.network.train()
     for step in range(4):
         play(parties, _iterate_joint(roster, joint, torch.arange(32), [4, 4], draw))
-        if step == 1:  # the coordinator has found the lowest loss
+        if step == 1:  # the coordinator has seen the lowest loss
             joint.learner.judge(1.0)
             kept = [[weight.clone() for weight in learner.smooth] for learner in learners(joint, parties)]
             buffers = [buffer.clone() for buffer in joint.network.buffers()]
@@ -126,7 +126,7 @@ def learners(joint, parties):
         ([], EncodeBatch(torch.zeros(2)), "float32"),
     ],
 )
-def test_what_comes_in_another_order_or_shape_is_refused(before, ask, says):
+def test_messages_of_another_order_or_shape_are_refused(before, ask, says):
     _, parties = seated_silos(JointSilo)
     party = parties["tax"]
     for one in (JoinLatents(8), *before):

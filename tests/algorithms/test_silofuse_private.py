@@ -1,4 +1,4 @@
-"""SiloFuse under differential privacy: noise where it belongs, and nothing of the rows around it."""
+"""SiloFuse under differential privacy: everything that depends on rows is noised."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_costs_the_target_almost_and_never_more(model: ss.Model) -> None:
     assert len(model.sample(40)) == 40
 
 
-def test_each_mode_says_against_whom_it_holds(model: ss.Model) -> None:
+def test_each_mode_states_against_whom_it_protects(model: ss.Model) -> None:
     privacy = model.describe()["privacy"]
     upload = model.config.dp_mode == "upload"  # type: ignore[attr-defined]
     if upload:
@@ -90,7 +90,7 @@ def test_each_mode_says_against_whom_it_holds(model: ss.Model) -> None:
     assert [line["count"] for line in last] == [1 if upload else 4] * 2
 
 
-def test_what_is_saved_tells_neither_rows_nor_sizes(model: ss.Model) -> None:
+def test_saved_models_reveal_neither_rows_nor_sizes(model: ss.Model) -> None:
     trained = [record for record in model.ledger if "Synth" not in record["type"]]
     assert model.rows != 300 and {record["bytes"] for record in trained} == {0}
     assert {column.reason for schema in model.schemas.values() for column in schema.columns} == {""}
@@ -190,14 +190,14 @@ def test_empty_slots_are_equally_likely_anywhere() -> None:
         assert int(empty.sum()) == slots - 300
         empty_S += empty
     share = (slots - 300) / slots
-    assert float(empty_S.var()) == pytest.approx(trials * share * (1 - share), rel=0.4)  # of a binomial number
+    assert float(empty_S.var()) == pytest.approx(trials * share * (1 - share), rel=0.4)  # of a binomial count
     assert int(empty_S.max()) < trials * share + 5 * math.sqrt(trials * share)
     assert int(empty_S.min()) > 0
 
 
 @pytest.mark.parametrize("rows", [0, 1, 6, 7, 8, 11])
 def test_a_row_more_changes_one_slot(rows: int) -> None:
-    """And none where all slots are taken: it is left out."""
+    """And none if all slots are taken: the row is left out."""
     z_NL, order_S = 1 + torch.rand(rows + 1, 3, generator=Streams(1).torch()), torch.tensor([2, 5, 0, 6, 1, 7, 4, 3])
     fewer, more = in_slots(z_NL[:-1], order_S), in_slots(z_NL, order_S)
     assert more.shape == (8, 3)
@@ -207,7 +207,7 @@ def test_a_row_more_changes_one_slot(rows: int) -> None:
     assert sorted(more[more.any(dim=1)].tolist()) == sorted(z_NL[:8].tolist())
 
 
-# What the model is made of.
+# What the model depends on.
 
 
 def released(config: SiloFuseConfig, held: ss.Federation) -> bytes:
@@ -223,7 +223,7 @@ def released(config: SiloFuseConfig, held: ss.Federation) -> bytes:
 def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the model has nothing of that row but through them; and each of them changes by its sensitivity at most."""
+    """The model depends on that row only through these quantities; each changes by at most its sensitivity."""
     config = replace(
         PRESETS["fast"], dp=Target(epsilon=8.0, delta=1e-5), dp_mode=mode, least_rows=50,
         dp_training=PrivateTraining(coder_steps=10, latent_steps=3, hidden=(8,), width=8, batch=40),
@@ -235,14 +235,14 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
         (private, "noised_counts", 0), (dpsgd, "noised", 0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
-    last = torch.arange(300) == 299  # takes part in no step here: what steps add up is for the tests of DP-SGD
+    last = torch.arange(300) == 299  # takes part in no step here: the tests of DP-SGD check sums of steps
     monkeypatch.setattr(dpsgd, "poisson_mask", lambda n, rate, rng: torch.arange(300)[:n] % 7 == 3)
     monkeypatch.setattr(Group, "permutation", lambda self, n, context: torch.arange(n))
     data = frame()
     first = released(config, federation(data))
     record.replay = True
     second = released(config, federation(data[~last.numpy()]))
-    assert not record.told
+    assert not record.recorded
     assert first == second
     assert max(record.differences) <= math.sqrt(2)  # of two latents in a silo; 1 of counts
     assert (record.differences[-1] > 0) == (mode == "upload")  # the latents that a silo sends
@@ -273,7 +273,7 @@ def test_a_silo_is_not_charged_more_than_the_target(monkeypatch: pytest.MonkeyPa
 
 
 def test_noised_latents_are_sent_once() -> None:
-    """A second ask that scales the same noise otherwise would show the latents without it."""
+    """A second ask that scales the same noise differently would reveal the latents without it."""
     made = coder()
     side = SiloFusePrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
     side.account.paid = Charge(300, (), (quiet(), gaussian_steps("latents", 1.0, 1.0, 1, scope="all")))

@@ -110,7 +110,7 @@ def test_either_phase_can_be_left_out(design, kept):
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_without_label_gradients_only_the_coordinator_learns_the_label(design):
-    """Silos get no gradient, hear when weights did best, and end with those that they were pre-trained to."""
+    """Silos get no gradient, are told when weights were best, and end with their pre-trained weights."""
     options = {"missing": "fail", "design": design, "validation": 0.25, "patience": 50}
     play = Play(**options, label_gradients=False)
     whole = unpack(play.train())["model"]["host"]["network"]
@@ -128,21 +128,21 @@ def test_without_label_gradients_only_the_coordinator_learns_the_label(design):
 
 
 def test_a_step_takes_two_exchanges_and_one():
-    """And one for the last gradients of each epoch; besides preparing, both settlements, and looking at all rows."""
+    """And one for each epoch's last gradients; besides preparation, both phases' ends, and embedding all rows."""
     play = Play(pretraining_epochs=2, finetuning_epochs=3)
     play.train()
     steps = 3
     assert play.exchanges == 1 + 2 * (2 * steps + 1) + 3 * (steps + 1) + 2 + 1
 
 
-def test_weights_that_did_best_on_held_out_rows_are_the_ones_that_stay():
+def test_the_weights_best_on_held_out_rows_are_kept():
     play = Play(validation=0.3, patience=2, finetuning_epochs=30, pretrain=False, rate=0.1)
     model = unpack(play.train())["model"]
     kept = [ask.number for _, ask, _ in play.asked(tabvfl.StoreWeights)]
     settled = [ask.number for _, ask, _ in play.asked(tabvfl.EndPhase)]
     assert settled == [kept[-1]] * 2
     epochs = len({ask.step for _, ask, _ in play.asked(tabvfl.Embed)}) // 2
-    assert epochs == kept[-1] + 3 < 30  # two judgements in vain
+    assert epochs == kept[-1] + 3 < 30  # two evaluations without improvement
     assert torch.isfinite(model["latents"]).all()
 
 
@@ -216,7 +216,7 @@ def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(kind):
         play.train()
 
 
-def test_what_comes_too_early_or_is_not_understood_is_refused():
+def test_early_or_unknown_messages_are_refused():
     silo = Play().silos["a"]
     with pytest.raises(ProtocolError, match="comes too early"):
         silo.answer(tabvfl.Embed(PRETRAINING, 0))

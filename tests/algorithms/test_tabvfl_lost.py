@@ -1,4 +1,4 @@
-"""Silos that get lost while a representation is learnt: what stands in for them, and how they come back."""
+"""Silos lost while a representation is learnt: what replaces their values, and how they come back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def flat(silo) -> torch.Tensor:
 
 
 def inputs_of(play: Play) -> list:
-    """What the coordinator's networks are given in each step: noted as `Host.take` returns it."""
+    """The inputs of the coordinator's networks in each step, recorded as `Host.take` returns them."""
     seen = []
 
     def note(training) -> None:
@@ -44,12 +44,12 @@ def test_training_with_simulated_absence_resumes_to_the_same_bytes(design, missi
     whole = straight.train()
     asked = {(silo, ask.phase, ask.step) for silo, ask, _ in straight.asked(tabvfl.Embed)}
     everything = 2 * 3 * (4 if design == "local" else 8)
-    assert len(asked) < everything  # somebody was away
+    assert len(asked) < everything  # a silo was absent
     for point in straight.points:
         assert Play(2, **options).resume(point) == whole
 
 
-def test_all_are_there_in_the_first_epoch_of_each_phase_and_away_for_whole_epochs():
+def test_all_are_present_in_the_first_epoch_of_each_phase_and_absent_for_whole_epochs():
     play = Play(5, absence=0.6, pretraining_epochs=5, finetuning_epochs=5)
     play.train()
     for phase in (PRETRAINING, FINETUNING):
@@ -89,7 +89,7 @@ def test_the_cache_holds_what_a_silo_sent_last_of_each_row(shuffle):
         assert seen[first + 6].present == [True, True]
 
 
-def test_zeros_stand_in_for_values_and_masks():
+def test_zeros_replace_values_and_masks():
     play = Play(2, lost=lambda silo, ask: silo == "b" and getattr(ask, "step", -1) == 4, missing="zeros")
     seen = inputs_of(play)
     assert not seen[4].z[1].any() and not seen[4].masks[1].any()
@@ -97,8 +97,8 @@ def test_zeros_stand_in_for_values_and_masks():
 
 
 @going_on
-def test_no_gradient_flows_to_a_silo_that_is_away(missing):
-    """b answers nothing for an epoch: its weights stay, the other's change, and it goes on with the right batch."""
+def test_no_gradient_flows_to_an_absent_silo(missing):
+    """b does not reply for an epoch: its weights stay, the other's change, and it continues with the right batch."""
     play = Play(2, missing=missing, pretrain=False, finetuning_epochs=3)
     weights = {"a": [], "b": []}
 
@@ -116,7 +116,7 @@ def test_no_gradient_flows_to_a_silo_that_is_away(missing):
 
 
 def test_a_silo_that_is_late_forgets_what_never_got_a_gradient():
-    """It computes the batch that nobody waits for any more, then is asked for another."""
+    """It computes a batch that nobody waits for any more, then is asked for another."""
     play = Play(2, pretrain=False)
     play.prepared()
     silo = play.silos["a"]
@@ -139,8 +139,8 @@ def test_a_silo_lost_between_the_exchanges_of_a_step_gives_no_gradient_and_still
     assert after[0].of == 3
 
 
-def test_who_is_lost_while_weights_are_judged_takes_the_judgement_with_it():
-    """Keep is confirmed by all, or what was kept before stays what all go back to."""
+def test_weights_are_kept_only_if_all_silos_confirm():
+    """Unless all silos confirm that they keep their weights, all go back to the ones kept before."""
 
     def away(silo, ask) -> bool:
         return silo == "b" and isinstance(ask, tabvfl.StoreWeights) and ask.number == 2
@@ -159,7 +159,7 @@ def test_nobody_left_ends_the_run():
 
 
 @pytest.mark.parametrize("missing", ["wait", "fail"])
-def test_policies_that_need_all_never_let_an_exchange_go_on_without_one(missing):
+def test_policies_that_need_all_never_continue_without_one(missing):
     play = Play(2, missing=missing, validation=0.3)
     talk, got, steps = play.coordinate(), None, []
     while True:
@@ -176,7 +176,7 @@ def test_policies_that_need_all_never_let_an_exchange_go_on_without_one(missing)
 @going_on
 @pytest.mark.parametrize("design", DESIGNS)
 def test_where_all_are_needed_they_are_waited_for(design, missing):
-    """Without "wait", what lasts longer than the time limit would be lost work."""
+    """Without "wait", work that takes longer than the time limit would be lost."""
     play = Play(2, missing=missing, design=design, validation=0.3)
     steps, take = [], play.take
     play.take = lambda step: steps.append(step) or take(step)
@@ -194,7 +194,7 @@ def test_another_policy_is_refused_by_name():
         Play(2, missing="omit")
 
 
-def test_the_size_of_the_cache_is_what_is_said():
+def test_the_cache_has_the_stated_size():
     play = Play(2)
     widths, rows = {"a": 50, "b": 30}, 1000
     memory = EmbeddingCache(widths, rows, PRETRAINING, play.config)

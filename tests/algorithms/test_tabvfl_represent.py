@@ -1,4 +1,4 @@
-"""`represent` and what it gives: predictions, files, folders, processes, and what crosses borders."""
+"""`represent` and its results: predictions, files, folders, processes, and what crosses borders."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_ledger_says_what_leaves_silos_and_labels_never_do():
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_no_raw_value_is_heard(design):
+def test_no_raw_value_is_sent(design):
     divided, heard = secret_federation(horizontal=False), []
     streams, config = Streams(0), configured(design=design, validation=0.2)
     taps: dict[str, Tap] = {}
@@ -264,8 +264,8 @@ def children() -> list[psutil.Process]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["cache", "zeros"])
-def test_a_silo_that_is_stopped_for_a_while_is_done_without_and_comes_back(missing):
-    """Training goes on; the silo rejoins at the batch of the moment, and takes part to the end."""
+def test_training_continues_without_a_stopped_silo_which_comes_back(missing):
+    """Training continues; the silo rejoins at the current batch, and takes part to the end."""
 
     def watch(progress) -> None:
         if progress.stage == "finetuning" and progress.done == 2:
@@ -273,7 +273,7 @@ def test_a_silo_that_is_stopped_for_a_while_is_done_without_and_comes_back(missi
         if progress.stage == "finetuning" and progress.done == 6:
             os.kill(children()[-1].pid, signal.SIGCONT)
         if progress.stage == "finetuning" and progress.done > 6 and len(told) < 2:
-            time.sleep(0.5)  # until it has answered late
+            time.sleep(0.5)  # until its late reply is in
 
     options = {"finetuning_epochs": 60, "pretraining_epochs": 1, "missing": missing, "validation": 0.3, "patience": 99}
     with pytest.warns(PartyLostWarning) as told:
@@ -315,7 +315,7 @@ def test_a_silo_that_is_stopped_ends_a_run_that_needs_all():
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["fail", "cache"])
 def test_a_silo_that_is_killed_is_named_and_the_run_resumes_to_the_same_bytes(tmp_path, missing):
-    """With the cache training goes on to the end of the phase, where all are needed."""
+    """With the cache training continues to the end of the phase, where all silos are needed."""
 
     def kill(progress) -> None:
         seen.append((progress.stage, progress.done))

@@ -1,4 +1,4 @@
-"""A silo's process is stopped for half a minute: training goes on, it rejoins at the right batch, nothing is lost."""
+"""A silo's process is stopped for half a minute: training continues, it rejoins at the right batch, nothing is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SILOS = {"a": ["city", "income"], "b": ["debt", "sex", "visits"]}
 
 @dataclass
 class Noted:
-    """An exchange: when it ended, under which number, what was asked and answered."""
+    """An exchange: when it ended, its number, its asks and replies."""
 
     when: float
     number: int
@@ -69,7 +69,7 @@ class Stop:
 
 
 def noting(exchanges: list[Noted], stop: Stop, coordinate):
-    """The same conversation, noted; ``stop`` is told of each exchange beforehand."""
+    """The same conversation, recorded; ``stop`` is called before each exchange."""
 
     def noted(*given):
         talk, got = coordinate(*given), None
@@ -88,7 +88,7 @@ def noting(exchanges: list[Noted], stop: Stop, coordinate):
 
 
 def kinds(made: ss.Representation, silo: str, number: int) -> list[str]:
-    """Of what a silo said in an exchange, by the ledger."""
+    """The types of a silo's replies in an exchange, by the ledger."""
     lines = [line for line in made.ledger if (line["from"], line["step"]) == (silo, number)]
     return [line["type"].rpartition(".")[2] for line in lines]
 
@@ -126,7 +126,7 @@ def test_a_silo_that_is_stopped_rejoins_at_the_right_batch_and_nothing_is_lost(m
 
 
 def _goes_on(embeds: list[Noted], stop: Stop) -> tuple[int, int]:
-    """No step is left out while b is away; from which on it was, and from which on it was back."""
+    """No step is skipped while b is absent. Returns the first step of its absence and the first after it."""
     count = len(embeds) // EPOCHS
     assert [one.asks["a"].step for one in embeds] == list(range(EPOCHS * count))
     away = [i for i, one in enumerate(embeds) if "b" not in one.got]
@@ -137,7 +137,7 @@ def _goes_on(embeds: list[Noted], stop: Stop) -> tuple[int, int]:
 
 
 def _rejoins(exchanges: list[Noted], back: list[Noted], federation: ss.Federation) -> None:
-    """Its first batch is the one that a is at too, and it gets no gradient of one that it was not there for."""
+    """Its first batch is the same as a's, and it gets no gradient of a batch for which it was absent."""
     first, second = back[0].asks, back[1].asks
     assert first["b"].step == first["a"].step and second["b"].step == first["b"].step + 1
     assert first["a"].grad_BW is not None or first["a"].step % 2 == 0  # the first of an epoch has none
@@ -149,7 +149,7 @@ def _rejoins(exchanges: list[Noted], back: list[Noted], federation: ss.Federatio
 
 
 def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int) -> TabVFLSilo:
-    """Silo b in this process, asked what b was asked: it answers the same, as b has forgotten and mistaken nothing."""
+    """Replays b's asks to a copy in this process: equal replies show that b lost and confused nothing."""
     streams = Streams(0)
     seat = seats(federation.roster, streams.child("seats"))["b"]
     twin = TabVFLSilo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU)

@@ -128,7 +128,7 @@ def test_a_few_rounds_end_at_the_weights_of_the_network_in_one_piece(name, slope
 
 
 def close(expected: dict[str, torch.Tensor], module: torch.nn.Module, adam: torch.optim.Adam) -> None:
-    """Weights are equal where they have a gradient: of one that is rounding alone, Adam makes whole steps.
+    """Weights are equal where they have a gradient: Adam turns a gradient of mere rounding errors into whole steps.
 
     Such are biases before a batch normalisation, the last of a critic, and here and there a weight in some step.
     """
@@ -193,7 +193,7 @@ def test_another_training_has_another_secret():
 
 
 def test_an_old_purpose_is_refused():
-    """The coordinator cannot have the batches of an earlier training again: each silo looks for its own nonce."""
+    """The coordinator cannot repeat the batches of an earlier training: each silo checks for its own nonce."""
     old, new = Play(), Play(rate=1e-4)
     old.begin()
     new.begin()
@@ -252,7 +252,7 @@ def test_vertigans_sums_follow_rounds():
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("vflgan", "BatchFeatures"), ("vertigan", "BackboneGradient")])
-def test_the_coordinator_refuses_another_answer(name, wanted):
+def test_the_coordinator_refuses_another_reply(name, wanted):
     play = Play(name)
     play.begin()
     replies = {silo: Done() for silo in play.silos}

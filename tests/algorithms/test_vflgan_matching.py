@@ -1,4 +1,4 @@
-"""Option ``calibrate``: drawn columns have the marginals that silos know anyway, whatever the generators learnt."""
+"""Option ``calibrate``: drawn columns have the marginals of each silo's rows, whatever the generators learnt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_VFLGAN = {name: value for name, value in TINY.items() if name != "backbone"}
 
 
 def trained(name: str, calibrate: bool, rows: int = 400, **more: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table, and rows of generators that have learnt next to nothing."""
+    """The table, and rows of barely trained generators."""
     real = table(rows)
     options = (TINY if name == "vertigan" else OF_VFLGAN) | more
     model = ss.fit(
@@ -32,7 +32,7 @@ def trained(name: str, calibrate: bool, rows: int = 400, **more: Any) -> tuple[p
 
 
 def gaps(real: pd.DataFrame, drawn: pd.DataFrame) -> tuple[float, float]:
-    """The largest differences of a level's share, and of a number's quantiles in its deviations."""
+    """The largest differences of a level's frequency, and of a number's quantiles in standard deviations."""
     shares = [
         real[name].value_counts(normalize=True).sub(drawn[name].value_counts(normalize=True), fill_value=0).abs().max()
         for name in ("city", "sex")
@@ -50,7 +50,7 @@ def test_drawn_columns_are_like_those_of_training(name: str) -> None:
     shares, quantiles = gaps(*trained(name, calibrate=True))
     assert shares < 0.03 and quantiles < 0.15
     shares, quantiles = gaps(*trained(name, calibrate=False))
-    assert shares > 0.06 or quantiles > 0.3  # there was something to match
+    assert shares > 0.06 or quantiles > 0.3  # the unmatched rows differ
 
 
 def test_standardised_numbers_are_left_as_they_are() -> None:
@@ -91,7 +91,7 @@ def test_a_stored_model_matches_the_same_rows_and_every_batch_of_them(tmp_path: 
     assert all(gaps(table(400), part)[0] < 0.06 for part in parts)
 
 
-def test_columns_without_anything_to_match_are_left_alone() -> None:
+def test_columns_with_nothing_to_match_are_unchanged() -> None:
     """A silo of a constant, and one of a column that is missing throughout."""
     real = table(100)[["city", "income"]].assign(same=1.0, gone=np.nan)
     held = ss.simulate(real, silos={"a": ["city", "income"], "b": ["same"], "c": ["gone"]})

@@ -1,4 +1,4 @@
-"""VFLGAN's differential privacy: what a row can change, what is charged; and the paper's mechanism, broken."""
+"""VFLGAN's differential privacy: what a row can change, what is charged; and an attack on the paper's mechanism."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def steepness_of_rows(judge, between: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["vflgan", "vflgan-base"])
 def test_without_noise_and_clipping_a_step_is_that_of_the_network_in_one_piece(name):
-    """Real rows are a Poisson sample, and what they add is divided by the batch that was expected."""
+    """Real rows are a Poisson sample, and their sum is divided by the expected batch size."""
     play = private(name, clip=1e6, slopes="critic")
     for party in play.silos.values():
         party.budget = replace(party.budget, noise=0.0)
@@ -118,7 +118,7 @@ def test_gradients_per_row_are_those_of_a_loop_over_rows(options):
 
 @pytest.mark.parametrize("size", [1.0, 1e4])
 def test_a_row_changes_the_sums_of_all_blocks_by_at_most_the_clip(size):
-    """However far out the row is, and whatever slopes the coordinator sends for it."""
+    """However extreme the row is, and whatever gradients the coordinator sends for it."""
     play = private(clip=0.7)
     replies = play.tell(vflgan.CriticiseBatch())
     squares, clip = 0.0, 0.7 / 3**0.5
@@ -159,8 +159,8 @@ def test_noise_is_on_every_block_and_of_the_whole_clips_size():
         assert all((x.grad != y.grad).any() for x, y in zip(noisy.parameters(), still.parameters(), strict=True))
 
 
-def test_made_rows_do_not_know_how_many_real_ones_there_are():
-    """Neither of a batch nor of the table; the noised number decides, and it is the same here."""
+def test_the_number_of_generated_rows_does_not_depend_on_that_of_real_ones():
+    """Neither of a batch nor of the table; only the noised number counts, and it is the same here."""
     made = []
     for rows in (70, 61):
         play = private(frame=table(rows))
@@ -193,7 +193,7 @@ def test_an_empty_batch_is_noise_alone():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
-    """Neither in the noised sums, nor in the gradients of made rows, which get no noise."""
+    """Neither in the noised sums, nor in the gradients of generated rows, which get no noise."""
     local = private().silos["a"]._trainer()
     sampled = local.draws.sample_of(0, local.budget.rate)
     local.rows.scores[sampled[0]] = bad
@@ -210,8 +210,8 @@ def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
 
 
 @pytest.mark.parametrize("options", [{"slopes": "critic"}, {"slopes": "orthonormal"}, {"local": False}])
-def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(options):
-    """Without penalty. Were only real rows' gradients cut, critics would learn of the cut."""
+def test_gradients_of_equal_real_and_generated_rows_cancel_at_every_clip(options):
+    """Without penalty. If only real rows' gradients were clipped, critics would learn from the clipping."""
     play = private(clip=1e-3, penalty=0.0, **options)
     play.tell(vflgan.CriticiseBatch())
     for silo in play.silos:
@@ -231,7 +231,7 @@ def test_where_made_rows_are_the_real_ones_clipping_leaves_nothing_to_learn(opti
     assert all(weight.grad.abs().max() < 1e-9 for weight in shared.critic.network.parameters())
 
 
-def test_silos_sample_the_same_rows_each_by_itself():
+def test_silos_draw_the_same_poisson_samples():
     draws = [party._trainer().draws for party in private().silos.values()]
     batches = [[each.sample_of(step, 0.2) for step in range(200)] for each in draws]
     assert all(torch.equal(x, y) for x, y in zip(*batches, strict=True))
@@ -277,14 +277,14 @@ def test_the_release_costs_at_most_the_target(name, silos):
     assert model.coordinator["rows"] == pytest.approx(16 / steps[0][1]["rate"])
 
 
-def test_no_silo_tells_its_exact_number_of_rows():
+def test_no_silo_reveals_its_exact_row_count():
     play = Play(dp=TARGET)
     play.whole()
     kinds = {type(reply) for _, _, reply in play.said}
     assert vflgan.VFLGANPreparedPrivately in kinds and vflgan.VFLGANPrepared not in kinds
 
 
-def test_unequal_rows_are_refused_without_being_told():
+def test_unequal_row_counts_are_refused_without_being_revealed():
     play = Play(dp=TARGET)
     party = play.silos["b"]
     party.coder.table = party.coder.table.take(slice(0, 69))
@@ -293,7 +293,7 @@ def test_unequal_rows_are_refused_without_being_told():
     assert "69" not in str(caught.value).split("got")[0]
 
 
-def test_no_silo_tells_an_exact_distance_that_nothing_was_charged_for():
+def test_no_silo_releases_an_exact_distance_without_a_charge():
     with pytest.raises(ProtocolError, match="measures no distance"):
         private("vflgan").tell(vflgan.MeasureDistance())
 
@@ -334,7 +334,7 @@ def test_training_waits_for_the_charge():
 UNPROTECTED = {"dp": {"mechanism": "paper-unsound", "noise": 50.0}, "numbers": "standard"}
 
 
-def test_the_papers_mechanism_warns_and_earns_no_epsilon():
+def test_the_papers_mechanism_warns_and_states_no_epsilon():
     federation = ss.simulate(table(), silos={"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
     with pytest.warns(vflgan.PrivacyWarning, match="protects nobody"):
         model = ss.fit("vflgan", federation, preset="fast", options=SIZES | UNPROTECTED, progress=False)
@@ -384,9 +384,9 @@ SIMPLE = {"critic": [1], "shared": [], "critic_steps": 1, "batch": 16, "generato
 
 @pytest.mark.filterwarnings("ignore::silosynth.algorithms.vflgan.protocol.PrivacyWarning")
 def test_the_papers_mechanism_is_broken_with_certainty():
-    """Two tables that differ by one row, told apart by the generator alone, whatever the noise.
+    """The generator alone distinguishes two tables that differ by one row, whatever the noise.
 
-    The first layer's gradient is zero, so that noise alone moves it. The second layer and D_s move by the mean of the
+    The first layer's gradient is zero, so noise alone moves it. The second layer and D_s move by the mean of the
     first layer's outputs, un-noised: by nothing for the table of zeros, and then no generator moves; by something for
     the other table, and then they do. Total variation is 1: no epsilon, and no delta below one, holds.
     """
@@ -405,4 +405,4 @@ def test_sound_noise_defeats_that_attack():
     config = play.entry.configure("fast", SIZES | SIMPLE | {"dp": TARGET})
     budget = ChargedSteps(steps=1, rate=0.5, expected=16.0, blocks=3, noise=5.0)
     times = [sum(moved(seed, scores, play, config, budget) for seed in range(12)) for scores in neighbours()]
-    assert min(times) > 6  # not always: two first steps of Adam, which are alike, may cancel
+    assert min(times) > 6  # not always: Adam's first two steps, which are similar, may cancel

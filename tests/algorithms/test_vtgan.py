@@ -1,4 +1,4 @@
-"""VT-GAN driven by hand: the split network against the same in one piece; rows, secrets, and who is told what."""
+"""VT-GAN driven by hand: the split network against the same in one piece; rows, secrets, and who learns what."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def reals_of(play: Play, rows: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
-def test_the_coordinator_finds_the_contributors_people_among_what_the_others_push(privacy):
+def test_the_coordinator_selects_the_contributors_people_from_the_others_pushes(privacy):
     play = Play(dropout=0.0, **PRIVACY[privacy])
     for batch in play.batches(0, ["a", "b", "a", "a"])[:3]:
         rows = play.real_rows(batch)
@@ -104,8 +104,8 @@ def test_the_coordinator_finds_the_contributors_people_among_what_the_others_pus
 
 
 @pytest.mark.parametrize("privacy", ["full", "decoys"])
-def test_whoever_finds_the_stream_of_conditions_has_not_found_that_of_rows(privacy):
-    """Conditions are seen, and come from 32 bits that can be searched for; rows would give row numbers away."""
+def test_the_stream_of_conditions_does_not_reveal_that_of_rows(privacy):
+    """The coordinator sees conditions, and can search their 32-bit seeds: rows must not come from that stream."""
     play = Play(**PRIVACY[privacy], batch=60)
     (batch,) = play.batches(0, ["a"])[:1]
     silo = play.silos["a"]
@@ -131,7 +131,7 @@ def sent_to(play: Play, name: str) -> list[object]:
     return [ask for silo, ask, _ in play.said if silo == name]
 
 
-def test_every_part_of_the_generator_is_released_as_it_was_on_average():
+def test_every_part_of_the_generator_is_released_with_averaged_weights():
     play = Play(average=0.5)
     for number in range(3):
         a_round(play, number)
@@ -146,7 +146,7 @@ def test_every_part_of_the_generator_is_released_as_it_was_on_average():
         assert not torch.equal(found["last.weight"], now["last.weight"])
 
 
-def test_silos_draw_with_the_average():
+def test_silos_sample_with_averaged_weights():
     play = Play(average=0.5)
     for number in range(3):
         a_round(play, number)
@@ -174,7 +174,7 @@ def test_a_silo_is_told_who_contributes_only_where_its_statistics_depend_on_it(s
             play.silos["a"].answer(vtgan.GenerateRows(5, torch.zeros(16, play.tops.slices[0]), ""))
 
 
-def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
+def test_with_full_pushes_a_silo_learns_nothing_about_the_steps_of_others():
     play = Play(**PRIVACY["full"])
     a_round(play)
     for name in play.silos:
@@ -184,7 +184,7 @@ def test_with_full_pushes_a_silo_is_told_nothing_about_the_steps_of_others():
         assert not any(isinstance(ask, vtgan.PushListed | vtgan.DescendPicked) for ask in sent_to(play, name))
 
 
-def test_the_papers_gradients_tell_the_other_silo_which_rows_were_picked():
+def test_the_papers_gradients_reveal_to_the_other_silo_which_rows_were_picked():
     """Why ``bottom_gradients`` = "contributor" exists."""
     play = Play(**PRIVACY["paper"])
     (batch, _) = play.batches(0, ["a", "a"])
@@ -192,7 +192,7 @@ def test_the_papers_gradients_tell_the_other_silo_which_rows_were_picked():
     (update,) = [ask for ask in sent_to(play, "b") if isinstance(ask, vtgan.DescendPicked)]
     own_rows = play.silos["b"].numbers.order(batch.step)[update.picks_B.long()]
     assert torch.equal(own_rows.sort().values, play.real_rows(batch).sort().values)
-    assert update.picks_B.equal(update.picks_B.sort().values)  # and not which of them goes with which condition
+    assert update.picks_B.equal(update.picks_B.sort().values)  # but not which row belongs to which condition
 
 
 @pytest.mark.parametrize(("privacy", "many"), [("none", 1), ("decoys", 3)])
@@ -284,7 +284,7 @@ def test_every_setting_trains_any_number_of_silos(privacy):
 @pytest.mark.parametrize("bottoms", ["all", "contributor"])
 @pytest.mark.parametrize("critic", [(2, 0), pytest.param((1, 1), marks=pytest.mark.slow), (0, 2)])
 def test_the_secret_order_does_not_change_what_is_learnt(critic, bottoms):
-    """Row numbers are only a way to speak of rows; the secret from which they come differs from run to run."""
+    """Row numbers are only references to rows; the secret that they are derived from differs from run to run."""
     options = {"index_privacy": "full", "critic_blocks": list(critic), "bottom_gradients": bottoms}
     first, again, plain = (model(shuffle=shuffle, **options) for shuffle in ("step", "step", "off"))
     assert pack(dict(first.parts)) == pack(dict(again.parts))

@@ -1,4 +1,4 @@
-"""VT-GAN under differential privacy: one bill for all critic steps, and noise on every block."""
+"""VT-GAN under differential privacy: one charge for all critic steps, and noise on every block."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def released(held: ss.Federation) -> bytes:
 def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     sampled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the model has nothing of that row but through them; and each changes by its sensitivity at most."""
+    """The model depends on that row only through these quantities; each changes by at most its sensitivity."""
     record = Record()
     for module, name, at in ((private_encoders, "noised_counts", 0), (private_encoders, "noised_levels", 1)):
         monkeypatch.setattr(module, name, record.wrap(getattr(module, name), at))
@@ -130,7 +130,7 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     first = released(federation())
     record.replay = True
     second = released(federation(199))
-    assert not record.told
+    assert not record.recorded
     assert first == second
     steps = record.differences[-120:]  # forty critic steps, of two silos and the coordinator
     clip = 1 / math.sqrt(3)
@@ -138,7 +138,7 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
     assert (max(steps) > 0) == sampled
 
 
-def test_a_silo_answers_for_no_more_than_was_charged() -> None:
+def test_a_silo_takes_no_more_steps_than_were_charged() -> None:
     silos = parties(federation())
     silo = silos["tax"]
     conversation = coordinate(federation().roster, config(), Streams(6), CPU)

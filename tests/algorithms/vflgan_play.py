@@ -45,7 +45,7 @@ class Play:
         self.exchanges = 0
 
     def begin(self) -> dict:
-        """Up to the first step."""
+        """Run up to the first step."""
         state = self.drive(protocol.begin(self.roster, self.config))
         self.budget = None if state["budget"] is None else from_state(ChargedSteps, state["budget"])
         if self.name not in UNSHARED:
@@ -54,11 +54,11 @@ class Play:
         return state
 
     def whole(self) -> dict:
-        """All of training."""
+        """Run all of training."""
         return self.drive(self.entry.coordinate(self.roster, self.config, Streams(0).child("coordinator"), CPU))
 
     def drive(self, talk):
-        """Drive a part of the conversation to its end, every message through the wire form."""
+        """Drive a part of the conversation to its end; every message passes through the wire format."""
         got = None
         while True:
             try:
@@ -105,7 +105,7 @@ class Oracle:
         return torch.optim.Adam(weights, lr=self.config.rate, betas=self.config.betas)
 
     def follow(self) -> None:
-        """Take the play's weights as they are now."""
+        """Copy the play's current weights."""
         for silo, weights in self.whole.critics.items():
             _copy(self.play.local(silo).critic.network, weights)
         if self.whole.shared is not None:

@@ -47,7 +47,7 @@ class Play:
         self.tops = Tops(self.config, self.sizes, Streams(0).child("weights"), CPU)
 
     def drive(self, conversation):
-        """Drive a part of the conversation to its end, every message through the wire form."""
+        """Drive a part of the conversation to its end; every message passes through the wire format."""
         got = None
         while True:
             try:
@@ -122,7 +122,7 @@ class Whole:
             real[name] = whole.real_vectors(silo.rows.levels[rows], silo.rows.scores[rows], silo.rows.shape.widths)
             pushed = self.pushed(name, batch)
             fake_masks[name], masks = masks_of_silo(silo, batch.step, b, pushed)
-            by_row = self.config.index_privacy == "full"  # where all are pushed, a row's mask is the row's own
+            by_row = self.config.index_privacy == "full"  # if all rows are pushed, a mask belongs to its row
             found = rows if by_row else batch.picks_B
             real_masks[name] = masks if name == batch.contributor else [mask[found] for mask in masks]
         fake, real = self.bottoms(made, fake_masks), self.bottoms(real, real_masks)
@@ -179,7 +179,7 @@ def check(weights: dict[str, torch.Tensor], module: torch.nn.Module) -> None:
 
 
 def compare_critic_step(play: Play, step: int, chosen: list[str]) -> list[str]:
-    """A critic step against the one piece; which silos' bottom critics it updates."""
+    """Compare a critic step with one piece; returns the silos whose bottom critics it updates."""
     batch, *_ = play.batches(step, chosen)
     one = Whole(play)
     loss = one.critic_loss(batch, stream())
@@ -198,7 +198,7 @@ def compare_critic_step(play: Play, step: int, chosen: list[str]) -> list[str]:
 
 
 def compare_generator_step(play: Play, step: int, contributor: str) -> None:
-    """A generator step against the one piece."""
+    """Compare a generator step with one piece."""
     (batch,) = play.batches(step, [contributor])
     one = Whole(play)
     loss = one.generator_loss(batch, stream())

@@ -1,4 +1,4 @@
-"""Secure sums from nothing but whole numbers: slow and obvious.
+"""Secure sums in plain integers: slow and obvious.
 
 The sum of fixed-point numbers without any mask, one silo's masked vector from all secrets, and Shamir's shares.
 """
@@ -17,12 +17,12 @@ PRIME = 2**256 + 297
 
 
 def fixed(x: float) -> int:
-    """The whole number nearest to x·2²⁹, halves to the even one."""
+    """The integer nearest to x·2²⁹, halves to the even one."""
     return round(Fraction(x) * ONE)
 
 
 def total(updates: Mapping[str, Sequence[float]], weight_of: Mapping[str, float]) -> tuple[list[float], float]:
-    """Σ weight · update and Σ weight. Products are floats, as a silo computes them; sums are of whole numbers."""
+    """Σ weight · update and Σ weight. Products are floats, as a silo computes them; sums are in integers."""
     names = list(updates)
     columns = zip(*(updates[name] for name in names), strict=True)
     sums = [sum(fixed(x * weight_of[name]) for name, x in zip(names, column, strict=True)) / ONE for column in columns]

@@ -1,4 +1,4 @@
-"""DP-SGD one row at a time: each row's gradient by itself, cut, added."""
+"""DP-SGD one row at a time: each row's gradient is computed, clipped and added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 def clipped_sum_by_rows(
     loss: Callable[..., Tensor], parameters: Mapping[str, Tensor], rows: tuple[Tensor, ...], clip: float
 ) -> dict[str, Tensor]:
-    """Sum over rows of the gradient of ``loss(parameters, *row)``, cut to norm ``clip`` over all parameters."""
+    """Sum over rows of the gradient of ``loss(parameters, *row)``, clipped to norm ``clip`` over all parameters."""
     sums = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     for i in range(len(rows[0])):
         leaves = {name: parameter.detach().clone().requires_grad_() for name, parameter in parameters.items()}

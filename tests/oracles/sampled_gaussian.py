@@ -1,9 +1,9 @@
-"""What Gaussian noise on sums over Poisson-sampled rows costs, by formulas that know no grid.
+"""The privacy cost of Gaussian noise on sums over Poisson-sampled rows, by formulas without a grid.
 
 - Without sampling: the exact curve of the Gaussian mechanism (Balle and Wang 2018, theorem 8). T releases of noise s
   are one of noise s / sqrt(T).
-- With sampling: an upper bound by Rényi divergences of whole orders (Mironov, Talwar and Zhang 2019, section 3.3), and
-  their conversion (Canonne, Kamath and Steinke 2020, proposition 12).
+- With sampling: an upper bound by Rényi divergences of integer orders (Mironov, Talwar and Zhang 2019, section 3.3),
+  and their conversion (Canonne, Kamath and Steinke 2020, proposition 12).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def gaussian_delta(noise: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(noise: float, times: int, delta: float) -> float:
-    """Epsilon at ``delta`` of so many releases."""
+    """Epsilon at ``delta`` of ``times`` releases."""
     once = noise / math.sqrt(times)
     return float(brentq(lambda epsilon: gaussian_delta(once, epsilon) - delta, 0, 500))
 
 
 def renyi_epsilon(noise: float, rate: float, times: int, delta: float) -> float:
-    """An upper bound on epsilon at ``delta`` of so many releases over rows sampled with probability ``rate``."""
+    """An upper bound on epsilon at ``delta`` of ``times`` releases over rows sampled with probability ``rate``."""
     return min(_converted(times * _divergence(noise, rate, order), order, delta) for order in ORDERS)
 
 

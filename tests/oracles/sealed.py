@@ -1,4 +1,4 @@
-"""Sealed messages from nothing but whole numbers and the standard library's hash: slow, not constant in time, obvious.
+"""Sealed messages in plain integers and the standard library's hash: slow, not constant in time, obvious.
 
 RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305), and the construction of `silosynth.privacy.sealed`.
 """

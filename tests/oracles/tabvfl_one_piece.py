@@ -15,7 +15,7 @@ Weights = dict[str, Tensor]
 
 
 def weights_of(module: torch.nn.Module) -> Weights:
-    """Copies of a module's weights that gradients can be taken in."""
+    """Copies of a module's weights that track gradients."""
     return {name: weight.detach().double().requires_grad_() for name, weight in module.named_parameters()}
 
 

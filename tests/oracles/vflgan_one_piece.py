@@ -1,6 +1,6 @@
 """VFLGAN and VertiGAN in one piece: the same weights, rows and random draws in one graph, layer by layer in float64.
 
-No silo, no message: autograd sees all critics and generators, and takes the slopes of penalties too. Slow and obvious.
+No silo, no message: autograd sees all critics and generators, and takes gradients of penalties too. Slow and obvious.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Weights = dict[str, Tensor]
 
 
 def weights_of(module: torch.nn.Module) -> Weights:
-    """Copies of a module's weights that gradients can be taken in."""
+    """Copies of a module's weights that track gradients."""
     return {name: weight.detach().double().requires_grad_() for name, weight in module.named_parameters()}
 
 
@@ -40,7 +40,7 @@ def generator(w: Weights, z: Tensor, epsilon: float, plain: bool) -> Tensor:
 
 
 def rows(out: Tensor, widths: tuple[int, ...], tau: float, hard: bool, uniform: Tensor) -> Tensor:
-    """Made rows: one softmax after the other, then scores as they are."""
+    """Generated rows: one softmax after the other, then scores as they are."""
     noise = -torch.log(-torch.log(uniform.clamp(1e-9, 1 - 1e-7))).double()
     parts, start = [], 0
     for width in widths:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def weights_of(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Copies of a module's weights that gradients can be taken in."""
+    """Copies of a module's weights that track gradients."""
     return {name: weight.detach().double().requires_grad_() for name, weight in module.named_parameters()}
 
 
@@ -20,7 +20,7 @@ def linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def generator(w: dict[str, Tensor], blocks: int, x: Tensor) -> Tensor:
-    """Blocks of FC, batch normalisation, ReLU, each beside its input; then FC."""
+    """Blocks of FC, batch normalisation, ReLU, each concatenated with its input; then FC."""
     for i in range(blocks):
         h = linear(w, f"linears.{i}", x)
         h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt()
@@ -40,7 +40,7 @@ def critic(w: dict[str, Tensor], blocks: int, x: Tensor, masks: list[Tensor], ra
 
 
 def rows(out: Tensor, widths: tuple[int, ...], tau: float, uniform: Tensor) -> Tensor:
-    """Made rows: one softmax after the other, then tanh."""
+    """Generated rows: one softmax after the other, then tanh."""
     noise = -torch.log(-torch.log(uniform.clamp(1e-9, 1 - 1e-7))).double()
     parts, start = [], 0
     for width in widths:
@@ -57,7 +57,7 @@ def real_vectors(levels: Tensor, scores: Tensor, widths: tuple[int, ...]) -> Ten
 
 
 def penalty(judge, fake: Tensor, real: Tensor, mix: Tensor) -> Tensor:
-    """Mean squared deviation from one of the slope's norm, row by row."""
+    """Mean squared deviation of the gradient's norm from one, row by row."""
     between = fake + mix.double() * (real - fake)
     (slope,) = torch.autograd.grad(judge(between).sum(), between, create_graph=True)
     return torch.stack([(row.square().sum().sqrt() - 1) ** 2 for row in slope]).mean()

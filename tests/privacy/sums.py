@@ -1,4 +1,4 @@
-"""Secure sums driven by hand, through the form that messages have on the wire, with silos that get lost."""
+"""Secure sums driven by hand, in wire format, with lost silos."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Train(Message):
 
 
 class Silo:
-    """A party in short: an update, a weight and a masker."""
+    """A minimal party: an update, a weight and a masker."""
 
     def __init__(self, masker: Masker, update: torch.Tensor, weight: float) -> None:
         self.masker, self.update, self.weight = masker, update, weight
@@ -67,7 +67,7 @@ def untouched(silo: str, ask: Message) -> Message:
 
 @dataclass
 class Talk:
-    """A round that has ended: what came of it and all that crossed borders, by silo."""
+    """A finished round: its result and all messages, by silo."""
 
     total: WeightedSum
     asks: list[tuple[str, Message]]
@@ -83,9 +83,9 @@ def play(
     colluding: int = 0,
     answered: Meddle = untouched,
 ) -> Talk:
-    """Drive one sum. ``lost`` says whose answers to which asks never arrive: the silo still hears the ask and answers.
+    """Drive one sum. ``lost`` decides whose replies to which asks never arrive: the silo still gets the ask.
 
-    ``meddle`` changes asks on their way, ``answered`` replies.
+    ``meddle`` alters asks in transit, ``answered`` replies.
     """
     width = len(next(iter(parties.values())).update)
     talk = secure_sum({name: Train(number) for name in parties}, number, width, least, colluding)
@@ -110,14 +110,14 @@ def play(
 
 
 def sums(parties: Mapping[str, Silo], among: tuple[str, ...]) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """What the oracle is told."""
+    """The oracle's input."""
     return {name: parties[name].update.double().tolist() for name in among}, {
         name: parties[name].weight for name in among
     }
 
 
 def until(kind: type[Message], parties: Mapping[str, Silo], number: int = 0) -> Mapping[str, Message]:
-    """An honest round up to asks of this kind, which are returned and not yet heard."""
+    """An honest round up to asks of this kind, which are returned and not yet delivered."""
     talk = secure_sum({name: Train(number) for name in parties}, number, 5)
     step = next(talk)
     while True:

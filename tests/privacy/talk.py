@@ -1,4 +1,4 @@
-"""Agreements driven by hand, through the form that messages have on the wire."""
+"""Agreements driven by hand, in wire format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def untouched(silo: str, ask: Message) -> Message:
 
 
 def run(talk: Conversation[None], silos: dict[str, Group], meddle: Meddle = untouched) -> list[tuple[Message, bytes]]:
-    """Drive an agreement; everything crosses borders as bytes, which are returned: all that a coordinator sees."""
+    """Drive an agreement; returns the bytes of all messages: all that a coordinator sees."""
     seen: list[tuple[Message, bytes]] = []
 
     def across(message: Message) -> Message:

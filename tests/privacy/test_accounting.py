@@ -26,7 +26,7 @@ def event(epsilon: float, delta: float = 0.0, what: str = "counts", mechanism: s
 
 
 def exact(epsilon: float, times: int, delta: float) -> float:
-    """The slow and right twin: of each release, the loss is epsilon or -epsilon, so their sum is binomial."""
+    """The slow and right twin: the loss of each release is epsilon or -epsilon, so their sum is binomial."""
     ups = np.arange(times + 1)
     chance, loss = binom.pmf(ups, times, 1 / (1 + math.exp(-epsilon))), (2 * ups - times) * epsilon
 
@@ -109,7 +109,7 @@ class TestSpent:
 
 
 class TestSampledGaussian:
-    """DP-SGD's steps, against formulas, another library, and enumeration."""
+    """Steps of DP-SGD against formulas, another library, and enumeration."""
 
     @pytest.mark.parametrize(("noise", "times", "delta"), [(1.0, 1, 1e-5), (4.0, 30, 1e-6), (20.0, 1000, 1e-5)])
     def test_without_sampling_it_agrees_with_the_closed_form(self, noise: float, times: int, delta: float) -> None:

@@ -52,7 +52,7 @@ class TestSums:
     @settings(max_examples=60)
     @given(st.integers(4, 8), st.integers(0, 1), st.data())
     def test_whoever_is_lost_wherever(self, count: int, colluding: int, data: st.DataObject) -> None:
-        """Silos are lost from some stage on, or never. The sum is of those whose updates arrived, or there is none."""
+        """Silos are lost from some stage on, or never. The sum covers those whose updates arrived, or there is none."""
         parties = silos(count, colluding=colluding)
         until = {silo: data.draw(st.sampled_from([*range(len(STAGES)), *[len(STAGES)] * 8])) for silo in parties}
 
@@ -60,7 +60,7 @@ class TestSums:
             return STAGES.index(type(ask)) >= until[silo]
 
         stays = [[silo for silo in parties if until[silo] > stage] for stage in range(len(STAGES))]
-        needed = threshold(len(stays[1]), colluding)  # at the table: who dealt
+        needed = threshold(len(stays[1]), colluding)  # those that dealt shares
         enough = (3, 3, 3, max(3, needed), needed, needed)
         if all(len(left) >= least for left, least in zip(stays, enough, strict=True)):
             check(play(parties, lost=lost, colluding=colluding), parties, tuple(stays[3]))
@@ -69,7 +69,7 @@ class TestSums:
                 play(parties, lost=lost, colluding=colluding)
 
     def test_rounds_follow_each_other(self) -> None:
-        """Also after one that was lost, with who was missing before."""
+        """Also after a lost round, with silos that were missing before."""
         parties = silos(5)
         for number in range(4):
             gone = [("silo1",), ("silo1", "silo2", "silo4"), (), ("silo0", "silo3")][number]
@@ -129,7 +129,7 @@ class TestTheForm:
 
     @staticmethod
     def _fix(monkeypatch: pytest.MonkeyPatch) -> None:
-        """What silos draw, in the order in which they are asked: 32 times 0, 1 and 2, then 3, 4 and 5…"""
+        """Fixed secrets, in the order in which silos are asked: 32 times 0, 1 and 2, then 3, 4 and 5…"""
         drawn, make = itertools.count(), masker._Round
 
         def fixed(number: int) -> masker._Round:

@@ -71,7 +71,7 @@ class TestAgreement:
         assert {kind.release for kind in (OfferShares, Confirmation, Confirmations)} == {Release.NOTHING}
 
     def test_messages_have_the_same_length_each_time(self) -> None:
-        """The ledger of a run that is repeated is the same to the byte."""
+        """The ledger of a repeated run is the same to the byte."""
         first, second = (run(agree(Roster(NAMES[:3]), "shuffle"), groups(3)) for _ in range(2))
         assert [len(blob) for _, blob in first] == [len(blob) for _, blob in second]
 

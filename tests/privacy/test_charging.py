@@ -44,7 +44,7 @@ def test_what_the_coordinator_solves_for_every_silo_accepts_once():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda ask: replace(ask, learnt=LEARNT[1:]),  # hides what this silo has charged
+        lambda ask: replace(ask, learnt=LEARNT[1:]),  # omits what this silo has charged
         lambda ask: replace(ask, events=(replace(ask.events[0], noise=0.8 * ask.events[0].noise),)),
         lambda ask: replace(ask, events=(replace(ask.events[0], times=2 * ask.events[0].times),)),
         lambda ask: replace(ask, events=(replace(ask.events[0], joint=False),)),  # then each silo's adds up

@@ -58,7 +58,7 @@ class TestCoordinatorsWhoCheat:
             run(agree(Roster(NAMES[:3]), "shuffle"), silos, cross)
 
     def test_a_share_sent_back_to_its_owner(self) -> None:
-        """With two silos: each gets its own envelope back, with the names exchanged."""
+        """With two silos: each gets its own envelope back, with sender and receiver swapped."""
 
         def back(silo: str, ask: Message) -> Message:
             if not isinstance(ask, RelayedShares):
@@ -97,7 +97,7 @@ class TestCoordinatorsWhoCheat:
         assert not any(group.ready for group in silos.values())
 
     def test_nobody_is_content_when_everything_is_replayed(self) -> None:
-        """Every silo hears the whole of an old run, tags included, and refuses: its own share is another one."""
+        """Every silo receives a full replay of an old run, tags included, and refuses: its own share is different."""
         old: dict[tuple[str, type], Message] = {}
 
         def note(silo: str, ask: Message) -> Message:
@@ -120,7 +120,7 @@ class TestCoordinatorsWhoCheat:
             run(agree(Roster(NAMES[:3]), "shuffle"), groups(), mislead)
 
     def test_keys_of_its_own_in_place_of_a_silos(self) -> None:
-        """A man in the middle who plays the other silos to each: what counts is the keys that each silo pinned."""
+        """A man in the middle impersonates the other silos to each: only the keys that each silo pinned count."""
         silos, false = groups(), groups(seed=99)
         offered = {silo: group.answer(OfferShares("shuffle", True)) for silo, group in false.items()}
 

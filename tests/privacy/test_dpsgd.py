@@ -85,10 +85,10 @@ def test_an_example_that_is_not_finite_counts_as_nothing(bad: float) -> None:
     assert clipped_sum(gradients, 1.0)["w"].tolist() == [0.5, 0.0]
 
 
-def test_rows_are_sampled_each_by_itself() -> None:
+def test_rows_are_sampled_independently() -> None:
     drawn = torch.stack([poisson_mask(50, 0.1, rng(seed)) for seed in range(2000)]).double()
     assert drawn.mean() == pytest.approx(0.1, abs=0.005)
-    assert drawn.sum(1).var() == pytest.approx(50 * 0.1 * 0.9, rel=0.15)  # a binomial number of rows
+    assert drawn.sum(1).var() == pytest.approx(50 * 0.1 * 0.9, rel=0.15)  # a binomial count of rows
     assert len(poisson_mask(0, 0.5, rng())) == 0
 
 

@@ -1,4 +1,4 @@
-"""A coordinator that tells silos different lists of arrivals, or shows them tags that are not."""
+"""A coordinator that sends silos different lists of arrivals, or forged tags."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from silosynth.privacy.aggregation import ArrivalsConfirmed, ConfirmArrivals, Re
 
 
 def tags_for(reader: str, arrived: tuple[str, ...], confirmed: Mapping[str, Message]) -> Unmask:
-    """All these silos' tags for one reader, as if they had all been told what it was told."""
+    """All these silos' tags for one reader, as if all had received the reader's list."""
     tags = {silo: reply.tags for silo, reply in confirmed.items() if isinstance(reply, ArrivalsConfirmed)}
     return Unmask(0, tuple(tags), tuple((of[arrived.index(reader)] if of else b"") for of in tags.values()))
 
 
 class TestLists:
     def test_one_is_told_that_all_arrived_and_the_others_that_it_did_not(self) -> None:
-        """The others reveal its pairs' seeds. Its own seed would open its update: nobody reveals that."""
+        """The others reveal the seeds of its pairs. Its own seed would unmask its update: nobody reveals that."""
         parties = silos(5)
         until(ConfirmArrivals, parties)
         everyone, others = names(5), names(5)[1:]
@@ -44,7 +44,7 @@ class TestLists:
     @settings(max_examples=40)
     @given(st.integers(4, 7), st.integers(0, 2), st.data())
     def test_two_lists_never_open(self, count: int, colluding: int, data: st.DataObject) -> None:
-        """Honest silos are told one of two lists; colluding ones make tags for both. All who reveal have the same."""
+        """Honest silos receive one of two lists; colluding ones make tags for both. All who reveal have one list."""
         if colluding + 2 > count:
             return
         least = max(3, colluding + 2)
@@ -98,7 +98,7 @@ class TestLists:
         refused(parties["silo0"], ConfirmArrivals(0, arrived), f"Silo 'silo0' {words}")
         assert isinstance(
             parties["silo0"].answer(ConfirmArrivals(0, names(4))), ArrivalsConfirmed
-        )  # and goes on with a right one
+        )  # and continues with a right one
 
     def test_a_minority(self) -> None:
         parties = silos(7)
@@ -166,7 +166,7 @@ class TestTags:
         refused(parties["silo0"], asks["silo1"], "silo2, silo3 did not")
 
     def test_tags_of_another_round(self) -> None:
-        """Same list, same number, silos that started again from a checkpoint: keys of the tags are of one round."""
+        """Same list, same round number, silos restarted from a checkpoint: the keys of tags belong to one round."""
         parties = silos(4)
         old = until(Unmask, parties)
         for silo in parties.values():

@@ -1,4 +1,4 @@
-"""What a silo refuses, whatever the coordinator says, on the way to a masked update; and what it stores."""
+"""What a silo refuses from the coordinator on the way to a masked update; and what it stores."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestTables:
 
     @pytest.mark.parametrize("place", [1, 2])
     def test_a_key_of_the_coordinators_in_place_of_a_silos(self, place: int) -> None:
-        """With it the coordinator would know a pair's seed. Silos that were told other keys do not open envelopes."""
+        """With it the coordinator would know a pair's seed. Silos that received other keys do not open envelopes."""
 
         def middle(silo: str, ask: Message) -> Message:
             if silo != "silo0" or not isinstance(ask, Deal):

@@ -1,4 +1,4 @@
-"""The noise has the law that its event's epsilon states. Seeds are fixed, so that chance fails no test."""
+"""The noise has the distribution that its event's epsilon implies. Seeds are fixed, so no test fails by chance."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestCounts:
         size = 200_000
         noised, event = noised_counts(torch.full((size,), 1000), epsilon, "counts", rng())
         assert event == Event(DISCRETE_LAPLACE, epsilon, 0.0, "counts")
-        reach = int(math.log(size / 100) / epsilon)  # cells that expect enough draws
+        reach = int(math.log(size / 100) / epsilon)  # cells with enough expected draws
         k = np.arange(-reach, reach + 1)
         drawn = (noised - 1000).numpy()
         seen = np.array([np.sum(drawn < -reach), *(np.sum(drawn == i) for i in k), np.sum(drawn > reach)])
@@ -104,7 +104,7 @@ class TestCounts:
 class TestLevels:
     @given(epsilons, st.floats(1e-12, 0.49))
     def test_the_threshold_is_the_least_that_keeps_delta(self, epsilon: float, delta: float) -> None:
-        """Against the tail q ** t / (1 + q) in whole numbers' arithmetic."""
+        """Against the tail q ** t / (1 + q) in integer arithmetic."""
         q, least = Fraction(math.exp(-epsilon)), threshold(epsilon, delta)
         allowed = Fraction(delta) * (1 + q)
         slack = 1 + Fraction(least, 10**12)  # exp(-epsilon * t) and q ** t round differently

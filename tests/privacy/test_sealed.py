@@ -184,7 +184,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("point", [0, 1, slow.P - 1, slow.P, slow.P + 1, 2**255 - 1])
     def test_points_of_low_order_and_other_forms(self, point: int) -> None:
-        """0, 1, p - 1, p and p + 1 have low order (RFC 7748, section 6.1); the last is a number of two forms."""
+        """0, 1, p - 1, p and p + 1 have low order (RFC 7748, section 6.1); the last has two encodings."""
         envelope = dataclasses.replace(BANK.seal("shop", "c", TEXT), ephemeral=point.to_bytes(32, "little"))
         with pytest.raises(ProtocolError):
             SHOP.open(envelope, "c")
@@ -195,7 +195,7 @@ class TestRefusals:
             seat.seal("shop", "c", TEXT)
 
     def test_a_coordinator_who_substitutes_keys(self) -> None:
-        """It tells each silo, or a silo's guest list, what it likes: what counts is what each pinned."""
+        """It sends each silo any keys that it likes: only those that each silo pinned count."""
         false = fresh_seats("bank", "shop")
         for envelope in (false["bank"].seal("shop", "c", TEXT), self._between(false["bank"])):
             with pytest.raises(ProtocolError, match="compare them"):
@@ -205,7 +205,7 @@ class TestRefusals:
 
     @staticmethod
     def _between(false: Seat) -> Envelope:
-        """As a forger who knows SHOP's true public key and not BANK's private one."""
+        """A forger who knows SHOP's true public key but not BANK's private one."""
         roster = Roster(("bank", "shop"), (false.roster.key("bank"), SHOP.roster.key("shop")))
         return Seat("bank", false.private, roster).seal("shop", "c", TEXT)
 

@@ -26,7 +26,7 @@ def test_the_prime_is_one() -> None:
 
 @settings(max_examples=60)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 7), st.data())
-def test_any_that_are_enough_give_the_secret_back(secret: bytes, count: int, data: st.DataObject) -> None:
+def test_any_threshold_of_shares_restores_the_secret(secret: bytes, count: int, data: st.DataObject) -> None:
     threshold = data.draw(st.integers(1, count))
     made = shares.split(secret, count, threshold)
     assert [len(share) for share in made] == [shares.SHARE] * count
@@ -35,7 +35,7 @@ def test_any_that_are_enough_give_the_secret_back(secret: bytes, count: int, dat
     assert shares.join(chosen, shares.weights(places)) == slow.joined(chosen) == secret
 
 
-def test_one_too_few_give_another_secret() -> None:
+def test_one_share_too_few_gives_another_secret() -> None:
     made = shares.split(SECRET, 5, 3)
     for places in itertools.combinations(range(1, 6), 2):
         chosen = {place: made[place - 1] for place in places}
@@ -48,13 +48,13 @@ def test_the_greatest_secret() -> None:
     assert shares.join({1: made[0], 3: made[2]}, shares.weights([1, 3])) == b"\xff" * 32
 
 
-def test_shares_look_like_nothing() -> None:
-    """Split twice, the same secret has shares that are not alike; all of them are below the prime."""
+def test_shares_look_random() -> None:
+    """Splitting the same secret twice gives different shares; all of them are below the prime."""
     first, second = (shares.split(SECRET, 4, 2) for _ in range(2))
     assert not set(first) & set(second) and SECRET not in {share[1:] for share in first}
     assert all(int.from_bytes(share, "big") < shares.PRIME for share in first)
 
 
-def test_what_is_no_secret_is_refused() -> None:
+def test_shares_that_join_to_no_secret_are_refused() -> None:
     with pytest.raises(ProtocolError, match="of one secret"):
         shares.join({1: (shares.PRIME - 1).to_bytes(33, "big")}, {1: 1})

@@ -33,6 +33,6 @@ def test_without_an_epsilon_nothing_is_private() -> None:
         ({"mechanism": "paper-unsound", "delta": 1e-5}, "no differential privacy"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], rule: str) -> None:
+def test_meaningless_targets_are_refused(fields: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
         Target(**fields)

@@ -1,4 +1,4 @@
-"""A stream belongs to one attempt at a job: processes that are left of an earlier one are refused."""
+"""A stream belongs to one attempt at a job: processes left over from an earlier one are refused."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_party_keeps_one_more_since_its_newest_may_not_be_committed(tmp_path: 
     assert parts(tmp_path / "bank") == ["000001.ckpt"]
 
 
-def test_a_partys_part_that_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_part_of_a_party_is_an_error(tmp_path: Path) -> None:
     store = PartStore(tmp_path)
     with pytest.raises(CheckpointError, match=r"000001\.ckpt"):
         store.load(1)

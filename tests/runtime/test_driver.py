@@ -33,7 +33,7 @@ ROUNDS = 8
 
 
 def by_hand(rounds: int) -> torch.Tensor:
-    """The oracle: the generator and the parties, with nothing in between."""
+    """The oracle: the generator and the parties, connected directly."""
     parties = adders()
     conversation = coordinate(ROSTER, STREAMS, rounds)
     replies: Mapping[str, Message] = {}
@@ -182,7 +182,7 @@ def test_a_repeated_step_is_answered_from_memory() -> None:
         link.exchange(1, {"bank": Prepare(2)})
 
 
-def test_who_is_waited_for_is_told_once_until_it_answers_in_time() -> None:
+def test_a_wait_is_reported_once_until_the_party_replies_in_time() -> None:
     slow = {2: {"bank": "slow"}, 3: {"bank": "slow", "clinic": "slow"}, 4: {"bank": "slow"}, 6: {"bank": "slow"}}
 
     class Slowed(InProcess):
@@ -257,12 +257,12 @@ def one(step: Any) -> Conversation[Any]:
 
 
 @pytest.mark.parametrize("reply", [None, {"rows": 3}, torch.ones(2)])
-def test_an_answer_that_is_no_message_is_refused(reply: object) -> None:
+def test_a_reply_that_is_no_message_is_refused(reply: object) -> None:
     with pytest.raises(ProtocolError, match=r"'bank', step 1.*answers with a message"):
         ask_once(one(Exchange({"bank": Done()})), reply)
 
 
-def test_an_answer_that_cannot_travel_is_refused() -> None:
+def test_a_reply_that_cannot_travel_is_refused() -> None:
     answer = Add(1, torch.eye(2).to_sparse())
     with pytest.raises(MessageError, match=r"'bank', step 1.*amount: Tensors are dense"):
         ask_once(one(Exchange({"bank": Done()})), answer)
@@ -301,7 +301,7 @@ def test_the_conversation_is_closed_when_something_breaks() -> None:
     assert cleaned == [True]
 
 
-def test_what_the_coordinator_raises_comes_through() -> None:
+def test_an_error_of_the_coordinator_is_raised() -> None:
     def conversation() -> Conversation[None]:
         yield Progress("x", 1, 2)
         raise ZeroDivisionError
@@ -378,7 +378,7 @@ def test_ctrl_c_stops_silos_in_the_middle_of_an_answer() -> None:
     link.close()
 
 
-def test_silos_of_one_exchange_answer_side_by_side_on_one_thread_each() -> None:
+def test_silos_of_one_exchange_reply_in_parallel_on_one_thread_each() -> None:
     together = threading.Barrier(2)
 
     class Meeting(Mute):
@@ -412,7 +412,7 @@ def test_a_slow_silo_has_one_thread_whatever_the_coordinator_sets_meanwhile() ->
 
 
 @pytest.mark.parametrize("exits", ["bank", "clinic"])
-def test_a_silo_that_exits_is_heard_and_can_be_asked_again(exits: str) -> None:
+def test_a_silo_that_exits_is_noticed_and_can_be_asked_again(exits: str) -> None:
     class Exiting(Mute):
         def answer(self, ask: Message) -> Message:
             if not torch.is_inference_mode_enabled():

@@ -60,7 +60,7 @@ def head(**changes: object) -> bytes:
         head(extra=1) + b"ab",
     ],
 )
-def test_what_is_no_frame_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     with pytest.raises(MessageError) as caught:
         frame_from_bytes(data)
     assert caught.value.remedy

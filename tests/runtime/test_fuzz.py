@@ -75,7 +75,7 @@ def test_tensors_are_read_as_the_library_reads_them() -> None:
 
 
 def framed(skeleton: bytes | str, header: object = None, body: bytes = b"") -> bytes:
-    """A frame of these parts, its lengths right."""
+    """A frame of these parts, with correct lengths."""
     skeleton = skeleton.encode() if isinstance(skeleton, str) else skeleton
     text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
     tail = b"" if header is None else len(text).to_bytes(8, "little") + text + body
@@ -92,11 +92,11 @@ def nested(depth: int) -> bytes:
 
 
 def same_hash(keys: int) -> str:
-    """Keys that Python puts into one place of a dictionary: each is compared with all before it."""
+    """Keys whose hashes collide in Python's dictionary: each is compared with all before it."""
     return ",".join(f"[{(2**61 - 1) * number},0]" for number in range(1, keys))
 
 
-FOUND = {  # once another error than ours, or read, or read at a crawl; and what lies beside these
+FOUND = {  # once raised a foreign error, or were read, or read very slowly; and their neighbours
     "a size that torch cannot hold": framed('{"t":"0"}', one("F32", [2**63, 0])),
     "a size that overflows": framed('{"t":"0"}', one("F32", [0, 2**62, 2**62])),
     "hexadecimal with spaces": framed('{"f":"00 00 00 00 0000"}'),
@@ -111,7 +111,7 @@ FOUND = {  # once another error than ours, or read, or read at a crawl; and what
 
 
 @pytest.mark.parametrize("found", FOUND, ids=str)
-def test_what_fuzzing_found_stays_mended(found: str) -> None:
+def test_bugs_from_fuzzing_stay_fixed(found: str) -> None:
     with pytest.raises(SilosynthError):
         decode(FOUND[found], {"Flag": Flag})
     with pytest.raises(SilosynthError):
@@ -130,7 +130,7 @@ def test_every_depth_of_nesting_is_read_or_refused() -> None:
 
 
 N = 400_000
-GREEDY = {  # what takes most memory for each byte that it is written in
+GREEDY = {  # the most memory per encoded byte
     "empty lists": framed("[" + "[]," * (N // 3) + "[]]"),
     "lists": framed("[" + "[0]," * (N // 4) + "[0]]"),
     "dictionaries": framed("[" + '{"":0},' * (N // 7) + "0]"),
@@ -174,7 +174,7 @@ def _resident(reset: bool = False) -> int:
 
 
 @pytest.mark.parametrize("name", GREEDY, ids=str)
-def test_reading_allocates_no_more_than_it_says(name: str) -> None:
+def test_reading_allocates_no_more_than_documented(name: str) -> None:
     blob = GREEDY[name]
 
     def work() -> None:

@@ -110,7 +110,7 @@ def test_what_was_noised_is_recorded_with_the_message(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()] == lines
 
 
-def test_noised_content_without_an_event_is_told_as_exact() -> None:
+def test_noised_content_without_an_event_is_recorded_as_exact() -> None:
     ledger = Ledger()
     ledger.start()
     ledger.add(1, "bank", "coordinator", Counts(()), 20)
@@ -141,7 +141,7 @@ def test_in_memory_it_resumes_only_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "garbage", "fields", "events"])
-def test_a_ledger_that_does_not_fit_its_checkpoint_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_ledger_that_does_not_match_its_checkpoint_is_an_error(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
     ledger.start()
@@ -160,14 +160,14 @@ def test_a_ledger_that_does_not_fit_its_checkpoint_is_told(tmp_path: Path, damag
     assert caught.value.remedy
 
 
-def test_a_path_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="folder"):
         Ledger(tmp_path / "folder").start()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_an_error() -> None:
     ledger = Ledger("/dev/full")
     ledger.start()
     fill(ledger, 1, 3)

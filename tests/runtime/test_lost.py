@@ -1,4 +1,4 @@
-"""Silos that really get lost, in conversations that can go on without them and in those that cannot."""
+"""Silos that really are lost, in conversations that can continue without them and in those that cannot."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from silosynth.simulation.silos import Processes
 
 pytestmark = pytest.mark.live
 
-ROUNDS, AT = 8, 3  # somebody gets lost before round 3
+ROUNDS, AT = 8, 3  # a silo is lost before round 3
 ADD, TOTAL, MISSING = "tests.runtime.Add", "tests.runtime.Total", "core.Missing"
 
 
 def going_on(
     state: State | None = None, prepare: Prepare | None = None, missing: bool = True
 ) -> Conversation[list[list[str]]]:
-    """Who answered, round by round."""
+    """Who replied, by round."""
     answered: list[list[str]] = []
     if state is None:
         yield ROSTER.everyone(prepare or Prepare(4))
@@ -92,8 +92,8 @@ def nothing(link: Processes, progress: Progress) -> None:
 
 
 @pytest.mark.parametrize("stage", ["saving", "asking"])
-def test_a_run_goes_on_without_a_silo_that_was_killed_and_resumes_with_all(tmp_path: Path, stage: str) -> None:
-    """A silo that is dead when it is asked for its part of a checkpoint: there is none, and the one before stays."""
+def test_a_run_continues_without_a_killed_silo_and_resumes_with_all(tmp_path: Path, stage: str) -> None:
+    """If a silo is dead when asked for its part of a checkpoint, there is none, and the previous one stays."""
     run = Run(tmp_path, kill_before(stage))
     with pytest.warns(PartyLostWarning) as told:
         answered = run.drive()
@@ -102,7 +102,7 @@ def test_a_run_goes_on_without_a_silo_that_was_killed_and_resumes_with_all(tmp_p
     assert f"'clinic', step {AT + 2}: its process was ended by SIGKILL. The run goes on" in str(told[0].message)
     assert run.said("bank").count(TOTAL) == ROUNDS
     asked = [record.type for record in run.ledger.records if record.receiver == "clinic"]
-    last = stage == "asking"  # who is known to be lost is sent nothing
+    last = stage == "asking"  # known lost silos are sent nothing
     assert asked[1:] == [ADD] * (AT + last)
     assert run.said("clinic")[1:] == [TOTAL] * AT + [MISSING] * last
     latest = run.store.latest()
@@ -136,7 +136,7 @@ def test_a_silo_that_was_stopped_beyond_the_limit_takes_part_again(tmp_path: Pat
     assert "did not answer within 1 s" in texts[0] and "takes part again" in texts[1]
     steps = [(record.step, record.type) for record in run.ledger.records if record.sender == "clinic"][1:]
     assert steps[: AT + 1] == [(2, TOTAL), (3, TOTAL), (4, TOTAL), (5, MISSING)]
-    assert steps[AT + 1 :] == [(5, TOTAL), (7, TOTAL), (8, TOTAL), (9, TOTAL)]  # what came late was sent, too
+    assert steps[AT + 1 :] == [(5, TOTAL), (7, TOTAL), (8, TOTAL), (9, TOTAL)]  # late replies were sent, too
     assert [one.state["round"] for one in saved] == [0, 1, 2, 3, 3, 5, 6, 7]
 
 
@@ -148,14 +148,14 @@ def test_an_exchange_that_needs_all_names_the_silo_that_was_killed(tmp_path: Pat
 
 @pytest.mark.parametrize("policy", ["fail", "wait"])
 def test_a_policy_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path, policy: Policy) -> None:
-    """The exchange could do without it; no warning says that it is waited for."""
+    """The exchange could continue without it, so no warning says that it is waited for."""
     with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.Add.*SIGKILL.*Resume"):
         Run(tmp_path, kill_before("asking"), policy).drive()
 
 
 @pytest.mark.parametrize(("policy", "missing"), [("wait", True), ("omit", False)])
 def test_a_silo_that_was_stopped_beyond_the_limit_is_waited_for(tmp_path: Path, policy: Policy, missing: bool) -> None:
-    """By the policy, or as the exchange cannot do without it. To the bytes it is as if nothing had happened."""
+    """By the policy, or because the exchange needs it. The result is the same to the byte."""
 
     def happens(link: Processes, progress: Progress) -> None:
         if (progress.stage, progress.done) == ("asking", AT):
@@ -191,6 +191,6 @@ def test_a_silo_that_was_stopped_beyond_the_limit_ends_a_run_that_fails(tmp_path
 
 
 @pytest.mark.parametrize(("fail", "kind"), [("data", DataError), ("crash", PartyLostError)])
-def test_what_a_silo_raises_itself_ends_the_run(tmp_path: Path, fail: str, kind: type[Exception]) -> None:
+def test_an_error_of_a_silo_ends_the_run(tmp_path: Path, fail: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"'(bank|clinic)', step 4, on tests\.runtime\.Add"):
         Run(tmp_path, nothing, prepare=Prepare(4, fail, 2)).drive()

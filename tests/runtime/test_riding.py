@@ -1,4 +1,4 @@
-"""Exchanges that travel with the next one: the same answers, the same ledger, fewer round trips."""
+"""Exchanges that travel with the next one: same replies, same ledger, fewer round trips."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ PLANS = st.lists(st.tuples(st.sampled_from(["tell", "ride", "recall", "alone", "
 
 
 def converse(plan: list[tuple[str, list[str]]]) -> Conversation[list[tuple[int, ...]]]:
-    """Tell and recall as planned; "alone" does not travel with others."""
+    """Store and recall as planned; "alone" does not travel with others."""
     heard: list[tuple[int, ...]] = []
     for number, (what, whom) in enumerate(plan):
         if what == "checkpoint":
@@ -131,7 +131,7 @@ EITHER = pytest.mark.parametrize("far", [False, True])
 
 @EITHER
 @pytest.mark.parametrize("alone", [False, True])
-def test_who_rides_has_nothing_to_say(tmp_path: Path, far: bool, alone: bool) -> None:
+def test_a_rider_may_reply_only_done(tmp_path: Path, far: bool, alone: bool) -> None:
     plan = {"rider": Exchange({"bank": Recall()}, rides=True)}
     if not alone:
         plan["other"] = Exchange({"bank": Recall()})
@@ -147,13 +147,13 @@ def test_what_a_rider_raises_is_raised(tmp_path: Path, far: bool) -> None:
 
 
 @EITHER
-def test_nobody_is_told_what_a_rider_answers(tmp_path: Path, far: bool) -> None:
+def test_the_reply_of_a_rider_is_dropped(tmp_path: Path, far: bool) -> None:
     plan = {"rider": Exchange({"bank": Tell(1)}, rides=True), "other": Exchange({"bank": Recall()})}
     assert asked(plan, tmp_path, far) == [{}, {"bank": Remembered((1,))}]
 
 
 class Noting(Counting):
-    """Notes how it was asked."""
+    """Records how it was asked."""
 
     def reach(self, step: int, exchange: Exchange, tell: TellSlow = lambda slow: None) -> Reached:
         self.asked = [*getattr(self, "asked", []), exchange]
@@ -161,7 +161,7 @@ class Noting(Counting):
 
 
 @pytest.mark.parametrize("first", [{"missing": True}, {"wait": True}, {"times": 3.0}, {}], ids=str)
-def test_a_riders_terms_are_kept(tmp_path: Path, first: dict[str, Any]) -> None:
+def test_a_riders_flags_apply(tmp_path: Path, first: dict[str, Any]) -> None:
     def conversation() -> Conversation[None]:
         yield Exchange({"bank": Tell(1)}, rides=True, **first)
         yield Exchange({"bank": Recall()})
@@ -179,7 +179,7 @@ def several(*parts: tuple[int, Message]) -> bytes:
     return encode(Several(steps, tuple(encode(message) for message in messages)))
 
 
-def test_what_failed_in_part_is_not_done_again() -> None:
+def test_a_partly_failed_exchange_is_not_repeated() -> None:
     memory = Memory()
     endpoint = PartyEndpoint("bank", memory, None)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The stream itself, with both ends in this process: identity, broken connections, large frames, wrong words."""
+"""The stream itself, with both ends in this process: identity, broken connections, large frames, malformed input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Block(Message):
 
 
 class Echo(Party):
-    """Answers what it was asked, when it is let."""
+    """Replies with what it was asked, once released."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -56,7 +56,7 @@ class Echo(Party):
 
 
 class Guest(threading.Thread):
-    """A party that is served in a thread, and what became of it."""
+    """A party that is served in a thread, and its outcome."""
 
     def __init__(self, party: Party, **options: Any) -> None:
         super().__init__(daemon=True)
@@ -147,7 +147,7 @@ def test_a_broken_stream_comes_back_and_nothing_is_done_twice(hub: StreamHub, co
     echo.go_on.set()
     asking.join(20)
     assert torch.equal(replies[0]["bank"].reply.z_NL, torch.ones(3))
-    link.exchange(2, {"bank": Done()})  # the repeated reply to step 1 is no answer to step 2
+    link.exchange(2, {"bank": Done()})  # the repeated reply to step 1 does not answer step 2
     link.exchange(3, {"bank": Done()})
     assert echo.answered == 3
 
@@ -221,7 +221,7 @@ def test_old_tls_is_refused(hub: StreamHub) -> None:
         Connection(plain(hub), old, server=False, patience=3.0)
 
 
-def test_who_says_nothing_keeps_nobody_out(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_silent_clients_block_nobody(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     silent = [plain(hub) for _ in range(40)]
     echo = Echo()
     connect(echo, patience=10.0)
@@ -256,7 +256,7 @@ def test_a_handshake_byte_by_byte_ends_in_time(hub: StreamHub) -> None:
 
 
 @pytest.mark.parametrize("address", ["nowhere", "a..b:5000", f"{'x' * 70}:5000"])
-def test_an_address_that_is_none_is_told(address: str) -> None:
+def test_an_invalid_address_is_an_error(address: str) -> None:
     guest = Guest(Echo(), name="bank", address=address, certs=AUTHORITY.party("bank"), folder=None, patience=0.3)
     guest.join(20)
     assert isinstance(guest.error, ProtocolError) and address in str(guest.error)
@@ -281,7 +281,7 @@ def test_frames_are_signed_with_the_name_in_the_certificate(hub: StreamHub, conn
 
 
 @pytest.mark.parametrize("said", [b"garbage!", Frame(REPLY, "other", 1, "bank").to_bytes()])
-def test_garbage_and_unasked_answers_are_told(hub: StreamHub, said: bytes) -> None:
+def test_garbage_and_unrequested_replies_are_errors(hub: StreamHub, said: bytes) -> None:
     tls = ssl_context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
     tls.sendall(Frame(HELLO, "", 0, "bank").to_bytes())
     assert WELCOME.encode() in tls.recv(100)
@@ -291,7 +291,7 @@ def test_garbage_and_unasked_answers_are_told(hub: StreamHub, said: bytes) -> No
     tls.close()
 
 
-def test_memory_grows_with_what_comes_not_with_what_is_announced(hub: StreamHub) -> None:
+def test_memory_grows_with_received_bytes_not_with_announced_ones(hub: StreamHub) -> None:
     tls = ssl_context(AUTHORITY.party("bank"), server=False).wrap_socket(plain(hub))
     tls.sendall(Frame(HELLO, "", 0, "bank").to_bytes())
     assert WELCOME.encode() in tls.recv(100)
@@ -319,14 +319,14 @@ def test_checkpoints_go_beside_the_messages(hub: StreamHub, connect: Callable[..
     assert [path.name for path in tmp_path.iterdir()] == ["000001.ckpt"]
 
 
-def test_nobody_there_is_told() -> None:
+def test_an_unreachable_coordinator_is_an_error() -> None:
     guest = Guest(Echo(), name="bank", address="127.0.0.1:1", certs=AUTHORITY.party("bank"), folder=None, patience=0.3)
     guest.join(20)
     assert isinstance(guest.error, ProtocolError)
     assert "127.0.0.1:1" in str(guest.error)
 
 
-def test_a_port_that_is_taken_is_told(hub: StreamHub) -> None:
+def test_an_occupied_port_is_an_error(hub: StreamHub) -> None:
     with pytest.raises(UnavailableError, match="Choose another port"):
         StreamHub(["bank"], AUTHORITY.coordinator(), hub.address)
 
@@ -352,7 +352,7 @@ def test_keys_are_their_owners_only(tmp_path: Path) -> None:
 
 
 def stalled(hub: StreamHub, connect: Callable[..., Guest], party: Echo | None = None) -> tuple[Echo, Remote]:
-    """A party that lets the first ask go past the limit, and owes its answer."""
+    """A party that does not reply to the first ask within the limit, and still owes its reply."""
     echo = party or Echo()
     connect(echo, patience=10.0)
     link = linked(hub, limit=0.3)
@@ -373,7 +373,7 @@ def until_back(link: Remote) -> None:
     assert not link.lost()
 
 
-def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_a_late_party_is_not_asked_before_its_reply_arrives(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     for step in (2, 3):
         reached = link.reach(step, Exchange({"bank": Done()}, missing=True))
@@ -389,7 +389,7 @@ def test_who_is_late_is_not_asked_before_its_answer_is_in(hub: StreamHub, connec
     assert echo.answered == 4
 
 
-def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_an_exchange_that_needs_a_late_party_waits_and_then_asks(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     threading.Timer(0.3, echo.go_on.set).start()
     assert isinstance(link.exchange(2, {"bank": Done()})["bank"].reply, Done)
@@ -397,10 +397,10 @@ def test_an_exchange_that_needs_who_is_late_waits_and_then_asks(hub: StreamHub, 
     assert [late.step for late in link.reach(3, Exchange({"bank": Done()}, missing=True)).late] == [1]
 
 
-def test_who_is_late_is_waited_for_beyond_the_limit_where_that_is_asked(
+def test_a_late_party_is_waited_for_beyond_the_limit_if_requested(
     hub: StreamHub, connect: Callable[..., Guest]
 ) -> None:
-    """It is asked once only, and its answer is the exchange's, not a late one."""
+    """It is asked only once, and its reply belongs to the exchange: it is not late."""
     echo = Echo()
     connect(echo, patience=10.0)
     link, told = linked(hub, limit=0.2), []
@@ -416,7 +416,7 @@ def test_who_is_late_is_waited_for_beyond_the_limit_where_that_is_asked(
     assert told[1:] == [{}] and echo.answered == 2
 
 
-def test_who_is_late_already_is_waited_for_and_then_asked(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_an_already_late_party_is_waited_for_and_then_asked(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     timer = threading.Timer(0.3, echo.go_on.set)
     timer.start()
@@ -440,7 +440,7 @@ def test_an_exchange_may_have_more_time_than_others(hub: StreamHub, connect: Cal
     echo.go_on.set()
 
 
-def test_an_exchange_that_needs_who_stays_late_fails(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_an_exchange_that_needs_a_party_that_stays_late_fails(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     link._limit = 0.2
     with pytest.raises(PartyLostError, match=r"'bank', step 2.*did not answer within 0.2 s"):
@@ -448,7 +448,7 @@ def test_an_exchange_that_needs_who_stays_late_fails(hub: StreamHub, connect: Ca
     echo.go_on.set()
 
 
-def test_who_is_late_may_lose_its_stream_and_come_back(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_a_late_party_may_lose_its_stream_and_come_back(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     echo, link = stalled(hub, connect)
     outbox = hub._slots["bank"].outbox
     assert outbox is not None
@@ -459,11 +459,11 @@ def test_who_is_late_may_lose_its_stream_and_come_back(hub: StreamHub, connect: 
     echo.go_on.set()
     until_back(link)
     assert [late.step for late in link.reach(2, Exchange({"bank": Done()}, missing=True)).late] == [1]
-    link.exchange(3, {"bank": Done()})  # the repeated answer to step 1 is no answer to another
+    link.exchange(3, {"bank": Done()})  # the repeated reply to step 1 answers no other step
     assert echo.answered == 3
 
 
-def test_what_a_late_party_raises_is_told(hub: StreamHub, connect: Callable[..., Guest]) -> None:
+def test_an_error_of_a_late_party_is_raised(hub: StreamHub, connect: Callable[..., Guest]) -> None:
     class Refusing(Echo):
         def answer(self, ask: Message) -> Message:
             super().answer(ask)
@@ -507,4 +507,4 @@ def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: StreamHub, connect: Ca
     go_on.set()
     until_back(link)
     reached = link.reach(1, Exchange({"bank": Done()}, missing=True))
-    assert reached.received and not reached.late  # what is late was no message
+    assert reached.received and not reached.late  # the late reply was no message

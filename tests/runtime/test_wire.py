@@ -191,7 +191,7 @@ NAME = "tests.runtime.Positive"
         (b"", "cut short"),
     ],
 )
-def test_each_way_to_be_malformed_is_told(blob: bytes, says: str) -> None:
+def test_each_malformation_is_named(blob: bytes, says: str) -> None:
     with pytest.raises(MessageError, match=says) as caught:
         decode(blob)
     assert caught.value.remedy
@@ -219,7 +219,7 @@ def test_only_allowed_types_are_read() -> None:
         decode(blob, {"tests.runtime.Inner": Inner})
 
 
-def test_what_is_not_a_struct_is_not_encoded() -> None:
+def test_only_structs_are_encoded() -> None:
     with pytest.raises(MessageError, match="dict"):
         encode({"a": 1})  # type: ignore[arg-type]
 
@@ -239,7 +239,7 @@ def test_the_tensors_are_plain_safetensors() -> None:
         torch.zeros(2, device="meta"),
     ],
 )
-def test_tensors_that_cannot_travel_are_told(tensor: torch.Tensor) -> None:
+def test_tensors_that_cannot_travel_are_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(MessageError, match=r"values: Tensors are dense"):
         encode(Inner("x", tensor))
 
@@ -279,13 +279,13 @@ def test_an_optimiser_and_a_network_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize("value", [np.float64(1), np.arange(3), object(), {1, 2}, 1j, {(1, 2): 3}, {True: 1}])
-def test_what_cannot_be_stored_is_told_with_its_place(value: object) -> None:
+def test_values_that_cannot_be_stored_are_refused_with_their_path(value: object) -> None:
     with pytest.raises(StorageError, match=r"party\.1\.odd") as caught:
         pack({"party": [0, {"odd": value}]})
     assert caught.value.remedy
 
 
-def test_too_deep_or_too_long_is_told() -> None:
+def test_too_deep_or_too_long_values_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]

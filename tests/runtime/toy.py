@@ -1,4 +1,4 @@
-"""A toy protocol with all that a real one has: stochastic state on both sides, several rounds, safe points, progress.
+"""A toy protocol with all features of a real one: random state on both sides, rounds, checkpoints, progress.
 
 In every round the coordinator sends a number; each silo adds it and a random draw to what it holds.
 """
@@ -31,7 +31,7 @@ LEDGER = "ledger.jsonl"
 
 class Prepare(Message):
     width: int
-    fail: str = ""  # "data" or "crash": raise in round `fail_at`; "die": leave the process; "slow": answer late
+    fail: str = ""  # "data" or "crash": raise in round `fail_at`; "die": exit the process; "slow": reply late
     fail_at: int = -1
 
 
@@ -110,14 +110,14 @@ def adders(roster: Roster = ROSTER) -> dict[str, Adder]:
 
 
 def command(name: str, kit: Path) -> Sequence[str]:
-    """Starts an adder as a process of its own."""
+    """Starts an adder as a separate process."""
     return [sys.executable, "-W", "error", str(Path(__file__).with_name("toy_party.py")), str(kit), str(STREAMS.seed)]
 
 
 def run(
     folder: Path, rounds: int, link: Link | None = None, prepare: Prepare | None = None, **options: Any
 ) -> torch.Tensor:
-    """Drive the toy with its ledger and checkpoints in ``folder``; in process unless told otherwise."""
+    """Drive the toy with its ledger and checkpoints in ``folder``; by default in process."""
     store = CheckpointStore(folder, "toy")
     with link or InProcess(adders(), store.parties) as link:
         options = {"seconds": 0, **options}

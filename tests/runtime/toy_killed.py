@@ -1,6 +1,6 @@
-"""Started as a process: drives the toy again and again, each time in a fork that is killed -9 at a random moment.
+"""Started as a process: drives the toy again and again, each time in a fork that gets SIGKILL at a random moment.
 
-Forking is cheap where a new interpreter would load torch for seconds. The last attempt is left to finish. Prints how
+Forking is cheap where a new interpreter would load torch for seconds. The last attempt runs to the end. Prints how
 often it was killed.
 """
 
