@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError, UnavailableError, nearest
 from silosynth.core.files import existing
+from silosynth.data.dtypes import plain_arrow
 
 Kind = Literal["postgresql", "sqlite", "duckdb"]
 NAMES: dict[Kind, str] = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
@@ -267,14 +268,9 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _usable(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_dictionary(kind):
-        return bool(types.is_string(kind.value_type) or types.is_large_string(kind.value_type))
-    tests = (
-        types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_string,
-        types.is_large_string, types.is_date, types.is_timestamp, types.is_duration,
-    )  # fmt: skip
-    return any(test(kind) for test in tests)
+    if pa.types.is_dictionary(kind):
+        return bool(pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type))
+    return plain_arrow(kind) or pa.types.is_null(kind) or pa.types.is_decimal(kind)
 
 
 def _target(kind: pa.DataType) -> pa.DataType:

@@ -119,7 +119,7 @@ _REMEDIES = {"period": "Convert it with .dt.to_timestamp()."}
 
 
 def _nature_of_dtype(dtype: Any) -> Nature | None:
-    if isinstance(dtype, pd.ArrowDtype) and not _plain_arrow(dtype.pyarrow_dtype):
+    if isinstance(dtype, pd.ArrowDtype) and not plain_arrow(dtype.pyarrow_dtype):
         return None
     tests = {
         Nature.BOOL: types.is_bool_dtype,
@@ -136,18 +136,10 @@ def _nature_of_dtype(dtype: Any) -> Nature | None:
     return next((nature for nature, test in tests.items() if test(dtype)), None)
 
 
-def _plain_arrow(dtype: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_timestamp,
-        pa.types.is_date,
-        pa.types.is_duration,
-    )
-    return any(test(dtype) for test in tests)
+def plain_arrow(dtype: pa.DataType) -> bool:
+    """Whether values of an Arrow type are numbers, booleans, text, instants or durations."""
+    kinds = ("boolean", "integer", "floating", "string", "large_string", "timestamp", "date", "duration")
+    return any(getattr(pa.types, f"is_{kind}")(dtype) for kind in kinds)
 
 
 def _spell_objects(series: pd.Series) -> str:

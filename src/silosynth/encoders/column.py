@@ -213,27 +213,46 @@ class CategoricalEncoder(Encoder):
         return Column(self.name, self.dtype, values, missing, names)
 
 
-class NumericEncoder(Encoder):
-    """Numbers and instants: atoms by value, the rest by normal score, missing as a level.
-
-    Levels: the continuous part (if any), then ``atoms``, then missing (if any).
-    """
+class NumberEncoder(Encoder):
+    """An encoder of numbers or instants."""
 
     dtype: str
     whole: bool  # int64 values (integers, instants) rather than float64
-    origin: int  # int64 values are counted from here, so that float64 holds them exactly; near their mean
+    origin: int  # int64 values are counted from here, so that float64 holds them exactly
     step: float  # grid of the values; 0 for none
     decimals: int | None
     low: float  # an integer where values are
     high: float
+
+    def on_grid(self, values: np.ndarray) -> np.ndarray:
+        """Values (n,) float64, counted from the origin, rounded to the grid: int64 if ``whole``, else float64."""
+        if self.whole:
+            cells = max(1, int(self.step))
+            return self.origin + np.rint(values / cells).astype(np.int64) * cells
+        if self.step > 0:
+            values = np.round(values / self.step) * self.step
+        return values if self.decimals is None else np.round(values, self.decimals)  # removes rounding errors of step
+
+
+class AtomEncoder(NumberEncoder):
+    """Numbers with levels for the continuous part (if any), then ``atoms``, then missing (if any)."""
+
     atoms: torch.Tensor  # (a,) float64, or int64 if `whole`
     missing: bool
-    quantile: Quantile | None
 
     @property
     def width(self) -> int:
         """Number of levels."""
         return self.lines + len(self.atoms) + self.missing
+
+
+class NumericEncoder(AtomEncoder):
+    """Numbers and instants: atoms by value, the rest by normal score, missing as a level; the origin is near the mean.
+
+    Levels: the continuous part (if any), then ``atoms``, then missing (if any).
+    """
+
+    quantile: Quantile | None
 
     @property
     def lines(self) -> int:
@@ -267,21 +286,11 @@ class NumericEncoder(Encoder):
         if self.quantile is not None and codes.scores is not None:
             on_line = (levels == 0) & ~missing
             line = self.quantile.decode(codes.scores.numpy()[on_line])
-            values[on_line] = to_grid(line, self.whole, self.origin, self.step, self.decimals)
+            values[on_line] = self.on_grid(line)
         on_atom = (levels >= int(self.continuous)) & ~missing
         values[on_atom] = self.atoms.numpy()[levels[on_atom] - int(self.continuous)]
         values[~missing] = np.clip(values[~missing], self.low, self.high)
         return Column(self.name, self.dtype, torch.from_numpy(values), torch.from_numpy(missing))
-
-
-def to_grid(values: np.ndarray, whole: bool, origin: int, step: float, decimals: int | None) -> np.ndarray:
-    """Values (n,) float64, counted from the origin, rounded to the grid: int64 if ``whole``, else float64."""
-    if whole:
-        cells = max(1, int(step))
-        return origin + np.rint(values / cells).astype(np.int64) * cells
-    if step > 0:
-        values = np.round(values / step) * step
-    return values if decimals is None else np.round(values, decimals)  # removes the rounding error of step
 
 
 def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:

@@ -56,21 +56,13 @@ class ModeConfig(EncoderConfig):
     atoms: Literal["mixed", "all", "none"] = "mixed"  # numeric columns that have special values beside their modes
 
 
-class ModeEncoder(Encoder):
+class ModeEncoder(base.AtomEncoder):
     """Numbers and instants: the mode as a level, the position within it as a score in [-0.99, 0.99].
 
-    Levels: the modes, then ``atoms``, then missing (if any). The score is 0 where the level is not a mode.
+    Levels: the modes, then ``atoms``, then missing (if any). The score is 0 where the level is not a mode. Means are
+    counted from the origin, which is 0 unless the column's integers exceed what float64 holds exactly.
     """
 
-    dtype: str
-    whole: bool  # int64 values (integers, instants) rather than float64
-    origin: int  # means are counted from here; 0 unless the column's integers exceed what float64 holds exactly
-    step: float  # grid of the values; 0 for none
-    decimals: int | None
-    low: float  # an integer where values are
-    high: float
-    atoms: torch.Tensor  # (a,) float64, or int64 if `whole`
-    missing: bool
     weights: torch.Tensor  # (K,) float64, sum 1; K is 0 without a continuous part
     means: torch.Tensor  # (K,) float64, increasing
     stds: torch.Tensor  # (K,) float64, above 0
@@ -81,11 +73,6 @@ class ModeEncoder(Encoder):
     def lines(self) -> int:
         """K, the number of modes."""
         return len(self.weights)
-
-    @property
-    def width(self) -> int:
-        """Number of levels."""
-        return self.lines + len(self.atoms) + self.missing
 
     def encode(self, column: Column, rng: np.random.Generator) -> Codes:
         """Codes of a column; ``rng`` draws the modes."""
@@ -134,7 +121,7 @@ class ModeEncoder(Encoder):
         low, high = float(least), float(most)  # integers beyond 2^53 may round outwards: step back inside
         low = math.nextafter(low, math.inf) if low < least else low
         high = math.nextafter(high, -math.inf) if high > most else high
-        return base.to_grid(np.clip(offsets, low, high), self.whole, self.origin, self.step, self.decimals)
+        return self.on_grid(np.clip(offsets, low, high))
 
 
 def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator) -> Encoder:
@@ -275,16 +262,9 @@ def _common_modes(rows: torch.Tensor, mixture: Mixture, config: ModeConfig) -> M
     return weights[order] / weights[order].sum(), means[order], stds[order]
 
 
-class StandardEncoder(Encoder):
+class StandardEncoder(base.NumberEncoder):
     """Standardised numbers and instants; missing is a second level (if any)."""
 
-    dtype: str
-    whole: bool  # int64 values (integers, instants) rather than float64
-    origin: int  # int64 values are counted from here, so that float64 holds them exactly
-    step: float  # grid of the values; 0 for none
-    decimals: int | None
-    low: float  # an integer where values are
-    high: float
     missing: bool
     mean: float  # counted from the origin
     deviation: float
@@ -310,7 +290,7 @@ class StandardEncoder(Encoder):
         missing = torch.zeros(n, dtype=torch.bool) if codes.levels is None else codes.levels == 1
         assert codes.scores is not None
         line = self.mean + self.deviation * codes.scores.double().numpy()
-        values = np.clip(base.to_grid(line, self.whole, self.origin, self.step, self.decimals), self.low, self.high)
+        values = np.clip(self.on_grid(line), self.low, self.high)
         values[missing.numpy()] = 0
         return Column(self.name, self.dtype, torch.from_numpy(values), missing)
 

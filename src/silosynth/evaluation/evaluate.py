@@ -120,14 +120,9 @@ def _column_silos(
 
 
 def _general(
-    tables: Tables,
-    compared: fidelity.Comparison,
-    floor: fidelity.Floor | None,
-    target: int | None,
-    figures: str,
-    streams: Sequence[np.random.Generator],
-    on_progress: OnProgress,
-) -> list[Score | Skipped]:
+    tables: Tables, compared: fidelity.Comparison, floor: fidelity.Floor | None, target: int | None, figures: str,
+    streams: Sequence[np.random.Generator], on_progress: OnProgress,
+) -> list[Score | Skipped]:  # fmt: skip
     """Two-sample tests, resemblance and utility."""
     on_progress("two-sample", 0.35)
     trees, lines = (_separations(tables, kind, streams[4]) for kind in ("xgboost", "logistic"))
@@ -143,14 +138,9 @@ def _general(
 
 
 def _gan(
-    tables: Tables,
-    compared: fidelity.Comparison,
-    floor: fidelity.Floor | None,
-    target: int | None,
-    owners: Sequence[str | None],
-    classifiers: Sequence[utility.Classifier],
-    rng: np.random.Generator,
-) -> list[Score | Skipped]:
+    tables: Tables, compared: fidelity.Comparison, floor: fidelity.Floor | None, target: int | None,
+    owners: Sequence[str | None], classifiers: Sequence[utility.Classifier], rng: np.random.Generator,
+) -> list[Score | Skipped]:  # fmt: skip
     """The figures of the papers on tabular GANs."""
     lost = gan_papers.classifier_differences(tables.train, tables.holdout, tables.synthetic, target, rng, classifiers)
     pair, samples = (tables.train, tables.synthetic), (tables.real_a, tables.real_b)

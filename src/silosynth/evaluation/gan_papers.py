@@ -198,12 +198,9 @@ def _divergence(compared: Comparison, floor: Floor | None, table: Coded) -> Scor
 
 
 def _wasserstein_score(
-    compared: Comparison,
-    floor: Floor | None,
-    tables: tuple[Coded, Coded],
-    samples: tuple[Coded, Coded],
+    compared: Comparison, floor: Floor | None, tables: tuple[Coded, Coded], samples: tuple[Coded, Coded],
     rng: np.random.Generator,
-) -> Score | Skipped:
+) -> Score | Skipped:  # fmt: skip
     train = tables[0]
     places = [j for j, f in enumerate(train.fields) if not f.categorical and not train.missing(j).all()]
     if not places:

@@ -115,15 +115,9 @@ class _DrivenRun:
     """One conversation in progress."""
 
     def __init__(
-        self,
-        link: Link,
-        ledger: Ledger,
-        store: CheckpointStore | None,
-        watch: Callable[[Progress], None] | None,
-        seconds: float,
-        clock: Callable[[], float],
-        saved: Saved | None,
-    ) -> None:
+        self, link: Link, ledger: Ledger, store: CheckpointStore | None, watch: Callable[[Progress], None] | None,
+        seconds: float, clock: Callable[[], float], saved: Saved | None,
+    ) -> None:  # fmt: skip
         self._link, self._ledger, self._store, self._watch = link, ledger, store, watch
         self._seconds, self._clock, self._stored = seconds, clock, clock()
         self._step, self._number = (saved.step, saved.number) if saved else (0, 0)

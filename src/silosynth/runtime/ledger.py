@@ -57,6 +57,22 @@ class _Route(NamedTuple):
     privacy: str
     events: tuple[Event, ...]
 
+    @classmethod
+    def of(cls, sender: str, receiver: str, message: Message) -> _Route:
+        """That of a message. Noised statistics without an event are exact statistics."""
+        kind, events = type(message), getattr(message, "events", ())
+        exact = kind.release is Release.NOISED and not events
+        release = Release.STATISTICS if exact else kind.release
+        return cls(sender, receiver, wire_name(kind), release.value, events)
+
+    def frame(self) -> tuple[str, str]:
+        """What a line of a ledger file holds between step and size, and after the size."""
+        head = json.dumps({"from": self.sender, "to": self.receiver, "type": self.type})[1:-1]
+        tail: dict[str, object] = {"privacy": self.privacy}
+        if self.events:
+            tail["events"] = [asdict(event) for event in self.events]
+        return f', {head}, "bytes": ', f", {json.dumps(tail)[1:]}\n"
+
 
 class Ledger:
     """All messages of a run. ``path`` None keeps them in memory only.
@@ -97,8 +113,7 @@ class Ledger:
         kind, events = type(message), getattr(message, "events", ())
         index = self._known.get((sender, receiver, kind, events))
         if index is None:
-            index = self._route(_Route(sender, receiver, wire_name(kind), _gives_away(kind, events), events))
-            self._known[sender, receiver, kind, events] = index
+            index = self._known[sender, receiver, kind, events] = self._route(_Route.of(sender, receiver, message))
         self._steps.append(step)
         self._sizes.append(size)
         self._route_of.append(index)
@@ -163,17 +178,13 @@ class Ledger:
         self._routes: list[_Route] = []
         self._index: dict[_Route, int] = {}
         self._known: dict[tuple[str, str, type[Message], tuple[Event, ...]], int] = {}
-        self._frames: list[tuple[str, str, str]] = []
+        self._frames: list[tuple[str, str]] = []
 
     def _route(self, route: _Route) -> int:
         if route not in self._index:
             self._index[route] = len(self._routes)
             self._routes.append(route)
-            head = json.dumps({"from": route.sender, "to": route.receiver, "type": route.type})[1:-1]
-            tail: dict[str, object] = {"privacy": route.privacy}
-            if route.events:
-                tail["events"] = [asdict(event) for event in route.events]
-            self._frames.append(('{"step": ', f', {head}, "bytes": ', f", {json.dumps(tail)[1:]}\n"))
+            self._frames.append(route.frame())
         return self._index[route]
 
     def _open(self, mode: str) -> None:
@@ -191,8 +202,8 @@ class Ledger:
         count = len(self._steps)
         lines = []
         for i in range(self._written.records, count):
-            start, middle, end = self._frames[self._route_of[i]]
-            lines.append(f"{start}{self._steps[i]}{middle}{self._sizes[i]}{end}")
+            middle, end = self._frames[self._route_of[i]]
+            lines.append(f'{{"step": {self._steps[i]}{middle}{self._sizes[i]}{end}')
         text = "".join(lines).encode("ascii")
         try:
             self._file.seek(self._written.bytes)  # overwrites what a failed write left behind
@@ -247,21 +258,10 @@ class Ledger:
 _START_OVER = "Restore the file, or start over without resuming."
 
 
-def _gives_away(kind: type[Message], events: tuple[Event, ...]) -> str:
-    """The release that a type declares. Noised statistics without an event are exact statistics."""
-    exact = kind.release is Release.NOISED and not events
-    return (Release.STATISTICS if exact else kind.release).value
-
-
 def ledger_line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
     """One message as a line of a ledger file, for a silo's own record of its asks and replies."""
-    kind, events = type(message), getattr(message, "events", ())
-    record = {
-        "step": step, "from": sender, "to": receiver, "type": wire_name(kind), "bytes": size,
-        "privacy": _gives_away(kind, events),
-    }  # fmt: skip
-    extra = {"events": [asdict(event) for event in events]} if events else {}
-    return json.dumps(record | extra) + "\n"
+    middle, end = _Route.of(sender, receiver, message).frame()
+    return f'{{"step": {step}{middle}{size}{end}'
 
 
 class _Records(Sequence[Record]):
