@@ -23,7 +23,7 @@ from silosynth.algorithms.gdts.options import PRESETS
 from silosynth.cli import app
 from silosynth.core.conversation import Checkpoint, Exchange, Progress
 from silosynth.core.errors import ConfigError, DataError
-from silosynth.papers import curves, gdts_tables1_2, settings, watching
+from silosynth.papers import curves, gdts_tables1_2, settings
 from silosynth.papers.gdts_tables1_2 import copied, copies, odd, one_row
 from silosynth.papers.results import text
 from silosynth.papers.settings import Setting, means, sections
@@ -131,7 +131,7 @@ def test_watching_changes_no_bit_and_sees_where_training_is(
         federation = ss.simulate(frame)
     if options.get("mode") == "md":
         options = {**options, "ctgan.least_rounds": 3}
-    seen = watching.fit(name, federation, "fast", 3, real=frame, options=options, progress=told.append)
+    seen = curves.fit(name, federation, "fast", 3, real=frame, options=options, progress=told.append)
     plain = ss.fit(name, federation, "fast", 3, options=options, progress=False)
     pd.testing.assert_frame_equal(seen.sample(50, 1), plain.sample(50, 1))
     assert [record["bytes"] for record in seen.ledger] == [
@@ -142,18 +142,18 @@ def test_watching_changes_no_bit_and_sees_where_training_is(
     for key in ("seconds", "side by side"):
         assert (np.diff([look[key] for look in seen.curve]) > 0).all() and seen.extra[key] == seen.curve[-1][key]
     assert all(0 < look["side by side"] <= look["seconds"] for look in seen.curve)
-    assert seen.curve[-1] == {**seen.curve[-1], **watching.distances(frame, seen.sample(60, 3))}
+    assert seen.curve[-1] == {**seen.curve[-1], **curves.distances(frame, seen.sample(60, 3))}
     assert len({look["JSD"] for look in seen.curve}) > 1
 
 
 def test_distances_are_those_of_the_report() -> None:
     real, drawn = table(), table(90).assign(x=lambda t: t["x"] * 2, word="a")
-    report, found = ss.evaluate(real, None, drawn, figures="gdts"), watching.distances(real, drawn)
+    report, found = ss.evaluate(real, None, drawn, figures="gdts"), curves.distances(real, drawn)
     assert found == {
         "JSD": pytest.approx(report.score("gan_jsd").value), "WD": pytest.approx(report.score("gan_wasserstein").value),
     }  # fmt: skip
-    assert watching.distances(real[["x"]], drawn[["x"]])["JSD"] is None
-    assert watching.distances(real[["y"]], drawn[["y"]])["WD"] is None
+    assert curves.distances(real[["x"]], drawn[["x"]])["JSD"] is None
+    assert curves.distances(real[["y"]], drawn[["y"]])["WD"] is None
 
 
 def test_side_by_side_counts_the_slowest_silo_and_in_turn_all() -> None:
@@ -163,8 +163,8 @@ def test_side_by_side_counts_the_slowest_silo_and_in_turn_all() -> None:
             time.sleep(sum(asks.values()))
             return asks
 
-    clock = watching.Clock(coordinator=1.0)
-    link = watching.OneByOne(Slow(), clock, torch.device("cpu"))  # type: ignore[arg-type]
+    clock = curves.Clock(coordinator=1.0)
+    link = curves.OneByOne(Slow(), clock, torch.device("cpu"))  # type: ignore[arg-type]
     assert list(link.exchange(1, {"a": 0.02, "b": 0.05})) == ["a", "b"]  # type: ignore[dict-item]
     link.exchange(2, {"a": 0.01})  # type: ignore[dict-item]
     assert clock.silos >= 0.08 and 0.06 <= clock.slowest <= clock.silos - 0.02
@@ -173,7 +173,7 @@ def test_side_by_side_counts_the_slowest_silo_and_in_turn_all() -> None:
 
 def test_looks_are_taken_where_progress_and_a_safe_point_meet() -> None:
     taken: list[tuple[float, int]] = []
-    looks = watching.Looks(lambda share, state: taken.append((share, state["n"])))
+    looks = curves.Looks(lambda share, state: taken.append((share, state["n"])))
     for n in range(100):
         steps = [Progress("x", n, 100), Checkpoint({"n": n})]
         for step in steps if n % 2 else steps[::-1]:
@@ -183,7 +183,7 @@ def test_looks_are_taken_where_progress_and_a_safe_point_meet() -> None:
     looks(Progress("x", 96, 100))
     looks(Exchange({}))
     looks(Checkpoint({"n": 99}))
-    assert len(taken) == watching.LOOKS - 1
+    assert len(taken) == curves.LOOKS - 1
 
 
 # Rows, means and curves

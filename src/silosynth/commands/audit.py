@@ -184,12 +184,12 @@ def _together(first: pd.DataFrame | None, second: pd.DataFrame | None) -> pd.Dat
 
 
 def _show(ui: Session, findings: Sequence[Finding]) -> None:
-    from silosynth.attacks import page
+    from silosynth.attacks import study
 
     lines = []
     for finding in findings:
         score = finding.score
-        detail = "; ".join(text for text in (page.rates(finding), page.claim(finding)) if text)
-        value = f"{page.number(score, score.value)} {score.unit}".removesuffix(" %")
-        lines.append((score.label, value, page.interval(score), page.number(score, score.floor), score.n, detail))
+        detail = "; ".join(text for text in (study.rates(finding), study.claim(finding)) if text)
+        value = f"{study.number(score, score.value)} {score.unit}".removesuffix(" %")
+        lines.append((score.label, value, study.interval(score), study.number(score, score.floor), score.n, detail))
     ui.table("What attacks found", ("attack", "figure", "95 % interval", "guessing", "n", ""), lines)

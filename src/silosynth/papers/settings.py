@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from silosynth.core.version import VERSION
 from silosynth.evaluation import Report, evaluate
-from silosynth.papers import experiment, results, tables, watching
+from silosynth.papers import curves, experiment, results, tables
 from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.tables import TableSplit
 from silosynth.runtime.progress import seconds_of
@@ -66,7 +66,7 @@ class Setting:
     Attributes:
         divide: (split, seed) -> what each silo holds: names of columns, or (``by`` "rows") positions of rows.
         sized: (epochs, rows of the smallest silo) -> options that follow from sizes; ``options`` have precedence.
-        watched: whether figures are taken along the training, with silos one after the other: see `watching`.
+        watched: whether figures are taken along the training, with silos one after the other: see `fit`.
     """
 
     labels: Mapping[str, str | int]
@@ -145,7 +145,7 @@ def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | 
         **job.identity,
         **{name: _value(report, FIGURES[name]) for name in SHOWN[job.figures]},
         **costs,
-        **(model.extra if isinstance(model, watching.Watched) else {}),
+        **(model.extra if isinstance(model, curves.Watched) else {}),
         **_details(report),
     }
 
@@ -157,7 +157,7 @@ def train(
     setting = job.setting
     federation = simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
     options = {**setting.sized(job.epochs, min(map(len, federation.tables.values()))), **setting.options}
-    usual = partial(watching.fit, real=data.train) if setting.watched else None
+    usual = partial(curves.fit, real=data.train) if setting.watched else None
     return experiment.train(setting.algorithm, federation, setting.preset, job.seed, options, tell, fit or usual)
 
 

@@ -27,7 +27,7 @@ from silosynth import catalog
 from silosynth.core.errors import ConfigError
 from silosynth.data import datasets
 from silosynth.evaluation.coding import code_tables
-from silosynth.papers import experiment, results, watching
+from silosynth.papers import curves, experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.results import shown
 from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, figures, table_frechet
@@ -250,7 +250,7 @@ def measure(job: TotalDifferenceJob, tell: Tell = lambda stage, share: None) -> 
         **costs,
         "privacy": statement(model.ledger)["summary"] if job.epsilon else "",
         "curve": [],
-        **(model.extra if isinstance(model, watching.Watched) else {}),
+        **(model.extra if isinstance(model, curves.Watched) else {}),
     }
 
 
@@ -265,7 +265,7 @@ def _figures(job: TotalDifferenceJob, task: TwoSiloTable, drawn: Iterable[pd.Dat
 def train(job: TotalDifferenceJob, task: TwoSiloTable, tell: Tell = lambda stage, share: None) -> tuple[Any, Row]:
     """The model (with a curve: and what was taken along its training), and what its training took."""
     federation = simulate(task.frame, task.silos, task.kinds)
-    watched = partial(watching.fit, real=task.frame, compare=partial(_distance, task))
+    watched = partial(curves.fit, real=task.frame, compare=partial(_distance, task))
     fit = watched if job.curve and job.algorithm != "dplt" else None  # which is learnt in four steps
     return experiment.train(job.algorithm, federation, job.preset, job.seed, algorithm_options(job), tell, fit)
 
