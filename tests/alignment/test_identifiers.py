@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silosynth.alignment import canonical
-from silosynth.alignment.identifiers import usable
+from silosynth.alignment.silo import usable
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema, Schema
 from silosynth.data.frames import to_table

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from silosynth.core.streams import Streams
+from silosynth.models.autoencoder import TVAE, TVAEConfig
 from silosynth.models.conv_gan import (
     ConvolutionalGAN,
     CTABGANConfig,
@@ -20,7 +21,6 @@ from silosynth.models.ctgan import ConditionalGAN, CTGANConfig, levels_of
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, span
 from silosynth.models.gan import gradient_penalty
 from silosynth.models.tabddpm import RowDiffusion, TabDDPMConfig
-from silosynth.models.tvae import TVAE, TVAEConfig
 
 CPU = torch.device("cpu")
 SHAPE = RowShape((3, 2, 4), (2, -1), (2, 1))

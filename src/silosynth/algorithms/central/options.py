@@ -9,10 +9,10 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
+from silosynth.models.autoencoder import TVAEConfig
 from silosynth.models.conv_gan import CTABGANConfig
 from silosynth.models.ctgan import CTGANConfig
 from silosynth.models.tabddpm import TabDDPMConfig
-from silosynth.models.tvae import TVAEConfig
 
 Synthesis = Literal["shared", "partitioned"]  # whether synthetic columns leave their silo
 

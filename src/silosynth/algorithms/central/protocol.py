@@ -7,7 +7,7 @@ name       paper                                                           model
 =========  ==============================================================  =======================
 ctgan      CTGAN, Xu et al. 2019; GAN(linear) of VT-GAN, section 4.1       `models.ctgan`
 ctabgan    CTAB-GAN, Zhao et al. 2021; GAN(conv) of SiloFuse, section V-A  `models.conv_gan`
-tvae       TVAE, Xu et al. 2019, section 4.5                               `models.tvae`
+tvae       TVAE, Xu et al. 2019, section 4.5                               `models.autoencoder`
 tabddpm    TabDDPM, Kotelnikov et al. 2022                                 `models.tabddpm`
 =========  ==============================================================  =======================
 

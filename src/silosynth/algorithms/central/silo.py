@@ -17,11 +17,11 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder
 from silosynth.encoders.table import TableCoder
+from silosynth.models.autoencoder import TVAE
 from silosynth.models.conv_gan import ConvolutionalGAN
 from silosynth.models.ctgan import ConditionalGAN
 from silosynth.models.encoded import TableModel, encoded_rows, shape_of
 from silosynth.models.tabddpm import RowDiffusion
-from silosynth.models.tvae import TVAE
 from silosynth.privacy.sealed import Seat
 
 MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
