@@ -46,7 +46,7 @@ from typing import Literal
 
 from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, Roster, expect, expect_one
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Message, Positive, Release, Struct
+from silosynth.core.messages import Done, Message, Positive, Release, Struct
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.sealed import Envelope
 
@@ -207,7 +207,7 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
         asks = dict.fromkeys(roster, PlacePseudonyms(common))
     replies = yield roster.each(asks)
     placed = dict(zip(replies, expect(replies, Placed), strict=True))
-    yield roster.everyone(ConfirmOrder(tuple(placed[silo].proof for silo in roster)))
+    expect((yield roster.everyone(ConfirmOrder(tuple(placed[silo].proof for silo in roster)))), Done)
     yield Progress(STAGE, steps, steps)
     return {silo: reply.matched for silo, reply in placed.items()}
 

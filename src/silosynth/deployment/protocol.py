@@ -26,7 +26,7 @@ from silosynth.alignment import AlignConfig, Matched, align
 from silosynth.core import conversation
 from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Release, Struct, from_state, to_state
+from silosynth.core.messages import Done, Message, Release, Struct, from_state, to_state
 from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
@@ -200,7 +200,7 @@ def conduct(
         training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
         coordinator = yield from _within(training, {**state, "inner": None})
         if entry.parts:
-            yield roster.everyone(KeepPart())
+            conversation.expect((yield roster.everyone(KeepPart())), Done)
         state = {**state, "stage": "draw", "inner": coordinator}
         yield conversation.Checkpoint(state)
     coordinator = state["inner"]
@@ -220,7 +220,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     for silo in roster:
         theirs = conversation.expect_one(silo, greeted[silo], Greeted)
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
-    yield roster.everyone(Begin(job))
+    conversation.expect((yield roster.everyone(Begin(job))), Done)
     matched: dict[str, Matched] = {}
     if job.align is not None:
         matched = yield from align(roster, job.align)
@@ -275,7 +275,7 @@ def _synthesise(
     """The synthetic table, as the first `Model.sample` draws it; every silo gets it as well."""
     entry, streams = catalog.algorithm(job.algorithm), sampling_streams(streams)
     if entry.parts:
-        yield roster.everyone(PrepareSynthesis())
+        conversation.expect((yield roster.everyone(PrepareSynthesis())), Done)
     drawn: list[Table] = []
     for batch in batches(rows):
         yield conversation.Progress("sampling rows", batch.first, rows)
@@ -295,7 +295,8 @@ def _publish(
     """
     columns, first = all_columns(schemas, horizontal=alike), 0
     for table in drawn or [Table(())]:
-        yield Exchange(dict.fromkeys(roster, Publish(columns, table, first, rows)), missing=alike)
+        asks = dict.fromkeys(roster, Publish(columns, table, first, rows))
+        conversation.expect((yield Exchange(asks, missing=alike)), Done)
         first += len(table)
 
 

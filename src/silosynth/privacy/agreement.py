@@ -85,7 +85,7 @@ def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None
     sent = [envelope for silo, reply in zip(roster, offered, strict=True) for envelope in _sent(silo, reply)]
     asks = {silo: RelayedShares(tuple(one for one in sent if one.receiver == silo)) for silo in roster}
     confirmed = expect((yield roster.each(asks)), Confirmation)
-    yield roster.everyone(Confirmations(tuple(reply.tag for reply in confirmed)))
+    expect((yield roster.everyone(Confirmations(tuple(reply.tag for reply in confirmed)))), Done)
 
 
 class Group:

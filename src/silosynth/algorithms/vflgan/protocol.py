@@ -80,7 +80,7 @@ from silosynth.algorithms.vflgan.networks import SharedCritic
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, Roster, expect
-from silosynth.core.messages import Message, Release, from_state, to_state
+from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import agree
@@ -253,6 +253,8 @@ def _train(
             replies = yield roster.everyone(start)
         last = _reports(number + 1, rounds)
         replies = yield from train_round(number, replies, not last)
+        if last:
+            expect(replies, Done)
         if last and config.select != "last":
             state["best"] = yield from _choose(roster, state["best"])
     yield Progress("adversarial training", rounds, rounds)
@@ -292,7 +294,7 @@ def _choose(roster: Roster, best: float) -> Conversation[float]:
     measured = expect((yield roster.everyone(MeasureDistance())), MeasuredDistance)
     distance = sum(reply.distance for reply in measured)
     if distance < best:
-        yield roster.everyone(KeepBestWeights())
+        expect((yield roster.everyone(KeepBestWeights())), Done)
     return min(best, distance)
 
 

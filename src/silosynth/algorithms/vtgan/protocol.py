@@ -78,7 +78,7 @@ from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
-from silosynth.core.messages import Message, Release, from_state, to_state
+from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
@@ -303,7 +303,8 @@ def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
 
 def _build(roster: Roster, config: VTGANConfig, columns: list[int]) -> Conversation[None]:
     widths = zip(proportions(config.width, columns), proportions(config.generator_width, columns), strict=True)
-    yield roster.each({silo: BuildBottoms(*width) for silo, width in zip(roster, widths, strict=True)})
+    asks = {silo: BuildBottoms(*width) for silo, width in zip(roster, widths, strict=True)}
+    expect((yield roster.each(asks)), Done)
 
 
 @dataclass(frozen=True)
