@@ -30,8 +30,9 @@ from silosynth.algorithms.vflgan.silo import VertiGANSilo, VFLGANSilo
 from silosynth.algorithms.vtgan import protocol as vtgan
 from silosynth.algorithms.vtgan.options import PRESETS as VTGAN_PRESETS
 from silosynth.algorithms.vtgan.silo import VTGANSilo
-from silosynth.core.conversation import Conversation, Party, Policy, Roster, chosen, under
+from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, MessageError, nearest
+from silosynth.core.lost import Policy, chosen, under
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams

@@ -243,7 +243,7 @@ def _coordinate(run: Run, mouth: int, dead: Callable[[str], str | None], marks: 
 
 
 def _serve(run: Run, silo: str, marks: Marks) -> None:
-    """As `silosynth.deployment.entry.Answerer` over the stream."""
+    """As `silosynth.deployment.entry.JobAnswerer` over the stream."""
     kit = read_kit(run.place / silo)
     endpoint = open_endpoint(kit, read_policy(kit.folder), run.order.job.name, run.order.job.submitter)
     marks.passes("ask", "connect")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.runtime.toy import LEDGER, ROSTER, STREAMS, Add, Adder, Prepare, adders, coordinate, interrupt_at, run
 
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress, State, under
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress, State
 from silosynth.core.errors import (
     CheckpointError,
     ConfigError,
@@ -22,6 +22,7 @@ from silosynth.core.errors import (
     ProtocolError,
     StorageError,
 )
+from silosynth.core.lost import under
 from silosynth.core.messages import Done, Message
 from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning
 from silosynth.runtime.driver import PartyLostWarning, drive

@@ -14,8 +14,9 @@ import pytest
 import torch
 from tests.runtime.toy import ROSTER, Add, Prepare, Total, command
 
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Policy, Progress, State, under
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, State
 from silosynth.core.errors import DataError, PartyLostError
+from silosynth.core.lost import Policy, under
 from silosynth.runtime.checkpoint import CheckpointStore
 from silosynth.runtime.driver import PartyLostWarning, drive
 from silosynth.runtime.ledger import Ledger

@@ -204,8 +204,8 @@ def _check_rows(tables: Mapping[str, pd.DataFrame]) -> None:
         raise DataError(
             "Silos' tables must hold the same people in the same order, row by row",
             ", ".join(f"{name}: {count:,} rows" for name, count in rows.items()),
-            "Bring them into the same order and drop rows that one of them lacks; linking rows by an identifier "
-            "is not part of this version.",
+            "Bring them into the same order and drop rows that one of them lacks. Real silos link rows "
+            "by an identifier: see `silosynth submit`.",
         )
 
 

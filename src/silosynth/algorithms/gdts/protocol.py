@@ -59,8 +59,9 @@ from torch import Tensor
 
 from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, silo_weights, weights_of
 from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect, present
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
 from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.lost import present
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.streams import Streams

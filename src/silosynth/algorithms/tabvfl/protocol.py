@@ -57,7 +57,7 @@ from torch import Tensor
 
 from silosynth.algorithms.tabvfl.networks import Batches, Embeddings, Host, Labels, Rows, partitions, spans
 from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING, Phase, TabVFLConfig
-from silosynth.core import conversation
+from silosynth.core import conversation, lost
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
@@ -183,7 +183,7 @@ def coordinate(
     """Train; returns the coordinator's part of the model, and the latent vectors of all rows."""
     if config.finetune and labels is None:
         raise ConfigError("Fine-tuning needs a label", None, "Name one, or set finetune = false.")
-    return (yield from conversation.under(config.missing, _train(roster, config, labels, streams, device, state)))
+    return (yield from lost.under(config.missing, _train(roster, config, labels, streams, device, state)))
 
 
 def embed(roster: Roster, host: Host, rows: int) -> Conversation[tuple[Tensor, Tensor]]:
@@ -282,7 +282,7 @@ class _TwoPhases:
         """The silos of this epoch, by lot (section IV-E): all of them in the first."""
         absence = self.config.absence if self.cache.complete else 0.0
         rng = self.streams.child("absence", phase, self.epoch).numpy()
-        return conversation.present(self.roster.parties, absence, rng)
+        return lost.present(self.roster.parties, absence, rng)
 
     # An epoch.
 
@@ -414,8 +414,8 @@ class EmbeddingCache:
                 f"{size:.0f} MiB",
                 'Raise the limit, or set missing = "zeros", "wait" or "fail".',
             )
-        self.z = conversation.LastRows(widths, rows, policy)
-        self.masks = conversation.LastRows(widths if self.masked else {}, rows, policy, torch.bool)
+        self.z = lost.LastRows(widths, rows, policy)
+        self.masks = lost.LastRows(widths if self.masked else {}, rows, policy, torch.bool)
 
     def gather(self, rows_B: Tensor, replies: Mapping[str, Embedded]) -> Embeddings:
         """Store what silos sent of a batch, and fill in for others (Algorithm 1, lines 8 to 14; 2, lines 7 to 11)."""

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 import torch
 
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, LastRows, Progress, chosen, present, under
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress
 from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.lost import LastRows, chosen, present, under
 from silosynth.core.messages import Done
 from silosynth.core.streams import Streams
 
