@@ -29,7 +29,6 @@ from silosynth.core.streams import Streams
 from silosynth.models import gan
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
 from silosynth.models.marginals import PILOT, Raking, rake
-from silosynth.models.training import MovingAverage, trainee
 
 
 class CTGANConfig(Struct):
@@ -67,7 +66,7 @@ def levels_of(shape: RowShape, columns: tuple[int, ...]) -> Tensor:
     return torch.cat([shape.starts[c] + torch.arange(shape.widths[c]) for c in columns] or [shape.starts[:0]])
 
 
-class ConditionalGAN:
+class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
     """Generator, critic, and the conditions of a table."""
 
     def __init__(self, coded: EncodedRows, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
@@ -79,7 +78,11 @@ class ConditionalGAN:
         self.activation = gan.Activation(coded.shape).to(device)
         self.level_of_P = levels_of(coded.shape, coded.categorical).to(device)
         self.counted(torch.bincount((coded.levels.cpu() + coded.shape.starts).flatten(), minlength=coded.shape.levels))
-        self._make_networks()
+        weights, inputs = streams.child("weights").torch(), config.noise + self.width
+        generator = gan.make_generator(inputs, config.generator, self.shape.size, weights)
+        judged = (self.shape.size + self.width) * config.pac
+        critic = gan.make_critic(judged, config.critic, 1, config.dropout, weights)
+        super().__init__(generator, critic, config, config.average, device)
 
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` equal parts of all rounds."""
@@ -122,15 +125,7 @@ class ConditionalGAN:
 
     def state(self, training: bool) -> dict[str, Any]:
         """Networks, and the counts of levels, which sampling draws by."""
-        if not training:
-            generator = {"network": self.average.weights, "moments": None}
-            return {"generator": generator, "average": None, "critic": None, "counts": self.counts}
-        return {
-            "generator": self.generator.state(training),
-            "average": self.average.state(),
-            "critic": self.critic.state(training),
-            "counts": self.counts,
-        }
+        return {**super().state(training), "counts": self.counts}
 
     def law_of(self, counts_K: Tensor) -> gan.ConditionLaw:
         """The law of conditions where rows on each level (K,) are these; a column without any has all levels alike."""
@@ -148,20 +143,8 @@ class ConditionalGAN:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.generator.restore(state["generator"])
-        self.average.restore(state["average"])
-        if state["critic"] is not None:
-            self.critic.restore(state["critic"])
+        super().restore(state)
         self.counted(state["counts"])
-
-    def _make_networks(self) -> None:
-        config, weights = self.config, self.streams.child("weights").torch()
-        inputs, judged = config.noise + self.width, (self.shape.size + self.width) * config.pac
-        generator = gan.make_generator(inputs, config.generator, self.shape.size, weights)
-        critic = gan.make_critic(judged, config.critic, 1, config.dropout, weights)
-        self.generator = trainee(generator.to(self.device), config)
-        self.average = MovingAverage(generator, config.average)
-        self.critic = trainee(critic.to(self.device), config)
 
     def made(self, given_B: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """The generator's outputs for these conditions, and the rows (both (B, K + S)) that they become."""

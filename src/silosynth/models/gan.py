@@ -19,15 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from silosynth.models.encoded import RowShape
-from silosynth.models.training import build
+from silosynth.models.training import AdamConfig, MovingAverage, build, trainee
 
+C = TypeVar("C", bound=nn.Module)
 SLOPE = 0.2  # of the critic's leaky ReLU
 Law = Literal["log", "frequency"]
 
@@ -124,6 +125,34 @@ class CriticPart(nn.Module):
                 h_BW = F.leaky_relu(h_BW, SLOPE)
                 h_BW = h_BW * masks[i] / (1 - self.dropout) if masks else h_BW
         return h_BW
+
+
+class AveragedGAN(Generic[C]):
+    """Generator and critic in training; rows are made with a moving average of the generator's weights."""
+
+    def __init__(
+        self, generator: nn.Module, critic: C, config: AdamConfig, average: float, device: torch.device
+    ) -> None:
+        self.device = device
+        self.generator, self.critic = trainee(generator.to(device), config), trainee(critic.to(device), config)
+        self.average = MovingAverage(generator, average)
+
+    def state(self, training: bool) -> dict[str, Any]:
+        """All that is needed to continue; to sample, the generator alone, averaged where that is wanted."""
+        if not training:
+            return {"generator": {"network": self.average.weights, "moments": None}, "average": None, "critic": None}
+        return {
+            "generator": self.generator.state(training),
+            "average": self.average.state(),
+            "critic": self.critic.state(training),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.generator.restore(state["generator"])
+        self.average.restore(state["average"])
+        if state["critic"] is not None:
+            self.critic.restore(state["critic"])
 
 
 class Activation(nn.Module):

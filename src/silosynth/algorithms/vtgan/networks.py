@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +19,8 @@ from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.core.streams import Streams
 from silosynth.models import gan
 from silosynth.models.encoded import RowShape
-from silosynth.models.training import MovingAverage, trainee
 
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
-C = TypeVar("C", bound=nn.Module)
 WIDEST_FILTER = 256  # most outputs of D^s; it has one per level where there are fewer
 
 
@@ -52,40 +49,14 @@ class SiloSizes:
         return torch.where(position_B < 0, position_B, position_B + sum(self.conditions[:silo]))
 
 
-class Half(Generic[C]):
-    """Generator and critic parts of one side, in training; rows are made with a moving average of the generator."""
-
-    def __init__(self, generator: nn.Module, critic: C, config: VTGANConfig, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self.generator, self.critic = trainee(generator.to(device), config), trainee(critic.to(device), config)
-        self.average = MovingAverage(generator, config.average)
-
-    def state(self, training: bool) -> dict[str, Any]:
-        """All that is needed to continue; to sample, the generator alone, averaged where that is wanted."""
-        if not training:
-            return {"generator": {"network": self.average.weights, "moments": None}, "average": None, "critic": None}
-        return {
-            "generator": self.generator.state(training),
-            "average": self.average.state(),
-            "critic": self.critic.state(training),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        self.generator.restore(state["generator"])
-        self.average.restore(state["average"])
-        if state["critic"] is not None:
-            self.critic.restore(state["critic"])
-
-
-class Bottoms(Half[gan.CriticPart]):
+class Bottoms(gan.AveragedGAN[gan.CriticPart]):
     """A silo's parts: features of a critic ``width`` wide, of rows made from a slice of G^t ``slice_width`` wide."""
 
     def __init__(
         self, shape: RowShape, config: VTGANConfig, width: int, slice_width: int, silos: int, streams: Streams,
         device: torch.device,
     ) -> None:  # fmt: skip
-        self.shape, self.streams = shape, streams
+        self.config, self.shape, self.streams = config, shape, streams
         weights, blocks = streams.child("weights"), (width,) * config.critic_blocks[1]
         self.activation = gan.Activation(shape).to(device)
         generator = gan.make_generator(
@@ -97,7 +68,7 @@ class Bottoms(Half[gan.CriticPart]):
         self.orthonormal = config.bottom_critics == "orthonormal"
         if self.orthonormal:
             gan.orthonormalise(critic, exactly=True)
-        super().__init__(generator, critic, config, device)
+        super().__init__(generator, critic, config, config.average, device)
 
     def criticise(
         self, step: int, slice_BF: Tensor, kind: int, levels_RC: Tensor, scores_RS: Tensor, order_R: Tensor | None,
@@ -186,7 +157,7 @@ class Bottoms(Half[gan.CriticPart]):
         return self.streams.child("dropout", step).torch(self.device)
 
 
-class Tops(Half[nn.ModuleList]):
+class Tops(gan.AveragedGAN[nn.ModuleList]):
     """The coordinator's parts; ``critic`` trains ``top``, D^t, and ``filter``, D^s, which is None without conditions.
 
     Attributes:
@@ -195,7 +166,7 @@ class Tops(Half[nn.ModuleList]):
     """
 
     def __init__(self, config: VTGANConfig, sizes: SiloSizes, streams: Streams, device: torch.device) -> None:
-        self.conditions = sum(sizes.conditions)
+        self.config, self.conditions = config, sum(sizes.conditions)
         self.widths = gan.proportions(config.width, sizes.columns)
         self.slices = gan.proportions(config.generator_width, sizes.columns)
         passed = min(self.conditions, WIDEST_FILTER)
@@ -209,7 +180,7 @@ class Tops(Half[nn.ModuleList]):
         self.orthonormal = self.filter is not None and config.bottom_critics == "orthonormal"
         self._keep_distances(exactly=True)
         parts = nn.ModuleList([self.top] if self.filter is None else [self.top, self.filter])
-        super().__init__(generator, parts, config, device)
+        super().__init__(generator, parts, config, config.average, device)
 
     def conditional(self, position_B: Tensor) -> Tensor:
         """CV_p: conditional vectors (B, P)."""
