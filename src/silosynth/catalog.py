@@ -107,18 +107,14 @@ class Algorithm:
                 held,
                 "Pass federation.central().",
             )
-        if self.horizontal and not horizontal:
-            raise ConfigError(
-                "This algorithm is for silos that hold different rows of the same columns",
-                held,
-                f"Deal out rows: simulate(frame, rows={{…}}). For different columns, there are: {fitting(False)}.",
+        if self.horizontal is not horizontal:
+            own, way = (
+                ("rows of the same columns", "rows") if self.horizontal else ("columns of the same rows", "silos")
             )
-        if horizontal and not (self.horizontal or self.central):
-            raise ConfigError(
-                "This algorithm is for silos that hold different columns of the same rows",
-                held,
-                f"Deal out columns: simulate(frame, silos={{…}}). For different rows, there are: {fitting(True)}.",
-            )
+            other, dealt = ("rows", "columns") if horizontal else ("columns", "rows")
+            remedy = f"Deal out {dealt}: simulate(frame, {way}={{…}}). For different {other}, there are: "
+            rule = f"This algorithm is for silos that hold different {own}"
+            raise ConfigError(rule, held, f"{remedy}{fitting(horizontal)}.")
 
 
 def _central(name: str, summary: str) -> Algorithm:

@@ -142,9 +142,8 @@ def _cached(frame: pd.DataFrame, folder: Path, name: str, sums: dict[str, str]) 
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / f"{name}.parquet"
     kept = copy.with_suffix(".json")
-    remember(
-        kept, sums
-    )  # without the old copy's checksum, by which the new copy would be judged if we were stopped here
+    # Without the old copy's checksum, by which the new copy would be judged if we were stopped here.
+    remember(kept, sums)
     write(frame, copy)
     remember(kept, {**sums, "parquet": sha256(copy.read_bytes())})
     return read(copy)

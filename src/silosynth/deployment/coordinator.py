@@ -175,9 +175,8 @@ class StatusWriter:
         if error is None:
             self._set("done")
             return
-        reason = (
-            str(error) if isinstance(error, SilosynthError) else f"{type(error).__name__}: see the coordinator's log"
-        )
+        known = isinstance(error, SilosynthError)
+        reason = str(error) if known else f"{type(error).__name__}: see the coordinator's log"
         self._set("interrupted" if resumable(error) else "failed", error=reason)
         self._say(reason)
 

@@ -63,7 +63,11 @@ def drive(
         if resume and store is None:
             raise ConfigError("Resuming needs a store of checkpoints", None, "Name the folder of the run.")
         link.begin()
-        saved = _prepare(link, ledger, store, resume)
+        saved = _restore(link, ledger, store) if resume and store is not None else None
+        if saved is None:
+            if store is not None:
+                store.clear()
+            ledger.start()
         run = _DrivenRun(link, ledger, store, watch, seconds, clock, saved)
         with torch_threads(threads):
             result = run.through(start(saved.state if saved else None))
@@ -74,15 +78,6 @@ def drive(
         with contextlib.suppress(StorageError):  # the disk is full, which is what is being raised
             ledger.close()
         raise
-
-
-def _prepare(link: Link, ledger: Ledger, store: CheckpointStore | None, resume: bool) -> Saved | None:
-    saved = _restore(link, ledger, store) if resume and store is not None else None
-    if saved is None:
-        if store is not None:
-            store.clear()
-        ledger.start()
-    return saved
 
 
 def _restore(link: Link, ledger: Ledger, store: CheckpointStore) -> Saved | None:
@@ -160,7 +155,7 @@ class _DrivenRun:
                 self._send_rider()
             return {}
         if self._rider is None:
-            return self._send(self._step, exchange)
+            return self._replies(self._step, exchange, self._link.reach(self._step, exchange, self._warn_slow))
         rider, other, self._rider = self._rider, (self._step, exchange), None
         joined = join_exchanges(rider, other)
         reached = self._link.reach(self._step, joined, self._warn_slow)
@@ -176,9 +171,6 @@ class _DrivenRun:
             reached = self._link.reach(step, exchange, self._warn_slow)
             _check_done(step, reached)
             self._replies(step, exchange, reached)
-
-    def _send(self, step: int, exchange: Exchange) -> Replies:
-        return self._replies(step, exchange, self._link.reach(step, exchange, self._warn_slow))
 
     def _replies(self, step: int, exchange: Exchange, reached: Reached) -> Replies:
         self._record(step, exchange, reached)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import queue
+import signal
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -370,6 +371,14 @@ def _subclasses(root: type[SilosynthError]) -> Iterator[type[SilosynthError]]:
 T = TypeVar("T")
 _WAIT = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
 _PATIENCE = 5.0  # seconds for a computation to notice that it was interrupted
+
+
+def exit_name(code: int) -> str:
+    """How a process ended: by an exit code, or by a signal."""
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def resolve_device(name: str) -> torch.device:

@@ -59,9 +59,8 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 def to_buffers(tensors: dict[str, torch.Tensor]) -> list[Any]:
     """Dense, contiguous CPU tensors as buffers to be joined."""
     offset, header, buffers = 0, {}, []
-    for name, tensor in sorted(
-        tensors.items(), key=lambda item: -item[1].itemsize
-    ):  # widest first, so that all are aligned
+    widest_first = sorted(tensors.items(), key=lambda item: -item[1].itemsize)  # so that all are aligned
+    for name, tensor in widest_first:
         size = tensor.nbytes
         entry = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
         header[name] = entry

@@ -217,12 +217,9 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
     held = {name for names in silos.values() for name in names}
     columns = tuple(name for name in pandas.columns if name in held)
     everything, table = read_table(pandas[list(columns)], schema)
-    return Federation(
-        {name: table.select(list(names)) for name, names in silos.items()},
-        {name: everything.select(list(names)) for name, names in silos.items()},
-        columns,
-        flavour(frame),
-    )
+    tables = {name: table.select(list(names)) for name, names in silos.items()}
+    schemas = {name: everything.select(list(names)) for name, names in silos.items()}
+    return Federation(tables, schemas, columns, flavour(frame))
 
 
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:

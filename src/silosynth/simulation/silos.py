@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -279,12 +278,7 @@ class Processes(link.Remote):
         code = self._children[party].poll()
         if code is None:
             return None
-        if code >= 0:
-            return f"its process ended with exit code {code}"
-        try:
-            return f"its process was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"its process was ended by signal {-code}"
+        return f"its process {'ended with' if code >= 0 else 'was ended by'} {link.exit_name(code)}"
 
     def _end(self, hub: Hub | None) -> None:
         try:

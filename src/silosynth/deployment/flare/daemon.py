@@ -25,7 +25,7 @@ from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import make_folder, storage_error
 from silosynth.deployment.flare import require_flare
 from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site_of
-from silosynth.runtime.link import PARTY_THREADS
+from silosynth.runtime.link import PARTY_THREADS, exit_name
 
 _SECONDS = 5.0  # for dialling
 
@@ -143,7 +143,7 @@ def _serve(place: Site, role: str, name: str, say: Say, stop: threading.Event) -
                 raise ProtocolError(
                     "The engine keeps running", _last_error(place) or f"exit code {code}", _log_hint(place)
                 )
-            say(f"the engine ended ({_meaning(code)}); starting it again. {_log_hint(place)}")
+            say(f"the engine ended ({exit_name(code)}); starting it again. {_log_hint(place)}")
             stop.wait(_AGAIN if refused else min(2.0**early, 30.0))
 
 
@@ -264,13 +264,6 @@ def _signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _meaning(code: int) -> str:
-    try:
-        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def _last_error(place: Site) -> str:
