@@ -67,6 +67,15 @@ def test_a_silo_is_added_and_keeps_everybodys_keys(kits: Path) -> None:
     assert read_policy(kits / "bank").least_rows == 7
 
 
+@pytest.mark.parametrize("key", ["messages", "refused"])
+def test_a_policy_that_names_no_message_of_this_version_is_an_error(tmp_path: Path, key: str) -> None:
+    (tmp_path / "policy.toml").write_text(f'{key} = ["core.*", "algorithms.gdts.messages.ExactSummaries"]\n')
+    with pytest.raises(
+        ConfigError, match=rf"{key} .*messages\.ExactSummaries.*mean 'algorithms\.gdts\.ExactSummaries'"
+    ):
+        read_policy(tmp_path)
+
+
 def test_kits_that_were_handed_out_keep_their_keys(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
     (tmp_path / "federation.toml").write_text(FEDERATION)

@@ -18,9 +18,10 @@ from typing import Annotated, Any, Protocol
 import pandas as pd
 from pydantic import Field, PrivateAttr
 
-from silosynth.core.errors import PolicyError, StorageError
+from silosynth import catalog  # noqa: F401  # so that all messages are known
+from silosynth.core.errors import ConfigError, PolicyError, StorageError, nearest
 from silosynth.core.files import make_folder, read, storage_error, write_atomic
-from silosynth.core.messages import Message, Release, wire_name
+from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.data.sources import Source
 from silosynth.experiment.grammar import ColumnRules, FileSection, Text, read_toml
 from silosynth.privacy.accounting import DELTA, rounded_up, spent
@@ -285,6 +286,12 @@ def read_policy(folder: Path) -> SiloPolicy:
 
     Raises:
         StorageError: no such file.
-        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
+        ConfigError: a key or a value does not fit; names the file, the key and the remedy. Also if a pattern matches no
+            message of this version: a rule that was meant to protect would be passed over.
     """
-    return read_toml(folder / POLICY, SiloPolicy)
+    policy, known = read_toml(folder / POLICY, SiloPolicy), list(all_structs(Message))
+    for key in ("messages", "refused"):
+        for pattern in getattr(policy, key):
+            if not any(fnmatchcase(name, pattern) for name in known):
+                raise ConfigError(f"{POLICY}: {key} names types of messages", pattern, nearest(pattern, known))
+    return policy
