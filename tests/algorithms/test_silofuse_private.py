@@ -28,8 +28,8 @@ from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.encoders import table as private_encoders
 from silosynth.models.latent import LatentConfig, LatentGenerator, flow_loss, times
 from silosynth.privacy import dpsgd
+from silosynth.privacy.accounting import Charge
 from silosynth.privacy.agreement import Group
-from silosynth.privacy.charging import Charge
 from silosynth.privacy.dpsgd import poisson_mask
 from silosynth.privacy.events import Event, Target, gaussian_steps
 from silosynth.privacy.sealed import seats

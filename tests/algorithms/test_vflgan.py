@@ -17,8 +17,8 @@ from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.core.streams import Streams
 from silosynth.models.vflgan import frechet_distance
+from silosynth.privacy.accounting import Charge
 from silosynth.privacy.agreement import OfferShares
-from silosynth.privacy.charging import Charge
 from silosynth.privacy.sealed import seats
 
 SETTINGS = [

@@ -7,8 +7,7 @@ import pytest
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done
-from silosynth.privacy.accounting import cost, noise_multiplier
-from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
+from silosynth.privacy.accounting import Account, Charge, Charged, charge, cost, mean_rows, noise_multiplier
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target, gaussian_steps
 
 TARGET = Target(epsilon=2.0, delta=1e-5)

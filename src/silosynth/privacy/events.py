@@ -30,6 +30,7 @@ DISCRETE_LAPLACE = "discrete Laplace"
 THRESHOLDED = "thresholded histogram"
 SAMPLED_GAUSSIAN = "Poisson-sampled Gaussian"
 UNSOUND = "paper-unsound"
+KNOWN = (DISCRETE_LAPLACE, THRESHOLDED, SAMPLED_GAUSSIAN, UNSOUND)
 LEAST_DELTA = 1e-10  # below, rounding errors of accounting would count
 
 Scope = Literal["readers", "release", "all"]

@@ -29,8 +29,7 @@ from torch import Tensor
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
-from silosynth.privacy.accounting import cost, spent
-from silosynth.privacy.charging import ROUNDING
+from silosynth.privacy.accounting import ROUNDING, cost, spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
 from silosynth.privacy.masks import Words, add_mask
 from silosynth.privacy.mechanisms import noised_counts

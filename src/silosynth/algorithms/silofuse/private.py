@@ -26,7 +26,7 @@ and trains its model of them by DP-SGD. For the same epsilon there is far less n
 Budget: ``dp.encoders`` of epsilon and delta for encoders, in equal parts to silos; then autoencoders get as little
 noise as brings what is spent to ``dp_training.autoencoders`` of epsilon; the rest is for the upload, or for the model.
 In "upload", 0.02 of epsilon and 0.05 of delta are for the number of slots. Every silo checks the sum over all silos
-(`silosynth.privacy.charging`).
+(`silosynth.privacy.accounting`).
 
 Shapes: N rows, B sampled ones, S slots, L latents of all silos, L_i of silo i.
 """
@@ -50,9 +50,8 @@ from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.latent import LatentGenerator, flow_loss, times
 from silosynth.privacy import dpsgd
-from silosynth.privacy.accounting import noise_multiplier
+from silosynth.privacy.accounting import Account, Charge, Charged, charge, mean_rows, noise_multiplier
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares, agree
-from silosynth.privacy.charging import Account, Charge, Charged, charge, mean_rows
 from silosynth.privacy.events import Event, Scope, Target, gaussian_steps
 from silosynth.privacy.mechanisms import noised_counts
 from silosynth.privacy.sealed import Seat
@@ -62,7 +61,7 @@ _COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta,
 
 
 # Messages in talking order: between the first two and the latents, silos agree on a secret, are charged (see
-# `silosynth.privacy.charging`) and answer `TrainAutoencoder`.
+# `silosynth.privacy.accounting`) and answer `TrainAutoencoder`.
 
 
 class LearnCoder(Message):

@@ -1,6 +1,6 @@
 """VFLGAN and VertiGAN with differential privacy: what is charged, and how much noise each critic step takes.
 
-Charging, encoders and row counts: see `silosynth.privacy.charging`. The steps themselves, one block of parameters for
+Charging, encoders and row counts: see `silosynth.privacy.accounting`. The steps themselves, one block of parameters for
 each silo's critic and one for D_s, are those of `silosynth.privacy.dpsgd`: see `networks`.
 """
 
@@ -15,8 +15,7 @@ from torch import Tensor
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
-from silosynth.privacy.accounting import noise_multiplier
-from silosynth.privacy.charging import Account, Charge, Charged
+from silosynth.privacy.accounting import Account, Charge, Charged, noise_multiplier
 from silosynth.privacy.dpsgd import block_clips
 from silosynth.privacy.events import Event, gaussian_steps, unsound
 

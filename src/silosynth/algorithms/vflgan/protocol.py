@@ -83,8 +83,8 @@ from silosynth.core.conversation import Checkpoint, Conversation, Progress, Repl
 from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
+from silosynth.privacy.accounting import charge, mean_rows
 from silosynth.privacy.agreement import agree
-from silosynth.privacy.charging import charge, mean_rows
 from silosynth.privacy.events import Event
 
 BATCHES = "vflgan: batches"  # purpose of the secret from which rows and noise of every step are drawn

@@ -26,8 +26,8 @@ from silosynth.models.encoded import EncodedRows, encoded_rows, shape_of
 from silosynth.models.marginals import Calibration, level_shares
 from silosynth.models.training import build, trainee
 from silosynth.models.vflgan import MOST_COVARIANCES, Generator
+from silosynth.privacy.accounting import Account, Charge, Charged
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
-from silosynth.privacy.charging import Account, Charge, Charged
 from silosynth.privacy.events import Event
 from silosynth.privacy.sealed import Seat
 

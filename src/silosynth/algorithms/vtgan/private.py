@@ -3,7 +3,7 @@
 It protects what is released, the model and its synthetic tables, from outsiders. The coordinator reads features of
 sampled rows, and silos read gradients in them, without noise.
 
-- Charging, encoders and row counts: see `silosynth.privacy.charging`.
+- Charging, encoders and row counts: see `silosynth.privacy.accounting`.
 - **No conditions.** Sampling them by the logarithm of counts would have to be charged separately, as rare levels are
   then hit far more often. There is no contributor and no row number either: each row takes part in a step on its own,
   with the same probability, drawn from the silos' secret (Poisson sampling). All silos know the batch; the coordinator
@@ -35,9 +35,8 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, keyed, uniforms
 from silosynth.models.encoded import EncodedRows
 from silosynth.models.gan import orthonormalise
-from silosynth.privacy.accounting import noise_multiplier
+from silosynth.privacy.accounting import Account, Charge, Charged, noise_multiplier
 from silosynth.privacy.agreement import Group
-from silosynth.privacy.charging import Account, Charge, Charged
 from silosynth.privacy.dpsgd import block_clips, poisson_mask, set_private_gradient
 from silosynth.privacy.events import Event, gaussian_steps
 

@@ -82,8 +82,8 @@ from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
+from silosynth.privacy.accounting import charge, mean_rows
 from silosynth.privacy.agreement import agree
-from silosynth.privacy.charging import charge, mean_rows
 from silosynth.privacy.events import Event
 
 ORDER = "vtgan: order of rows"  # purpose of the secret order that row numbers refer to

@@ -24,8 +24,8 @@ from silosynth.encoders.normalised import fit_mode_encoder
 from silosynth.encoders.table import TableCoder
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.gan import ConditionLaw, Conditions
+from silosynth.privacy.accounting import Charge
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
-from silosynth.privacy.charging import Charge
 from silosynth.privacy.sealed import Seat
 
 _EXACT_STEPS = (
