@@ -27,8 +27,8 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode
 
 STAGES = {
-    "OfferShares": "agree", "RelayedShares": "agree", "Confirmations": "agree", "Prepare": "tag and encrypt",
-    "Answer": "compare", "Narrow": "compare", "PlaceSealed": "order", "PlacePseudonyms": "order", "Confirm": "order",
+    "OfferShares": "agree", "RelayedShares": "agree", "Confirmations": "agree", "TagRows": "tag and encrypt",
+    "Answer": "compare", "Narrow": "compare", "PlaceSealed": "order", "PlacePseudonyms": "order", "ConfirmOrder": "order",
 }  # fmt: skip
 
 
