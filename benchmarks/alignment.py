@@ -28,7 +28,8 @@ from silosynth.runtime.wire import decode, encode
 
 STAGES = {
     "OfferShares": "agree", "RelayedShares": "agree", "Confirmations": "agree", "TagRows": "tag and encrypt",
-    "Answer": "compare", "Narrow": "compare", "PlaceSealed": "order", "PlacePseudonyms": "order", "ConfirmOrder": "order",
+    "Answer": "compare", "Narrow": "compare", "PlaceSealed": "order", "PlacePseudonyms": "order",
+    "ConfirmOrder": "order",
 }  # fmt: skip
 
 
