@@ -9,10 +9,10 @@ import pytest
 
 from silosynth.core.conversation import Progress
 from silosynth.data.frames import to_frame
-from silosynth.papers import results, vtgan_divisions
+from silosynth.papers import results, vtgan_figure7
 from silosynth.papers.experiment import PaperExperiment
 from silosynth.papers.settings import Setting
-from silosynth.papers.vtgan_divisions import halves
+from silosynth.papers.vtgan_figure7 import halves
 
 
 @dataclass
@@ -58,4 +58,4 @@ def experiment() -> PaperExperiment:
     """A split GAN and the central one."""
     split = Setting({"partition": "split"}, halves, {"critic_blocks": [2, 0]})
     central = Setting({"partition": "central"}, halves, {}, "ctgan")
-    return vtgan_divisions.experiment("partitions", "An experiment", (split, central))
+    return vtgan_figure7.experiment("partitions", "An experiment", (split, central))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
-from silosynth.papers import EXPERIMENTS, experiment, settings, vtgan_divisions
+from silosynth.papers import EXPERIMENTS, experiment, settings
 from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
 
@@ -26,7 +27,7 @@ def call(*arguments: object) -> Result:
 
 
 def of(name: str) -> list[Setting]:
-    return list(vtgan_divisions.SETTINGS[name])
+    return list(importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}").SETTINGS)
 
 
 def ends(name: str) -> list[Setting]:
@@ -37,8 +38,9 @@ def ends(name: str) -> list[Setting]:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each experiment's first and last setting only."""
     for name in NAMES:
+        module = f"silosynth.papers.{EXPERIMENTS[name][0]}"
         cut = replace(experiment.load(name), jobs=partial(settings.jobs, ends(name)))
-        monkeypatch.setattr(vtgan_divisions, name.upper(), cut)
+        monkeypatch.setattr(f"{module}.EXPERIMENT", cut)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from silosynth.core.errors import DataError
-from silosynth.papers.vtgan_divisions import importance, shapley_values
+from silosynth.papers.vtgan_figures9_10 import importance, shapley_values
 
 GROUP = np.array([0, 1, 1, 2])  # the second feature has two encoded columns
 

@@ -15,8 +15,10 @@ from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
-from silosynth.papers import tabvfl as latents
-from silosynth.papers.tabvfl import LatentsJob, mean_scores, prediction_scores
+from silosynth.papers import tabvfl_figure5 as latents
+from silosynth.papers import tabvfl_figure6 as failures
+from silosynth.papers import tabvfl_table4 as latent_cost
+from silosynth.papers.tabvfl_figure5 import LatentsJob, mean_scores, prediction_scores
 
 needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
 SMALL = LatentsJob("bank_marketing", rows=300, epochs=1, options=(("batch", 64),))
@@ -110,21 +112,21 @@ def _row(f1: float, **options: object) -> dict[str, object]:
 
 def test_losses_are_of_the_same_training_without_failures():
     rows = [_row(0.8), _row(0.6, absence=0.2, missing="zeros"), {**_row(0.7, absence=0.2, missing="cache"), "seed": 1}]
-    found = latents.losses(rows)
+    found = failures.losses(rows)
     assert [row["clean loss"] for row in found[:2]] == [0, pytest.approx(25)]
     assert found[2]["clean loss"] is None  # another seed
-    ((_, _, lines),) = latents.failure_sections(latents.failure_means(rows))
+    ((_, _, lines),) = failures.sections(failures.means(rows))
     assert [line[:5] for line in lines] == [
         ["bank_marketing", "0", "", "1", "0.800"],
         ["bank_marketing", "0.2", "cache", "1", "0.700"],
         ["bank_marketing", "0.2", "zeros", "1", "0.600"],
     ]
     assert lines[2][5:9] == ["25.00", "0.900", "0.00", "2.71"] and lines[1][5] == ""
-    assert latents.line(rows[1]).startswith("bank_marketing · p 0.2 zeros · seed 0: clean F1 0.600")
+    assert failures.line(rows[1]).startswith("bank_marketing · p 0.2 zeros · seed 0: clean F1 0.600")
 
 
 def test_failures_come_after_the_training_without():
-    found = latents.failure_jobs(["bank_marketing"], [0.5], rows=100, batch=16)
+    found = failures.jobs(["bank_marketing"], [0.5], rows=100, batch=16)
     assert [dict(job.options) for job in found] == [
         {"validation": 0.0, "batch": 16},
         {"validation": 0.0, "batch": 16, "absence": 0.5, "missing": "cache"},
@@ -133,7 +135,7 @@ def test_failures_come_after_the_training_without():
     assert {job.guests for job in found} == {2}
     for bad in ({"probabilities": [1.0]}, {"probabilities": []}, {"in_place": ["wait"]}):
         with pytest.raises(ConfigError):
-            latents.failure_jobs(["bank_marketing"], **bad)
+            failures.jobs(["bank_marketing"], **bad)
 
 
 # Trainings.
@@ -177,10 +179,10 @@ def test_failures_are_shown_with_their_losses(tmp_path: Path):
 
 @needs_data
 def test_a_phase_costs_seconds_bytes_and_memory():
-    jobs = latents.cost_jobs(["bank_marketing"], rows=300, epochs=1, batch=64)
+    jobs = latent_cost.jobs(["bank_marketing"], rows=300, epochs=1, batch=64)
     assert len(jobs) == 8
-    rows = [latents.measure_cost(job) for job in jobs[-2:]]
-    assert [latents.cost_cells(row)[2:5] for row in rows] == [["tabvfl", p, "1"] for p in latents.PHASES]
+    rows = [latent_cost.measure(job) for job in jobs[-2:]]
+    assert [latent_cost.cells(row)[2:5] for row in rows] == [["tabvfl", p, "1"] for p in latent_cost.PHASES]
     assert rows[0]["bytes"] > rows[1]["bytes"] > 10_000 and rows[0]["memory"] > 1e8
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ import pytest
 
 from silosynth import catalog
 from silosynth.core.errors import DataError
-from silosynth.papers import vtgan_divisions as figures
+from silosynth.papers import vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12
 from silosynth.papers.settings import Setting
 from silosynth.papers.tables import TableSplit
 
@@ -23,8 +23,9 @@ def table(features: int) -> TableSplit:
     return TableSplit(frame, frame, "y", {})
 
 
-@pytest.mark.parametrize("settings", figures.SETTINGS.values(), ids=figures.SETTINGS)
-def test_settings_are_distinct_and_their_options_exist(settings: Sequence[Setting]) -> None:
+@pytest.mark.parametrize("module", [vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12])
+def test_settings_are_distinct_and_their_options_exist(module: Any) -> None:
+    settings: list[Setting] = list(module.SETTINGS)
     labels = [tuple(s.labels.items()) for s in settings]
     assert len(set(labels)) == len(labels)
     assert len({tuple(s.labels) for s in settings}) == 1
@@ -33,10 +34,10 @@ def test_settings_are_distinct_and_their_options_exist(settings: Sequence[Settin
 
 
 def test_there_are_nine_partitions_and_the_central_gan() -> None:
-    found = [s.labels["partition"] for s in figures.SETTINGS["partitions"]]
+    found = [s.labels["partition"] for s in vtgan_figure7.SETTINGS]
     assert len(found) == 10
     assert found[0] == "D^2_0 G^0_2" and found[-1] == "central GAN"
-    first = figures.SETTINGS["partitions"][0]
+    first = vtgan_figure7.SETTINGS[0]
     assert first.options == {"critic_blocks": [2, 0], "generator_blocks": [0, 2]}
     assert first.divide(table(4), 0) == {"silo1": ["x0", "y"], "silo2": ["x1", "x2", "x3"]}
 
@@ -44,7 +45,7 @@ def test_there_are_nine_partitions_and_the_central_gan() -> None:
 @pytest.mark.parametrize(("share", "count"), [(0.1, 1), (0.5, 5), (0.9, 9)])
 def test_the_target_is_with_the_silo_without_the_important_columns(share: float, count: int) -> None:
     data = table(10)
-    held = figures.by_importance(share, data, 0)
+    held = vtgan_figures9_10.by_importance(share, data, 0)
     assert len(held["important"]) == count
     assert "y" in held["target"] and "x9" in held["important"]
     assert sorted([*held["important"], *held["target"]]) == sorted(data.columns)
@@ -53,32 +54,32 @@ def test_the_target_is_with_the_silo_without_the_important_columns(share: float,
 
 def test_each_silo_keeps_a_feature() -> None:
     data = table(2)
-    for share in figures.SHARES.values():
-        held = figures.by_importance(share, data, 0)
+    for share in vtgan_figures9_10.SHARES.values():
+        held = vtgan_figures9_10.by_importance(share, data, 0)
         assert len(held["important"]) == 1 and len(held["target"]) == 2
     with pytest.raises(DataError, match="beside the target"):
-        figures.by_importance(0.5, table(1), 0)
+        vtgan_figures9_10.by_importance(0.5, table(1), 0)
 
 
-@pytest.mark.parametrize("count", figures.COUNTS)
+@pytest.mark.parametrize("count", vtgan_figures11_12.COUNTS)
 def test_columns_are_dealt_out_at_random_and_evenly(count: int) -> None:
     data = table(13)
-    held = figures.at_random(count, data, 0)
+    held = vtgan_figures11_12.at_random(count, data, 0)
     sizes = [len(columns) for columns in held.values()]
     assert len(held) == count and max(sizes) - min(sizes) <= 1
     assert sorted(name for columns in held.values() for name in columns) == sorted(data.columns)
-    assert held == figures.at_random(count, data, 0) != figures.at_random(count, data, 1)
+    assert held == vtgan_figures11_12.at_random(count, data, 0) != vtgan_figures11_12.at_random(count, data, 1)
 
 
 def test_more_silos_than_columns_are_refused() -> None:
     with pytest.raises(DataError, match="Every silo needs a column"):
-        figures.at_random(5, table(3), 0)
+        vtgan_figures11_12.at_random(5, table(3), 0)
 
 
 def test_the_enlarged_generator_is_three_times_as_wide() -> None:
     def widths(name: str) -> set[int]:
-        return {s.options["generator_width"] for s in figures.SETTINGS["silos"] if s.labels["generator"] == name}
+        return {s.options["generator_width"] for s in vtgan_figures11_12.SETTINGS if s.labels["generator"] == name}
 
     assert widths("default") == {256} and widths("enlarged") == {768}
-    assert len(figures.SETTINGS["silos"]) == 16
-    assert all(isinstance(s, Setting) for s in figures.SETTINGS["silos"])
+    assert len(vtgan_figures11_12.SETTINGS) == 16
+    assert all(isinstance(s, Setting) for s in vtgan_figures11_12.SETTINGS)

@@ -1,23 +1,13 @@
-"""VT-GAN's figures 7 and 9 to 12 (section 4.3): partitions of its networks, and divisions of columns among silos.
+"""VT-GAN's figures 9 and 10 (section 4.3.2): how columns are divided, by their importance for predicting the target.
 
-*Figure 7* (4.3.1): nine partitions of critic and generator. ``D^a_b G^c_d``: a blocks of the critic at the coordinator
-and b in each silo, c blocks of the generator at the coordinator and d in each silo. Two silos hold the columns in file
-order, half each (the second one more if their number is odd). The central GAN, which sees all columns, is the baseline;
-its figures by silo are those of the same division.
-
-*Figures 9 and 10* (4.3.2): columns divided by their importance for predicting the target. 1090: one silo holds the 10 %
-most important features, the other the remaining 90 %; 5050 and 9010 likewise. The target is with the silo that does NOT
-hold the most important features. Importance is Shapley's; a share of the features is rounded, and each silo holds at
-least one.
+1090: one silo holds the 10 % most important features, the other the remaining 90 %; 5050 and 9010 likewise. The target
+is with the silo that does NOT hold the most important features. Importance is Shapley's; a share of the features is
+rounded, and each silo holds at least one.
 
 Permutation sampling: E. Štrumbelj and I. Kononenko, "Explaining prediction models and individual predictions with
 feature contributions", Knowledge and Information Systems 41, 2014, algorithm 2. A feature's value for a row x is the
 mean, over random orders and random background rows z, of what the prediction gains when the feature's value changes
 from z's to x's after that of all features before it. All of a feature's one-hot columns change together.
-
-*Figures 11 and 12* (4.3.3): two to five silos, with the default and the enlarged generator. Columns are dealt out at
-random and evenly, anew for each number of silos and each repeat; all settings of a repeat see the same division. The
-enlarged generator's blocks are 768 wide instead of 256, over all silos together.
 
 Legend: n explained rows, b background rows, F encoded columns, G features, K outputs, P orders per row.
 """
@@ -25,7 +15,7 @@ Legend: n explained rows, b background rows, F encoded columns, G features, K ou
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
@@ -36,40 +26,15 @@ from silosynth.core.errors import DataError
 from silosynth.evaluation.coding import check_target, code_tables
 from silosynth.evaluation.scores import Floats, Ints
 from silosynth.evaluation.utility import MLP, design
-from silosynth.papers import settings
-from silosynth.papers.experiment import PaperExperiment
 from silosynth.papers.settings import Columns, Setting
 from silosynth.papers.tables import TableSplit
-from silosynth.simulation.federation import in_order
+from silosynth.papers.vtgan_figure7 import blocks, experiment, partition
 
-BLOCKS = ((2, 0), (1, 1), (0, 2))  # at the coordinator, in each silo
-BEST = (((2, 0), (0, 2)), ((2, 0), (2, 0)))  # the two best partitions: D^2_0 G^0_2 and D^2_0 G^2_0
+PARTITIONS = (((2, 0), (0, 2)), ((2, 0), (2, 0)))  # D^2_0 G^0_2 and D^2_0 G^2_0, the two best
 SHARES = {"1090": 0.1, "5050": 0.5, "9010": 0.9}
-COUNTS = (2, 3, 4, 5)
-WIDTHS = {"default": 256, "enlarged": 768}
 TRAINED = 10_000  # rows that the network is trained on at most
 EXPLAINED = 100
 ORDERS = 100
-
-
-def partition(critic: tuple[int, int], generator: tuple[int, int]) -> str:
-    """The paper's notation."""
-    return f"D^{critic[0]}_{critic[1]} G^{generator[0]}_{generator[1]}"
-
-
-def _setting(
-    blocks: tuple[tuple[int, int], tuple[int, int]], divide: Callable[[TableSplit, int], Columns],
-    labels: Mapping[str, str | int] | None = None, options: Mapping[str, int] | None = None,
-) -> Setting:  # fmt: skip
-    """A partition, and what besides it a figure varies."""
-    critic, generator = blocks
-    split = {"critic_blocks": list(critic), "generator_blocks": list(generator)}
-    return Setting({"partition": partition(critic, generator), **(labels or {})}, divide, {**split, **(options or {})})
-
-
-def halves(data: TableSplit, seed: int) -> Columns:
-    """Two silos in file order."""
-    return in_order(data.columns, 2)
 
 
 def by_importance(share: float, data: TableSplit, seed: int) -> Columns:
@@ -149,49 +114,9 @@ def _of_row(
     return np.asarray(np.take_along_axis(gains, turn_PG[:, :, None], axis=1).mean(axis=0))
 
 
-def at_random(count: int, data: TableSplit, seed: int) -> Columns:
-    """``count`` silos whose sizes differ by at most one column; columns stay in file order within a silo.
-
-    Raises:
-        DataError: fewer columns than silos.
-    """
-    columns = data.columns
-    if len(columns) < count:
-        raise DataError("Every silo needs a column", f"{len(columns)} columns, {count} silos", "Choose a wider table.")
-    dealt = np.random.default_rng([seed, count]).permutation(np.arange(len(columns)) % count)
-    return {f"silo{k + 1}": [c for c, silo in zip(columns, dealt, strict=True) if silo == k] for k in range(count)}
-
-
-SETTINGS: Mapping[str, Sequence[Setting]] = {
-    "partitions": (
-        *(_setting((critic, generator), halves) for critic in BLOCKS for generator in BLOCKS[::-1]),
-        Setting({"partition": "central GAN"}, halves, algorithm="ctgan"),
-    ),
-    "importance": [
-        _setting(blocks, partial(by_importance, share), {"division": name})
-        for blocks in BEST
-        for name, share in SHARES.items()
-    ],
-    "silos": [
-        _setting(blocks, partial(at_random, count), {"generator": name, "silos": count}, {"generator_width": width})
-        for blocks in BEST
-        for name, width in WIDTHS.items()
-        for count in COUNTS
-    ],
-}
-
-
-def experiment(name: str, title: str, compared: Sequence[Setting]) -> PaperExperiment:
-    """One of VT-GAN's comparisons."""
-    return PaperExperiment(
-        name, title, settings.LEGEND, partial(settings.jobs, compared), settings.measure, settings.sections,
-        settings.means, settings.PAPER, settings.line, forecast=settings.forecast,
-        example="--table adult --rows 5000 --epochs 50",
-    )  # fmt: skip
-
-
-PARTITIONS = experiment("partitions", "Neural network partitions (VT-GAN, figure 7)", SETTINGS["partitions"])
-IMPORTANCE = experiment(
-    "importance", "Columns divided by importance (VT-GAN, figures 9 and 10)", SETTINGS["importance"]
-)
-SILOS = experiment("silos", "Two to five silos (VT-GAN, figures 11 and 12)", SETTINGS["silos"])
+SETTINGS = [
+    Setting({"partition": partition(*p), "division": name}, partial(by_importance, share), blocks(*p))
+    for p in PARTITIONS
+    for name, share in SHARES.items()
+]
+EXPERIMENT = experiment("importance", "Columns divided by importance (VT-GAN, figures 9 and 10)", SETTINGS)

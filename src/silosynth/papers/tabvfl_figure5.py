@@ -1,9 +1,8 @@
-"""TabVFL: how much latent vectors tell of a label, guests that fail in training, and what its designs cost.
+"""How much latent vectors tell of a label (TabVFL's figures 5 and 6.4, table 6.1): five designs and two ablations.
 
-*Latents* (figures 5 and 6.4, table 6.1): five designs and two ablations. Rows are drawn from the table so that classes
-keep their shares; columns are dealt out evenly, in order. 15 % of the rows are for tests; the rest trains the
-representation, and of it preset "paper" holds out as many again to stop early by. Identifiers, and rows with missing
-values, are left out. The coordinator has the label.
+Rows are drawn from the table so that classes keep their shares; columns are dealt out evenly, in order. 15 % of the
+rows are for tests; the rest trains the representation, and of it preset "paper" holds out as many again to stop early
+by. Identifiers, and rows with missing values, are left out. The coordinator has the label.
 
 Six learners judge the latents, in two ways:
 
@@ -23,26 +22,17 @@ The paper names the learners and no settings: scikit-learn's and XGBoost's own a
 the mean over classes weighted by their shares, as in its public code; "macro F1" counts all classes the same, as does
 the area, one class against the rest, which the public code weights as well. Latents are not scaled.
 
-*Failures* (figure 6 and table III): each guest is away for whole epochs, at random. In its place stands what it sent
-last, or zeros. Two guests, as many epochs as are asked for, no early stopping; the loss is of F1, in per cent of that
-of the same training in which nobody failed.
-
-*Cost* (table IV; 100 epochs, batches of 512): seconds, bytes, memory of either phase. Each phase is trained by itself
-in a process of its own, in which all parties are; early stopping is off. The paper's megabytes are those of one epoch's
-features, masks and decoded parts, without gradients; ours are of all messages, both ways.
-
 Shapes: n rows to learn from, h rows to test on, D latents, K classes.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -352,200 +342,7 @@ def _span(epochs: Sequence[Mapping[str, int]]) -> str:
     return " + ".join(str(n[0]) if len(n) == 1 else f"{n[0]}-{n[-1]}" for n in counts)
 
 
-LATENTS = PaperExperiment(
+EXPERIMENT = PaperExperiment(
     "latents", "What six learners make of latent vectors (TabVFL, figures 5 and 6.4, table 6.1)", LEGEND, jobs, measure,
     sections, means, PAPER, example="--guests 2 --guests 5 --out latents.md",
-)  # fmt: skip
-
-
-PROBABILITIES = (0.2, 0.35, 0.5)
-IN_PLACE = ("cache", "zeros")
-LARGEST_LOSSES = {  # table III: the largest loss of F1 in per cent, cache and zeros
-    "airline_satisfaction": (3.01, 18.04),
-    "bank_marketing": (0.65, 2.71),
-    "covertype_50k": (2.11, 17.59),
-    "intrusion_nsl_kdd_20pct": (0.22, 4.78),
-}
-FAILURES_PAPER = {"tables": tuple(LARGEST_LOSSES), "repeats": 8, "rows": 50_000, "epochs": 60}  # section V-C2
-GUESTS = 2
-FAILURES_LEGEND = (
-    "p: probability with which a guest is away for an epoch. Loss: of F1, mean of six learners, in per cent of the F1 "
-    "with p = 0 and the same seed; below 0 it is a gain. Published: the paper's largest loss at p up to 0.5, pooled."
-)
-FAILURES_HEADS = ("table", "p", "in place", "seeds", "clean F1", "loss", "pooled F1", "loss", "published", "s")
-
-
-def failure_jobs(
-    tables: TableNames = ("bank_marketing",),
-    probabilities: Annotated[
-        Sequence[float], Ask("That a guest is away for an epoch.", ("--probability", "-p"))
-    ] = PROBABILITIES,
-    in_place: Annotated[Sequence[str], Ask("What stands in a failed guest's place: cache or zeros.")] = IN_PLACE,
-    rows: RowCount = 2000,
-    epochs: Epochs = 20,
-    batch: Batch = 128,
-    preset: Preset = "paper",
-    options: Options = (),
-    repeats: Repeats = 1,
-    seed: Seed = 0,
-) -> list[LatentsJob]:
-    """For each table and seed the training without failures, then all others.
-
-    Raises:
-        ConfigError: there is no such table, a probability is not between 0 and 1, or nothing stands in.
-    """
-    if not probabilities or not all(0 < p < 1 for p in probabilities):
-        raise ConfigError("A guest fails with a probability above 0 and below 1", tuple(probabilities))
-    if not in_place or not set(in_place) <= set(IN_PLACE):
-        raise ConfigError(f"In a failed guest's place stands one of {', '.join(IN_PLACE)}", tuple(in_place))
-    settings = [{}, *({"absence": p, "missing": kind} for p in probabilities for kind in in_place)]
-    return [
-        replace(job, options=(("validation", 0.0), *job.options, *setting.items()))
-        for job in jobs(
-            tables, ("tabvfl",), (GUESTS,), rows, epochs, batch, preset, options, repeats, seed
-        )
-        for setting in settings
-    ]  # fmt: skip
-
-
-def losses(rows: Sequence[Row]) -> list[Row]:
-    """The rows, each with p, what stands in, and its loss of F1 in per cent (None without the row to compare with)."""
-    return [_with_loss(row, rows) for row in rows]
-
-
-def _with_loss(row: Row, rows: Sequence[Row]) -> Row:
-    options = json.loads(row["options"])
-    p, kind = options.pop("absence", 0.0), options.pop("missing", "")
-    row = {**row, "options": json.dumps(options, sort_keys=True)}
-    names = (*(field.name for field in fields(LatentsJob)), "version")
-    base = next((other for other in rows if all(other[name] == row[name] for name in names)), None)
-    lost = {f"{how} loss": _loss(row, base, how) for how in EVALUATIONS}
-    return {**row, "p": p, "in place": kind, **lost}
-
-
-def _loss(row: Row, base: Row | None, how: str) -> float | None:
-    return None if base is None else 100 * (1 - row[f"{how} F1"] / base[f"{how} F1"])
-
-
-def failure_means(rows: Sequence[Row]) -> list[Row]:
-    """Over seeds."""
-    losses_ = tuple(f"{how} loss" for how in EVALUATIONS)
-    figures = (*FIGURES, *losses_, "seconds", "bytes")
-    return results.means(losses(rows), figures, ("seed", "predicted", "published"), "seeds")
-
-
-def failure_sections(rows: Sequence[Row]) -> list[Section]:
-    """One for each way to train."""
-    ordered = results.in_order(rows, "table", "p", "in place", table=TABLES, **{"in place": IN_PLACE})
-    return results.sectioned(ordered, FAILURES_HEADS, _failure_cells, heading)
-
-
-def _failure_cells(row: Row) -> list[str]:
-    figures = []
-    for how in EVALUATIONS:
-        lost = row[f"{how} loss"] if row["p"] else None
-        loss = "" if lost is None else f"{lost:.2f}" + results.deviation(row, f"{how} loss")
-        figures += [f"{row[f'{how} F1']:.3f}", loss]
-    kind = row["in place"]
-    paper = f"{LARGEST_LOSSES[row['table']][IN_PLACE.index(kind)]:.2f}" if kind else ""
-    return [row["table"], f"{row['p']:g}", kind, str(row["seeds"]), *figures, paper, shown("seconds", row["seconds"])]
-
-
-def line(row: Row) -> str:
-    """A row by itself: its loss is known only beside the training without failures."""
-    options = json.loads(row["options"])
-    which = f"p {options.get('absence', 0):g} {options.get('missing', '')}".strip()
-    scores = ", ".join(f"{how} F1 {row[f'{how} F1']:.3f}" for how in EVALUATIONS)
-    return f"{row['table']} · {which} · seed {row['seed']}: {scores}, {row['seconds']:.0f} s"
-
-
-FAILURES = PaperExperiment(
-    "failures", "F1 of latent vectors after trainings in which guests fail (TabVFL, figure 6, table III)",
-    FAILURES_LEGEND, failure_jobs, measure, failure_sections, failure_means,
-    FAILURES_PAPER, line, example="--probability 0.5 --repeats 3",
-)  # fmt: skip
-
-
-COMPARED = ("ct", "lt", "tabvfl-le", "tabvfl")
-PHASES = {"pre-training": "finetune", "fine-tuning": "pretrain"}  # a phase -> the option that leaves out the other one
-PHASE_SECONDS = {  # table IV, Rice MSC, five guests, 100 epochs: seconds of pre-training and fine-tuning
-    "ct": (151, 116),
-    "lt": (244, 187),
-    "tabvfl-le": (252, 204),
-    "tabvfl": (194, 138),
-}
-COST_LEGEND = (
-    "Seconds of the phase by itself, with encoding before and latents of all rows after it; published: of 50 000 rows "
-    "of another table, on another machine. MB: of all messages, per epoch. Memory: the most that the process of all "
-    "parties had, in MB, Python and PyTorch among it."
-)
-COST_HEADS = ("table", "guests", "method", "phase", "epochs", "s", "published", "MB per epoch", "memory")
-
-
-def cost_jobs(
-    tables: TableNames = ("bank_marketing",),
-    guests: Annotated[int, Ask("How many silos.", ("--guests", "-g"), 2)] = 5,
-    rows: RowCount = 2000,
-    epochs: Annotated[int, Ask("Of the phase; the paper has 100.", least=1)] = 5,
-    batch: Annotated[int, Ask("Rows of a batch; the paper has 512.", least=2)] = 512,
-    preset: Preset = "paper",
-    options: Options = (),
-    seed: Seed = 0,
-) -> list[LatentsJob]:
-    """All trainings, table by table.
-
-    Raises:
-        ConfigError: there is no such table, or the system does not report a process's largest memory.
-    """
-    if sys.platform == "win32":
-        raise ConfigError("Memory is measured where the system keeps its maximum", sys.platform, "Use Linux or macOS.")
-    return [
-        replace(job, options=(*job.options, ("validation", 0.0), (other, False)))
-        for job in jobs(tables, COMPARED, (guests,), rows, epochs, batch, preset, options, 1, seed)
-        for other in PHASES.values()
-    ]
-
-
-def measure_cost(job: LatentsJob, tell: Tell = lambda stage, share: None) -> Row:
-    """Train, and note what it took."""
-    task = load(job.table, job.guests, job.rows, job.seed)
-    epochs: dict[str, int] = {}
-    start = time.perf_counter()
-    made = train(job, task, epochs, tell)
-    return {
-        **job.identity,
-        "seconds": time.perf_counter() - start,
-        "bytes": None if job.method == "ct" else sum(record["bytes"] for record in made.ledger),
-        "epochs run": sum(epochs.values()),
-        "memory": _peak(),
-    }
-
-
-def _peak() -> int:
-    """Bytes of this process's largest resident set."""
-    import resource  # which Windows lacks
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def cost_sections(rows: Sequence[Row]) -> list[Section]:
-    """A line for each training."""
-    return [("", COST_HEADS, [cost_cells(row) for row in rows])]
-
-
-def cost_cells(row: Row) -> list[str]:
-    """A row as people see it."""
-    options = json.loads(row["options"])
-    phase, which = next((name, i) for i, (name, other) in enumerate(PHASES.items()) if options.get(other) is False)
-    guests = "" if row["bytes"] is None else str(row["guests"])
-    sent = "" if row["bytes"] is None else shown("bytes", row["bytes"] / max(1, row["epochs run"]))
-    published = str(PHASE_SECONDS[row["method"]][which])
-    cost = [shown("seconds", row["seconds"]), published, sent, f"{row['memory'] / 1e6:,.0f}"]
-    return [row["table"], guests, row["method"], phase, str(row["epochs run"]), *cost]
-
-
-LATENT_COST = PaperExperiment(
-    "latent-cost", "What learning latent vectors costs (TabVFL, table IV)", COST_LEGEND, cost_jobs, measure_cost,
-    cost_sections, alone=True, example="--table airline_satisfaction",
 )  # fmt: skip

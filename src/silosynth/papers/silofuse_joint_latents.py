@@ -1,0 +1,116 @@
+"""SiloFuse with autoencoders of their own in the silos, beside the same with one joint representation across silos.
+
+"silofuse" has independent autoencoders, "silofuse-joint" latents of all silos together (TabVFL's split), "latentdiff"
+all columns in one place. All have as many latents; two silos, columns in their order. The figure to look at is the
+trend error of pairs of columns that lie in different silos; its floor is that of a second sample of real rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from silosynth.evaluation import evaluate
+from silosynth.papers import experiment, results
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
+from silosynth.papers.tables import modelled
+from silosynth.simulation import training as api
+from silosynth.simulation.federation import in_order, simulate
+
+TABLES = ("airline_satisfaction", "bank_marketing", "adult", "covertype_50k")
+METHODS = ("silofuse", "silofuse-joint", "latentdiff")
+FIGURES = {
+    "column_shape_error": "shape",
+    "pair_trend_error_within": "trend within",
+    "pair_trend_error_across": "trend across",
+}
+HEADS = ("table", "rows", "seeds", "method", "shape %", "trend within %", "trend across %", "floor", "fit s", "MB")
+
+
+@dataclass(frozen=True)
+class JointLatentsJob(PaperJob):
+    """One training; ``latents`` are per column."""
+
+    table: str
+    method: str
+    rows: int
+    preset: str
+    latents: int
+    seed: int
+
+
+def jobs(
+    tables: Annotated[Sequence[str], Ask(f"One of {', '.join(TABLES)}.", ("--table", "-t"))] = TABLES,
+    methods: Annotated[Sequence[str], Ask(f"One of {', '.join(METHODS)}.", ("--method", "-m"))] = METHODS,
+    rows: Annotated[int, Ask("Rows to train on; as many are held out.", least=2)] = 6000,
+    preset: Annotated[str, Ask("Of all methods.")] = "balanced",
+    latents: Annotated[Sequence[int], Ask("Per column.", ("--latents",))] = (1, 2),
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+) -> list[JointLatentsJob]:
+    """All rows, seed by seed.
+
+    Raises:
+        ConfigError: there is no such table or method, or a size is not positive.
+    """
+    experiment.check_known("table", tables, TABLES)
+    experiment.check_known("method", methods, METHODS)
+    experiment.check_positive(rows=rows, repeats=repeats)
+    return [
+        JointLatentsJob(table, method, rows, preset, count, seed + repeat)
+        for repeat in range(repeats)
+        for count in latents
+        for table in tables
+        for method in methods
+    ]
+
+
+def measure(job: JointLatentsJob, tell: Tell = lambda stage, share: None) -> Row:
+    """Train on half of the rows, sample as many, compare with the other half."""
+    frame = modelled(job.table).sample(frac=1.0, random_state=job.seed).head(2 * job.rows).reset_index(drop=True)
+    train, holdout = frame.head(len(frame) // 2), frame.tail(len(frame) // 2).reset_index(drop=True)
+    silos = in_order(list(train.columns), 2)
+    federation = simulate(train, silos=silos)
+    federation = federation.central() if job.method == "latentdiff" else federation
+    start, options = time.perf_counter(), {"coder.latents_per_column": job.latents}
+    model = api.fit(job.method, federation, job.preset, seed=job.seed, options=options, progress=experiment.watch(tell))
+    seconds = time.perf_counter() - start
+    report = evaluate(train, holdout, model.sample(len(train)), silos=silos)
+    scores = {name: report.score(score) for score, name in FIGURES.items()}
+    return {
+        **job.identity,
+        **{name: score.value for name, score in scores.items()},
+        "floor": scores["trend across"].floor,
+        "seconds": seconds,
+        "bytes": sum(record["bytes"] for record in model.ledger),
+    }
+
+
+def means(rows: Sequence[Row]) -> list[Row]:
+    """Over seeds."""
+    return results.means(rows, (*FIGURES.values(), "floor", "seconds", "bytes"), count="seeds")
+
+
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """One for each preset and number of latents."""
+    ordered = results.in_order(rows, "preset", "latents", "table", "rows", "method", table=TABLES, method=METHODS)
+    return results.sectioned(ordered, HEADS, _cells, _heading)
+
+
+def _heading(row: Row) -> str:
+    return f"Preset {row['preset']}, {row['latents']} latents per column"
+
+
+def _cells(row: Row) -> list[str]:
+    figures = [f"{row[name]:.2f}{results.deviation(row, name, 2)}" for name in (*FIGURES.values(), "floor")]
+    first = [row["table"], str(row["rows"]), str(row["seeds"]), row["method"]]
+    return [*first, *figures, f"{row['seconds']:.0f}", f"{row['bytes'] / 1e6:.1f}"]
+
+
+EXPERIMENT = PaperExperiment(
+    "joint-latents", "Joint and independent latents",
+    "Means over seeds, with standard deviations. Seconds are of a machine that does other things as well.",
+    jobs, measure, sections, means, example="--preset fast --rows 3000 --latents 1 --repeats 3",
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""Guests that fail in training, and what stands in for them (TabVFL's figure 6 and table III).
+
+Each guest is away for whole epochs, at random. In its place stands what it sent last, or zeros. Two guests, as many
+epochs as are asked for, no early stopping; the figures are those of `silosynth.papers.tabvfl_figure5`, and the loss is
+of F1, in per cent of that of the same training in which nobody failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Annotated
+
+from silosynth.core.errors import ConfigError
+from silosynth.papers import results, tabvfl_figure5
+from silosynth.papers.experiment import Ask, Options, PaperExperiment, Repeats, Row, Section, Seed
+from silosynth.papers.results import shown
+from silosynth.papers.tabvfl_figure5 import EVALUATIONS, TABLES, Batch, Epochs, LatentsJob, Preset, RowCount, TableNames
+
+PROBABILITIES = (0.2, 0.35, 0.5)
+IN_PLACE = ("cache", "zeros")
+PUBLISHED = {  # table III: the largest loss of F1 in per cent, cache and zeros
+    "airline_satisfaction": (3.01, 18.04),
+    "bank_marketing": (0.65, 2.71),
+    "covertype_50k": (2.11, 17.59),
+    "intrusion_nsl_kdd_20pct": (0.22, 4.78),
+}
+PAPER = {"tables": tuple(PUBLISHED), "repeats": 8, "rows": 50_000, "epochs": 60}  # section V-C2
+GUESTS = 2
+LEGEND = (
+    "p: probability with which a guest is away for an epoch. Loss: of F1, mean of six learners, in per cent of the F1 "
+    "with p = 0 and the same seed; below 0 it is a gain. Published: the paper's largest loss at p up to 0.5, pooled."
+)
+HEADS = ("table", "p", "in place", "seeds", "clean F1", "loss", "pooled F1", "loss", "published", "s")
+
+
+def jobs(
+    tables: TableNames = ("bank_marketing",),
+    probabilities: Annotated[
+        Sequence[float], Ask("That a guest is away for an epoch.", ("--probability", "-p"))
+    ] = PROBABILITIES,
+    in_place: Annotated[Sequence[str], Ask("What stands in a failed guest's place: cache or zeros.")] = IN_PLACE,
+    rows: RowCount = 2000,
+    epochs: Epochs = 20,
+    batch: Batch = 128,
+    preset: Preset = "paper",
+    options: Options = (),
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+) -> list[LatentsJob]:
+    """For each table and seed the training without failures, then all others.
+
+    Raises:
+        ConfigError: there is no such table, a probability is not between 0 and 1, or nothing stands in.
+    """
+    if not probabilities or not all(0 < p < 1 for p in probabilities):
+        raise ConfigError("A guest fails with a probability above 0 and below 1", tuple(probabilities))
+    if not in_place or not set(in_place) <= set(IN_PLACE):
+        raise ConfigError(f"In a failed guest's place stands one of {', '.join(IN_PLACE)}", tuple(in_place))
+    settings = [{}, *({"absence": p, "missing": kind} for p in probabilities for kind in in_place)]
+    return [
+        replace(job, options=(("validation", 0.0), *job.options, *setting.items()))
+        for job in tabvfl_figure5.jobs(
+            tables, ("tabvfl",), (GUESTS,), rows, epochs, batch, preset, options, repeats, seed
+        )
+        for setting in settings
+    ]  # fmt: skip
+
+
+def losses(rows: Sequence[Row]) -> list[Row]:
+    """The rows, each with p, what stands in, and its loss of F1 in per cent (None without the row to compare with)."""
+    return [_with_loss(row, rows) for row in rows]
+
+
+def _with_loss(row: Row, rows: Sequence[Row]) -> Row:
+    options = json.loads(row["options"])
+    p, kind = options.pop("absence", 0.0), options.pop("missing", "")
+    row = {**row, "options": json.dumps(options, sort_keys=True)}
+    names = (*(field.name for field in fields(LatentsJob)), "version")
+    base = next((other for other in rows if all(other[name] == row[name] for name in names)), None)
+    lost = {f"{how} loss": _loss(row, base, how) for how in EVALUATIONS}
+    return {**row, "p": p, "in place": kind, **lost}
+
+
+def _loss(row: Row, base: Row | None, how: str) -> float | None:
+    return None if base is None else 100 * (1 - row[f"{how} F1"] / base[f"{how} F1"])
+
+
+def means(rows: Sequence[Row]) -> list[Row]:
+    """Over seeds."""
+    losses_ = tuple(f"{how} loss" for how in EVALUATIONS)
+    figures = (*tabvfl_figure5.FIGURES, *losses_, "seconds", "bytes")
+    return results.means(losses(rows), figures, ("seed", "predicted", "published"), "seeds")
+
+
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """One for each way to train."""
+    ordered = results.in_order(rows, "table", "p", "in place", table=TABLES, **{"in place": IN_PLACE})
+    return results.sectioned(ordered, HEADS, _cells, tabvfl_figure5.heading)
+
+
+def _cells(row: Row) -> list[str]:
+    figures = []
+    for how in EVALUATIONS:
+        lost = row[f"{how} loss"] if row["p"] else None
+        loss = "" if lost is None else f"{lost:.2f}" + results.deviation(row, f"{how} loss")
+        figures += [f"{row[f'{how} F1']:.3f}", loss]
+    kind = row["in place"]
+    paper = f"{PUBLISHED[row['table']][IN_PLACE.index(kind)]:.2f}" if kind else ""
+    return [row["table"], f"{row['p']:g}", kind, str(row["seeds"]), *figures, paper, shown("seconds", row["seconds"])]
+
+
+def line(row: Row) -> str:
+    """A row by itself: its loss is known only beside the training without failures."""
+    options = json.loads(row["options"])
+    which = f"p {options.get('absence', 0):g} {options.get('missing', '')}".strip()
+    scores = ", ".join(f"{how} F1 {row[f'{how} F1']:.3f}" for how in EVALUATIONS)
+    return f"{row['table']} · {which} · seed {row['seed']}: {scores}, {row['seconds']:.0f} s"
+
+
+EXPERIMENT = PaperExperiment(
+    "failures", "F1 of latent vectors after trainings in which guests fail (TabVFL, figure 6, table III)", LEGEND, jobs,
+    tabvfl_figure5.measure, sections, means, PAPER, line, example="--probability 0.5 --repeats 3",
+)  # fmt: skip

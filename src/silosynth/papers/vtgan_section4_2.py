@@ -1,0 +1,98 @@
+"""VT-GAN in two silos against the central GAN of the same sizes: the figures of the paper's section 4.2.
+
+"all" updates every bottom critic, as in the paper; "contributor" only that of the silo that knows the rows anyway, and
+"none" no one (ours). Rate and betas of Adam and the moving average of generators are those of the central GAN too;
+published are rate 2e-4, betas 0.5 and 0.9, average 0. Rows are pushed as in the peer-to-peer variant: what is trained
+does not depend on how rows are pushed (a test holds it to that), only time and bytes do, which
+``benchmarks/vtgan_speed.py`` measures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from silosynth.evaluation import evaluate
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Seed, Tell, check_known, watch
+from silosynth.papers.results import plain
+from silosynth.papers.tables import modelled, thirds
+from silosynth.simulation import training as api
+from silosynth.simulation.federation import in_order, simulate
+
+TABLES = {"loan": ("personal_loan", 300), "adult": ("income", 100)}  # target, epochs
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "central": {},
+    **{
+        how: {"index_privacy": "none", "bottom_gradients": how, "least_rounds": 0}
+        for how in ("all", "none", "contributor")
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CentralComparisonJob(PaperJob):
+    """One training."""
+
+    table: str
+    setting: str
+    rate: float
+    betas: list[float]
+    average: float
+    seed: int
+
+    @property
+    def identity(self) -> Row:
+        """With the epochs that the table has."""
+        return {**super().identity, "epochs": TABLES[self.table][1]}
+
+
+def jobs(
+    tables: Annotated[Sequence[str], Ask("loan or adult.", ("--table", "-t"))] = tuple(TABLES),
+    settings: Annotated[Sequence[str], Ask("central, all, none or contributor.", ("--setting",))] = tuple(SETTINGS),
+    rate: Annotated[float, Ask("Of Adam; published: 2e-4.")] = 1e-3,
+    betas: Annotated[Sequence[float], Ask("Of Adam, twice; published: 0.5 and 0.9.", ("--beta",))] = (0.0, 0.99),
+    average: Annotated[float, Ask("Of generators, moving; published: 0.")] = 0.999,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+) -> list[CentralComparisonJob]:
+    """All settings, table by table.
+
+    Raises:
+        ConfigError: there is no such table or setting.
+    """
+    check_known("table", tables, tuple(TABLES))
+    check_known("setting", settings, tuple(SETTINGS))
+    return [
+        CentralComparisonJob(table, setting, rate, list(betas), average, seed + repeat)
+        for table in tables
+        for repeat in range(repeats)
+        for setting in settings
+    ]
+
+
+def measure(job: CentralComparisonJob, tell: Tell = lambda stage, share: None) -> Row:
+    """Train on two thirds, sample as many rows, evaluate on the rest."""
+    target, epochs = TABLES[job.table]
+    train, holdout = thirds(modelled(job.table))
+    silos = in_order(list(train.columns), 2)
+    federation = simulate(train, silos=silos)
+    options = {"epochs": epochs, "rate": job.rate, "betas": tuple(job.betas), "average": job.average}
+    start = time.perf_counter()
+    if job.setting == "central":
+        model = api.fit("ctgan", federation.central(), "best", job.seed, options=options, progress=watch(tell))
+    else:
+        options |= SETTINGS[job.setting]
+        model = api.fit("vtgan", federation, "balanced", job.seed, options=options, progress=watch(tell))
+    seconds = time.perf_counter() - start
+    report = evaluate(train, holdout, model.sample(len(train)), target=target, silos=silos, figures="gan")
+    return {**job.identity, **{score.name: score.value for score in report.scores}, "fit s": seconds}
+
+
+EXPERIMENT = PaperExperiment(
+    "vtgan-central",
+    "VT-GAN beside the central GAN (section 4.2)",
+    "Differences are to the table that was trained on; 0 is best.",
+    jobs, measure, plain, example="--table loan --rate 2e-4 --beta 0.5 --beta 0.9 --average 0",
+)  # fmt: skip
