@@ -18,7 +18,7 @@ demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
 federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: under four minutes
 	$(BIN)/python examples/federation_demo.py
 
-test: $(VENV)/.dev ## Quick tests: one process each, no sockets; under five minutes of processor time
+test: $(VENV)/.dev ## Quick tests: one process each, no sockets
 	$(BIN)/python -m pytest $(PARALLEL)
 
 live: $(VENV)/.dev ## Tests with real processes, sockets, databases, browsers and kills
