@@ -93,6 +93,9 @@ def test_a_finished_run_can_be_inspected_and_run_again(plan: Path) -> None:
     assert call("run", plan, "--quiet").exit_code == 0
     out = plan.parent / "out"
     first = (out / "synthetic.csv").read_bytes()
+    assert call("sample", out / "model.silosynth", "-n", 250, "-o", out / "again.csv").exit_code == 0
+    assert (out / "again.csv").read_bytes() == first  # without a seed both are the first rows that the model draws
+    (out / "again.csv").unlink()
     facts = said(call("inspect", out, "--json"))
     assert facts["state"] == "finished"
     assert facts["ledger_totals"]

@@ -43,8 +43,6 @@ preset = "fast"
 seed = 7
 device = "cpu"
 runtime = "processes"
-limit = 600
-missing = "wait"
 [algorithm.options.latent]
 steps = 10
 [split]
@@ -58,6 +56,9 @@ target = "income"
 report = "r.json"
 [output]
 folder = "out"
+[run]
+limit = 600
+missing = "wait"
 """
 
 SECTIONS = ["data", "silos", "schema", "algorithm", "align", "run", "split", "sample", "evaluate", "output"]
@@ -121,7 +122,8 @@ def test_a_full_file_is_read_as_written(write: Write, tmp_path: Path) -> None:
     assert plan.split.share == 0.0
     assert plan.folder == tmp_path / "out"
     assert plan.resolve("sub/clinic.csv") == tmp_path / "sub" / "clinic.csv"
-    assert plan.sample_seed == 3
+    assert plan.sample.seed == 3
+    assert (plan.run.limit, plan.run.missing) == (600, "wait")
     assert plan.overrides()["income"] == {"kind": "integer", "decimals": -2, "low": 0, "high": 1e6}
     assert list(plan.to_dict()) == SECTIONS
 
@@ -161,8 +163,9 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL + "[algorithm]\nruntime = 'process'", "Did you mean 'processes'?"),
         (MINIMAL + "[algorithm]\nseed = '7'", "algorithm.seed must be a whole number (got: 7). Write a whole"),
         (MINIMAL + "[algorithm]\nseed = -1", "algorithm.seed must be at least 0 (got: -1)"),
-        (MINIMAL + "[algorithm]\nlimit = 0.0\nruntime = 'processes'", "algorithm.limit must be more than 0.0 (got"),
-        (MINIMAL + "[algorithm]\nlimit = 9", "algorithm: 'limit' is for silos in processes of their own"),
+        (MINIMAL + "[run]\nlimit = 0.0", "run.limit must be more than 0.0 (got"),
+        (MINIMAL + "[algorithm]\nlimit = 9", "algorithm.limit is not a known key (got: limit). Write it under [run]."),
+        (MINIMAL + "[algorithm]\nmissing = 'wait'", "algorithm.missing is not a known key (got: missing). Write it"),
         (MINIMAL + "[algorithm]\nname = 3", "algorithm.name must be text (got: 3). Put it in quotes"),
         (MINIMAL + "[algorithm]\nname = ''", "algorithm.name must be a text that is not empty"),
         (MINIMAL + "[split]\nholdout = 1.5", "split.holdout must be less than 1.0 (got: 1.5)"),
@@ -192,8 +195,6 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL + "[run]\nsilos = []", "run.silos must be at least of length 1"),
         (MINIMAL + "[run]\ntransport = 'post'", "run.transport must be one of relay, stream"),
         (MINIMAL + "[run]\npatiense = 3", "run.patiense is not a known key (got: patiense). Did you mean 'patience'"),
-        (FULL + "[run]\nmissing = 'wait'", "algorithm.missing and run.missing mean the same; keep run.missing"),
-        (FULL + "[run]\nlimit = 600", "algorithm.limit and run.limit mean the same; keep run.limit"),
         (MINIMAL + "[align]\nmethod = 'guess'", "align.method must be one of psi, keyed-hash, none"),
         ("silos = 3", "silos must be a section (got: 3)"),
         ("source = 'x'\n" + MINIMAL, "source is not a known key (got: source)"),
@@ -256,10 +257,3 @@ def test_who_takes_part_is_said_once_for_all_commands(write: Write) -> None:
     both = experiment.read(write(MINIMAL + FEDERATED))
     assert both.taking_part == ("bank",) and list(both.participants) == ["bank"]
     assert experiment.read(write(SHARES + "[run]\nsilos = ['south']")).shares == {"south": 0.3}
-
-
-def test_limits_and_lost_silos_have_one_meaning_in_either_place(write: Write) -> None:
-    elsewhere = FULL.replace('limit = 600\nmissing = "wait"\n', "") + "[run]\nlimit = 600\nmissing = 'wait'\n"
-    for text in (FULL, elsewhere):
-        plan = experiment.read(write(text))
-        assert (plan.limit, plan.missing) == (600, "wait")

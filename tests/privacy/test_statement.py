@@ -9,7 +9,7 @@ import pytest
 from silosynth.core.messages import Release
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
-from silosynth.privacy.statement import statement
+from silosynth.privacy.statement import statement, totals
 
 
 def event(
@@ -21,6 +21,17 @@ def event(
 def record(sender: str, privacy: Release, *events: Event) -> dict[str, Any]:
     plain = {"step": 1, "from": sender, "to": "coordinator", "type": "Counts", "bytes": 9, "privacy": privacy.value}
     return plain | {"events": [asdict(each) for each in events]} if events else plain
+
+
+def test_messages_are_summed_by_who_sent_what_to_whom() -> None:
+    ledger = [record("bank", Release.NOTHING), record("clinic", Release.NOTHING), record("bank", Release.NOTHING)]
+    line = {"from": "bank", "to": "coordinator", "type": "Counts", "privacy": Release.NOTHING.value}
+    assert totals(ledger) == [
+        line | {"messages": 2, "bytes": 18}, line | {"from": "clinic", "messages": 1, "bytes": 9}
+    ]  # fmt: skip
+    assert totals([*ledger, {"bytes": 1}], by=["type"]) == [
+        {"type": "Counts", "messages": 3, "bytes": 27}, {"type": "not stated", "messages": 1, "bytes": 1}
+    ]  # fmt: skip
 
 
 class TestStatement:

@@ -14,10 +14,7 @@ from silosynth.core.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from silosynth.attacks.canaries import Claim
-    from silosynth.attacks.findings import Finding
-    from silosynth.attacks.generators import Catalogued, Fit
-    from silosynth.attacks.study import Subject
+    from silosynth.attacks import canaries, findings, generators, study
 
 EXAMPLE = """Example: silosynth audit experiment.toml --records 200 --shadows 100 --processes 2 --folder audit
 
@@ -69,9 +66,8 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="The seed of trainings and attackers.")] = 0,
 ) -> None:
     """Attack a generator or a synthetic table, and report what it reveals about training records."""
-    from silosynth.attacks import study
+    from silosynth.attacks import membership, study
     from silosynth.attacks.canaries import Claim
-    from silosynth.attacks.membership import Trainings
 
     if (file is None) == (train is None):
         raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
@@ -81,7 +77,7 @@ def audit(
     attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
     ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
     with ui.progress("Auditing") as progress:
-        how = Trainings(shadows, seed, folder, processes, together, progress, _announcing(ui))
+        how = membership.Trainings(shadows, seed, folder, processes, together, progress, _announcing(ui))
         result = study.audit(subject, attacks, how, canaries)
     if report is not None:
         result.save(report)
@@ -104,15 +100,14 @@ def _announcing(ui: Session) -> Any:
 
 def _subject(
     file: Path | None, train: Path | None, command: str | None, paths: dict[str, Path | None], records: int | None,
-    rows: int | None, claim: Claim | None, seed: int,
-) -> Subject:  # fmt: skip
+    rows: int | None, claim: canaries.Claim | None, seed: int,
+) -> study.Subject:  # fmt: skip
     """The records, the generator and the tables that attacks work on."""
-    from silosynth.attacks.generators import Command
-    from silosynth.attacks.study import Subject
+    from silosynth.attacks import generators, study
     from silosynth.commands import tables
 
     inputs: dict[str, Any] = {name: None if path is None else tables.read(path) for name, path in paths.items()}
-    generator: Fit | None = None if command is None else Command(command, rows or 1000)
+    generator: generators.Fit | None = None if command is None else generators.Command(command, rows or 1000)
     silos = None
     if file is None:
         assert train is not None  # one of the two is given
@@ -126,17 +121,17 @@ def _subject(
     inputs["others"] = _together(inputs["others"], rest)
     if inputs["others"] is not None and inputs["reference"] is None and len(inputs["others"]) > 2 * len(table):
         inputs["others"], inputs["reference"] = _drawn(inputs["others"], len(table), seed + 1)
-    return Subject(table, generator, silos=silos, claim=claim, **inputs)
+    return study.Subject(table, generator, silos=silos, claim=claim, **inputs)
 
 
-def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame | None, Catalogued]:
+def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame | None, generators.Catalogued]:
     """The training records, the held-out ones, and the generator of an experiment file."""
     from silosynth import catalog
-    from silosynth.attacks.generators import Catalogued
+    from silosynth.attacks import generators
     from silosynth.commands import tables
-    from silosynth.experiment import grammar as experiment
+    from silosynth.experiment import grammar
 
-    plan = experiment.read(file)
+    plan = grammar.read(file)
     how, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
     if entry.horizontal or plan.shares:
         raise ConfigError(
@@ -149,17 +144,17 @@ def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame |
     kinds = {column.name: column.kind for column in federation.schema.columns}
     names = [name for name in material.train.columns if name in federation.schema.modelled]
     silos = {silo: [c for c in held if c in names] for silo, held in material.silos.items()}
-    fit = Catalogued(how.name, how.preset, how.options, silos, {n: kinds[n] for n in names}, rows or 1000)
+    fit = generators.Catalogued(how.name, how.preset, how.options, silos, {n: kinds[n] for n in names}, rows or 1000)
     return material.train[names], None if material.holdout is None else material.holdout[names], fit
 
 
-def _claimed(fit: Catalogued) -> Claim | None:
+def _claimed(fit: generators.Catalogued) -> canaries.Claim | None:
     """The privacy budget that the algorithm is configured for; None without differential privacy."""
     from silosynth import catalog
-    from silosynth.attacks.canaries import Claim
+    from silosynth.attacks import canaries
 
     target = getattr(catalog.algorithm(fit.name).configure(fit.preset, fit.options), "dp", None)
-    return None if target is None or not target.private else Claim(target.epsilon, target.delta)
+    return None if target is None or not target.private else canaries.Claim(target.epsilon, target.delta)
 
 
 def _drawn(table: pd.DataFrame, records: int | None, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
@@ -183,11 +178,11 @@ def _together(first: pd.DataFrame | None, second: pd.DataFrame | None) -> pd.Dat
     return pd.concat(tables, ignore_index=True) if tables else None
 
 
-def _show(ui: Session, findings: Sequence[Finding]) -> None:
+def _show(ui: Session, results: Sequence[findings.Finding]) -> None:
     from silosynth.attacks import study
 
     lines = []
-    for finding in findings:
+    for finding in results:
         score = finding.score
         detail = "; ".join(text for text in (study.rates(finding), study.claim(finding)) if text)
         value = f"{study.number(score, score.value)} {score.unit}".removesuffix(" %")

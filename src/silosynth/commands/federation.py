@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from silosynth.commands import run
 from silosynth.commands.session import Session, add_command, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
@@ -73,18 +74,17 @@ def provision(
 def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
     """Serve silos and jobs until Ctrl-C. Interrupted jobs continue as soon as their silos are connected."""
     from silosynth.deployment.coordinator import Dispatcher
-    from silosynth.deployment.flare.console import Console
-    from silosynth.deployment.flare.daemon import serve_coordinator
+    from silosynth.deployment.flare import console, daemon
 
     site = _kit(kit, coordinator=True)
     log, stop = _timed(ui), threading.Event()
-    dispatcher = Dispatcher(site.jobs, lambda: Console(site.dispatcher), log)
+    dispatcher = Dispatcher(site.jobs, lambda: console.Console(site.dispatcher), log)
     watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
     watcher.start()
     ui.on_interrupt = f"Jobs go on after: silosynth coordinator start --kit {kit}"
     ui.note(f"Coordinator of {site.federation!r} at {site.host}:{site.port}; silos: {', '.join(site.roster)}.")
     try:
-        serve_coordinator(site.folder, say=log)
+        daemon.serve_coordinator(site.folder, say=log)
     finally:
         stop.set()
         watcher.join(10)
@@ -92,17 +92,16 @@ def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
 
 def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
-    from silosynth.deployment.flare.daemon import serve_party
-    from silosynth.deployment.kits import read_kit
-    from silosynth.deployment.policy import read_policy, read_silo
+    from silosynth.deployment import policy
+    from silosynth.deployment.flare import daemon
 
-    site = read_kit(kit)
+    site = _kit(kit)
     site.seat()  # raises unless its key is there, and is the pinned one
-    rows, policy = read_silo(site.folder), read_policy(site.folder)
+    rows, rules = policy.read_silo(site.folder), policy.read_policy(site.folder)
     ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
     ui.note(f"Silo {site.name!r} of {site.federation!r}; rows from {rows.source().describe()}.")
-    ui.note(f"Allowed: {', '.join(policy.algorithms)}; at least {policy.least_rows} rows. Jobs go to {site.jobs}")
-    serve_party(site.folder, say=_timed(ui))
+    ui.note(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
+    daemon.serve_party(site.folder, say=_timed(ui))
 
 
 def key(
@@ -134,13 +133,12 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
 ) -> None:
     """Start a job and wait for its end. On the coordinator's machine, progress is shown as well."""
-    from silosynth.commands.run import note_unused
     from silosynth.deployment import coordinator
-    from silosynth.experiment import grammar as experiment
+    from silosynth.experiment import grammar
 
-    site, plan = _kit(kit), experiment.read(file)
+    site, plan = _kit(kit), grammar.read(file)
     order = coordinator.order(plan, site.roster, site.name)
-    note_unused(ui, plan, "submit")
+    run.note_unused(ui, plan, "submit")
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
     (_submit_here if site.name == COORDINATOR else _submit_from_elsewhere)(ui, site, order, wait)
@@ -202,16 +200,15 @@ def status(ui: Session, kit: KitFolder = Path()) -> None:
 
 
 def _jobs(kit: StartKit) -> list[dict[str, Any]]:
-    from silosynth.deployment.coordinator import STATUS, read_status
-    from silosynth.deployment.entry import LOG
+    from silosynth.deployment import coordinator, entry
 
     rows = []
     for folder in sorted(path for path in kit.jobs.glob("*") if path.is_dir()):
-        if kit.name == COORDINATOR and (folder / STATUS).exists():
-            now = asdict(read_status(folder))
+        if kit.name == COORDINATOR and (folder / coordinator.STATUS).exists():
+            now = asdict(coordinator.read_status(folder))
             rows.append({"job": folder.name, **{key: value for key, value in now.items() if key != "since"}})
-        elif (folder / LOG).exists():
-            rows.append({"job": folder.name, "last": (folder / LOG).read_text("utf-8").splitlines()[-1]})
+        elif (log := folder / entry.LOG).exists():
+            rows.append({"job": folder.name, "last": log.read_text("utf-8").splitlines()[-1]})
     return rows
 
 
@@ -247,16 +244,15 @@ def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
-    from silosynth.commands.run import show_ledger, totals
     from silosynth.deployment.coordinator import LEDGER
     from silosynth.privacy.statement import statement
 
     lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
     records = [json.loads(line) for line in lines]
-    show_ledger(ui, records)
+    totals = run.show_ledger(ui, records)
     privacy = statement(records)
     ui.show(f"Guarantee: {privacy['summary']}")
-    ui.facts |= {"job": job, "totals": totals(records), "privacy": privacy}
+    ui.facts |= {"job": job, "totals": totals, "privacy": privacy}
 
 
 def fetch(
@@ -295,7 +291,6 @@ def fetch(
 
 def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
-    from silosynth.commands.run import measure
     from silosynth.deployment.policy import read_silo
 
     if kit.name == COORDINATOR:
@@ -303,7 +298,7 @@ def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | Non
     rows = read_silo(kit.folder)
     real = rows.read().drop(columns=rows.identifiers)
     own = [name for name in real.columns if name in table.columns]
-    result = measure(ui, {"train": real[own], "synthetic": table[own], "holdout": None}, target, None, None)
+    result = run.measure(ui, {"train": real[own], "synthetic": table[own], "holdout": None}, target, None, None)
     result.save(out)
     ui.show(f"{result}\n\nreport {out}")
     ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}

@@ -9,7 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+import silosynth
+from silosynth.commands import run
 from silosynth.commands.session import Session, add_command
+from silosynth.core.errors import DataError
+from silosynth.core.files import existing
 
 EXAMPLE = """Example: silosynth inspect table.csv
 
@@ -41,8 +45,6 @@ def inspect(
 
 
 def _is_model(path: Path) -> bool:
-    from silosynth.core.files import existing
-
     with existing(path).open("rb") as file:
         return path.suffix.lower() == ".silosynth" or file.read(9) == b"silosynth"
 
@@ -58,9 +60,9 @@ def _table(ui: Session, path: Path) -> None:
 
 
 def _experiment(ui: Session, path: Path) -> None:
-    from silosynth.experiment import grammar as experiment
+    from silosynth.experiment import grammar
 
-    content = experiment.read(path).to_dict()
+    content = grammar.read(path).to_dict()
     ui.facts |= {"kind": "experiment", "path": str(path), "experiment": content}
     ui.show(f"{path} is a valid experiment file. With all defaults filled in:\n")
     for line in _lines(content):
@@ -81,17 +83,14 @@ def _toml(value: Any) -> str:
 
 
 def _model(ui: Session, path: Path) -> None:
-    import silosynth
-    from silosynth.commands.run import show_ledger, totals
-
     model = silosynth.load(path)
     facts = model.describe()
-    ui.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": totals(model.ledger)}
+    ui.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": facts["sent"]}
     seed = "a secret seed" if facts["seed"] == -1 else f"seed {facts['seed']}"
     ui.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, {seed}, {facts['rows']:,} rows\n")
     ui.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
     ui.show()
-    show_ledger(ui, model.ledger)
+    run.show_ledger(ui, model.ledger)
     if facts["pooled"]:
         ui.show(f"\nRare levels are pooled in: {', '.join(facts['pooled'])}")
     _privacy(ui, facts["privacy"])
@@ -122,33 +121,29 @@ def _privacy(ui: Session, stated: Mapping[str, Any]) -> None:
 
 
 def _folder(ui: Session, path: Path) -> None:
-    from silosynth.commands.run import LEDGER, show_ledger, totals
     from silosynth.privacy.statement import statement
 
     ui.facts |= {"kind": "run", "path": str(path), **_state(path)}
     ui.show(f"{path}: {ui.facts['state']}")
     for name in ui.facts["files"]:
         ui.show(f"  {name}")
-    records = _records(path / LEDGER)
-    ui.facts["ledger_totals"] = totals(records)
+    records = _records(path / run.LEDGER)
+    ui.facts["ledger_totals"] = []
     if records:
         ui.show()
-        show_ledger(ui, records)
+        ui.facts["ledger_totals"] = run.show_ledger(ui, records)
         ui.facts["privacy"] = statement(records)
         _privacy(ui, ui.facts["privacy"])
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    from silosynth.commands.run import LEDGER, MODEL
-    from silosynth.core.errors import DataError
-
     files = sorted(entry.name for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
     checkpoints = [path.stat().st_mtime for path in folder.glob("**/coordinator/*.ckpt")]
-    if MODEL in files and (folder / MODEL).stat().st_mtime >= max(checkpoints, default=0.0):
+    if run.MODEL in files and (folder / run.MODEL).stat().st_mtime >= max(checkpoints, default=0.0):
         state = "finished"
     elif checkpoints:
         state = "interrupted; `silosynth run FILE.toml --resume` continues it"
-    elif LEDGER in files:
+    elif run.LEDGER in files:
         state = "started; no checkpoint yet"
     else:
         raise DataError(
@@ -167,9 +162,7 @@ def _records(ledger: Path) -> list[dict[str, Any]]:
 
 def list_(ui: Session) -> None:
     """List all known data sets."""
-    from silosynth.data import datasets
-
-    known = [datasets.info(name) for name in datasets.names()]
+    known = [silosynth.datasets.info(name) for name in silosynth.datasets.names()]
     rows = [(info.name, info.rows, len(info.columns), info.target, info.licence) for info in known]
     heads = ("name", "rows", "columns", "target", "licence")
     ui.table("Data sets", heads, rows)
@@ -187,9 +180,9 @@ def fetch(
     ] = None,
 ) -> None:
     """Download a data set from its publisher, check it, and keep it."""
-    from silosynth.data import datasets, sources
+    from silosynth.data import sources
 
-    frame, info = datasets.load(name, return_info=True)
+    frame, info = silosynth.datasets.load(name, return_info=True)
     if out is not None:
         sources.write(frame, out)
     ui.facts |= {"name": name, "rows": len(frame), "columns": list(frame.columns), "path": out}

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import silosynth
 from silosynth.commands.session import Session, add_command
 from silosynth.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from silosynth import Federation, Model, Report
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
-    from silosynth.evaluation.report import Report
     from silosynth.experiment.grammar import Command, Experiment
-    from silosynth.simulation.federation import Federation
-    from silosynth.simulation.model import Model
 
 MODEL = "model.silosynth"
 LEDGER = "ledger.jsonl"
@@ -72,9 +71,9 @@ def demo(
 
 def _prepare_demo(ui: Session, out: Path) -> Path:
     """Write the silos' tables and the experiment file."""
-    from silosynth.data import datasets, sources
+    from silosynth.data import sources
 
-    table = datasets.demo()
+    table = silosynth.datasets.demo()
     out.mkdir(parents=True, exist_ok=True)
     for silo, columns in table.silos.items():
         sources.write(table.frame[columns], out / f"{silo}.csv")
@@ -98,9 +97,9 @@ def run(
 def perform(ui: Session, file: Path, resume: bool = False) -> None:
     """Carry out an experiment file."""
     from silosynth.commands import tables
-    from silosynth.experiment import grammar as experiment
+    from silosynth.experiment import grammar
 
-    plan = experiment.read(file)
+    plan = grammar.read(file)
     note_unused(ui, plan, "run")
     entry = _algorithm(file, plan)
     material = tables.gather(plan, entry.horizontal)
@@ -175,14 +174,12 @@ def _check_target(plan: Experiment, federation: Federation) -> None:
 
 
 def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
-    import silosynth
-
     how = plan.algorithm
-    limit = plan.limit if how.runtime == "processes" else None
+    limit = plan.run.limit if how.runtime == "processes" else None
     ui.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
     model = silosynth.fit(
         how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
-        limit=limit, missing=plan.missing, device=how.device, folder=plan.folder, resume=resume, progress=ui.chatty,
+        limit=limit, missing=plan.run.missing, device=how.device, folder=plan.folder, resume=resume, progress=ui.chatty,
     )  # fmt: skip
     model.save(plan.folder / MODEL)
     return model
@@ -198,11 +195,11 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
     paths = {"model": MODEL, "report": plan.evaluate.report, "ledger": LEDGER, "schema": SCHEMA}
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
-    show_ledger(ui, model.ledger)
+    totals = show_ledger(ui, model.ledger)
     ui.show(f"Guarantee: {model.describe()['guarantee']}\n\n{report}\n")
     ui.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
     ui.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
-    ui.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals(model.ledger)}
+    ui.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals}
 
 
 def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.DataFrame, list[Path]]:
@@ -213,33 +210,26 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
 
     rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # `rows` may be noised
     if stays_in_silos(model):
-        parts = model.sample_parts(rows, seed=plan.sample_seed)
+        parts = model.sample_parts(rows, seed=plan.sample.seed)
         return pd.concat(list(parts.values()), axis=1), write_parts(parts, out)
-    table: pd.DataFrame = model.sample(rows, seed=plan.sample_seed)
+    table: pd.DataFrame = model.sample(rows, seed=plan.sample.seed)
     sources.write(table, out)
     return table, [out]
 
 
-def totals(ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages and bytes per sender, receiver and type, with what the type reveals."""
-    sums: dict[tuple[str, ...], list[int]] = {}
-    for record in ledger:
-        route = (record["from"], record["to"], record["type"], record["privacy"])
-        count = sums.setdefault(route, [0, 0])
-        count[0] += 1
-        count[1] += record["bytes"]
-    keys = ("from", "to", "type", "privacy")
-    return [dict(zip(keys, route, strict=True)) | {"messages": n, "bytes": b} for route, (n, b) in sums.items()]
+def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Show what left each silo; returns the ledger's totals, of the coordinator's messages as well."""
+    from silosynth.core.conversation import COORDINATOR
+    from silosynth.privacy.statement import totals
 
-
-def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]], coordinator: str = "coordinator") -> None:
-    """Show what left each silo."""
-    outgoing = [line for line in totals(ledger) if line["from"] != coordinator]
+    lines = totals(ledger)
+    outgoing = [line for line in lines if line["from"] != COORDINATOR]
     rows = [
         (line["from"], line["type"].rpartition(".")[2], line["messages"], line["bytes"], line["privacy"])
         for line in sorted(outgoing, key=lambda line: str(line["from"]))
     ]
     ui.table("What left each silo", ("silo", "message", "times", "bytes", "gives away"), rows)
+    return lines
 
 
 def sample(
@@ -250,7 +240,6 @@ def sample(
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
 ) -> None:
     """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos."""
-    import silosynth
     from silosynth.data import sources
 
     loaded = silosynth.load(model)
@@ -312,8 +301,6 @@ def measure(
     seed: int = 0,
 ) -> Report:
     """Evaluate, with a progress bar."""
-    import silosynth
-
     with ui.progress("Evaluating") as progress:
         return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=progress)
 
@@ -323,9 +310,9 @@ def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | 
     if file is None:
         return None
     from silosynth import catalog
-    from silosynth.experiment import grammar as experiment
+    from silosynth.experiment import grammar
 
-    plan = experiment.read(file)
+    plan = grammar.read(file)
     if plan.shares or catalog.algorithm(plan.algorithm.name).horizontal:
         return None
     silos = plan.participants

@@ -6,17 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, nearest
+from silosynth.core.schema import ColumnSchema, Schema, check_partition
+from silosynth.core.streams import Streams
+from silosynth.data import datasets, sources
+from silosynth.data.frames import to_table
+from silosynth.data.infer import describe
 from silosynth.experiment.grammar import DataSection, Experiment, SiloSection
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from silosynth.core.schema import ColumnSchema, Schema
-    from silosynth.simulation.federation import Federation
+from silosynth.simulation.federation import Federation, simulate
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,16 @@ class Material:
 
     def federation(self, declared: Mapping[str, Any]) -> Federation:
         """The federation of the training rows; kinds that are neither declared nor published are inferred."""
-        import silosynth
-
         kinds = self.kinds | dict(declared)
         if self.tables is not None:
-            return silosynth.simulate(self.tables, schema=kinds)
+            return simulate(self.tables, schema=kinds)
         if self.rows is not None:
-            return silosynth.simulate(self.train, schema=kinds, rows=self.rows)
-        return silosynth.simulate(self.train, silos=self.silos, schema=kinds)
+            return simulate(self.train, schema=kinds, rows=self.rows)
+        return simulate(self.train, silos=self.silos, schema=kinds)
 
 
 def read(path: str | Path) -> pd.DataFrame:
     """A table file as a pandas frame."""
-    from silosynth.data import sources
-
     return sources.read(path)
 
 
@@ -86,18 +85,12 @@ def _split(experiment: Experiment, frame: pd.DataFrame) -> tuple[pd.DataFrame, p
 def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, str]:
     if experiment.data is None or experiment.data.dataset is None:
         return {}
-    from silosynth.data import datasets
-
     kinds = datasets.info(experiment.data.dataset).kinds
     return {name: kind for name, kind in kinds.items() if name in frame.columns}
 
 
 def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Training and hold-out rows, drawn at random, each in the table's order."""
-    import numpy as np
-
-    from silosynth.core.streams import Streams
-
     count = round(len(frame) * share)
     if count == 0:
         return frame, None
@@ -110,10 +103,6 @@ def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame
 
 def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """The rows that silos hold, in the table's order, and the positions of each silo's rows among them."""
-    import numpy as np
-
-    from silosynth.core.streams import Streams
-
     order = Streams(seed).child("shares").numpy().permutation(len(train))
     ends = np.rint(np.cumsum(list(shares.values())) * len(train)).astype(int)
     owner = np.full(len(train), -1)
@@ -128,8 +117,6 @@ def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple
 
 def _stacked(experiment: Experiment) -> Material:
     """Silos' own tables of the same columns. Only the evaluation sees them below each other."""
-    import pandas as pd
-
     sections = experiment.participants
     tables = {name: _table(experiment, silo, None) for name, silo in sections.items()}
     tables = {name: table[_columns_of(name, sections[name], table)] for name, table in tables.items()}
@@ -146,8 +133,6 @@ def _stacked(experiment: Experiment) -> Material:
 
 def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Cast numbers to one dtype in all silos: text files name none, and gaps or decimals suggest different ones."""
-    import pandas as pd
-
     common = pd.concat([table.head(0) for table in tables.values()]).dtypes
     numbers = {name: dtype for name, dtype in common.items() if pd.api.types.is_numeric_dtype(dtype)}
     return {
@@ -158,10 +143,6 @@ def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFr
 
 def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]:
     """All silos' columns side by side, and who holds which; every silo holds all if they share the rows."""
-    import pandas as pd
-
-    from silosynth.core.schema import check_partition
-
     shared = None if experiment.data is None else _shared(experiment, experiment.data)
     tables = {name: _table(experiment, silo, shared) for name, silo in experiment.participants.items()}
     silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.participants.items()}
@@ -175,8 +156,6 @@ def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]
 def _shared(experiment: Experiment, data: DataSection) -> pd.DataFrame:
     if data.dataset is None:
         return read(experiment.resolve(data.path or ""))
-    from silosynth.data import datasets
-
     return datasets.load(data.dataset)
 
 
@@ -211,9 +190,6 @@ def _check_rows(tables: Mapping[str, pd.DataFrame]) -> None:
 
 def show_schema(ui: Session, schema: Schema, frame: pd.DataFrame) -> None:
     """Show what was inferred about each column, and add it to the facts."""
-    from silosynth.data.frames import to_table
-    from silosynth.data.infer import describe
-
     lines = describe(schema, to_table(frame, schema))
     rows = [(line.name, line.kind, line.dtype, f"{line.missing:.1%}", line.distinct, line.reason) for line in lines]
     ui.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)

@@ -38,7 +38,7 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.wire import pack, unpack
-from silosynth.simulation.model import Model, all_columns, as_dict, to_synthetic_frame
+from silosynth.simulation.model import Model, all_columns, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
@@ -105,8 +105,8 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
         chosen.name, chosen.preset, entry.configure(chosen.preset, chosen.options), silos, chosen.seed, align,
         plan.sample.rows, submitter,
     )  # fmt: skip
-    entry.under(plan.missing)  # refuses what is not supported
-    return Order(job, plan.run.transport, plan.limit, plan.run.patience, chosen.device, plan.missing)
+    entry.under(plan.run.missing)  # refuses what is not supported
+    return Order(job, plan.run.transport, plan.run.limit, plan.run.patience, chosen.device, plan.run.missing)
 
 
 def unpack_order(blob: bytes) -> Order:
@@ -232,7 +232,7 @@ def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
         algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
         roster=Roster(job.silos), columns=schema.names, schemas=outcome.schemas, flavour="pandas",
         coordinator=outcome.coordinator, parts={silo: {} for silo in job.silos}, rows=outcome.rows,
-        ledger=[as_dict(record) for record in ledger.records],
+        ledger=ledger.entries(),
     )  # fmt: skip
     if outcome.table is not None:
         files.write(to_synthetic_frame([outcome.table], schema), folder / SYNTHETIC)

@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from silosynth.core.files import write_atomic
 from silosynth.evaluation import svg
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Rows, Score, Skipped
-from silosynth.privacy.statement import cell, mechanism, statement
+from silosynth.privacy.statement import cell, mechanism, statement, totals
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
 MAX_ROWS = 1000  # rows of the table of all columns
 MAX_PAIRS = 10  # pairs named, worst first
 MAX_BLOCKS = 8  # silos in the table of silo pairs
 COORDINATOR = "coordinator"
+_SUMMED = ("from", "type", "privacy")  # a line of the ledger sums over receivers
 ABSENT = "–"
 
 GROUPS = {
@@ -370,38 +371,33 @@ def _pair(pairs: Pairs, i: int, j: int) -> dict[str, Any]:
 
 
 def _ledger(records: Iterable[Mapping[str, Any]], order: Sequence[str]) -> dict[str, Any]:
-    """Entries summed by sender, message type and privacy event; silos in order, the coordinator separately."""
-    sums: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
-    for record in records:
-        key = (str(record.get("type", "?")), str(record.get("privacy") or "not stated"))
-        entry = sums.setdefault(str(record.get("from", "?")), {}).setdefault(key, {"to": set(), "count": 0, "bytes": 0})
-        entry["to"].add(str(record.get("to", "?")))
-        entry["count"] += 1
-        entry["bytes"] += int(record.get("bytes") or 0)
-    top = max((e["bytes"] for own in sums.values() for e in own.values()), default=0) or 1
+    """Messages summed by sender, type and what they give away; silos in order, the coordinator separately."""
+    sums, routes = totals(records, _SUMMED), totals(records)
+    for line in sums:
+        line["to"] = sorted({route["to"] for route in routes if all(route[key] == line[key] for key in _SUMMED)})
+    top = max((line["bytes"] for line in sums), default=0) or 1
     rank = {name: i for i, name in enumerate(order)}
-    names = sorted(sums, key=lambda name: (rank.get(name, len(rank)), name))
-    senders = [_sender(name, sums[name], top) for name in names]
+    names = sorted({line["from"] for line in sums}, key=lambda name: (rank.get(name, len(rank)), name))
+    senders = [_sender(name, [line for line in sums if line["from"] == name], top) for name in names]
     own, others = ([s for s in senders if (s["name"] == COORDINATOR) is apart] for apart in (False, True))
     return {"silos": own, "others": others}
 
 
-def _sender(name: str, entries: Mapping[tuple[str, str], Mapping[str, Any]], top: int) -> dict[str, Any]:
-    ranked = sorted(entries.items(), key=lambda item: (-item[1]["bytes"], item[0]))
+def _sender(name: str, sums: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
     rows = [
         {
-            "type": kind.rsplit(".", 1)[-1],
-            "full": kind,
-            "privacy": privacy,
-            "to": ", ".join(sorted(entry["to"])),
-            "count": f"{entry['count']:,}",
-            "bytes": human_bytes(entry["bytes"]),
-            "bar": svg.share_bar(entry["bytes"] / top),
+            "type": line["type"].rsplit(".", 1)[-1],
+            "full": line["type"],
+            "privacy": line["privacy"],
+            "to": ", ".join(line["to"]),
+            "count": f"{line['messages']:,}",
+            "bytes": human_bytes(line["bytes"]),
+            "bar": svg.share_bar(line["bytes"] / top),
         }
-        for (kind, privacy), entry in ranked
+        for line in sorted(sums, key=lambda line: (-line["bytes"], line["type"], line["privacy"]))
     ]
-    total = human_bytes(sum(entry["bytes"] for entry in entries.values()))
-    return {"name": name, "total": total, "count": f"{sum(e['count'] for e in entries.values()):,}", "rows": rows}
+    size, count = (sum(line[key] for line in sums) for key in ("bytes", "messages"))
+    return {"name": name, "total": human_bytes(size), "count": f"{count:,}", "rows": rows}
 
 
 def human_bytes(count: int) -> str:

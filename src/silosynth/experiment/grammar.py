@@ -81,7 +81,8 @@ def _problem(details: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, tu
     where, kind, limits = details["loc"], details["type"], details.get("ctx", {})
     key, value = ".".join(map(str, where)), details["input"]
     if kind == "extra_forbidden":
-        return f"{key} is not a known key", (where[-1],), nearest(str(where[-1]), _by_name(_section(root, where[:-1])))
+        known = _by_name(_section(root, where[:-1]))
+        return f"{key} is not a known key", (where[-1],), _MOVED.get(key) or nearest(str(where[-1]), known)
     if kind == "missing" or (key == "silos" and value == {}):
         return f"{key} is missing", (), _EXAMPLES.get(key, f"Add {where[-1]!r}.")
     if kind == "literal_error":
@@ -98,6 +99,8 @@ _EXAMPLES = {
     "silos": 'Add one section per silo, such as [silos.bank] with columns = ["age", "income"], or share = 0.2.',
     "split": "Keep the one that you mean.",
 }
+
+_MOVED = dict.fromkeys(("algorithm.limit", "algorithm.missing"), "Write it under [run].")  # of earlier releases
 
 _KINDS = {
     "bool_type": "true or false",
@@ -175,7 +178,7 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
         "schema": "each silo declares its own columns in its silo.toml",
         "algorithm.runtime": "silos run where they are",
         "split": "silos hold their own rows",
-        "sample.seed": "the table is the first that the model draws",
+        "sample.seed": "the rows are the first that the model draws",
         "sample.path": "silosynth fetch writes the table",
         "evaluate": "silosynth fetch --report writes a report at a silo",
         "output": "silosynth fetch writes the table",
@@ -253,20 +256,10 @@ class AlgorithmSection(FileSection):
     seed: Annotated[int, Field(ge=0)] | None = None
     """Of all randomness. In a federation silos refuse it unless their policy allows it: leave it out."""
     device: Text = "auto"
-    """Where models are trained; in a federation, where the coordinator computes: silos choose theirs."""
+    """Where the coordinator computes. Silos on this machine use the same; those of a federation choose theirs."""
     runtime: Literal["inprocess", "processes"] = "inprocess"
-    limit: Annotated[float, Field(gt=0)] | None = None
-    """The same as ``run.limit``; only with runtime "processes"."""
-    missing: Text | None = None
-    """The same as ``run.missing``."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Single settings that differ from the preset's."""
-
-    @model_validator(mode="after")
-    def _limit_is_for_processes(self) -> Self:
-        if self.limit is not None and self.runtime != "processes":
-            raise ValueError("'limit' is for silos in processes of their own: it goes with runtime = 'processes'")
-        return self
 
 
 class SplitSection(FileSection):
@@ -296,6 +289,7 @@ class SampleSection(FileSection):
     rows: Annotated[int, Field(ge=1)] | None = None
     """As many as there are training rows when left out."""
     seed: Annotated[int, Field(ge=0)] | None = None
+    """Of the rows; when left out they are the first that the model draws: what `Model.sample` gives without a seed."""
     path: Annotated[str, _ending(".csv", ".parquet")] = "synthetic.csv"
     """A name in the output folder, ending in .csv or .parquet."""
 
@@ -377,28 +371,11 @@ class Experiment(FileSection):
         return self
 
     @model_validator(mode="after")
-    def _each_setting_is_given_once(self) -> Self:
-        for key in ("limit", "missing"):
-            if getattr(self.algorithm, key) is not None and getattr(self.run, key) is not None:
-                raise ValueError(f"algorithm.{key} and run.{key} mean the same; keep run.{key}")
-        return self
-
-    @model_validator(mode="after")
     def _who_takes_part_has_a_section(self) -> Self:
         for name in self.run.silos or ():
             if self.silos and name not in self.silos:
                 raise ValueError(f"run.silos: there is no section [silos.{name}]. {nearest(name, self.silos)}")
         return self
-
-    @property
-    def limit(self) -> float | None:
-        """Seconds that a silo has for an answer; None for as long as it is there."""
-        return self.algorithm.limit if self.run.limit is None else self.run.limit
-
-    @property
-    def missing(self) -> str | None:
-        """What becomes of silos that get lost; None for the algorithm's default."""
-        return self.algorithm.missing if self.run.missing is None else self.run.missing
 
     @property
     def taking_part(self) -> tuple[str, ...]:
@@ -434,11 +411,6 @@ class Experiment(FileSection):
     def resolve(self, path: str) -> Path:
         """A path of the file, relative to where the file lies."""
         return self._source.parent / Path(path).expanduser()
-
-    @property
-    def sample_seed(self) -> int:
-        """The seed of the synthetic table: the algorithm's when it has none of its own."""
-        return self.algorithm.seed or 0 if self.sample.seed is None else self.sample.seed
 
     def unused(self, command: Command) -> dict[str, str]:
         """What the file says and the command does not use: "table" or "table.key", and why."""

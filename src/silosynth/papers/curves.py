@@ -43,7 +43,7 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Received, resolve_device
 from silosynth.simulation.federation import Federation
-from silosynth.simulation.model import Model, as_dict
+from silosynth.simulation.model import Model
 from silosynth.simulation.silos import InProcess, make_parties
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def fit(
         return Model(
             algorithm=name, preset=preset, seed=seed, config=config, roster=federation.roster,
             columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour, coordinator=state,
-            parts=parts, rows=federation.rows, ledger=[as_dict(record) for record in ledger.records], device=device,
+            parts=parts, rows=federation.rows, ledger=ledger.entries(), device=device,
         )  # fmt: skip
 
     def look(share: float, state: State) -> None:

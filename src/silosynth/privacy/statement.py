@@ -1,4 +1,4 @@
-"""What may be claimed about a run's privacy: its budgets as a table and in sentences, from the ledger alone.
+"""What a ledger tells: who sent how much (`totals`), and what may be claimed about a run's privacy (`statement`).
 
 Two kinds of budget, which must not be confused:
 
@@ -56,6 +56,21 @@ _RELEASED = (
     "run's seed. The report, schema.toml and the ledger are not covered, since they hold exact figures of real rows: "
     "publish the model and the synthetic tables only."
 )
+
+
+def totals(
+    ledger: Iterable[Mapping[str, Any]], by: Sequence[str] = ("from", "to", "type", "privacy")
+) -> list[dict[str, Any]]:
+    """Messages and bytes per sender, receiver, type, and what messages give away, in order of first appearance.
+
+    ``ledger`` has records as they stand in a ledger's file; with fewer fields in ``by``, lines sum over the others.
+    """
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for record in ledger:
+        total = sums.setdefault(tuple(str(record.get(field) or "not stated") for field in by), [0, 0])
+        total[0] += 1
+        total[1] += int(record.get("bytes") or 0)
+    return [dict(zip(by, key, strict=True)) | {"messages": n, "bytes": size} for key, (n, size) in sums.items()]
 
 
 def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False) -> dict[str, Any]:

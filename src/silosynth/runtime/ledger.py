@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, overload
+from typing import Any, BinaryIO, NamedTuple, overload
 
 from silosynth.core.errors import CheckpointError, SilosynthError, StorageError
 from silosynth.core.files import make_folder, storage_error
@@ -32,12 +32,10 @@ class Record(NamedTuple):
     privacy: str
     events: tuple[Event, ...] = ()
 
-
-class LedgerTotal(NamedTuple):
-    """Number and total bytes of one type of message from one sender to one receiver."""
-
-    messages: int
-    bytes: int
+    def entry(self) -> dict[str, Any]:
+        """The record as it stands in the file."""
+        entry = dict(zip(("step", "from", "to", "type", "bytes", "privacy"), self, strict=False))
+        return entry | {"events": [asdict(event) for event in self.events]} if self.events else entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +89,9 @@ class Ledger:
         """All records, oldest first."""
         return _Records(self._steps, self._sizes, self._route_of, self._routes)
 
-    def totals(self) -> dict[tuple[str, str, str], LedgerTotal]:
-        """Messages and bytes per (sender, receiver, type), in order of first appearance."""
-        sums = [[0, 0] for _ in self._routes]
-        for route, size in zip(self._route_of, self._sizes, strict=True):
-            sums[route][0] += 1
-            sums[route][1] += size
-        totals: dict[tuple[str, str, str], LedgerTotal] = {}
-        for route_, (count, size) in zip(self._routes, sums, strict=True):
-            if count:
-                key = (route_.sender, route_.receiver, route_.type)
-                before = totals.get(key, LedgerTotal(0, 0))
-                totals[key] = LedgerTotal(before.messages + count, before.bytes + size)
-        return totals
+    def entries(self) -> list[dict[str, Any]]:
+        """All records as they stand in the file."""
+        return [record.entry() for record in self.records]
 
     def add(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record that ``message``, ``size`` bytes long, went from ``sender`` to ``receiver``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -24,9 +24,9 @@ from silosynth.data.dtypes import resolve
 from silosynth.data.frames import to_frame
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
-from silosynth.privacy.statement import statement
+from silosynth.privacy.statement import statement, totals
 from silosynth.runtime.driver import drive
-from silosynth.runtime.ledger import Ledger, Record
+from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.silos import InProcess
@@ -206,7 +206,7 @@ class TrainedModel:
             "partition": "horizontal" if self._entry.horizontal else "vertical",
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
             "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},
-            "sent": _totals(self.ledger),
+            "sent": totals(self.ledger),
             "pooled": self._pooled(),
             "guarantee": privacy["summary"],
             "privacy": privacy,
@@ -250,7 +250,7 @@ class TrainedModel:
         ledger = Ledger()
         with InProcess(parties) as link:
             result = drive(lambda _: conversation, link, ledger)
-        self.ledger += [as_dict(record) for record in ledger.records]
+        self.ledger += ledger.entries()
         return result
 
 
@@ -370,13 +370,6 @@ def load(path: str | Path, device: str = "auto") -> Model:
     return Model.load(path, device)
 
 
-def as_dict(record: Record) -> dict[str, Any]:
-    """A ledger record as it stands in the ledger file."""
-    *fields, events = record
-    plain = dict(zip(("step", "from", "to", "type", "bytes", "privacy"), fields, strict=True))
-    return plain | {"events": [asdict(event) for event in events]} if events else plain
-
-
 def whole_number(what: str, value: Any, positive: bool = False) -> int:
     """``value`` as an int; NumPy's integers are taken, too.
 
@@ -395,18 +388,6 @@ def whole_number(what: str, value: Any, positive: bool = False) -> int:
 def _without_reasons(schema: Schema) -> Schema:
     """Without the reasons why kinds were inferred: these describe the rows."""
     return Schema(tuple(replace(column, reason="") for column in schema.columns))
-
-
-def _totals(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    totals: dict[str, dict[str, Any]] = {}
-    for record in ledger:
-        key = f"{record['from']} → {record['to']}: {record['type']}"
-        entry = totals.setdefault(key, {"messages": 0, "bytes": 0, "privacy": record["privacy"]})
-        if record["privacy"] not in entry["privacy"]:  # one type may carry noised statistics, and un-noised ones
-            entry["privacy"] += f"; or {record['privacy']}"
-        entry["messages"] += 1
-        entry["bytes"] += record["bytes"]
-    return totals
 
 
 def _plain(state: Any) -> Any:

@@ -38,7 +38,7 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.federation import Federation, check_federation, digest
-from silosynth.simulation.model import Model, as_dict, whole_number
+from silosynth.simulation.model import Model, whole_number
 from silosynth.simulation.representation import Representation, read_labels
 from silosynth.simulation.silos import InProcess, make_parties, spawn
 
@@ -246,7 +246,7 @@ class _TrainingRun:
                 )
                 parts = self._parts(entry, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
-        return _TrainingResult(coordinator, parts, [as_dict(record) for record in ledger.records])
+        return _TrainingResult(coordinator, parts, ledger.entries())
 
     def _connect(
         self, name: str, entry: Algorithm, federation: Federation, seated: Mapping[str, Seat], streams: Streams,
