@@ -9,27 +9,13 @@ from typing import Any, Literal
 
 import torch
 
-from silosynth.algorithms.central import protocol as central
-from silosynth.algorithms.central.options import PRESETS as CENTRAL
-from silosynth.algorithms.central.silo import CentralSilo
-from silosynth.algorithms.dplt import protocol as dplt
-from silosynth.algorithms.dplt.options import PRESETS as DPLT_PRESETS
-from silosynth.algorithms.dplt.silo import DPLTSilo
-from silosynth.algorithms.gdts import protocol as gdts
-from silosynth.algorithms.gdts.options import PRESETS as GDTS_PRESETS
-from silosynth.algorithms.gdts.silo import GDTSSilo
-from silosynth.algorithms.silofuse import options as silofuse_options
-from silosynth.algorithms.silofuse import protocol as silofuse
-from silosynth.algorithms.silofuse.silo import EndToEndSilo, JointSilo, SiloFuseSilo
-from silosynth.algorithms.tabvfl import protocol as tabvfl
-from silosynth.algorithms.tabvfl.options import PRESETS as TABVFL_PRESETS
-from silosynth.algorithms.tabvfl.silo import TabVFLSilo
-from silosynth.algorithms.vflgan import options as vflgan_options
-from silosynth.algorithms.vflgan import protocol as vflgan
-from silosynth.algorithms.vflgan.silo import VertiGANSilo, VFLGANSilo
-from silosynth.algorithms.vtgan import protocol as vtgan
-from silosynth.algorithms.vtgan.options import PRESETS as VTGAN_PRESETS
-from silosynth.algorithms.vtgan.silo import VTGANSilo
+from silosynth.algorithms.central import options as central_options, protocol as central, silo as central_silo
+from silosynth.algorithms.dplt import options as dplt_options, protocol as dplt, silo as dplt_silo
+from silosynth.algorithms.gdts import options as gdts_options, protocol as gdts, silo as gdts_silo
+from silosynth.algorithms.silofuse import options as silofuse_options, protocol as silofuse, silo as silofuse_silo
+from silosynth.algorithms.tabvfl import options as tabvfl_options, protocol as tabvfl, silo as tabvfl_silo
+from silosynth.algorithms.vflgan import options as vflgan_options, protocol as vflgan, silo as vflgan_silo
+from silosynth.algorithms.vtgan import options as vtgan_options, protocol as vtgan, silo as vtgan_silo
 from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.lost import Policy, chosen, under
@@ -119,63 +105,65 @@ class Algorithm:
 
 def _central(name: str, summary: str) -> Algorithm:
     """A baseline that sees all columns; they share one conversation."""
-    return Algorithm(summary, CENTRAL[name], CentralSilo, central.coordinate, central.synthesise, central=True)
+    presets, silo = central_options.PRESETS[name], central_silo.CentralSilo
+    return Algorithm(summary, presets, silo, central.coordinate, central.synthesise, central=True)
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
-        silofuse_options.PRESETS, SiloFuseSilo, silofuse.coordinate, silofuse.synthesise,
+        silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise,
     ),
     "latentdiff": Algorithm(
         "SiloFuse's central baseline: the same with all columns in one silo",
-        silofuse_options.PRESETS, SiloFuseSilo, silofuse.coordinate, silofuse.synthesise, central=True,
+        silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise, central=True,
     ),
     "silofuse-joint": Algorithm(
         "SiloFuse with latents learnt jointly, as in TabVFL: each reveals columns of all silos; thousands of rounds",
-        silofuse_options.JOINT_PRESETS, JointSilo, silofuse.coordinate_joint, silofuse.synthesise_joint,
+        silofuse_options.JOINT_PRESETS, silofuse_silo.JointSilo, silofuse.coordinate_joint, silofuse.synthesise_joint,
     ),
     "e2edistr": Algorithm(
         "SiloFuse's baseline: autoencoders and diffusion trained jointly across silos, iteration by iteration",
-        silofuse_options.END_TO_END_PRESETS, EndToEndSilo, silofuse.coordinate_end_to_end, silofuse.synthesise,
+        silofuse_options.END_TO_END_PRESETS, silofuse_silo.EndToEndSilo,
+        silofuse.coordinate_end_to_end, silofuse.synthesise,
     ),
     "e2e": Algorithm(
         "the same with all columns in one silo",
-        silofuse_options.END_TO_END_PRESETS, EndToEndSilo, silofuse.coordinate_end_to_end, silofuse.synthesise,
-        central=True,
+        silofuse_options.END_TO_END_PRESETS, silofuse_silo.EndToEndSilo,
+        silofuse.coordinate_end_to_end, silofuse.synthesise, central=True,
     ),
     "vtgan": Algorithm(
         "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",
-        VTGAN_PRESETS, VTGANSilo, vtgan.coordinate, vtgan.synthesise,
+        vtgan_options.PRESETS, vtgan_silo.VTGANSilo, vtgan.coordinate, vtgan.synthesise,
     ),
     "vflgan": Algorithm(
         "local critics and a shared one over columns in several silos; thousands of steps (VFLGAN, 2024)",
-        vflgan_options.VFLGAN, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+        vflgan_options.VFLGAN, vflgan_silo.VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
     ),
     "vflgan-base": Algorithm(
         "VFLGAN's ablation: the shared critic alone judges",
-        vflgan_options.BASE, VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+        vflgan_options.BASE, vflgan_silo.VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
     ),
     "vertigan": Algorithm(
         "VFLGAN's baseline: a GAN in each silo, whose generators share their first layers (VertiGAN, 2023)",
-        vflgan_options.VERTIGAN, VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise,
+        vflgan_options.VERTIGAN, vflgan_silo.VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise,
     ),
     "wgan-gp": Algorithm(
         "VFLGAN's central baseline: the GAN of a VertiGAN silo, with all columns in one silo (WGAN-GP, 2017)",
-        vflgan_options.VERTIGAN, VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise, central=True,
+        vflgan_options.VERTIGAN, vflgan_silo.VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise, central=True,
     ),
     "gdts": Algorithm(
         "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
-        GDTS_PRESETS, GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
+        gdts_options.PRESETS, gdts_silo.GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
         policies=("omit", "wait", "fail"),
     ),
     "dplt": Algorithm(
         "a latent tree over discretised columns, learnt from noised tables of two attributes (TDSC 2021)",
-        DPLT_PRESETS, DPLTSilo, dplt.coordinate, dplt.synthesise,
+        dplt_options.PRESETS, dplt_silo.DPLTSilo, dplt.coordinate, dplt.synthesise,
     ),
     "tabvfl": Algorithm(
         "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",
-        TABVFL_PRESETS, TabVFLSilo, tabvfl.coordinate, kind="representation", policies=(),
+        tabvfl_options.PRESETS, tabvfl_silo.TabVFLSilo, tabvfl.coordinate, kind="representation", policies=(),
     ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),

@@ -11,12 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import silosynth as ss
-from silosynth.algorithms.dplt import networks, private
-from silosynth.algorithms.dplt import protocol as dplt
+from silosynth.algorithms.dplt import networks, private, protocol as dplt
 from silosynth.algorithms.dplt.silo import DPLTSilo
 from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange

@@ -12,8 +12,7 @@ import torch
 from tests.algorithms.test_gdts import ROWS, SIZES, Play, column_of, fit, table
 
 import silosynth as ss
-from silosynth.algorithms.gdts import protocol as gdts
-from silosynth.algorithms.gdts import silo as gdts_silo
+from silosynth.algorithms.gdts import protocol as gdts, silo as gdts_silo
 from silosynth.algorithms.gdts.networks import silo_weights
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError

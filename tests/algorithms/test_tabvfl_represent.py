@@ -14,8 +14,7 @@ import psutil
 import pytest
 import torch
 from tests.algorithms.tabvfl_play import SIZES, SPLITS, configured, table
-from tests.contracts.transcripts import Heard, Tap, frame, leaks, secrets
-from tests.contracts.transcripts import federation as secret_federation
+from tests.contracts.transcripts import Heard, Tap, federation as secret_federation, frame, leaks, secrets
 
 import silosynth as ss
 from silosynth.algorithms.tabvfl.networks import Labels

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from tests.alignment.talk import NAMES, Held, aligned, aligners, expected, in_order, people, run
 
 from silosynth.alignment import AlignConfig, Aligner, align, protocol

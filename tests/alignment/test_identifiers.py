@@ -10,8 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from silosynth.alignment import canonical
 from silosynth.alignment.silo import usable

@@ -12,8 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from silosynth.core.errors import DataError, SchemaError
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, Table, check_partition

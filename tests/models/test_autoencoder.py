@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, TableAutoencoder

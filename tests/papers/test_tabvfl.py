@@ -9,15 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
-from silosynth.papers import tabvfl_figure5 as latents
-from silosynth.papers import tabvfl_figure6 as failures
-from silosynth.papers import tabvfl_table4 as latent_cost
+from silosynth.papers import tabvfl_figure5 as latents, tabvfl_figure6 as failures, tabvfl_table4 as latent_cost
 from silosynth.papers.tabvfl_figure5 import LatentsJob, mean_scores, prediction_scores
 
 needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")

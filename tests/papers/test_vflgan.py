@@ -15,9 +15,7 @@ from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
-from silosynth.papers import curves
-from silosynth.papers import vflgan_figures5_6 as digits
-from silosynth.papers import vflgan_table1 as comparison
+from silosynth.papers import curves, vflgan_figures5_6 as digits, vflgan_table1 as comparison
 from silosynth.papers.vflgan_table1 import TotalDifferenceJob, algorithm_options
 from silosynth.simulation import training as api
 

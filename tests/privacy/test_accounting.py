@@ -6,8 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom
 from tests.oracles.sampled_gaussian import gaussian_delta, gaussian_epsilon, renyi_epsilon

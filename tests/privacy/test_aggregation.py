@@ -6,8 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import chi2
 from tests.oracles import aggregation as slow
 from tests.privacy.sums import Talk, Train, play, silos, sums

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.oracles.dpsgd import clipped_sum_by_rows
 from torch import Tensor, nn
 from torch.func import functional_call

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.privacy.sums import Train, names, refused, silos, until
 
 from silosynth.core.conversation import Exchange

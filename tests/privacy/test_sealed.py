@@ -5,8 +5,7 @@ import traceback
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.oracles import sealed as slow
 
 from silosynth.core.conversation import Roster

@@ -4,8 +4,7 @@ import contextlib
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.oracles import aggregation as slow
 
 from silosynth.core.errors import ProtocolError

@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from silosynth.core.errors import MessageError
 from silosynth.runtime.hub import ASK, DONE, MAX_BODY, REPLY, Frame, frame_from_bytes, read_frame

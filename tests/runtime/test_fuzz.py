@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from safetensors.torch import load
 from tests.fuzz.damage import ALLOWED, CHECKED, FRAMES, MESSAGE, SEALED, STATE, checked, damage, read, seeds
 

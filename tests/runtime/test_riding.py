@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Roster, State
 from silosynth.core.errors import DataError, MessageError, ProtocolError

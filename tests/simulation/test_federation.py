@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError, SchemaError, SilosynthError

@@ -38,8 +38,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from silosynth.evaluation import scores as figures
-from silosynth.evaluation import utility
+from silosynth.evaluation import scores as figures, utility
 from silosynth.evaluation.coding import Coded, Field
 from silosynth.evaluation.fidelity import NO_FLOOR, Comparison, Floor
 from silosynth.evaluation.scores import Ends, Floats, Least, Scale, Score, Skipped

@@ -9,11 +9,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 
+import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.text import Text
 
 from silosynth.core.conversation import Progress
@@ -39,8 +37,8 @@ class RichProgress:
     ) -> None:
         self._console = Console(file=sys.stderr) if console is None else console
         self._quiet, self._clock = quiet, clock
-        self._bars: Bars | None = None
-        self._tasks: dict[str, TaskID] = {}
+        self._bars: rich.progress.Progress | None = None
+        self._tasks: dict[str, rich.progress.TaskID] = {}
         self._began: dict[str, tuple[float, int]] = {}
         self._shown: dict[str, float] = {}
 
@@ -50,9 +48,7 @@ class RichProgress:
             self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
@@ -73,7 +69,7 @@ class RichProgress:
         else:
             self._line(progress, now)
 
-    def _bar(self, bars: Bars, progress: Progress) -> None:
+    def _bar(self, bars: rich.progress.Progress, progress: Progress) -> None:
         figures = _figures(progress.figures)
         if progress.stage not in self._tasks:
             self._tasks[progress.stage] = bars.add_task(progress.stage, figures="")
@@ -90,14 +86,14 @@ class RichProgress:
         self._console.print(Text(line), soft_wrap=True)
 
 
-def _bars(console: Console) -> Bars:
-    return Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}", markup=False),
+def _bars(console: Console) -> rich.progress.Progress:
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.fields[figures]}", markup=False),
         console=console,
     )
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.dplt import networks, private
-from silosynth.algorithms.dplt import protocol as dplt
+from silosynth.algorithms.dplt import networks, private, protocol as dplt
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
