@@ -18,7 +18,6 @@ import common
 
 import silosynth as ss
 from silosynth.papers import tables
-from silosynth.simulation.federation import in_order
 
 FIGURES = {
     "column_shape_error": "shape %",
@@ -38,14 +37,13 @@ FIGURES = {
 def run(preset: str, central: bool, seed: int) -> dict[str, Any]:
     """Train, sample as many rows as in training, evaluate."""
     train, holdout = tables.thirds(tables.modelled("adult"))
-    silos = in_order(list(train.columns), 4)
-    federation = ss.simulate(train, silos=silos)
+    federation = tables.in_silos(train, 4)
     with common.clock() as fitting:
         model = ss.fit("silofuse", federation.central() if central else federation, preset=preset, seed=seed)
     with common.clock() as sampling:
         synthetic = model.sample(len(train))
     peak = common.peak_gigabytes()
-    report = ss.evaluate(train, holdout, synthetic, target="income", silos=silos)
+    report = ss.evaluate(train, holdout, synthetic, target="income", silos=federation.silos)
     row: dict[str, Any] = {"preset": preset, "silos": 1 if central else 4, "seed": seed}
     for name, title in FIGURES.items():
         score = report.score(name)
@@ -56,7 +54,7 @@ def run(preset: str, central: bool, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run what was asked for, one process each, and keep the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--runs", nargs="+", default=["balanced", "fast", "central"], help="presets, or 'central'")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one", help=argparse.SUPPRESS)

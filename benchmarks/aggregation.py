@@ -9,7 +9,6 @@ that what grows is what the coordinator holds. Seconds are of all silos' masking
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
 from collections.abc import Callable
@@ -66,7 +65,7 @@ def measure(setting: str, silos: int, width: int) -> dict[str, object]:
 
 def main() -> None:
     """Plain first: memory that was freed is not seen to grow again."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--silos", type=int, default=100)
     parser.add_argument("--megabytes", type=float, default=5)
     options = parser.parse_args()

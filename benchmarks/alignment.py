@@ -9,7 +9,6 @@ other, each on all cores; "a machine each" is what it takes if those that are as
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -104,7 +103,7 @@ def measure(method: str, count: int, rows: int) -> dict[str, object]:
 
 def main() -> None:
     """Each method with each number of silos."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--silos", type=int, nargs="+", default=[2, 3])
     options = parser.parse_args()

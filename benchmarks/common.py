@@ -1,4 +1,4 @@
-"""What benchmarks share: a clock, the largest memory, and where results go.
+"""What benchmarks share: options, a clock, the largest memory, and where results go.
 
 Data sets come from the folder that the environment variable SILOSYNTH_DATA names. Results are JSON files in
 ``benchmarks/results``, stamped with commit and machine, with a Markdown table beside them.
@@ -6,10 +6,11 @@ Data sets come from the folder that the environment variable SILOSYNTH_DATA name
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from silosynth.papers import results
 RESULTS = Path(__file__).parent / "results"
 
 
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """For a benchmark's options; its help begins with ``text``, the benchmark's docstring."""
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 @contextmanager
 def clock() -> Iterator[dict[str, float]]:
     """Seconds that the block took, in ``["seconds"]``."""
@@ -26,6 +32,13 @@ def clock() -> Iterator[dict[str, float]]:
     start = time.perf_counter()
     yield taken
     taken["seconds"] = time.perf_counter() - start
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    with clock() as taken:
+        work()
+    return taken["seconds"]
 
 
 def peak_gigabytes() -> float:

@@ -9,24 +9,21 @@ their width does not show in any message.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import common
 
 import silosynth as ss
 from silosynth.papers import tables
-from silosynth.simulation.federation import in_order
 
 
 def measure(algorithm: str, data: str, iterations: int) -> dict[str, Any]:
     """Train for ``iterations`` and read the ledger."""
-    frame = tables.modelled(data)
     options = {
         "coder.steps": iterations, "coder.hidden": [16, 16], "latent.steps": iterations, "latent.width": 16,
         "latent.depth": 2, "latent.checks": 4, "coder.calibrate": False,
     }  # fmt: skip
-    federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
+    federation = tables.in_silos(tables.modelled(data), 4)
     ledger = ss.fit(algorithm, federation, preset="paper", options=options, progress=False).ledger
     return {
         "data": data,
@@ -39,7 +36,7 @@ def measure(algorithm: str, data: str, iterations: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure both algorithms on both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--iterations", nargs="+", type=int, default=[50, 500, 2000])
     parser.add_argument("--tables", nargs="+", default=["abalone", "intrusion_nsl_kdd_20pct"])
     options = parser.parse_args()

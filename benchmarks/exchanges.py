@@ -16,6 +16,8 @@ whose answers nobody reads to the next ones.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import itertools
 import queue
 import statistics
@@ -26,7 +28,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -34,28 +35,137 @@ from unittest.mock import patch
 import common
 import grpc
 import torch
-from exchange_sides import METHOD, OPTIONS, PIECE, ROWS, WIDTH, Answering, Ask, Block, received
 
 import silosynth as ss
-from silosynth.core.conversation import Roster
+from silosynth.core.conversation import Party, Roster, State
+from silosynth.core.messages import Message
 from silosynth.papers import tables
 from silosynth.runtime.link import Link, Remote
-from silosynth.runtime.tls import Authority
-from silosynth.simulation.federation import in_order
-from silosynth.simulation.silos import InProcess, Processes
+from silosynth.runtime.tls import Authority, Certificates
+from silosynth.simulation.silos import InProcess, Processes, open_process_kit
 
 ROSTER = Roster(("bank", "clinic"))
-SIDES = [sys.executable, str(Path(__file__).with_name("exchange_sides.py"))]
 LATENTS = 97_657  # rows of 128 float32: 50 MB
 DELAY = 0.01  # seconds, each way
+METHOD = "/bare.Stream/Talk"
+PIECE = 2 << 20  # bytes of one gRPC message
+OPTIONS = (("grpc.max_send_message_length", 2 * PIECE), ("grpc.max_receive_message_length", 2 * PIECE))
+ROWS, WIDTH = 500, 128
+CHUNK = 1 << 18  # bytes that the line reads at once
+
+
+# What this script runs in processes of their own
+
+
+class Block(Message):
+    """B rows of a batch, W wide."""
+
+    x_BW: torch.Tensor
+
+
+class Ask(Message):
+    """Send so many rows."""
+
+    rows: int
+
+
+class Answering(Party):
+    """Answers a block with a block of its own, at once."""
+
+    def __init__(self) -> None:
+        self.block = Block(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)))
+
+    def answer(self, ask: Message) -> Message:
+        return Block(torch.ones(ask.rows, WIDTH)) if isinstance(ask, Ask) else self.block
+
+    def state(self) -> State:
+        return {}
+
+    def trained(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        pass
+
+
+def bare(folder: Path, address: str) -> None:
+    """Bytes over a gRPC stream with mTLS: 256 KB for whatever comes, or as many bytes as eight bytes ask for."""
+    keys, payload = Certificates.read(folder), bytes(ROWS * WIDTH * 4)
+    credentials = grpc.ssl_channel_credentials(keys.authority, keys.key, keys.certificate)
+    outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    outbox.put(b"here")
+    with grpc.secure_channel(address, credentials, OPTIONS) as channel:
+        call: Any = channel.stream_stream(METHOD)
+        for got in call(iter(outbox.get, b"")):
+            if not got:
+                outbox.put(b"")
+            elif len(got) == 8:
+                size = int.from_bytes(got, "little")
+                for start in range(0, size, PIECE):
+                    outbox.put(bytes(min(PIECE, size - start)))
+            else:
+                outbox.put(payload)
+
+
+async def line(address: str, seconds: float) -> None:
+    """Pass bytes on to ``address`` and back, each ``seconds`` later; tells its own address on a line of its own."""
+    host, _, port = address.rpartition(":")
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_pass_on(reader, far_writer, seconds), _pass_on(far_reader, writer, seconds))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=CHUNK)
+    print(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Bytes wait as they would on a wire: any number may be under way."""
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def deliver() -> None:
+        while (item := await under_way.get())[1]:
+            await asyncio.sleep(item[0] - time.monotonic())
+            writer.write(item[1])
+            await writer.drain()
+        writer.close()
+
+    delivering = asyncio.create_task(deliver())
+    try:
+        while chunk := await reader.read(CHUNK):
+            under_way.put_nowait((time.monotonic() + seconds, chunk))
+    except ConnectionError:
+        pass  # the other side is gone, which the far side is told as well
+    under_way.put_nowait((0.0, b""))
+    with contextlib.suppress(ConnectionError):
+        await delivering
+
+
+def serve(what: str, *given: str) -> None:
+    """Be a party that answers at once, the same over bare gRPC, or a line with delay."""
+    if what == "party":
+        open_process_kit(given[0]).serve(Answering())
+    elif what == "bare":
+        bare(Path(given[0]), given[1])
+    else:
+        asyncio.run(line(given[0], float(given[1])))
+
+
+def own_process(what: str, *given: str) -> list[str]:
+    """The command of a process that does `serve`."""
+    return [sys.executable, __file__, "--serve", what, *given]
+
+
+# The coordinator's side
 
 
 class Line:
     """A process through which connections to ``address`` pass, with delay."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        argv = [*SIDES, "line", address, str(seconds)]
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        command = own_process("line", address, str(seconds))
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
 
@@ -128,8 +238,8 @@ class Bare(grpc.GenericRpcHandler):
             folder = Path(self.place.name) / name
             folder.mkdir()
             authority.party(name).write(folder)
-            argv = [*SIDES, "bare", str(folder), self.line.address if self.line else address]
-            self.children.append(subprocess.Popen(argv))
+            command = own_process("bare", str(folder), self.line.address if self.line else address)
+            self.children.append(subprocess.Popen(command))
         self.ends = [self.lines.get(timeout=120) for _ in ROSTER]
         for _, inbox in self.ends:
             inbox.get()
@@ -168,8 +278,17 @@ class Bare(grpc.GenericRpcHandler):
         self.place.cleanup()
 
 
+def received(pieces: Iterator[bytes], inbox: queue.SimpleQueue[bytes]) -> None:
+    """Everything that comes in on a stream, until it ends."""
+    try:
+        for piece in pieces:
+            inbox.put(piece)
+    except grpc.RpcError:
+        pass
+
+
 def party(name: str, place: Path) -> list[str]:
-    return [*SIDES, "party", str(place)]
+    return own_process("party", str(place))
 
 
 WAYS: dict[str, Callable[[], Any]] = {
@@ -191,10 +310,10 @@ def measure(ways: dict[str, Callable[[], Any]], turns: int, exchanges: int, floo
     try:
         for turn in range(turns + 1):
             for name, way in made.items():
-                times = [_timed(way.exchange) for _ in range(exchanges)]
+                times = [common.seconds(way.exchange) for _ in range(exchanges)]
                 if turn:  # the first warms up
                     took[name].append(times)
-                    latents[name].append(_timed(way.latents))
+                    latents[name].append(common.seconds(way.latents))
     finally:
         for way in made.values():
             way.close()
@@ -216,19 +335,12 @@ def measure(ways: dict[str, Callable[[], Any]], turns: int, exchanges: int, floo
     return rows
 
 
-def _timed(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 SETTINGS = {"decoys": {"index_privacy": "decoys"}, "full": {"index_privacy": "full"}}
 
 
 def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
     """VT-GAN on 5 000 rows of Adult in two silos, batch 500: exchanges per step, and steps per second."""
-    frame = tables.modelled("adult").head(5000)
-    federation = ss.simulate(frame, silos=in_order(list(frame.columns), 2))
+    federation = tables.in_silos(tables.modelled("adult").head(5000), 2)
     options = {**SETTINGS[setting], "epochs": 1, "least_rounds": rounds}
     at: list[float] = []
     seen = lambda progress: at.append(time.perf_counter())  # noqa: E731
@@ -246,7 +358,7 @@ def train(setting: str, way: str, joined: bool, rounds: int) -> dict[str, Any]:
         "way": way,
         "joined": "" if way == "in process" else "yes" if joined else "no",
         "round trips per step": trips / steps,
-        "steps per second": 6 / statistics.median(b - a for a, b in pairwise(at[2:])),  # the first rounds warm up
+        "steps per second": 6 / statistics.median(b - a for a, b in itertools.pairwise(at[2:])),  # warm-up apart
         "MB per step": sum(record["bytes"] for record in ledger if record["step"] >= first) / steps / 1e6,
     }
 
@@ -256,11 +368,15 @@ WAY = {"loopback": Counted, "20 ms": Delayed}
 
 def main() -> None:
     """Measure and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer turns, no delay, no training")
     parser.add_argument("--training", action="store_true", help="training only")
     parser.add_argument("--dry", action="store_true", help="print only")
+    parser.add_argument("--serve", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.serve:
+        serve(*given.serve)
+        return
     keep = (lambda name, rows, **_: print(common.markdown(rows), flush=True)) if given.dry else common.keep
     torch.set_num_threads(1)
     if given.quick:

@@ -107,12 +107,7 @@ def _bare(batch: Batch, first: int) -> Callable[[], None]:
 
 
 def _times(work: Callable[[], object], times: int, warm: int = WARM) -> list[float]:
-    taken = []
-    for _ in range(times + warm):
-        start = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - start)
-    return taken[warm:]
+    return [common.seconds(work) for _ in range(times + warm)][warm:]
 
 
 def measure(scheme: str, exchanges: int, runs: int, folder: Path) -> dict[str, list[float]]:
@@ -150,7 +145,7 @@ def _start(name: str, folder: Path) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Measure each scheme."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--exchanges", type=int, default=300, help="in each of the runs, which take turns")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--schemes", nargs="*", default=["grpc", "tcp"])

@@ -23,7 +23,6 @@ from silosynth.catalog import algorithm
 from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.papers import tables
-from silosynth.simulation.federation import in_order
 from silosynth.simulation.silos import make_parties
 
 REPEATS = 5
@@ -60,8 +59,7 @@ def driven(federation: ss.Federation, checkpoint_every: float) -> None:
 
 def main() -> None:
     """Time all in turn."""
-    frame = tables.modelled("adult").head(10_000)
-    federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
+    federation = tables.in_silos(tables.modelled("adult").head(10_000), 4)
     ways = {
         "direct": lambda: direct(federation),
         "driven": lambda: driven(federation, math.inf),

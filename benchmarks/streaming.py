@@ -8,7 +8,6 @@ A narrow model of Adult is trained first; what counts is the memory that samplin
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 
@@ -18,16 +17,14 @@ import pyarrow.parquet as pq
 import silosynth as ss
 from silosynth.data.sources import write_batches
 from silosynth.papers import tables
-from silosynth.simulation.federation import in_order
 
 
 def main() -> None:
     """Sample at two sizes and compare peaks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     options = parser.parse_args()
-    frame = tables.modelled("adult").head(10_000)
-    federation = ss.simulate(frame, silos=in_order(list(frame.columns), 4))
+    federation = tables.in_silos(tables.modelled("adult").head(10_000), 4)
     steps = {"coder.steps": 200, "latent.steps": 200, "latent.width": 128, "latent.sample_steps": 10}
     model = ss.fit("silofuse", federation, preset="fast", options=steps)
     rows = []

@@ -10,7 +10,6 @@ write it by hand: one softmax per column, and the gradient penalty by a second b
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from statistics import median
@@ -37,7 +36,6 @@ from silosynth.papers import tables
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.federation import in_order
 from silosynth.simulation.silos import InProcess
 
 CPU = torch.device("cpu")
@@ -236,12 +234,12 @@ def taking_turns(rounds: dict[str, Callable[[], None]], turns: int) -> dict[str,
 
 def main() -> None:
     """Measure and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--turns", type=int, default=15)
     turns = parser.parse_args().turns
     torch.set_num_threads(1)
     train, _ = tables.thirds(tables.modelled("adult"))
-    federation = ss.simulate(train, silos=in_order(list(train.columns), 2))
+    federation = tables.in_silos(train, 2)
     splits = {name: Split(federation, options) for name, options in SETTINGS.items()}
     whole = OnePiece(Split(federation, SETTINGS["none"]))
     ours = central(federation)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from silosynth.core.errors import DataError, UnavailableError
 from silosynth.data import datasets
+from silosynth.simulation.federation import Federation, in_order, simulate
 
 HOLDOUT = 0.2  # the papers on tabular GANs hold a fifth out; VT-GAN's does not say
 NAMES_OF_PEOPLE = ("surname",)
@@ -39,6 +40,11 @@ def modelled(name: str) -> pd.DataFrame:
 
 def _unwanted(info: datasets.Info) -> list[str]:
     return [*NAMES_OF_PEOPLE, *(column for column, kind in info.kinds.items() if kind == "identifier")]
+
+
+def in_silos(frame: pd.DataFrame, count: int, kinds: Mapping[str, str] | None = None) -> Federation:
+    """Neighbouring columns for each of ``count`` silos."""
+    return simulate(frame, in_order(list(frame.columns), count), kinds)
 
 
 def thirds(frame: pd.DataFrame, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
