@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 
 from silosynth.core.conversation import Progress
 from silosynth.data.frames import to_frame
-from silosynth.papers import results, vtgan_figure7
+from silosynth.papers import results, settings
 from silosynth.papers.experiment import PaperExperiment
 from silosynth.papers.settings import Setting
 from silosynth.papers.vtgan_figure7 import halves
@@ -58,4 +59,4 @@ def experiment() -> PaperExperiment:
     """A split GAN and the central one."""
     split = Setting({"partition": "split"}, halves, {"critic_blocks": [2, 0]})
     central = Setting({"partition": "central"}, halves, {}, "ctgan")
-    return vtgan_figure7.experiment("partitions", "An experiment", (split, central))
+    return settings.comparison("partitions", "An experiment", partial(settings.jobs, (split, central)))

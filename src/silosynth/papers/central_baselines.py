@@ -9,10 +9,8 @@ from typing import Annotated
 
 from silosynth.algorithms.central.options import PRESETS
 from silosynth.evaluation import evaluate
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Seed, Tell, check_known, watch
-from silosynth.papers.results import plain
-from silosynth.papers.tables import modelled, thirds
-from silosynth.simulation import training as api
+from silosynth.papers import results, tables
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Seed, Tell, check_known, train
 from silosynth.simulation.federation import simulate
 
 FIGURES = {
@@ -53,19 +51,18 @@ def jobs(
 
 def measure(job: CentralBaselineJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train on two thirds, sample as many rows, evaluate on the rest."""
-    train, holdout = thirds(modelled(job.table))
+    real, holdout = tables.thirds(tables.modelled(job.table))
+    model, costs = train(job.algorithm, simulate(real), job.preset, job.seed, {}, tell)
     start = time.perf_counter()
-    model = api.fit(job.algorithm, simulate(train), job.preset, job.seed, progress=watch(tell))
-    trained = time.perf_counter()
-    synthetic = model.sample(len(train))
-    seconds = {"fit s": trained - start, "sample s": time.perf_counter() - trained}
-    report = evaluate(train, holdout, synthetic, target=TABLES[job.table])
+    synthetic = model.sample(len(real))
+    seconds = {"fit s": costs["seconds"], "sample s": time.perf_counter() - start}
+    report = evaluate(real, holdout, synthetic, target=TABLES[job.table])
     figures = {title: report.score(name).value for name, title in FIGURES.items()}
     floors = {f"{title} floor": report.score(name).floor for name, title in list(FIGURES.items())[:2]}
     return {**job.identity, **figures, **floors, **seconds}
 
 
 EXPERIMENT = PaperExperiment(
-    "central", "Central baselines", "Errors in %; the floor is what two real samples differ by.", jobs, measure, plain,
-    example="--table loan --algorithm ctabgan --preset balanced",
+    "central", "Central baselines", "Errors in %; the floor is what two real samples differ by.", jobs, measure,
+    results.plain,     example="--table loan --algorithm ctabgan --preset balanced",
 )  # fmt: skip

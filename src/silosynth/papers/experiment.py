@@ -183,7 +183,7 @@ def train(
 
     Central baselines pool all columns. Bytes are those of all messages of the training: baselines have none.
     """
-    central = catalog.algorithm(name).central
+    central = catalog.algorithm(name, kind=None).central
     federation = federation.central() if central and len(federation.silos) > 1 else federation
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:

@@ -28,7 +28,7 @@ import numpy as np
 from silosynth.core.errors import DataError
 from silosynth.data import datasets
 from silosynth.papers import curves, settings
-from silosynth.papers.experiment import Ask, PaperExperiment, Repeats, Seed, check_known
+from silosynth.papers.experiment import Ask, Repeats, Seed, check_known
 from silosynth.papers.settings import BATCH, Columns, Epochs, RowCount, Rows, Setting, SettingJob, TableNames
 from silosynth.papers.tables import TableSplit, modelled
 
@@ -82,38 +82,29 @@ def ours_sized(epochs: int, rows: int) -> dict[str, Any]:
     return {"rounds": max(8, rounds), "diffusion.steps": coder, "diffusion.latent.steps": flow}
 
 
-def fl(name: str, count: int, divide: Divide, options: Mapping[str, Any] | None = None) -> Setting:
-    """Averaged GANs; the paper's, but for ``options``."""
-    return _setting(name, count, divide, options or {}, fl_sized)
+def gdts(
+    name: str, count: int, divide: Divide, options: Mapping[str, Any] | None = None,
+    sized: Callable[[int, int], Mapping[str, Any]] = fl_sized, preset: str = "paper",
+) -> Setting:  # fmt: skip
+    """GDTS: averaged GANs as in the paper, but for ``options``."""
+    labels: dict[str, str | int] = {"setting": name, "silos": count}
+    return Setting(labels, divide, options or {}, "gdts", preset, "rows", sized, watched=True)
 
 
 def md(count: int, divide: Divide) -> Setting:
     """One generator and a critic in each silo."""
-    return _setting("md", count, divide, {"mode": "md"}, md_sized)
+    return gdts("md", count, divide, {"mode": "md"}, md_sized)
 
 
 def ours(count: int, divide: Divide) -> Setting:
     """Averaged diffusion."""
-    return _setting("diffusion", count, divide, {}, ours_sized, "best")
+    return gdts("diffusion", count, divide, {}, ours_sized, "best")
 
 
 def central(count: int) -> Setting:
     """CTGAN on the whole table, once."""
     labels: dict[str, str | int] = {"setting": "central", "silos": count}
     return Setting(labels, _whole, {}, "ctgan", sized=central_sized, watched=True)
-
-
-def no_noise() -> dict[str, Any]:
-    """The paper's "without Laplacian noise"."""
-    return {"epsilon": math.inf}
-
-
-def _setting(
-    name: str, count: int, divide: Divide, options: Mapping[str, Any],
-    sized: Callable[[int, int], Mapping[str, Any]], preset: str = "paper",
-) -> Setting:  # fmt: skip
-    labels: dict[str, str | int] = {"setting": name, "silos": count}
-    return Setting(labels, divide, options, "gdts", preset, "rows", sized, watched=True)
 
 
 def _whole(data: TableSplit, seed: int) -> Columns:
@@ -146,8 +137,8 @@ def copies(count: int = COUNT) -> tuple[Setting, ...]:
     """Settings of table I."""
     divide = partial(copied, count)
     return (
-        fl("fl", count, divide),
-        fl("fl, no noise", count, divide, no_noise()),
+        gdts("fl", count, divide),
+        gdts("fl, no noise", count, divide, {"epsilon": math.inf}),  # "without Laplacian noise"
         md(count, divide),
         central(count),
         ours(count, divide),
@@ -158,9 +149,9 @@ def odd(count: int = COUNT) -> tuple[Setting, ...]:
     """Settings of table II; the odd silo is among the count."""
     divide = partial(one_row, count)
     return (
-        fl("fl", count, divide),
-        fl("fl, weights by rows", count, divide, {"weights": "rows"}),
-        fl("fl, sharp weights", count, divide, {"weights": "sharp"}),
+        gdts("fl", count, divide),
+        gdts("fl, weights by rows", count, divide, {"weights": "rows"}),
+        gdts("fl, sharp weights", count, divide, {"weights": "sharp"}),
         md(count, divide),
         ours(count, divide),
     )
@@ -222,14 +213,11 @@ def jobs(
     ]
 
 
-def experiment(name: str, title: str, compared: Callable[[int], Sequence[Setting]], until: str) -> PaperExperiment:
-    """One of the two; the paper reads its figures off when the setting ``until`` ends."""
-    return PaperExperiment(
-        name, title, LEGEND, partial(jobs, compared), settings.measure, settings.sections, settings.means, PAPER,
-        settings.line, partial(curves.paragraphs, until=until), settings.forecast,
-        example="--table adult --rows 5000 --epochs 50",
-    )  # fmt: skip
-
-
-COPIES = experiment("copies", "A full copy in every silo (GDTS, table I and figure 5)", copies, "central")
-ODD = experiment("odd", "One silo repeats a row (GDTS, table II and figure 6)", odd, "md")
+COPIES = settings.comparison(
+    "copies", "A full copy in every silo (GDTS, table I and figure 5)", partial(jobs, copies), LEGEND, PAPER,
+    partial(curves.paragraphs, until="central"),
+)  # fmt: skip
+ODD = settings.comparison(
+    "odd", "One silo repeats a row (GDTS, table II and figure 6)", partial(jobs, odd), LEGEND, PAPER,
+    partial(curves.paragraphs, until="md"),
+)  # fmt: skip

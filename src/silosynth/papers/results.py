@@ -211,6 +211,11 @@ def shown(key: str, value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def costs(row: Row) -> list[str]:
+    """The cells of what a training took: seconds and megabytes."""
+    return [shown(name, row[name]) for name in ("seconds", "bytes")]
+
+
 def short(value: Any) -> str:
     """One cell, numbers to three digits."""
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

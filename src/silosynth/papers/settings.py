@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from silosynth.core.version import VERSION
 from silosynth.evaluation import Report, evaluate
 from silosynth.papers import curves, experiment, results, tables
-from silosynth.papers.experiment import TRAINING, Ask, Repeats, Row, Section, Seed, Tell
-from silosynth.papers.tables import TableSplit
+from silosynth.papers.experiment import TRAINING, Ask, PaperExperiment, Repeats, Row, Section, Seed, Tell
 from silosynth.runtime.progress import seconds_of
 from silosynth.simulation.federation import simulate
 
 Fit = Callable[..., Any]  # as `silosynth.fit`
+Load = Callable[[str, int | None, int], tables.TableSplit]  # (table, rows, seed) -> its rows
 Columns = dict[str, list[str]]
 Rows = dict[str, list[int]]
 
@@ -70,7 +71,7 @@ class Setting:
     """
 
     labels: Mapping[str, str | int]
-    divide: Callable[[TableSplit, int], Columns | Rows]
+    divide: Callable[[tables.TableSplit, int], Columns | Rows]
     options: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str = "vtgan"
     preset: str = "paper"
@@ -81,7 +82,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SettingJob:
-    """One setting on one table with one seed; ``load`` is (table, rows, seed) -> its rows."""
+    """One setting on one table with one seed; ``load`` gives its rows."""
 
     setting: Setting
     table: str
@@ -89,7 +90,7 @@ class SettingJob:
     epochs: int
     seed: int
     figures: Literal["gan", "gdts"] = "gan"
-    load: Callable[[str, int | None, int], TableSplit] = tables.load
+    load: Load = tables.load
 
     @property
     def identity(self) -> Row:
@@ -103,13 +104,13 @@ class SettingJob:
         return " · ".join([self.table, *map(str, self.setting.labels.values()), f"seed {self.seed}"])
 
     @property
-    def split(self) -> TableSplit:
+    def split(self) -> tables.TableSplit:
         """Its rows; those of the last job are kept, for jobs of a table follow one another."""
         return _split(self.load, self.table, self.rows, self.seed)
 
 
 @lru_cache(maxsize=1)
-def _split(load: Callable[[str, int | None, int], TableSplit], table: str, rows: int | None, seed: int) -> TableSplit:
+def _split(load: Load, table: str, rows: int | None, seed: int) -> tables.TableSplit:
     return load(table, rows, seed)
 
 
@@ -151,7 +152,7 @@ def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | 
 
 
 def train(
-    job: SettingJob, data: TableSplit, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell
+    job: SettingJob, data: tables.TableSplit, held: Mapping[str, Sequence[Any]], fit: Fit | None, tell: Tell
 ) -> tuple[Any, Row]:
     """The setting's model, and what its training took."""
     setting = job.setting
@@ -224,3 +225,14 @@ def line(row: Row) -> str:
     labels = [str(row[key]) for key in list(row)[: list(row).index("rows")]]
     figures = [f"{key} {results.shown(key, row[key])}" for key in (*FIGURES, "seconds", "side by side") if key in row]
     return f"{' · '.join(labels)} · seed {row['seed']}: {', '.join(figures)}"
+
+
+def comparison(
+    name: str, title: str, jobs: Callable[..., Sequence[SettingJob]], legend: str = LEGEND,
+    paper: Mapping[str, Any] = PAPER, pictures: Callable[[Sequence[Row], Path], list[str]] | None = None,
+) -> PaperExperiment:  # fmt: skip
+    """An experiment that compares settings."""
+    return PaperExperiment(
+        name, title, legend, jobs, measure, sections, means, paper, line, pictures, forecast,
+        example="--table adult --rows 5000 --epochs 50",
+    )  # fmt: skip

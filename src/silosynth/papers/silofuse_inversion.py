@@ -14,10 +14,9 @@ import pandas as pd
 
 from silosynth.attacks import inversion
 from silosynth.evaluation.scores import Floats
+from silosynth.papers import results, tables
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Tell
-from silosynth.papers.results import STAMP, plain
-from silosynth.papers.tables import modelled
-from silosynth.simulation.federation import in_order, simulate
+from silosynth.simulation.federation import in_order
 
 ROWS = 10_000
 
@@ -35,15 +34,15 @@ def jobs(
     known: Annotated[Sequence[int], Ask("Rows that the coordinator knows.", ("--known",))] = (20, 200, 2000),
 ) -> list[InversionJob]:
     """A row for each column."""
-    silos = in_order(list(modelled("adult").columns), 4)
+    silos = in_order(list(tables.modelled("adult").columns), 4)
     return [InversionJob(silo, column, list(known)) for silo, columns in silos.items() for column in columns]
 
 
 @lru_cache(maxsize=1)
 def _heard() -> tuple[pd.DataFrame, dict[str, Floats]]:
     """The table, and each silo's latents of it."""
-    frame = modelled("adult").sample(ROWS, random_state=0).reset_index(drop=True)
-    return frame, inversion.latents(simulate(frame, silos=in_order(list(frame.columns), 4)))
+    frame = tables.modelled("adult").sample(ROWS, random_state=0).reset_index(drop=True)
+    return frame, inversion.latents(tables.in_silos(frame, 4))
 
 
 def measure(job: InversionJob, tell: Tell = lambda stage, share: None) -> Row:
@@ -56,7 +55,7 @@ def measure(job: InversionJob, tell: Tell = lambda stage, share: None) -> Row:
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """A line for each column."""
-    return plain(rows, (*STAMP, "known", "version"))
+    return results.plain(rows, (*results.STAMP, "known", "version"))
 
 
 EXPERIMENT = PaperExperiment(

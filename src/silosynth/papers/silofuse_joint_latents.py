@@ -7,17 +7,13 @@ trend error of pairs of columns that lie in different silos; its floor is that o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from silosynth.evaluation import evaluate
-from silosynth.papers import experiment, results
+from silosynth.papers import experiment, results, tables
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
-from silosynth.papers.tables import modelled
-from silosynth.simulation import training as api
-from silosynth.simulation.federation import in_order, simulate
 
 TABLES = ("airline_satisfaction", "bank_marketing", "adult", "covertype_50k")
 METHODS = ("silofuse", "silofuse-joint", "latentdiff")
@@ -69,22 +65,19 @@ def jobs(
 
 def measure(job: JointLatentsJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train on half of the rows, sample as many, compare with the other half."""
-    frame = modelled(job.table).sample(frac=1.0, random_state=job.seed).head(2 * job.rows).reset_index(drop=True)
+    frame = tables.modelled(job.table).sample(frac=1.0, random_state=job.seed).head(2 * job.rows).reset_index(drop=True)
     train, holdout = frame.head(len(frame) // 2), frame.tail(len(frame) // 2).reset_index(drop=True)
-    silos = in_order(list(train.columns), 2)
-    federation = simulate(train, silos=silos)
-    federation = federation.central() if job.method == "latentdiff" else federation
-    start, options = time.perf_counter(), {"coder.latents_per_column": job.latents}
-    model = api.fit(job.method, federation, job.preset, seed=job.seed, options=options, progress=experiment.watch(tell))
-    seconds = time.perf_counter() - start
-    report = evaluate(train, holdout, model.sample(len(train)), silos=silos)
+    federation = tables.in_silos(train, 2)
+    options = {"coder.latents_per_column": job.latents}
+    model, costs = experiment.train(job.method, federation, job.preset, job.seed, options, tell)
+    report = evaluate(train, holdout, model.sample(len(train)), silos=federation.silos)
     scores = {name: report.score(score) for score, name in FIGURES.items()}
     return {
         **job.identity,
         **{name: score.value for name, score in scores.items()},
         "floor": scores["trend across"].floor,
-        "seconds": seconds,
-        "bytes": sum(record["bytes"] for record in model.ledger),
+        "seconds": costs["seconds"],
+        "bytes": experiment.sent(model),
     }
 
 
@@ -96,11 +89,7 @@ def means(rows: Sequence[Row]) -> list[Row]:
 def sections(rows: Sequence[Row]) -> list[Section]:
     """One for each preset and number of latents."""
     ordered = results.in_order(rows, "preset", "latents", "table", "rows", "method", table=TABLES, method=METHODS)
-    return results.sectioned(ordered, HEADS, _cells, _heading)
-
-
-def _heading(row: Row) -> str:
-    return f"Preset {row['preset']}, {row['latents']} latents per column"
+    return results.sectioned(ordered, HEADS, _cells, "Preset {preset}, {latents} latents per column".format_map)
 
 
 def _cells(row: Row) -> list[str]:

@@ -5,17 +5,13 @@ Intrusion is NSL-KDD's 20 % training part and Cover a 50 000-row sample: see the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from silosynth.evaluation import evaluate
-from silosynth.papers import results
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell, check_known, watch
-from silosynth.papers.tables import modelled, thirds
-from silosynth.simulation import training as api
-from silosynth.simulation.federation import in_order, simulate
+from silosynth.papers import results, tables
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell, check_known, train
 
 PAPER = {  # Table III and Table IV, row SiloFuse: resemblance, utility
     "loan": (81.2, 90.0),
@@ -28,8 +24,6 @@ PAPER = {  # Table III and Table IV, row SiloFuse: resemblance, utility
     "covertype_50k": (89.0, 96.4),
     "adult": (73.0, 96.6),
 }
-
-
 FIGURES = {
     "resemblance": "resemblance", "utility": "utility", "column_shape_error": "shape %", "pair_trend_error": "trend %",
     "two_sample_auc_xgboost": "XGB two-sample", "nearest_neighbour_share": "nearer to train %",
@@ -61,23 +55,20 @@ def jobs(
 
 def measure(job: NineTablesJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train on two thirds in four silos in column order, sample as many rows, evaluate on the rest."""
-    train, holdout = thirds(modelled(job.table))
-    silos = in_order(list(train.columns), 4)
-    start = time.perf_counter()
-    federation = simulate(train, silos=silos)
-    model = api.fit("silofuse", federation, preset=job.preset, seed=job.seed, progress=watch(tell))
-    seconds = time.perf_counter() - start
-    report = evaluate(train, holdout, model.sample(len(train)), silos=silos, figures="all")
+    real, holdout = tables.thirds(tables.modelled(job.table))
+    federation = tables.in_silos(real, 4)
+    model, costs = train("silofuse", federation, job.preset, job.seed, {}, tell)
+    report = evaluate(real, holdout, model.sample(len(real)), silos=federation.silos, figures="all")
     floors = {"shape floor": "column_shape_error", "trend floor": "pair_trend_error"}
     return {
         **job.identity,
-        "training rows": len(train),
-        "columns": len(train.columns),
+        "training rows": len(real),
+        "columns": len(real.columns),
         **{name: report.score(score).value for score, name in FIGURES.items()},
         **{name: report.score(score).floor for name, score in floors.items()},
         "paper's": PAPER[job.table][0],
         "paper's utility": PAPER[job.table][1],
-        "fit s": seconds,
+        "fit s": costs["seconds"],
     }
 
 
@@ -88,11 +79,8 @@ def sections(rows: Sequence[Row]) -> list[Section]:
         "shape floor", "trend %", "trend floor", "XGB two-sample", "nearer to train %", "fit s",
     )  # fmt: skip
     ordered = results.in_order(rows, "preset", "table", table=list(PAPER))
-    return results.sectioned(ordered, keys, lambda row: [results.short(row[key]) for key in keys], _heading)
-
-
-def _heading(row: Row) -> str:
-    return f"Preset {row['preset']}"
+    heading = "Preset {preset}".format_map
+    return results.sectioned(ordered, keys, lambda row: [results.short(row[key]) for key in keys], heading)
 
 
 EXPERIMENT = PaperExperiment(

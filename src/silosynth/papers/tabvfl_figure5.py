@@ -28,10 +28,8 @@ Shapes: n rows to learn from, h rows to test on, D latents, K classes.
 from __future__ import annotations
 
 import json
-import tempfile
-import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -48,7 +46,6 @@ from silosynth.evaluation.scores import Floats, Ints, macro_auc
 from silosynth.evaluation.utility import FOREST, LOGISTIC, MLP, SVM, TREE, Classifier, judge
 from silosynth.papers import experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
-from silosynth.papers.results import shown
 from silosynth.simulation.federation import Federation, simulate
 from silosynth.simulation.representation import Representation
 from silosynth.simulation.training import represent
@@ -209,11 +206,7 @@ def _codes(labels: pd.Series[Any]) -> Ints:
 def measure(job: LatentsJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train, and judge the latents."""
     task = load(job.table, job.guests, job.rows, job.seed)
-    epochs: dict[str, int] = {}
-    start = time.perf_counter()
-    made = train(job, task, epochs, tell)
-    seconds, sent = time.perf_counter() - start, sum(record["bytes"] for record in made.ledger)
-    tell("evaluating", experiment.TRAINING)
+    made, costs = train(job, task, tell)
     tests = made.federation(task.frame.iloc[task.test])
     known_ND, new_ND = made.transform().to_numpy(np.float64), made.transform(tests).to_numpy(np.float64)
     each = judged(known_ND, new_ND, task, job.seed)
@@ -222,29 +215,28 @@ def measure(job: LatentsJob, tell: Tell = lambda stage, share: None) -> Row:
         **job.identity,
         **averaged,
         "published": published(job),
-        "epochs run": epochs,
-        "seconds": seconds,
-        "bytes": None if job.method == "ct" else sent,
+        **costs,
         "predicted": made.score(tests, task.label(task.test)) if made.config.finetune else None,
         "learners": each,
     }
 
 
-def train(job: LatentsJob, task: GuestTable, epochs: dict[str, int], tell: Tell) -> Representation:
-    """The representation; counts each phase's epochs. Nothing of the training stays on disk."""
+def train(job: LatentsJob, task: GuestTable, tell: Tell) -> tuple[Representation, Row]:
+    """The representation, and what its training took: each phase's epochs, seconds and bytes."""
     federation = task.federation(task.train)
     federation = federation.central() if job.method == "ct" else federation
+    epochs: dict[str, int] = {}
 
-    def count(progress: Progress) -> None:
-        if progress.figures:  # after each epoch
-            epochs[progress.stage] = epochs.get(progress.stage, 0) + 1
-        experiment.watch(tell)(progress)
+    def fit(name: str, federation: Federation, *, progress: Callable[[Progress], None], **how: Any) -> Representation:
+        def count(step: Progress) -> None:
+            if step.figures:  # after each epoch
+                epochs[step.stage] = epochs.get(step.stage, 0) + 1
+            progress(step)
 
-    with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
-        return represent(
-            "tabvfl", federation, task.label(task.train), preset=job.preset, seed=job.seed, options=job.configured,
-            folder=folder, progress=count,
-        )  # fmt: skip
+        return represent(name, federation, task.label(task.train), progress=count, **how)
+
+    made, costs = experiment.train("tabvfl", federation, job.preset, job.seed, job.configured, tell, fit)
+    return made, {"epochs run": epochs, **costs} | ({"bytes": None} if job.method == "ct" else {})
 
 
 def judged(known_ND: Floats, new_ND: Floats, task: GuestTable, seed: int) -> dict[str, dict[str, dict[str, float]]]:
@@ -333,7 +325,7 @@ def _cells(row: Row) -> list[str]:
     ]
     paper = "" if row["published"] is None else f"{row['published']:.3f}"
     first = [row["table"], guests, row["method"], str(row["seeds"]), *figures, paper]
-    return [*first, _span(row["epochs run"]), shown("seconds", row["seconds"]), shown("bytes", row["bytes"])]
+    return [*first, _span(row["epochs run"]), *results.costs(row)]
 
 
 def _span(epochs: Sequence[Mapping[str, int]]) -> str:

@@ -15,7 +15,6 @@ from typing import Annotated
 from silosynth.core.errors import ConfigError
 from silosynth.papers import results, tabvfl_figure5
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, Repeats, Row, Section, Seed
-from silosynth.papers.results import shown
 from silosynth.papers.tabvfl_figure5 import EVALUATIONS, TABLES, Batch, Epochs, LatentsJob, Preset, RowCount, TableNames
 
 PROBABILITIES = (0.2, 0.35, 0.5)
@@ -106,9 +105,9 @@ def _cells(row: Row) -> list[str]:
         lost = row[f"{how} loss"] if row["p"] else None
         loss = "" if lost is None else f"{lost:.2f}" + results.deviation(row, f"{how} loss")
         figures += [f"{row[f'{how} F1']:.3f}", loss]
-    kind = row["in place"]
+    kind, seconds = row["in place"], results.shown("seconds", row["seconds"])
     paper = f"{PUBLISHED[row['table']][IN_PLACE.index(kind)]:.2f}" if kind else ""
-    return [row["table"], f"{row['p']:g}", kind, str(row["seeds"]), *figures, paper, shown("seconds", row["seconds"])]
+    return [row["table"], f"{row['p']:g}", kind, str(row["seeds"]), *figures, paper, seconds]
 
 
 def line(row: Row) -> str:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from silosynth.core.errors import ConfigError
-from silosynth.papers import tabvfl_figure5
+from silosynth.papers import results, tabvfl_figure5
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, Row, Section, Seed, Tell
-from silosynth.papers.results import shown
 from silosynth.papers.tabvfl_figure5 import LatentsJob, Preset, RowCount, TableNames
 
 METHODS = ("ct", "lt", "tabvfl-le", "tabvfl")
@@ -63,16 +61,8 @@ def jobs(
 def measure(job: LatentsJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train, and note what it took."""
     task = tabvfl_figure5.load(job.table, job.guests, job.rows, job.seed)
-    epochs: dict[str, int] = {}
-    start = time.perf_counter()
-    made = tabvfl_figure5.train(job, task, epochs, tell)
-    return {
-        **job.identity,
-        "seconds": time.perf_counter() - start,
-        "bytes": None if job.method == "ct" else sum(record["bytes"] for record in made.ledger),
-        "epochs run": sum(epochs.values()),
-        "memory": _peak(),
-    }
+    _, costs = tabvfl_figure5.train(job, task, tell)
+    return {**job.identity, **costs, "epochs run": sum(costs["epochs run"].values()), "memory": _peak()}
 
 
 def _peak() -> int:
@@ -93,9 +83,9 @@ def cells(row: Row) -> list[str]:
     options = json.loads(row["options"])
     phase, which = next((name, i) for i, (name, other) in enumerate(PHASES.items()) if options.get(other) is False)
     guests = "" if row["bytes"] is None else str(row["guests"])
-    sent = "" if row["bytes"] is None else shown("bytes", row["bytes"] / max(1, row["epochs run"]))
+    sent = "" if row["bytes"] is None else results.shown("bytes", row["bytes"] / max(1, row["epochs run"]))
     published = str(PUBLISHED[row["method"]][which])
-    cost = [shown("seconds", row["seconds"]), published, sent, f"{row['memory'] / 1e6:,.0f}"]
+    cost = [results.shown("seconds", row["seconds"]), published, sent, f"{row['memory'] / 1e6:,.0f}"]
     return [row["table"], guests, row["method"], phase, str(row["epochs run"]), *cost]
 
 

@@ -34,9 +34,8 @@ from silosynth.core.streams import Streams
 from silosynth.data import datasets
 from silosynth.evaluation.scores import Floats
 from silosynth.models.training import batches, build
-from silosynth.papers import curves, experiment
+from silosynth.papers import curves, experiment, results
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell
-from silosynth.papers.results import shown
 from silosynth.papers.vflgan_scores import frechet, inception_score
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.federation import simulate
@@ -218,9 +217,9 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 
 def _cells(row: Row) -> list[str]:
-    first = [row["algorithm"], shown("rows", row["rows"]), str(row["epochs"]), str(row["seed"])]
+    first = [row["algorithm"], results.shown("rows", row["rows"]), str(row["epochs"]), str(row["seed"])]
     figures = [f"{row[name]:.2f}" for name in ("FD", "real FD", "IS", "real IS")]
-    return [*first, *figures, shown("seconds", row["seconds"]), shown("bytes", row["bytes"])]
+    return [*first, *figures, *results.costs(row)]
 
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:

@@ -27,7 +27,7 @@ Shapes: N rows, W width of an encoded row, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -158,12 +158,8 @@ def _problem(table: Coded, target: int) -> tuple[Floats, Ints]:
 
 def _within(x: Floats, y: Ints, protocol: Protocol) -> ForestScore:
     """The mean over splits of one table."""
-    scores = [_judge(x[train], y[train], x[test], y[test]) for train, test in _parts(len(y), protocol)]
+    scores = [_judge(x[train], y[train], x[test], y[test]) for train, test in SPLIT[protocol]().split(y)]
     return ForestScore(float(np.mean([j.accuracy for j in scores])), float(np.mean([j.f1 for j in scores])))
-
-
-def _parts(rows: int, protocol: Protocol) -> Iterator[tuple[Ints, Ints]]:
-    yield from SPLIT[protocol]().split(np.zeros(rows))
 
 
 def _judge(x: Floats, y: Ints, test_x: Floats, test_y: Ints) -> ForestScore:
@@ -191,10 +187,10 @@ def figures(
     Raises:
         DataError: see `usefulness`; or tables do not have the same columns.
     """
-    coded = _coded(real, synthetic, categories)
-    classes = coded if target in categories else _coded(real, synthetic, {*categories, target})
+    tables = coded(real, synthetic, categories)
+    classes = tables if target in categories else coded(real, synthetic, {*categories, target})
     position = check_target(target, classes[0].fields)
-    return {"FD": table_frechet(*coded), **usefulness(*classes, position, protocol, trtr).to_dict()}
+    return {"FD": table_frechet(*tables), **usefulness(*classes, position, protocol, trtr).to_dict()}
 
 
 def averaged(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -209,12 +205,12 @@ def averaged(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     )
 
 
-def _coded(real: pd.DataFrame, synthetic: pd.DataFrame, categories: Collection[str]) -> tuple[Coded, Coded]:
+def coded(real: pd.DataFrame, synthetic: pd.DataFrame, categories: Collection[str]) -> tuple[Coded, Coded]:
     """Both tables coded alike; integers that are no categories become floats, which no coding takes for levels."""
     integers = {c for c in real if c not in categories and pd.api.types.is_integer_dtype(real[c].dtype)}
     kinds: dict[Any, Any] = {c: "category" if c in categories else "float64" for c in {*categories, *integers}}
-    coded = code_tables({"training": real.astype(kinds), "synthetic": synthetic.astype(kinds)})
-    return coded["training"], coded["synthetic"]
+    tables = code_tables({"training": real.astype(kinds), "synthetic": synthetic.astype(kinds)})
+    return tables["training"], tables["synthetic"]
 
 
 def inception_score(probability_NC: Floats) -> float:

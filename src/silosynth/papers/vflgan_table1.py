@@ -26,11 +26,9 @@ import pandas as pd
 from silosynth import catalog
 from silosynth.core.errors import ConfigError
 from silosynth.data import datasets
-from silosynth.evaluation.coding import code_tables
 from silosynth.papers import curves, experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
-from silosynth.papers.results import shown
-from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, figures, table_frechet
+from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, coded, figures, table_frechet
 from silosynth.privacy.statement import statement
 from silosynth.simulation.federation import simulate
 
@@ -43,28 +41,13 @@ DELTAS = {
     "hcv_egypt": 8e-4,
 }  # section 5.3.2
 EPSILON = 10.0
-PAPER = {  # table 1: total difference without and with differential privacy
-    "wine_quality_red": {
-        "wgan-gp": (0.09, 0.13), "vertigan": (0.58, 0.74), "vflgan-base": (0.23, 0.13), "vflgan": (0.11, 0.19),
-        "dplt": (None, 0.87),
-    },
-    "wine_quality_white": {
-        "wgan-gp": (0.04, 0.08), "vertigan": (0.28, 0.51), "vflgan-base": (0.04, 0.10), "vflgan": (0.12, 0.16),
-        "dplt": (None, 0.42),
-    },
-    "adult": {
-        "wgan-gp": (0.17, 0.16), "vertigan": (1.47, 1.32), "vflgan-base": (0.19, 0.05), "vflgan": (0.38, 0.16),
-        "dplt": (None, 1.94),
-    },
-    "south_german_credit": {
-        "wgan-gp": (0.60, 0.19), "vertigan": (0.92, 0.89), "vflgan-base": (0.51, 0.93), "vflgan": (0.79, 0.45),
-        "dplt": (None, 1.08),
-    },
-    "hcv_egypt": {
-        "wgan-gp": (0.15, 0.22), "vertigan": (0.19, 0.22), "vflgan-base": (0.22, 0.26), "vflgan": (0.22, 0.14),
-        "dplt": (None, 0.44),
-    },
-}  # fmt: skip
+PAPER = {  # table 1: total difference without and with differential privacy, of each of the `ALGORITHMS`
+    "wine_quality_red": ((0.09, 0.13), (0.58, 0.74), (0.23, 0.13), (0.11, 0.19), (None, 0.87)),
+    "wine_quality_white": ((0.04, 0.08), (0.28, 0.51), (0.04, 0.10), (0.12, 0.16), (None, 0.42)),
+    "adult": ((0.17, 0.16), (1.47, 1.32), (0.19, 0.05), (0.38, 0.16), (None, 1.94)),
+    "south_german_credit": ((0.60, 0.19), (0.92, 0.89), (0.51, 0.93), (0.79, 0.45), (None, 1.08)),
+    "hcv_egypt": ((0.15, 0.22), (0.19, 0.22), (0.22, 0.26), (0.22, 0.14), (None, 0.44)),
+}
 BETWEEN = 10_000  # between seeds of a generator's tables; rows of other seeds have others
 LEGEND = (
     "Accuracy and F1 of a random forest trained and tested on real rows (TRTR), synthetic rows (TSTS), real and "
@@ -241,7 +224,7 @@ def measure(job: TotalDifferenceJob, tell: Tell = lambda stage, share: None) -> 
     model, costs = train(job, task, tell)
     drawn = (model.sample(len(task.frame), seed=job.seed + BETWEEN * i) for i in range(job.draws))
     scores = list(_figures(job, task, drawn))
-    published = PAPER[job.table][job.algorithm][job.epsilon > 0]
+    published = PAPER[job.table][ALGORITHMS.index(job.algorithm)][job.epsilon > 0]
     return {
         **job.identity,
         **averaged(scores),
@@ -283,9 +266,7 @@ def algorithm_options(job: TotalDifferenceJob) -> dict[str, Any]:
 
 
 def _distance(task: TwoSiloTable, real: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, float | None]:
-    kinds: dict[Any, Any] = {c: "category" if c in task.categories else "float64" for c in real}
-    coded = code_tables({"training": real.astype(kinds), "synthetic": drawn.astype(kinds)})
-    return {"FD": table_frechet(coded["training"], coded["synthetic"])}
+    return {"FD": table_frechet(*coded(real, drawn, task.categories))}
 
 
 # What is shown
@@ -327,8 +308,7 @@ def cells(row: Row) -> list[str]:
     totals = [total for own in row["totals"] for total in own]
     single = f" ({np.mean(totals):.2f} ± {np.std(totals):.2f})" if row["draws"] > 1 else ""
     paper = "" if row["paper"] is None else f"{row['paper']:.2f}"
-    costs = [shown(name, row[name]) for name in ("seconds", "bytes")]
-    return [*first, *pairs, f"{row['total difference']:.2f}{single}", paper, f"{row['FD']:.3f}", *costs]
+    return [*first, *pairs, f"{row['total difference']:.2f}{single}", paper, f"{row['FD']:.3f}", *results.costs(row)]
 
 
 EXPERIMENT = PaperExperiment(

@@ -7,13 +7,10 @@ is odd). The central GAN, which sees all columns, is the baseline; its figures b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from silosynth.papers import settings
-from silosynth.papers.experiment import PaperExperiment
-from silosynth.papers.settings import Columns, Setting
+from silosynth.papers.settings import Columns, Setting, comparison, jobs
 from silosynth.papers.tables import TableSplit
 from silosynth.simulation.federation import in_order
 
@@ -39,15 +36,4 @@ SETTINGS = (
     *(Setting({"partition": partition(d, g)}, halves, blocks(d, g)) for d in BLOCKS for g in BLOCKS[::-1]),
     Setting({"partition": "central GAN"}, halves, algorithm="ctgan"),
 )
-
-
-def experiment(name: str, title: str, compared: Sequence[Setting]) -> PaperExperiment:
-    """One of VT-GAN's comparisons."""
-    return PaperExperiment(
-        name, title, settings.LEGEND, partial(settings.jobs, compared), settings.measure, settings.sections,
-        settings.means, settings.PAPER, settings.line, forecast=settings.forecast,
-        example="--table adult --rows 5000 --epochs 50",
-    )  # fmt: skip
-
-
-EXPERIMENT = experiment("partitions", "Neural network partitions (VT-GAN, figure 7)", SETTINGS)
+EXPERIMENT = comparison("partitions", "Neural network partitions (VT-GAN, figure 7)", partial(jobs, SETTINGS))

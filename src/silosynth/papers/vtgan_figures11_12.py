@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 
 from silosynth.core.errors import DataError
-from silosynth.papers.settings import Columns, Setting
+from silosynth.papers.settings import Columns, Setting, comparison, jobs
 from silosynth.papers.tables import TableSplit
-from silosynth.papers.vtgan_figure7 import blocks, experiment, partition
+from silosynth.papers.vtgan_figure7 import blocks, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
 
 COUNTS = (2, 3, 4, 5)
@@ -43,4 +43,4 @@ SETTINGS = [
     for name, width in WIDTHS.items()
     for count in COUNTS
 ]
-EXPERIMENT = experiment("silos", "Two to five silos (VT-GAN, figures 11 and 12)", SETTINGS)
+EXPERIMENT = comparison("silos", "Two to five silos (VT-GAN, figures 11 and 12)", partial(jobs, SETTINGS))

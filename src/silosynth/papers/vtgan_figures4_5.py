@@ -18,11 +18,10 @@ from silosynth.attacks.findings import PartyFinding
 from silosynth.attacks.inference import attack
 from silosynth.attacks.listening import Ear, overhear
 from silosynth.core.conversation import Progress
-from silosynth.papers import experiment, settings
+from silosynth.papers import experiment, settings, tables
 from silosynth.papers.experiment import PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.settings import BATCH, Epochs, RowCount, TableNames
-from silosynth.papers.tables import load
-from silosynth.simulation.federation import Federation, in_order, simulate
+from silosynth.simulation.federation import Federation
 
 _PAPER, _OURS = PRESETS["paper"], replace(PRESETS["balanced"], least_rounds=0)
 SETTINGS: Mapping[str, VTGANConfig] = {
@@ -71,8 +70,8 @@ def measure(job: ReconstructionJob, tell: Tell = lambda stage, share: None) -> R
     Raises:
         DataError, UnavailableError: the table is not known, or not on this machine.
     """
-    data = load(job.table, job.rows, job.seed)
-    federation = simulate(data.train, in_order(data.columns, 2), data.kinds)
+    data = tables.load(job.table, job.rows, job.seed)
+    federation = tables.in_silos(data.train, 2, data.kinds)
     config = replace(SETTINGS[job.setting], epochs=job.epochs, batch=min(BATCH, federation.rows))
     findings = attacked(federation, config, job.seed, experiment.watch(tell))
     return {**job.identity, "findings": [{**asdict(f), "at_chance": f.at_chance} for f in findings]}

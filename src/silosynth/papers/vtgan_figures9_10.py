@@ -26,9 +26,9 @@ from silosynth.core.errors import DataError
 from silosynth.evaluation.coding import check_target, code_tables
 from silosynth.evaluation.scores import Floats, Ints
 from silosynth.evaluation.utility import MLP, design
-from silosynth.papers.settings import Columns, Setting
+from silosynth.papers.settings import Columns, Setting, comparison, jobs
 from silosynth.papers.tables import TableSplit
-from silosynth.papers.vtgan_figure7 import blocks, experiment, partition
+from silosynth.papers.vtgan_figure7 import blocks, partition
 
 PARTITIONS = (((2, 0), (0, 2)), ((2, 0), (2, 0)))  # D^2_0 G^0_2 and D^2_0 G^2_0, the two best
 SHARES = {"1090": 0.1, "5050": 0.5, "9010": 0.9}
@@ -119,4 +119,6 @@ SETTINGS = [
     for p in PARTITIONS
     for name, share in SHARES.items()
 ]
-EXPERIMENT = experiment("importance", "Columns divided by importance (VT-GAN, figures 9 and 10)", SETTINGS)
+EXPERIMENT = comparison(
+    "importance", "Columns divided by importance (VT-GAN, figures 9 and 10)", partial(jobs, SETTINGS)
+)

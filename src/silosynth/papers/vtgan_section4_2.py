@@ -9,17 +9,13 @@ does not depend on how rows are pushed (a test holds it to that), only time and 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from silosynth.evaluation import evaluate
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Seed, Tell, check_known, watch
-from silosynth.papers.results import plain
-from silosynth.papers.tables import modelled, thirds
-from silosynth.simulation import training as api
-from silosynth.simulation.federation import in_order, simulate
+from silosynth.papers import results, tables
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Seed, Tell, check_known, train
 
 TABLES = {"loan": ("personal_loan", 300), "adult": ("income", 100)}  # target, epochs
 SETTINGS: Mapping[str, dict[str, Any]] = {
@@ -75,24 +71,18 @@ def jobs(
 def measure(job: CentralComparisonJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train on two thirds, sample as many rows, evaluate on the rest."""
     target, epochs = TABLES[job.table]
-    train, holdout = thirds(modelled(job.table))
-    silos = in_order(list(train.columns), 2)
-    federation = simulate(train, silos=silos)
+    real, holdout = tables.thirds(tables.modelled(job.table))
+    federation = tables.in_silos(real, 2)
     options = {"epochs": epochs, "rate": job.rate, "betas": tuple(job.betas), "average": job.average}
-    start = time.perf_counter()
-    if job.setting == "central":
-        model = api.fit("ctgan", federation.central(), "best", job.seed, options=options, progress=watch(tell))
-    else:
-        options |= SETTINGS[job.setting]
-        model = api.fit("vtgan", federation, "balanced", job.seed, options=options, progress=watch(tell))
-    seconds = time.perf_counter() - start
-    report = evaluate(train, holdout, model.sample(len(train)), target=target, silos=silos, figures="gan")
-    return {**job.identity, **{score.name: score.value for score in report.scores}, "fit s": seconds}
+    name, preset = ("ctgan", "best") if job.setting == "central" else ("vtgan", "balanced")
+    model, costs = train(name, federation, preset, job.seed, options | SETTINGS[job.setting], tell)
+    report = evaluate(real, holdout, model.sample(len(real)), target=target, silos=federation.silos, figures="gan")
+    return {**job.identity, **{score.name: score.value for score in report.scores}, "fit s": costs["seconds"]}
 
 
 EXPERIMENT = PaperExperiment(
     "vtgan-central",
     "VT-GAN beside the central GAN (section 4.2)",
     "Differences are to the table that was trained on; 0 is best.",
-    jobs, measure, plain, example="--table loan --rate 2e-4 --beta 0.5 --beta 0.9 --average 0",
+    jobs, measure, results.plain, example="--table loan --rate 2e-4 --beta 0.5 --beta 0.9 --average 0",
 )  # fmt: skip
