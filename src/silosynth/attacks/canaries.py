@@ -25,13 +25,11 @@ import pandas as pd
 from scipy import stats
 from scipy.spatial import cKDTree
 from sklearn.ensemble import RandomForestClassifier
+from statsmodels.stats.proportion import proportion_confint
 
-from silosynth.attacks import features, shadows
-from silosynth.attacks.features import embed
+from silosynth.attacks import features, generators, shadows
 from silosynth.attacks.findings import GROUP, Bools, Finding
-from silosynth.attacks.generators import Fit, described, tables
 from silosynth.attacks.membership import DEPTH, TREES, Trainings
-from silosynth.attacks.shadows import Game, Kept, Shadow, Train
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import MAX_INTEGER_LEVELS, code_tables
@@ -57,15 +55,15 @@ class Claim:
 class CanaryTraces:
     """Trains, and keeps the usual features and how near synthetic rows come to each canary."""
 
-    fit: Fit
+    fit: generators.Fit
     canaries: int  # the last rows of the whole table
 
-    def __call__(self, trains: Sequence[Train], whole: pd.DataFrame) -> list[Kept]:
+    def __call__(self, trains: Sequence[shadows.Train], whole: pd.DataFrame) -> list[shadows.Kept]:
         """Features by name; "near" has one number for each canary."""
         records, canaries = whole.iloc[: -self.canaries], whole.iloc[-self.canaries :]
         return [
             features.to_plain(features.of_table(records, made) | {"near": near(canaries, made, records)})
-            for made in tables(self.fit, trains)
+            for made in generators.tables(self.fit, trains)
         ]
 
 
@@ -74,7 +72,7 @@ def near(canaries: pd.DataFrame, synthetic: pd.DataFrame, records: pd.DataFrame)
 
     Where none is, a number below 1 that grows as the nearest synthetic row comes nearer.
     """
-    points = embed(code_tables({"records": records, "members": canaries, "others": synthetic}))
+    points = features.embed(code_tables({"records": records, "members": canaries, "others": synthetic}))
     radius_K, _ = cKDTree(points["records"]).query(points["members"])
     if len(canaries) > 1:
         radius_K = np.minimum(radius_K, cKDTree(points["members"]).query(points["members"], k=2)[0][:, 1])
@@ -97,7 +95,7 @@ def craft(records: pd.DataFrame, count: int, streams: Streams) -> pd.DataFrame:
         raise ConfigError(f"There are between 1 and {CANDIDATES} canaries", count)
     draw = streams.numpy()
     candidates = pd.DataFrame({name: _values(records[name], draw) for name in records.columns})
-    points = embed(code_tables({"records": records, "members": candidates}))
+    points = features.embed(code_tables({"records": records, "members": candidates}))
     distance, _ = cKDTree(points["records"]).query(points["members"])
     chosen: list[int] = []
     for _ in range(count):
@@ -119,7 +117,7 @@ def _values(column: pd.Series, draw: np.random.Generator) -> pd.Series:
     return distinct.iloc[draw.integers(len(distinct), size=CANDIDATES)].reset_index(drop=True)
 
 
-def many(records: pd.DataFrame, fit: Fit, how: Trainings, claim: Claim | None = None) -> Finding:
+def many(records: pd.DataFrame, fit: generators.Fit, how: Trainings, claim: Claim | None = None) -> Finding:
     """A lower bound on epsilon from ``how.count`` trainings with one canary, and as many without.
 
     A training's side is part of its name, so that what is kept of fewer trainings goes with more of them.
@@ -153,7 +151,9 @@ def many(records: pd.DataFrame, fit: Fit, how: Trainings, claim: Claim | None = 
     return _finding("canary", f"Epsilon from {len(jobs)} trainings", bound, 2 * (how.count - half), claim, method)
 
 
-def one_run(records: pd.DataFrame, fit: Fit, count: int, how: Trainings, claim: Claim | None = None) -> Finding:
+def one_run(
+    records: pd.DataFrame, fit: generators.Fit, count: int, how: Trainings, claim: Claim | None = None
+) -> Finding:
     """A lower bound on epsilon from one training with about half of ``count`` canaries.
 
     Raises:
@@ -174,16 +174,16 @@ def one_run(records: pd.DataFrame, fit: Fit, count: int, how: Trainings, claim: 
     return _finding("canaries_one_run", f"Epsilon from one training, {count} canaries", bound, count, claim, method)
 
 
-def _job(name: str, records: int, present: Ints, seed: int) -> Shadow:
+def _job(name: str, records: int, present: Ints, seed: int) -> shadows.Shadow:
     rows = np.concatenate([np.arange(records), records + present])
-    return Shadow(name, rows, shadows.seed_of(Streams(seed).child("canaries"), name))
+    return shadows.Shadow(name, rows, shadows.seed_of(Streams(seed).child("canaries"), name))
 
 
 def _trained(
-    records: pd.DataFrame, canaries: pd.DataFrame, fit: Fit, jobs: list[Shadow], how: Trainings
-) -> dict[str, Kept]:
+    records: pd.DataFrame, canaries: pd.DataFrame, fit: generators.Fit, jobs: list[shadows.Shadow], how: Trainings
+) -> dict[str, shadows.Kept]:
     whole = pd.concat([records, canaries.astype(records.dtypes.to_dict())], ignore_index=True)
-    game = Game(whole, CanaryTraces(fit, len(canaries)), f"{described(fit)} {how.seed}")
+    game = shadows.Game(whole, CanaryTraces(fit, len(canaries)), f"{generators.described(fit)} {how.seed}")
     folder: Path | None = None if how.folder is None else how.folder / f"canaries-{len(canaries)}"
     return how.carry_out(game, jobs, fit, folder)
 
@@ -219,22 +219,14 @@ def epsilon_of_rates(
     """
     if not (0 <= hits <= inside and 0 <= false <= outside and inside and outside):
         raise ConfigError("Counts of hits are at most those of trials", (hits, inside, false, outside))
-    miss = (1 - confidence) / 4  # four one-sided intervals, of which two are used
-    tpr, fpr = _least(hits, inside, miss), _most(false, outside, miss)
-    tnr, fnr = _least(outside - false, outside, miss), _most(inside - hits, inside, miss)
-    return max(_ratio(tpr, fpr, delta), _ratio(tnr, fnr, delta))
+    miss = (1 - confidence) / 2  # of two two-sided intervals; two of their four ends are used
+    tpr, _ = proportion_confint(hits, inside, miss, method="beta")
+    _, fpr = proportion_confint(false, outside, miss, method="beta")
+    return max(_ratio(tpr, fpr, delta), _ratio(1 - fpr, 1 - tpr, delta))
 
 
 def _ratio(rate: float, error: float, delta: float) -> float:
     return max(0.0, math.log((rate - delta) / error)) if rate > delta else 0.0
-
-
-def _least(hits: int, n: int, miss: float) -> float:
-    return float(stats.beta.ppf(miss, hits, n - hits + 1)) if hits else 0.0
-
-
-def _most(hits: int, n: int, miss: float) -> float:
-    return float(stats.beta.ppf(1 - miss, hits + 1, n - hits)) if hits < n else 1.0
 
 
 def epsilon_of_one_run(right: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE) -> float:

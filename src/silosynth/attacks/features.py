@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from silosynth.evaluation.coding import Coded, code_tables
+from silosynth.evaluation.coding import Coded, code_tables, line
 from silosynth.evaluation.scores import Floats
 
 MOST_LEVELS = 64
@@ -39,7 +39,7 @@ def of_table(train: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Floats]:
             columns += dummies[1:]
         else:
             naive += _moments(made.values[j])
-            columns.append(_filled(made.values[j]))
+            columns.append(np.where(made.missing(j), line(made.values[j])[0], made.values[j]))  # missing: the mean
     return {"naive": np.array(naive), "correlation": correlations(np.stack(columns, axis=1))}
 
 
@@ -86,12 +86,6 @@ def _moments(values_n: Floats) -> list[float]:
     return [float(present.mean()), float(np.median(present)), float(present.var()), gaps]
 
 
-def _filled(values_n: Floats) -> Floats:
-    """Missing numbers as the mean of the others."""
-    present = values_n[~np.isnan(values_n)]
-    return np.where(np.isnan(values_n), present.mean() if len(present) else 0.0, values_n)
-
-
 def embed(tables: Mapping[str, Coded]) -> dict[str, Floats]:
     """Tables as points of one space: numbers in standard deviations of what attackers hold, levels as indicators.
 
@@ -116,7 +110,5 @@ def _levels(codes: Any, levels: int) -> list[Floats]:
 
 
 def _number(values: Floats, known: Floats) -> list[Floats]:
-    present = known[~np.isnan(known)]
-    mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 1.0)
-    gap = np.isnan(values)
-    return [np.where(gap, 0.0, (np.nan_to_num(values) - mean) / (spread or 1.0)), gap.astype(np.float64)]
+    (mean, spread), gap = line(known), np.isnan(values)
+    return [np.where(gap, 0.0, (np.nan_to_num(values) - mean) / spread), gap.astype(np.float64)]

@@ -43,8 +43,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from silosynth.algorithms.vtgan.silo import VTGANSilo
-from silosynth.attacks import findings
-from silosynth.attacks.findings import Bools, Ints, PartyFinding, balanced, nothing, share
+from silosynth.attacks.findings import Bools, Ints, PartyFinding, against_permuted, balanced, estimate, nothing, share
 from silosynth.attacks.listening import CriticStep, Overheard, SiloEar, levels_of
 from silosynth.evaluation.scores import Floats, auc_with_influence
 
@@ -89,7 +88,7 @@ def cells_by_numbers(heard: Overheard, rng: np.random.Generator) -> list[PartyFi
         return [nothing("coordinator", "numbers, cells", meaning), nothing("coordinator", "numbers, coverage", covered)]
     known_NC = np.stack(known, axis=1)
     guess_NC, truth_NC = np.stack(guesses, axis=1), np.stack(truths, axis=1)
-    cells = findings.against_permuted("numbers, cells", guess_NC, truth_NC, known_NC, rng, meaning)
+    cells = against_permuted("numbers, cells", guess_NC, truth_NC, known_NC, rng, meaning)
     return [cells, share("coordinator", "numbers, coverage", int(known_NC.sum()), known_NC.size, None, covered)]
 
 
@@ -116,7 +115,7 @@ def cells_by_features(heard: Overheard, rng: np.random.Generator) -> PartyFindin
         return nothing("coordinator", "features, cells", meaning)
     weight = np.array(weights) / sum(weights)
     value, error, chance = float(weight @ values), float(np.sqrt(weight**2 @ errors)), float(weight @ floors)
-    return findings.estimate("coordinator", "features, cells", value, error, chance, cells, meaning)
+    return estimate("coordinator", "features, cells", value, error, chance, cells, meaning)
 
 
 def _pairs(heard: Overheard, silo: str, before: int) -> tuple[Floats, Ints] | None:
@@ -318,7 +317,7 @@ def rare_levels_by_lists(heard: Overheard) -> PartyFinding:
     if not areas:
         return nothing("silo", "lists, rare level", meaning)
     value, error = float(np.mean(areas)), float(np.sqrt((np.mean(influences, axis=0) ** 2).sum()))
-    return findings.estimate("silo", "lists, rare level", value, error, 0.5, heard.rows, meaning)
+    return estimate("silo", "lists, rare level", value, error, 0.5, heard.rows, meaning)
 
 
 def _rarest(level_N: Ints) -> Bools | None:
@@ -373,7 +372,7 @@ def levels_by_gradients(heard: Overheard, rng: np.random.Generator) -> PartyFind
         return nothing("silo", "gradients, levels", meaning)
     value, chance = float(np.mean(values)), float(np.mean(floors))
     error = float(np.sqrt(sum(errors))) / len(values)
-    return findings.estimate("silo", "gradients, levels", value, error, chance, trials, meaning)
+    return estimate("silo", "gradients, levels", value, error, chance, trials, meaning)
 
 
 ScoreWithInfluence = tuple[float, Floats]

@@ -29,10 +29,8 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import RandomForestClassifier
 
-from silosynth.attacks import features, shadows
+from silosynth.attacks import features, generators, shadows
 from silosynth.attacks.findings import Finding, auc_score, curve
-from silosynth.attacks.generators import Fit, described, expected, in_lockstep, sending, tables
-from silosynth.attacks.shadows import Game, Kept, Shadow, Train
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded
@@ -56,25 +54,25 @@ class LeaveOneOut:
     ``targets`` are positions of the records that nearness is taken to.
     """
 
-    fit: Fit
+    fit: generators.Fit
     targets: tuple[int, ...] = ()
     intermediate: bool = False
 
-    def __call__(self, trains: Sequence[Train], whole: pd.DataFrame) -> list[Kept]:
+    def __call__(self, trains: Sequence[shadows.Train], whole: pd.DataFrame) -> list[shadows.Kept]:
         """Features of each training by "assd naive", "assd correlation", "assd nearness-<target>"; and of "asif"."""
         if not self.intermediate:
-            return [self._of(whole, made) for made in tables(self.fit, trains)]
+            return [self._of(whole, made) for made in generators.tables(self.fit, trains)]
         return [
             self._of(whole, made) | _named("asif", features.of_numbers(inner))
-            for made, inner in sending(self.fit).with_features(trains, whole)
+            for made, inner in generators.sending(self.fit).with_features(trains, whole)
         ]
 
-    def _of(self, whole: pd.DataFrame, made: pd.DataFrame) -> Kept:
+    def _of(self, whole: pd.DataFrame, made: pd.DataFrame) -> shadows.Kept:
         near = {f"{NEAR}{row}": features.of_record(whole, row, made) for row in self.targets}
         return _named("assd", {**features.of_table(whole, made), **near})
 
 
-def _named(scheme: str, own: Mapping[str, Floats]) -> Kept:
+def _named(scheme: str, own: Mapping[str, Floats]) -> shadows.Kept:
     return {f"{scheme} {name}": values for name, values in features.to_plain(own).items()}
 
 
@@ -90,15 +88,17 @@ class Trainings:
     tell: shadows.Tell = field(default=lambda stage, share: None)
     announce: shadows.Announce | None = None  # called with how long they will take
 
-    def carry_out(self, game: Game, jobs: Sequence[Shadow], fit: Fit, folder: Path | None) -> dict[str, Kept]:
+    def carry_out(
+        self, game: shadows.Game, jobs: Sequence[shadows.Shadow], fit: generators.Fit, folder: Path | None
+    ) -> dict[str, shadows.Kept]:
         """`shadows.train` of ``fit``: one training at a time where lockstep saves nothing, so that each is kept."""
-        together = self.together if in_lockstep(fit) else 1
-        foresee = partial(expected, fit)
+        together = self.together if generators.in_lockstep(fit) else 1
+        foresee = partial(generators.expected, fit)
         return shadows.train(game, jobs, folder, self.processes, together, self.tell, self.announce, foresee)
 
 
 def play(
-    train: pd.DataFrame, fit: Fit, targets: Mapping[str, int], how: Trainings, intermediate: bool = False
+    train: pd.DataFrame, fit: generators.Fit, targets: Mapping[str, int], how: Trainings, intermediate: bool = False
 ) -> list[Finding]:
     """ASSD against each target, and ASIF with ``intermediate``; the trainings on all records serve all targets.
 
@@ -114,20 +114,20 @@ def play(
         StorageError: see `shadows.train`.
     """
     if intermediate:
-        sending(fit)  # refused before hours of training
+        generators.sending(fit)  # refused before hours of training
     if how.count < LEAST:
         raise ConfigError(f"An adversary learns from {LEAST} trainings or more on either side", how.count)
     streams = Streams(how.seed)
     sides = {"all": np.arange(len(train))}
     sides |= {f"without-{row}": np.delete(np.arange(len(train)), row) for row in targets.values()}
     jobs = [
-        Shadow(name, rows, shadows.seed_of(streams, name))
+        shadows.Shadow(name, rows, shadows.seed_of(streams, name))
         for i in range(how.count)
         for name, rows in ((f"{side}-{i:04d}", rows) for side, rows in sides.items())
     ]
     known = tuple(targets.values())
-    description = f"{described(fit)} {known} {intermediate} {how.seed}"
-    game = Game(train.reset_index(drop=True), LeaveOneOut(fit, known, intermediate), description)
+    description = f"{generators.described(fit)} {known} {intermediate} {how.seed}"
+    game = shadows.Game(train.reset_index(drop=True), LeaveOneOut(fit, known, intermediate), description)
     kept = how.carry_out(game, jobs, fit, how.folder)
     return [
         judge(kept, row, label, kind, how.count, streams.child("adversary", row, kind))
@@ -137,7 +137,7 @@ def play(
     ]
 
 
-def judge(kept: dict[str, Kept], row: int, label: str, kind: str, count: int, streams: Streams) -> Finding:
+def judge(kept: dict[str, shadows.Kept], row: int, label: str, kind: str, count: int, streams: Streams) -> Finding:
     """How well features called ``kind`` give away whether record ``row`` was among the training records."""
     with_, without = (
         shadows.matrix(kept, [f"{side}-{i:04d}" for i in range(count)], kind) for side in ("all", f"without-{row}")

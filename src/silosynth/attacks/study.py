@@ -16,10 +16,8 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
-from silosynth.attacks import canaries, membership, questions, rivals, shadows
-from silosynth.attacks.canaries import Claim
+from silosynth.attacks import canaries, generators, membership, questions, rivals, shadows
 from silosynth.attacks.findings import Finding
-from silosynth.attacks.generators import Fit, described
 from silosynth.attacks.membership import Trainings
 from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.files import make_folder, write_atomic
@@ -56,12 +54,12 @@ class Subject:
     """
 
     train: pd.DataFrame
-    fit: Fit | None = None
+    fit: generators.Fit | None = None
     synthetic: pd.DataFrame | None = None
     others: pd.DataFrame | None = None
     reference: pd.DataFrame | None = None
     silos: Sequence[Sequence[str]] | None = None
-    claim: Claim | None = None
+    claim: canaries.Claim | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def _synthetic(subject: Subject, how: Trainings) -> pd.DataFrame:
     if how.folder is None:
         return subject.fit(subject.train, seed)
     folder = make_folder(how.folder) / "released"
-    shadows.claim(folder, shadows.fingerprint(subject.train, f"{described(subject.fit)} {seed}"))
+    shadows.claim(folder, shadows.fingerprint(subject.train, f"{generators.described(subject.fit)} {seed}"))
     made = folder / "synthetic.parquet"
     if not made.exists():
         sources.write(subject.fit(subject.train, seed), made)

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError, UnavailableError
 from silosynth.data import databases
-from silosynth.data.databases import Address, Selection
 
 _DRIVER = "adbc-driver-postgresql 1.13 or newer (Python 3.11 or newer)"
 
@@ -24,7 +23,7 @@ class Login:
     password: str | None = field(default=None, repr=False)
 
 
-def read_postgresql(address: Address, login: Login, selection: Selection) -> Iterator[pa.Table]:
+def read_postgresql(address: databases.Address, login: Login, selection: databases.Selection) -> Iterator[pa.Table]:
     """The rows in batches, from one snapshot; in the same order each time, as long as nobody writes to the table.
 
     Raises:
@@ -39,7 +38,7 @@ def read_postgresql(address: Address, login: Login, selection: Selection) -> Ite
     return databases.guarded(_rows(driver, address, login, selection), kinds, lambda error: _refusal(error, address))
 
 
-def _rows(driver: Any, address: Address, login: Login, selection: Selection) -> Iterator[pa.Table]:
+def _rows(driver: Any, address: databases.Address, login: Login, selection: databases.Selection) -> Iterator[pa.Table]:
     with ExitStack() as stack:
         connection = stack.enter_context(closing(driver.connect(_conninfo(address, login))))
         cursor = stack.enter_context(closing(connection.cursor()))
@@ -71,7 +70,7 @@ def _restrain(cursor: Any) -> None:
     cursor.execute("SET LOCAL max_parallel_workers_per_gather = 0")
 
 
-def _conninfo(address: Address, login: Login) -> str:
+def _conninfo(address: databases.Address, login: Login) -> str:
     """libpq's connection string of keywords and values."""
     keywords: dict[str, str | None] = {
         "connect_timeout": "20",
@@ -189,7 +188,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
 """Failures to connect, which have no SQLSTATE, by a part of their message: state, and rule."""
 
 
-def _refusal(error: Exception, address: Address) -> SilosynthError:
+def _refusal(error: Exception, address: databases.Address) -> SilosynthError:
     """The error for a driver's error, by its SQLSTATE; nothing of its message is shown."""
     state = getattr(error, "sqlstate", None) or ""
     rule = ""
@@ -207,5 +206,5 @@ def _refusal(error: Exception, address: Address) -> SilosynthError:
     return StorageError(rule, _place(address, state), remedy)
 
 
-def _place(address: Address, state: str) -> str:
+def _place(address: databases.Address, state: str) -> str:
     return f"{address}, SQLSTATE {state}" if len(state) == 5 else str(address)

@@ -30,7 +30,6 @@ from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table, below, union
 from silosynth.encoders import column as base
-from silosynth.encoders.column import Encoder, EncoderConfig, fit_encoder
 from silosynth.encoders.normalised import ModeConfig, ModeEncoder, fit_mode_encoder
 
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
@@ -46,7 +45,7 @@ class Summary(Struct):
             un-noised, the shares of levels in thousandths.
     """
 
-    encoder: Encoder
+    encoder: base.Encoder
     counts: Tensor
 
 
@@ -60,16 +59,16 @@ class Merged:
         drawn: per silo, values (n,) float64 that were drawn for it, missing ones left out; None for categories.
     """
 
-    encoder: Encoder
+    encoder: base.Encoder
     counts: Tensor
     drawn: tuple[np.ndarray, ...] | None
 
 
-def fit(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:
+def fit(column: Column, schema: ColumnSchema, config: base.EncoderConfig, rng: np.random.Generator) -> base.Encoder:
     """The encoder that the options call for: modes (`ModeConfig`), or normal scores."""
     if isinstance(config, ModeConfig):
         return fit_mode_encoder(column, schema, config, rng)
-    return fit_encoder(column, schema, config, rng)
+    return base.fit_encoder(column, schema, config, rng)
 
 
 def is_number(column: Column, schema: ColumnSchema) -> bool:
@@ -77,7 +76,7 @@ def is_number(column: Column, schema: ColumnSchema) -> bool:
     return Kind(schema.kind).numeric and column.levels is None
 
 
-def summarise(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Summary:
+def summarise(column: Column, schema: ColumnSchema, config: base.EncoderConfig, rng: np.random.Generator) -> Summary:
     """The summary of a column, without noise; rare levels are pooled if ``config`` says so."""
     encoder = fit(column, schema, config, rng)
     counts = _levels(encoder, column, rng)
@@ -115,7 +114,7 @@ def of_bins(column: Column, schema: ColumnSchema, counts_B: Tensor, missing: int
 
 
 def merge(
-    summaries: Sequence[Summary], rows: Sequence[int], schema: ColumnSchema, config: EncoderConfig,
+    summaries: Sequence[Summary], rows: Sequence[int], schema: ColumnSchema, config: base.EncoderConfig,
     rng: np.random.Generator, noise: float = 0.0,
 ) -> Merged:  # fmt: skip
     """Merge all silos' summaries of one column; ``rows`` are their numbers of rows.
@@ -149,12 +148,12 @@ def draw(summary: Summary, rows: int, rng: np.random.Generator) -> Column:
     return summary.encoder.decode(codes, rows, rng)
 
 
-def _levels(encoder: Encoder, column: Column, rng: np.random.Generator) -> Tensor:
+def _levels(encoder: base.Encoder, column: Column, rng: np.random.Generator) -> Tensor:
     levels = encoder.encode(column, rng).levels
     return torch.tensor([len(column)]) if levels is None else torch.bincount(levels, minlength=encoder.width)
 
 
-def _merge_categories(summaries: Sequence[Summary], config: EncoderConfig, noise: float) -> Merged:
+def _merge_categories(summaries: Sequence[Summary], config: base.EncoderConfig, noise: float) -> Merged:
     """Add up counts of the same level; levels that are rare in all silos together are pooled, as in a single table."""
     encoders = [summary.encoder for summary in summaries if isinstance(summary.encoder, base.CategoricalEncoder)]
     rows = [summary.counts.clamp(min=0).tolist() for summary in summaries]

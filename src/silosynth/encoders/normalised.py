@@ -32,7 +32,6 @@ from sklearn.mixture import BayesianGaussianMixture
 from silosynth.core.messages import Fraction, Positive
 from silosynth.core.schema import Column, ColumnSchema, Kind
 from silosynth.encoders import column as base
-from silosynth.encoders.column import Codes, Encoder, EncoderConfig, fit_encoder
 
 SCORE_LIMIT = 0.99  # within reach of a tanh
 _CONCENTRATION = 1e-3  # of the Dirichlet process; small values remove superfluous modes
@@ -44,7 +43,7 @@ _FAR = 1e150  # standard deviations; its square is still finite
 Mixture = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # weights, means, standard deviations: each (K,) float64
 
 
-class ModeConfig(EncoderConfig):
+class ModeConfig(base.EncoderConfig):
     """Options of encoders with Gaussian modes."""
 
     min_count: Positive[int] = 5
@@ -74,7 +73,7 @@ class ModeEncoder(base.AtomEncoder):
         """K, the number of modes."""
         return len(self.weights)
 
-    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+    def encode(self, column: Column, rng: np.random.Generator) -> base.Codes:
         """Codes of a column; ``rng`` draws the modes."""
         levels, on_line = self._special(column)
         scores = torch.zeros(len(column), dtype=torch.float64)
@@ -85,9 +84,9 @@ class ModeEncoder(base.AtomEncoder):
             levels[on_line] = mode
             within = (values - self.means[mode]) / self.stds[mode] / self.spread
             scores[on_line] = within.clamp(-SCORE_LIMIT, SCORE_LIMIT)
-        return Codes(levels if self.width > 1 else None, scores.float() if self.continuous else None)
+        return base.Codes(levels if self.width > 1 else None, scores.float() if self.continuous else None)
 
-    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+    def decode(self, codes: base.Codes, n: int, rng: np.random.Generator) -> Column:
         """A column of n rows, on the grid and within the range."""
         levels = torch.zeros(n, dtype=torch.int64) if codes.levels is None else codes.levels
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
@@ -124,14 +123,16 @@ class ModeEncoder(base.AtomEncoder):
         return self.on_grid(np.clip(offsets, low, high))
 
 
-def fit_mode_encoder(column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator) -> Encoder:
+def fit_mode_encoder(
+    column: Column, schema: ColumnSchema, config: ModeConfig, rng: np.random.Generator
+) -> base.Encoder:
     """Fit the encoder for a column's kind: modes for numbers and instants, levels for others.
 
     Raises:
         DataError: numbers as categories, none of which is common enough to be kept.
     """
     if not Kind(schema.kind).numeric or column.levels is not None:
-        return fit_encoder(column, schema, config, rng)
+        return base.fit_encoder(column, schema, config, rng)
     whole = not column.values.is_floating_point()
     values = column.values[~column.missing].numpy()
     step, atoms = base.find_grid(values, schema), _special_values(values, schema, config)
@@ -279,13 +280,13 @@ class StandardEncoder(base.NumberEncoder):
         """All values that are not missing are one level."""
         return 1
 
-    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+    def encode(self, column: Column, rng: np.random.Generator) -> base.Codes:
         """Codes of a column."""
         scores = ((column.values - self.origin).double() - self.mean) / self.deviation
         scores = torch.where(column.missing, 0.0, scores).float()
-        return Codes(column.missing.long() if self.missing else None, scores)
+        return base.Codes(column.missing.long() if self.missing else None, scores)
 
-    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+    def decode(self, codes: base.Codes, n: int, rng: np.random.Generator) -> Column:
         """A column of n rows, on the grid and within the range."""
         missing = torch.zeros(n, dtype=torch.bool) if codes.levels is None else codes.levels == 1
         assert codes.scores is not None
@@ -296,12 +297,12 @@ class StandardEncoder(base.NumberEncoder):
 
 
 def fit_standard_encoder(
-    column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator
-) -> Encoder:
+    column: Column, schema: ColumnSchema, config: base.EncoderConfig, rng: np.random.Generator
+) -> base.Encoder:
     """Standardise a numeric column with any spread; for other columns, `fit_encoder`."""
     values = column.values[~column.missing].numpy()
     if not Kind(schema.kind).numeric or column.levels is not None or len(np.unique(values)) < 2:
-        return fit_encoder(column, schema, config, rng)
+        return base.fit_encoder(column, schema, config, rng)
     whole = not column.values.is_floating_point()
     step = base.find_grid(values, schema)
     origin = base.find_origin(values, step) if whole else 0

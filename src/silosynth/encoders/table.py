@@ -40,7 +40,6 @@ from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_trainable, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.encoders import column as coding
-from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, fit_encoder
 from silosynth.encoders.federated import fit, is_number
 from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
@@ -178,7 +177,7 @@ class Learnt:
         shares: of each encoder's levels (L,), summing to one.
     """
 
-    encoders: tuple[Encoder, ...]
+    encoders: tuple[coding.Encoder, ...]
     rows: int
     events: tuple[Event, ...]
     shares: tuple[Tensor, ...]
@@ -187,7 +186,7 @@ class Learnt:
 def learn(
     table: Table,
     schema: Schema,
-    config: EncoderConfig,
+    config: coding.EncoderConfig,
     epsilon: float,
     delta: float,
     rng: np.random.Generator,
@@ -262,7 +261,7 @@ def _deviation(epsilon: float) -> float:
 
 def _categorical(
     column: Column, epsilon: float, delta: float, rows: int, noise: Noise
-) -> tuple[CategoricalEncoder, Tensor]:
+) -> tuple[coding.CategoricalEncoder, Tensor]:
     """The encoder of categories, and the noised counts of its levels."""
     levels, text = column.levels or (), _text(column)
     what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
@@ -287,7 +286,7 @@ def _categorical(
     clear = pooled > 2 * deviation * math.sqrt(len(places) + 2)
     rare = (clear and (text or bool(places))) or not (places or missing)
     kept = tuple(levels[place] for place in places)
-    encoder = CategoricalEncoder(column.name, column.dtype, kept, text, rare, missing)
+    encoder = coding.CategoricalEncoder(column.name, column.dtype, kept, text, rare, missing)
     return encoder, torch.tensor([*counts, *[pooled] * rare, *[absent] * missing])
 
 
@@ -328,7 +327,7 @@ def _spread(low: Tensor, high: Tensor, count: int, unit: float) -> Tensor:
     return (values / unit).round() * unit if unit else values
 
 
-Fit = Callable[[Column, ColumnSchema, Any, np.random.Generator], Encoder]
+Fit = Callable[[Column, ColumnSchema, Any, np.random.Generator], coding.Encoder]
 
 
 class TableCoder:
@@ -341,9 +340,9 @@ class TableCoder:
 
     def __init__(self, table: Table, schema: Schema, streams: Streams) -> None:
         self.table, self.schema, self.streams = modelled_columns(table, schema), schema, streams
-        self.encoders: tuple[Encoder, ...] = ()
+        self.encoders: tuple[coding.Encoder, ...] = ()
 
-    def fit(self, config: EncoderConfig, fit: Fit = fit_encoder) -> None:
+    def fit(self, config: coding.EncoderConfig, fit: Fit = coding.fit_encoder) -> None:
         """Fit encoders to the rows.
 
         Raises:
@@ -353,7 +352,7 @@ class TableCoder:
         rng = self.streams.child("encoders").numpy()
         self.encoders = tuple(fit(column, self.schema[column.name], config, rng) for column in self.table.columns)
 
-    def learn(self, config: EncoderConfig, target: Target, silos: int) -> Learnt:
+    def learn(self, config: coding.EncoderConfig, target: Target, silos: int) -> Learnt:
         """Learn encoders from noised counts, by one of ``silos`` equal parts of the target's budget for encoders.
 
         Raises:

@@ -129,13 +129,18 @@ def cut(values: Floats, real: Floats, bins: int) -> Ints:
     return np.where(np.isnan(values), bins, np.nan_to_num(scaled)).astype(np.int64)
 
 
+def line(values: Floats, ddof: int = 0) -> tuple[float, float]:
+    """Mean and standard deviation of the present values; 0 and 1 where they have none, 1 where all are equal."""
+    present = values[~np.isnan(values)]
+    if len(present) <= ddof:
+        return 0.0, 1.0
+    return float(present.mean()), float(present.std(ddof=ddof)) or 1.0
+
+
 def standardised(values: Floats) -> Floats:
     """Values with mean 0 and deviation 1 (0 if constant) where present, so that sums of squares lose no digits."""
-    present = values[~np.isnan(values)]
-    if len(present) == 0:
-        return values
-    deviation = float(present.std())
-    return np.asarray((values - present.mean()) / (deviation if deviation > 0 else 1.0))
+    mean, deviation = line(values)
+    return np.asarray((values - mean) / deviation)
 
 
 def _frame(frame: Any, name: str) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from statsmodels.stats.proportion import proportion_confint
 
-from silosynth.evaluation.coding import Coded
+from silosynth.evaluation.coding import Coded, line
 from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Least, Scale, Score, Skipped
 
 MOST_SYNTHETIC = 10_000
@@ -107,10 +107,7 @@ def _lines(*tables: Coded) -> Floats:
     lines = np.tile([0.0, 1.0], (len(tables[0].fields), 1))
     for j, field in enumerate(tables[0].fields):
         if not field.categorical:
-            values = np.concatenate([t.values[j] for t in tables])
-            present = values[~np.isnan(values)]
-            if len(present):
-                lines[j] = present.mean(), present.std() if present.std() > 0 else 1.0
+            lines[j] = line(np.concatenate([t.values[j] for t in tables]))
     return lines
 
 

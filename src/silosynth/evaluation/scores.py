@@ -18,14 +18,13 @@ Legend: n rows, k classes, R = G + 1 replicates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
-from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -145,10 +144,10 @@ def auc_with_influence(positive_n: NDArray[np.bool_], score_n: Floats) -> tuple[
 
     Needs at least one positive and one negative row.
     """
-    ranks = rankdata(score_n)
+    ranks = stats.rankdata(score_n)
     n1, n0 = int(positive_n.sum()), int((~positive_n).sum())
-    above = (ranks[positive_n] - rankdata(score_n[positive_n])) / n0  # share of negatives below each positive
-    below = 1 - (ranks[~positive_n] - rankdata(score_n[~positive_n])) / n1
+    above = (ranks[positive_n] - stats.rankdata(score_n[positive_n])) / n0  # share of negatives below each positive
+    below = 1 - (ranks[~positive_n] - stats.rankdata(score_n[~positive_n])) / n1
     area = float(above.mean())
     influence = np.empty(len(score_n))
     influence[positive_n] = (above - area) / math.sqrt(n1 * max(n1 - 1, 1))
@@ -225,18 +224,16 @@ def standard_error(replicates: Floats) -> float | None:
     return float(np.sqrt((groups - 1) / groups * (spread**2).sum()))
 
 
-def interval(
-    value: float, error: float | None, groups: int, least: float, most: float
-) -> tuple[float | None, float | None]:
-    """Value ± t · standard error, clipped to the figure's range."""
-    if error is None:
-        return None, None
-    reach = float(stats.t.ppf(0.975, groups - 1)) * error
-    return max(least, value - reach), min(most, value + reach)
-
-
 def jackknife(replicates: Floats, least: float, most: float) -> tuple[float, float | None, float | None, str]:
-    """Value, low, high and the method in words, from replicates (R,)."""
-    value = float(replicates[0])
-    low, high = interval(value, standard_error(replicates), len(replicates) - 1, least, most)
-    return value, low, high, JACKKNIFE if low is not None else TOO_FEW
+    """Value, low, high (clipped to the figure's range) and the method in words, from replicates (R,)."""
+    value, error = float(replicates[0]), standard_error(replicates)
+    if error is None:
+        return value, None, None, TOO_FEW
+    reach = float(stats.t.ppf(0.975, len(replicates) - 2)) * error
+    return value, max(least, value - reach), min(most, value + reach), JACKKNIFE
+
+
+def percentiles(draws: Sequence[float]) -> tuple[float, float]:
+    """The middle 95 % of draws of a bootstrap."""
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(low), float(high)

@@ -42,7 +42,6 @@ from silosynth.evaluation import scores as figures, utility
 from silosynth.evaluation.coding import Coded, Field
 from silosynth.evaluation.fidelity import NO_FLOOR, Comparison, Floor
 from silosynth.evaluation.scores import Ends, Floats, Least, Scale, Score, Skipped
-from silosynth.evaluation.utility import Booster, Separation
 
 PARTS: Mapping[str, tuple[str, str, int]] = {  # slug -> label, sentence, power of the size scale
     "column_similarity": ("Column similarity", "How well sorted real and synthetic columns line up.", 2),
@@ -60,7 +59,10 @@ SUM_METHOD = "95 % normal interval from the jackknife of the first four parts an
 
 
 def resemblance(
-    compared: Comparison, floor: Floor | None, separation: Separation | str, floor_separation: Separation | str
+    compared: Comparison,
+    floor: Floor | None,
+    separation: utility.Separation | str,
+    floor_separation: utility.Separation | str,
 ) -> list[Score | Skipped]:
     """The mean of the five parts, and the parts; no mean if a part is skipped."""
     parts = similarities(compared)
@@ -101,20 +103,20 @@ def _correlation_similarity(compared: Comparison) -> Floats | str:
     return np.asarray(100 * np.clip(r, 0, 1))
 
 
-def propensity_similarity(separation: Separation) -> tuple[float, float]:
+def propensity_similarity(separation: utility.Separation) -> tuple[float, float]:
     """Part 5 in 0..100 and the standard error of its mean over rows."""
     errors = 2 * np.abs(separation.probability - 0.5)
     return 100 * float(1 - errors.mean()), 100 * float(errors.std(ddof=1) / math.sqrt(len(errors)))
 
 
-def _floors(floor: Floor | None, floor_separation: Separation | str) -> dict[str, float]:
+def _floors(floor: Floor | None, floor_separation: utility.Separation | str) -> dict[str, float]:
     values: dict[str, float] = {}
     if floor is not None:
         for slug, replicates in similarities(floor.comparison).items():
             if not isinstance(replicates, str):
                 loss = (100 - float(replicates[0])) * floor.scale ** PARTS[slug][2]
                 values[slug] = max(0.0, 100 - loss)
-    if isinstance(floor_separation, Separation):
+    if isinstance(floor_separation, utility.Separation):
         values["propensity"] = propensity_similarity(floor_separation)[0]
     return values
 
@@ -124,16 +126,13 @@ def _part(
 ) -> Score | Skipped:
     if isinstance(replicates, str):
         return Skipped(f"resemblance_{slug}", replicates)
-    error = figures.standard_error(replicates)
-    value = float(replicates[0])
-    ends = figures.interval(value, error, len(replicates) - 1, 0.0, 100.0)
+    value, low, high, method = figures.jackknife(replicates, 0.0, 100.0)
     note = NO_FLOOR if floor is None or least is None else f"{floor.note}, scaled to the sizes compared"
-    method = figures.JACKKNIFE if error is not None else figures.TOO_FEW
-    return _score(slug, value, (least, note), ends, min(compared.n, compared.m), method)
+    return _score(slug, value, (least, note), (low, high), min(compared.n, compared.m), method)
 
 
 def _propensity(
-    separation: Separation | str, least: float | None, floor_separation: Separation | str
+    separation: utility.Separation | str, least: float | None, floor_separation: utility.Separation | str
 ) -> Score | Skipped:
     if isinstance(separation, str):
         return Skipped("resemblance_propensity", separation)
@@ -144,22 +143,19 @@ def _propensity(
         else f"two real samples of {floor_separation.k:,} rows each"
     )
     method = "95 % normal interval of a mean over rows"
-    return _score("propensity", value, (least, note), _within(value, error), separation.k, method)
+    ends = figures.normal_interval(value, error, 0.0, 100.0)
+    return _score("propensity", value, (least, note), ends, separation.k, method)
 
 
-def _within(value: float, error: float) -> tuple[float, float]:
-    """The normal 95 % interval, cut at 0 and 100."""
-    return max(0.0, value - 1.96 * error), min(100.0, value + 1.96 * error)
-
-
-def _mean(parts: list[Score], replicates: Mapping[str, Floats | str], separation: Separation | str) -> Score:
+def _mean(parts: list[Score], replicates: Mapping[str, Floats | str], separation: utility.Separation | str) -> Score:
     value = float(np.mean([s.value for s in parts]))
     floors = [s.floor for s in parts if s.floor is not None]
     summed = np.sum([r for r in replicates.values() if not isinstance(r, str)], axis=0)
     error = figures.standard_error(summed)
     ends: Ends = None, None
-    if error is not None and isinstance(separation, Separation):
-        ends = _within(value, math.hypot(error, propensity_similarity(separation)[1]) / len(parts))
+    if error is not None and isinstance(separation, utility.Separation):
+        error = math.hypot(error, propensity_similarity(separation)[1]) / len(parts)
+        ends = figures.normal_interval(value, error, 0.0, 100.0)
     floor: Least = None, "no floor: a part has none"
     if len(floors) == len(parts):
         floor = float(np.mean(floors)), "mean of the five floors"
@@ -178,8 +174,8 @@ def _score(slug: str, value: float, floor: Least, ends: Ends, n: int, method: st
 AT_MOST = 10_000
 MOST_LEVELS = 100
 DRAWS = 100
-CLASSES = Booster(trees=50, rate=0.3)
-NUMBERS = Booster(trees=50, rate=0.3, objective="reg:absoluteerror")
+CLASSES = utility.Booster(trees=50, rate=0.3)
+NUMBERS = utility.Booster(trees=50, rate=0.3, objective="reg:absoluteerror")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,8 +287,7 @@ def _bootstrap(columns: Sequence[Predicted], n: int, rng: np.random.Generator) -
         real = _performance(columns, rows, real=True)
         if real > 0:
             ratios.append(_ratio(_performance(columns, rows, real=False), real))
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return float(low), float(high)
+    return figures.percentiles(ratios)
 
 
 def _ratio(own: float, real: float) -> float:

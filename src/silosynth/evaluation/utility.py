@@ -41,7 +41,7 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from silosynth.evaluation import scores as figures
-from silosynth.evaluation.coding import Coded, Field, standardised
+from silosynth.evaluation.coding import Coded, Field, line, standardised
 from silosynth.evaluation.scores import Floats, Ints, Least, Scale, Score, Skipped
 
 FOLDS = 3
@@ -237,9 +237,8 @@ def _one_hot(field: Field, reference: NDArray[Any], values: NDArray[Any], most: 
 
 def _numeric(field: Field, reference: NDArray[Any], values: NDArray[Any], most: int) -> list[Floats]:
     """The standardised number, and its missing flag."""
-    present = reference[~np.isnan(reference)]
-    centre, deviation = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
-    scaled = np.clip((values - centre) / (deviation if deviation > 0 else 1.0), -WILDEST, WILDEST)
+    mean, deviation = line(reference)
+    scaled = np.clip((values - mean) / deviation, -WILDEST, WILDEST)
     return [np.nan_to_num(scaled), np.isnan(values).astype(np.float64)]
 
 
@@ -373,7 +372,7 @@ def _f1_score(truth: Ints, p: Floats, q: Floats, rng: np.random.Generator) -> Sc
     cells = confusion(truth, p.argmax(axis=1), classes, size)
     real = f1_macro(confusion(truth, q.argmax(axis=1), classes, size), classes)
     draws = rng.multinomial(len(truth), cells.ravel() / len(truth), DRAWS)
-    ends = _percentiles([f1_macro(draw.reshape(cells.shape), classes) for draw in draws])
+    ends = figures.percentiles([f1_macro(draw.reshape(cells.shape), classes) for draw in draws])
     text = (
         "How well a model trained on synthetic rows classifies real ones, all classes counting the same; 1 is perfect."
     )
@@ -390,10 +389,5 @@ def _r2_score(truth: Floats, predicted: Floats, reference: Floats, rng: np.rando
             draws.append(r_squared(truth[rows], predicted[rows]))
     text = "How much of the target's variation a model trained on synthetic rows predicts in real ones; 1 is perfect."
     value, real = r_squared(truth, predicted), r_squared(truth, reference)
-    ends = _percentiles(draws)
+    ends = figures.percentiles(draws)
     return SCALE.score("downstream_r2", "Downstream R²", value, (real, FLOOR), ends, n, text, BOOTSTRAP)
-
-
-def _percentiles(draws: list[float]) -> tuple[float, float]:
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return float(low), float(high)

@@ -27,10 +27,9 @@ import numpy as np
 
 from silosynth.core.errors import DataError
 from silosynth.data import datasets
-from silosynth.papers import curves, settings
+from silosynth.papers import curves, settings, tables
 from silosynth.papers.experiment import Ask, Repeats, Seed, check_known
 from silosynth.papers.settings import BATCH, Columns, Epochs, RowCount, Rows, Setting, SettingJob, TableNames
-from silosynth.papers.tables import TableSplit, modelled
 
 PAC = 10  # rows that CTGAN's critic judges together
 COUNT = 5  # silos
@@ -52,7 +51,7 @@ LEGEND = (
     "exchange, the slowest silo's, as if every silo had a machine; messages take no time. MB: of all messages."
 )
 
-Divide = Callable[[TableSplit, int], Rows]
+Divide = Callable[[tables.TableSplit, int], Rows]
 Gan = Literal["published", "paper", "balanced"]
 
 
@@ -107,19 +106,19 @@ def central(count: int) -> Setting:
     return Setting(labels, _whole, {}, "ctgan", sized=central_sized, watched=True)
 
 
-def _whole(data: TableSplit, seed: int) -> Columns:
+def _whole(data: tables.TableSplit, seed: int) -> Columns:
     return {"central": data.columns}
 
 
 # Who holds what
 
 
-def copied(count: int, data: TableSplit, seed: int) -> Rows:
+def copied(count: int, data: tables.TableSplit, seed: int) -> Rows:
     """All rows in each of ``count`` silos."""
     return {f"silo{k + 1}": list(range(len(data.train))) for k in range(count)}
 
 
-def one_row(count: int, data: TableSplit, seed: int) -> Rows:
+def one_row(count: int, data: tables.TableSplit, seed: int) -> Rows:
     """Shares of the rows to all silos but the last, which has a random one of them, as often as there are rows.
 
     Raises:
@@ -172,15 +171,15 @@ def trained_as(gan: str, rate: float, setting: Setting) -> Setting:
     return replace(setting, labels=labels, options={**setting.options, **own})
 
 
-def random_rows(table: str, rows: int | None, seed: int) -> TableSplit:
+def random_rows(table: str, rows: int | None, seed: int) -> tables.TableSplit:
     """Random rows of a table: ``rows`` to train on, and as large a share held out as `TRAINED` says."""
     train, held = TRAINED[table]
     train, held = (train, held) if rows is None else (rows, max(2, rows * held // train))
-    frame, info = modelled(table), datasets.info(table)
+    frame, info = tables.modelled(table), datasets.info(table)
     order = np.random.default_rng(seed).permutation(len(frame))[: train + held]
     parts = (frame.iloc[order[:train]].reset_index(drop=True), frame.iloc[order[train:]].reset_index(drop=True))
     kinds = {column: kind for column, kind in info.kinds.items() if column in frame.columns}
-    return TableSplit(*parts, info.target, kinds)
+    return tables.TableSplit(*parts, info.target, kinds)
 
 
 def jobs(

@@ -39,7 +39,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from silosynth.core.errors import DataError
-from silosynth.evaluation.coding import Coded, check_target, code_tables, standardised
+from silosynth.evaluation.coding import Coded, check_target, code_tables, line, standardised
 from silosynth.evaluation.scores import Floats, Ints
 from silosynth.models.vflgan import frechet_distance
 
@@ -119,10 +119,8 @@ def encoded(reference: Coded, table: Coded) -> Floats:
 
 
 def _scaled(known: Floats, values: Floats) -> Floats:
-    present = known[~np.isnan(known)]
-    centre, deviation = (present.mean(), present.std(ddof=1)) if len(present) > 1 else (0.0, 0.0)
-    scaled = (values - centre) / (deviation if deviation > 0 else 1.0)
-    return np.stack([np.nan_to_num(scaled), np.isnan(values)], axis=1)
+    mean, deviation = line(known, ddof=1)
+    return np.stack([np.nan_to_num((values - mean) / deviation), np.isnan(values)], axis=1)
 
 
 # Random forests.

@@ -23,7 +23,6 @@ import pandas as pd
 
 from silosynth.attacks import membership, rivals
 from silosynth.attacks.generators import Catalogued
-from silosynth.attacks.membership import Trainings
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Tell, check_known
@@ -116,7 +115,7 @@ def shadows(job: ASSDJob, tell: Tell) -> Row:
     """ASSD's figures by kind of features."""
     train, _, _ = records(job.table, job.rows)
     chosen = RECORDS[job.record](code_tables({"training": train})["training"])
-    how = Trainings(job.shadows, 0, job.folder, job.trainings_at_once, job.together, tell)
+    how = membership.Trainings(job.shadows, 0, job.folder, job.trainings_at_once, job.together, tell)
     findings = membership.play(
         train, fit(job.table, job.rows, job.part == "private"), {f"{job.record} record": chosen}, how
     )
