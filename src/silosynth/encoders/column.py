@@ -143,9 +143,9 @@ class Encoder(Struct, ABC):
         """Number of levels."""
 
     @property
-    @abstractmethod
     def lines(self) -> int:
         """Number of levels, counted from 0, that carry a score; 0 without a continuous part."""
+        return 0
 
     @property
     def continuous(self) -> bool:
@@ -179,11 +179,6 @@ class CategoricalEncoder(Encoder):
     def width(self) -> int:
         """Number of levels."""
         return len(self.kept) + self.rare + self.missing
-
-    @property
-    def lines(self) -> int:
-        """Categories have no continuous part."""
-        return 0
 
     @property
     def categorical(self) -> bool:
@@ -245,6 +240,23 @@ class AtomEncoder(NumberEncoder):
         """Number of levels."""
         return self.lines + len(self.atoms) + self.missing
 
+    @abstractmethod
+    def line_values(self, levels: torch.Tensor, scores: torch.Tensor) -> np.ndarray:
+        """Values (k,) on the grid of levels (k,) and scores (k,) of the continuous part."""
+
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows, on the grid and within the range."""
+        levels = torch.zeros(n, dtype=torch.int64) if codes.levels is None else codes.levels
+        missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
+        values = torch.zeros(n, dtype=torch.int64 if self.whole else torch.float64)
+        if self.continuous and codes.scores is not None:
+            on_line = levels < self.lines
+            values[on_line] = torch.from_numpy(self.line_values(levels[on_line], codes.scores[on_line]))
+        on_atom = (levels >= self.lines) & ~missing
+        values[on_atom] = self.atoms[levels[on_atom] - self.lines]
+        values[~missing] = torch.from_numpy(np.clip(values[~missing].numpy(), self.low, self.high))
+        return Column(self.name, self.dtype, values, missing)
+
 
 class NumericEncoder(AtomEncoder):
     """Numbers and instants: atoms by value, the rest by normal score, missing as a level; the origin is near the mean.
@@ -278,19 +290,10 @@ class NumericEncoder(AtomEncoder):
             torch.from_numpy(levels) if self.width > 1 else None, None if scores is None else torch.from_numpy(scores)
         )
 
-    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
-        """A column of n rows, on the grid and within the range."""
-        levels = np.zeros(n, dtype=np.int64) if codes.levels is None else codes.levels.numpy()
-        values = np.zeros(n, dtype=np.int64 if self.whole else np.float64)
-        missing = levels == self.width - 1 if self.missing else np.zeros(n, dtype=bool)
-        if self.quantile is not None and codes.scores is not None:
-            on_line = (levels == 0) & ~missing
-            line = self.quantile.decode(codes.scores.numpy()[on_line])
-            values[on_line] = self.on_grid(line)
-        on_atom = (levels >= int(self.continuous)) & ~missing
-        values[on_atom] = self.atoms.numpy()[levels[on_atom] - int(self.continuous)]
-        values[~missing] = np.clip(values[~missing], self.low, self.high)
-        return Column(self.name, self.dtype, torch.from_numpy(values), torch.from_numpy(missing))
+    def line_values(self, levels: torch.Tensor, scores: torch.Tensor) -> np.ndarray:
+        """Values (k,) of scores (k,) by the quantile map."""
+        assert self.quantile is not None  # or nothing is continuous
+        return self.on_grid(self.quantile.decode(scores.numpy()))
 
 
 def fit_encoder(column: Column, schema: ColumnSchema, config: EncoderConfig, rng: np.random.Generator) -> Encoder:

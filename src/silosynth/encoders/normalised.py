@@ -86,20 +86,14 @@ class ModeEncoder(base.AtomEncoder):
             scores[on_line] = within.clamp(-SCORE_LIMIT, SCORE_LIMIT)
         return base.Codes(levels if self.width > 1 else None, scores.float() if self.continuous else None)
 
-    def decode(self, codes: base.Codes, n: int, rng: np.random.Generator) -> Column:
-        """A column of n rows, on the grid and within the range."""
-        levels = torch.zeros(n, dtype=torch.int64) if codes.levels is None else codes.levels
-        missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
-        values = torch.zeros(n, dtype=torch.int64 if self.whole else torch.float64)
-        if codes.scores is not None:
-            on_line = levels < self.lines
-            mode = levels[on_line]
-            offsets = self.means[mode] + codes.scores[on_line].double() * self.spread * self.stds[mode]
-            values[on_line] = torch.from_numpy(self._on_grid(offsets.numpy()))
-        on_atom = (levels >= self.lines) & ~missing
-        values[on_atom] = self.atoms[levels[on_atom] - self.lines]
-        values[~missing] = torch.from_numpy(np.clip(values[~missing].numpy(), self.low, self.high))
-        return Column(self.name, self.dtype, values, missing)
+    def line_values(self, levels: torch.Tensor, scores: torch.Tensor) -> np.ndarray:
+        """Grid points (k,) of scores (k,) within modes (k,), clipped to the range first, so that they fit."""
+        least, most = self.low - self.origin, self.high - self.origin
+        low, high = float(least), float(most)  # integers beyond 2^53 may round outwards: step back inside
+        low = math.nextafter(low, math.inf) if low < least else low
+        high = math.nextafter(high, -math.inf) if high > most else high
+        offsets = self.means[levels] + scores.double() * self.spread * self.stds[levels]
+        return self.on_grid(np.clip(offsets.numpy(), low, high))
 
     def _special(self, column: Column) -> tuple[torch.Tensor, torch.Tensor]:
         """Levels (n,) of atoms and missing, and which rows (n,) bool are on a mode.
@@ -113,14 +107,6 @@ class ModeEncoder(base.AtomEncoder):
             levels = place + self.lines
             on_line = on_line & (self.atoms[place] != column.values)
         return torch.where(column.missing, self.width - 1, levels), on_line
-
-    def _on_grid(self, offsets: np.ndarray) -> np.ndarray:
-        """Grid points (n,) for offsets (n,) from the origin, clipped to the range first, so that they fit."""
-        least, most = self.low - self.origin, self.high - self.origin
-        low, high = float(least), float(most)  # integers beyond 2^53 may round outwards: step back inside
-        low = math.nextafter(low, math.inf) if low < least else low
-        high = math.nextafter(high, -math.inf) if high > most else high
-        return self.on_grid(np.clip(offsets, low, high))
 
 
 def fit_mode_encoder(
