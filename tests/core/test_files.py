@@ -3,13 +3,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from silosynth.core.errors import StorageError
-from silosynth.core.files import make_folder, read, sweep, write_atomic
+from silosynth.core.files import locked, make_folder, read, sweep, write_atomic
 
 
 def test_bytes_and_functions_are_written(tmp_path: Path) -> None:
@@ -146,3 +148,27 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
         (tmp_path / name).write_text("x")
     sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".0a1b2c3d", ".hidden", "kept"]
+
+
+def test_a_lock_is_held_once_and_leaves_no_file(tmp_path: Path) -> None:
+    path, taken = tmp_path / "new" / "lock", StorageError("One at a time", "two")
+    with locked(path, taken), pytest.raises(StorageError, match="One at a time"), locked(path, taken):
+        pass
+    assert list(path.parent.iterdir()) == []
+    with locked(path, taken):
+        pass
+
+
+def test_who_waits_for_a_lock_gets_it_next(tmp_path: Path) -> None:
+    order, waiting = [], threading.Thread(target=lambda: _hold(tmp_path / "lock", lambda: order.append("second")))
+    with locked(tmp_path / "lock"):
+        waiting.start()
+        waiting.join(0.05)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+def _hold(path: Path, work: Callable[[], object]) -> None:
+    with locked(path):
+        work()

@@ -19,9 +19,10 @@ import torch
 from silosynth.core.conversation import Exchange, Party, Roster, State
 from silosynth.core.errors import DataError, MessageError, PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.messages import Done, Message
+from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import HELLO, MAX_BODY, REPLY, WELCOME, Frame
 from silosynth.runtime.link import Remote
-from silosynth.runtime.stream import StreamHub, serve_party
+from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.runtime.tls import Authority, Certificates, Connection, ssl_context
 
 pytestmark = pytest.mark.live
@@ -58,15 +59,15 @@ class Echo(Party):
 class Guest(threading.Thread):
     """A party that is served in a thread, and its outcome."""
 
-    def __init__(self, party: Party, **options: Any) -> None:
+    def __init__(self, party: Party, *, name: str, folder: Path | None, **options: Any) -> None:
         super().__init__(daemon=True)
-        self.party, self.options = party, options
+        self.endpoint, self.options = PartyEndpoint(name, party, folder), options
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            serve_party(self.party, **self.options)
+            serve_endpoint(self.endpoint, **self.options)
         except Exception as error:
             self.error = error
 

@@ -6,12 +6,13 @@ import errno
 import os
 import re
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from silosynth.core.errors import StorageError, nearest
+from silosynth.core.errors import SilosynthError, StorageError, nearest
 
 _PART = re.compile(r"\.[0-9a-f]{8}\..+")  # the names of `replacing`'s temporary files
 
@@ -109,6 +110,63 @@ def existing(path: str | os.PathLike[str]) -> Path:
         remedy = hint if siblings and hint.startswith("Did") else "Check the path; it is read from the current folder."
         raise StorageError("The file must exist", str(path), remedy)
     return path
+
+
+@contextmanager
+def locked(path: Path, taken: SilosynthError | None = None) -> Iterator[None]:
+    """Hold a lock file, which no other process can hold meanwhile; it is removed with the block.
+
+    The lock is advisory, ends with the process in any case, and does not exist on Windows.
+
+    Args:
+        path: the lock file.
+        taken: what to raise if another process holds the lock; None waits for it. With an error, a file system without
+            locks is put up with.
+
+    Raises:
+        StorageError: the file cannot be written or locked.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    handle = _lock(path, taken)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before others can take it: see `_lock`
+        os.close(handle)
+
+
+def _lock(path: Path, taken: SilosynthError | None) -> int:
+    """A handle of the locked file; opened again if the last holder of the lock has removed the file meanwhile."""
+    while True:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise storage_error(error, "written", path) from error
+        try:
+            _take(handle, path, taken)
+            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _take(handle: int, path: Path, taken: SilosynthError | None) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl  # where there is one
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if taken else 0))
+    except OSError as error:
+        if taken is None:
+            raise storage_error(error, "locked", path) from error
+        if isinstance(error, BlockingIOError):
+            raise taken from error
 
 
 def storage_error(error: OSError, verb: str, path: Path) -> StorageError:

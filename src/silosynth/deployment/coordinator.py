@@ -23,21 +23,18 @@ from typing import Any, Literal
 
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
+from silosynth.core import files, messages
 from silosynth.core.conversation import Progress, Roster
 from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
-from silosynth.core.files import make_folder, read, sweep, write_atomic
-from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.data import sources as files
+from silosynth.data import sources
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 from silosynth.deployment.protocol import Job, Outcome, conduct, installed
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.events import Target
-from silosynth.runtime.checkpoint import CheckpointStore, secret_seed
-from silosynth.runtime.driver import drive
+from silosynth.runtime import checkpoint, driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
-from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model, all_columns, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
@@ -45,7 +42,7 @@ SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
 _EVERY = 1.0  # seconds between two updates of the status
 
 
-class Order(Struct):
+class Order(messages.Struct):
     """What an operator submits.
 
     Attributes:
@@ -66,7 +63,7 @@ class Order(Struct):
 
     def pack(self) -> bytes:
         """As bytes."""
-        return pack(to_state(self))
+        return wire.pack(messages.to_state(self))
 
     def keep(self, folder: Path) -> None:
         """Write it into the job's folder, from which the job is resumed.
@@ -74,10 +71,10 @@ class Order(Struct):
         Raises:
             ConfigError: the folder holds a different job.
         """
-        path = make_folder(folder) / ORDER
-        if path.exists() and read(path) != self.pack():
+        path = files.make_folder(folder) / ORDER
+        if path.exists() and files.read(path) != self.pack():
             raise ConfigError("A job's name is used only once", self.job.name, "Submit it under another name.")
-        write_atomic(path, self.pack())
+        files.write_atomic(path, self.pack())
 
 
 def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
@@ -115,7 +112,7 @@ def unpack_order(blob: bytes) -> Order:
     Raises:
         StorageError, MessageError: it is damaged, or from another version.
     """
-    return from_state(Order, unpack(blob))
+    return messages.from_state(Order, wire.unpack(blob))
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class Status:
 
     def write(self, folder: Path) -> None:
         """Replace the job's status."""
-        write_atomic(folder / STATUS, json.dumps(asdict(self)).encode())
+        files.write_atomic(folder / STATUS, json.dumps(asdict(self)).encode())
 
 
 def read_status(folder: Path) -> Status:
@@ -149,7 +146,7 @@ def read_status(folder: Path) -> Status:
     Raises:
         StorageError: there is none.
     """
-    return Status(**json.loads(read(folder / STATUS)))
+    return Status(**json.loads(files.read(folder / STATUS)))
 
 
 class StatusWriter:
@@ -203,14 +200,14 @@ def run_order(
         PartyLostError: a silo is lost; the job can be resumed.
         SilosynthError: a silo refuses, or something else fails.
     """
-    job, status = order.job, StatusWriter(make_folder(folder), say)
-    sweep(folder)
-    store, ledger = CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
+    job, status = order.job, StatusWriter(files.make_folder(folder), say)
+    files.sweep(folder)
+    store, ledger = checkpoint.CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
     begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed, and need fresh noise
-    streams = Streams(secret_seed(folder, again=begun) if job.seed is None else job.seed)
+    streams = Streams(checkpoint.secret_seed(folder, again=begun) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device), missing=order.missing)
     try:
-        outcome = drive(start, link, ledger, store, status.watch, resume=True, seconds=every)
+        outcome = driver.drive(start, link, ledger, store, status.watch, resume=True, seconds=every)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
         status.end(error)
@@ -221,7 +218,7 @@ def run_order(
 
 def _fingerprint(job: Job) -> str:
     """Identifies the job in its checkpoints."""
-    content = [*installed(), to_state(job)]
+    content = [*installed(), messages.to_state(job)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -235,13 +232,13 @@ def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
         ledger=ledger.entries(),
     )  # fmt: skip
     if outcome.table is not None:
-        files.write(to_synthetic_frame([outcome.table], schema), folder / SYNTHETIC)
+        sources.write(to_synthetic_frame([outcome.table], schema), folder / SYNTHETIC)
     if not entry.parts:
         model.save(folder / MODEL)
     result = {key: value for key, value in model.describe().items() if key != "config"}
     if not getattr(job.config, "dp", Target()).private:  # they are exact
         result["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
-    write_atomic(folder / RESULT, json.dumps(result, indent=2).encode())
+    files.write_atomic(folder / RESULT, json.dumps(result, indent=2).encode())
 
 
 STOP = "stop"
@@ -321,7 +318,7 @@ class Dispatcher:
         return None
 
     def _submit_when_ready(self, folder: Path, status: Status, console: Console, connected: Mapping[str, bool]) -> None:
-        order = unpack_order(read(folder / ORDER))
+        order = unpack_order(files.read(folder / ORDER))
         away = ", ".join(silo for silo in order.job.silos if not connected.get(silo))
         since = max(status.since, self._begun)  # silos could not connect while the coordinator was down
         if away and status.attempts and self._clock() - since > order.patience:
@@ -382,4 +379,4 @@ def request_stop(folder: Path) -> None:
     """
     if (state := read_status(folder).state) not in _UNFINISHED:
         raise ConfigError("Only a job that has not ended can be stopped", f"{folder.name} is {state}")
-    write_atomic(folder / STOP, b"")
+    files.write_atomic(folder / STOP, b"")

@@ -21,16 +21,13 @@ from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
 from silosynth.core.files import make_folder, sweep
 from silosynth.core.messages import Message
-from silosynth.deployment.coordinator import LEDGER, STOP, Order, run_order, unpack_order
+from silosynth.deployment import coordinator, protocol
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, read_silo
-from silosynth.deployment.protocol import check_name
 from silosynth.deployment.silo import DeploymentSilo
-from silosynth.runtime.checkpoint import CheckpointWarning
-from silosynth.runtime.driver import PartyLostWarning
+from silosynth.runtime import checkpoint, driver, ledger
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
-from silosynth.runtime.ledger import ledger_line
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed, resolve_device
 from silosynth.runtime.stream import StreamHub, serve_endpoint
 
@@ -60,19 +57,19 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     """Run a submitted order; ``job`` is the engine's id of this attempt."""
     from silosynth.deployment.flare.site import this_site
 
-    order, kit = unpack_order(payload), read_kit(this_site().kit)
+    order, kit = coordinator.unpack_order(payload), read_kit(this_site().kit)
     folder = kit.jobs / order.job.name
     order.keep(folder)
     say = journal(folder)
     threading.Thread(target=_stop_on_request, args=(folder, say), daemon=True, name="silosynth-stop").start()
     say(f"attempt {job}: {order.job.algorithm}, submitted by {order.job.submitter}, silos {', '.join(order.job.silos)}")
     with _warnings_logged(say), _link(order, kit, hub, job, say) as link:
-        run_order(order, link, folder, say)
+        coordinator.run_order(order, link, folder, say)
 
 
 def _stop_on_request(folder: Path, say: Say) -> None:
     """Exit when told to stop, even during a computation. Files stay consistent, as after a power cut."""
-    while not (folder / STOP).exists():
+    while not (folder / coordinator.STOP).exists():
         time.sleep(_POLL)
     say("stopped by the coordinator's operator")
     os._exit(_STOPPED)
@@ -82,14 +79,14 @@ def _stop_on_request(folder: Path, say: Say) -> None:
 def _warnings_logged(say: Say) -> Iterator[None]:
     """Log warnings of lost silos and unusable checkpoints: the engine's processes show none."""
     with warnings.catch_warnings():
-        for kind in (PartyLostWarning, CheckpointWarning):
+        for kind in (driver.PartyLostWarning, checkpoint.CheckpointWarning):
             warnings.simplefilter("always", kind)
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
         yield
 
 
 @contextmanager
-def _link(order: Order, kit: StartKit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
+def _link(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
     """The link to the silos: the engine's relay, or a stream beside it."""
     roster = Roster(order.job.silos)
     if order.transport == "relay":
@@ -124,7 +121,7 @@ def _listen(roster: Roster, kit: StartKit, attempt: str, say: Say) -> Hub:
             time.sleep(_POLL)
 
 
-def _open(order: Order, hub: Hub, attempt: str, stream: str | None) -> None:
+def _open(order: coordinator.Order, hub: Hub, attempt: str, stream: str | None) -> None:
     """Send all silos the job's name, the attempt, and the stream's address."""
     body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream}).encode()
     frames = {silo: Frame(OPEN, order.job.name, 0, COORDINATOR, body) for silo in order.job.silos}
@@ -191,7 +188,8 @@ class JobAnswerer:
             job, attempt, stream = fields["job"], str(fields["attempt"]), fields["stream"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
-        self._endpoint = endpoint = open_endpoint(self._kit, self._policy, check_name(str(job)), self._submitter)
+        name = protocol.check_name(str(job))
+        self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter)
         if stream is not None:
             args = (endpoint, str(stream), attempt)
             threading.Thread(target=self._stream, args=args, daemon=True, name="silosynth-stream").start()
@@ -213,10 +211,10 @@ def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | 
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
         verified, say,
     )  # fmt: skip
-    ledger = open(folder / LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the process
+    book = open(folder / coordinator.LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the process
 
     def record(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
-        ledger.write(ledger_line(step, COORDINATOR, kit.name, ask, sent))
-        ledger.write(ledger_line(step, kit.name, COORDINATOR, reply, received))
+        book.write(ledger.line(step, COORDINATOR, kit.name, ask, sent))
+        book.write(ledger.line(step, kit.name, COORDINATOR, reply, received))
 
     return PartyEndpoint(kit.name, silo, folder / "checkpoints", record)

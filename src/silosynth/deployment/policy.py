@@ -7,9 +7,8 @@ its key in the file, and what broke it. The record of releases is that of the po
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,8 +18,8 @@ import pandas as pd
 from pydantic import Field, PrivateAttr
 
 from silosynth import catalog  # noqa: F401  # so that all messages are known
+from silosynth.core import files
 from silosynth.core.errors import ConfigError, PolicyError, StorageError, nearest
-from silosynth.core.files import make_folder, read, storage_error, write_atomic
 from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.data.sources import Source
 from silosynth.experiment.grammar import ColumnRules, FileSection, Text, read_toml
@@ -149,24 +148,13 @@ class Releases:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Make this silo's processes of other jobs wait, so that nothing comes between a check and an addition.
 
         Raises:
             StorageError: the folder cannot be written to.
         """
-        path = make_folder(self.path.parent) / LOCK
-        try:
-            lock = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below; a killed process releases it too
-        except OSError as error:
-            raise storage_error(error, "written", path) from error
-        with lock:
-            if sys.platform != "win32":
-                import fcntl  # where there is one
-
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return files.locked(self.path.parent / LOCK)
 
     def without(self, attempt: str, number: int) -> list[Event]:
         """All events except those of release ``number`` of an attempt.
@@ -183,15 +171,15 @@ class Releases:
             StorageError: the disk is full…
         """
         line = {"job": job, "attempt": attempt, "number": number, "events": [asdict(event) for event in events]}
-        make_folder(self.path.parent)
-        before = read(self.path) if self.path.exists() else b""
-        write_atomic(self.path, before + json.dumps(line).encode() + b"\n")
+        files.make_folder(self.path.parent)
+        before = files.read(self.path) if self.path.exists() else b""
+        files.write_atomic(self.path, before + json.dumps(line).encode() + b"\n")
 
     def _read(self) -> dict[tuple[str, int], list[Event]]:
         if not self.path.exists():
             return {}
         releases: dict[tuple[str, int], list[Event]] = {}
-        for line in read(self.path).splitlines():
+        for line in files.read(self.path).splitlines():
             try:
                 release = json.loads(line)
                 events = [Event(**event) for event in release["events"]]

@@ -23,13 +23,12 @@ from silosynth.core.files import make_folder, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
-from silosynth.data import sources as files
+from silosynth.data import sources
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, RowSource, SiloPolicy
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
-from silosynth.simulation.federation import digest, own_levels, read_table
-from silosynth.simulation.model import sampling_streams, to_synthetic_frame
+from silosynth.simulation import federation, model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +165,8 @@ class DeploymentSilo(Party):
         self._frame = frame = self.rows.read()
         self._check_identifiers(frame)
         if job.align is not None:
-            keys = read_table(frame[self.rows.identifiers], dict.fromkeys(self.rows.identifiers, "identifier"))[1]
+            kinds = dict.fromkeys(self.rows.identifiers, "identifier")
+            keys = federation.read_table(frame[self.rows.identifiers], kinds)[1]
             self._aligner = Aligner(canonical(keys.columns), self._seat(job), common_streams(job))
         self._say(f"{len(frame):,} rows read")
         return Done()
@@ -214,7 +214,7 @@ class DeploymentSilo(Party):
             raise ProtocolError(
                 "Rows are synthesised after training has ended", "no trained part", "Start the job again."
             )
-        self._party = self._make_party(Table(()), sampling_streams(self._streams()))
+        self._party = self._make_party(Table(()), model.sampling_streams(self._streams()))
         self._party.restore(self._part)
         return Done()
 
@@ -224,7 +224,7 @@ class DeploymentSilo(Party):
         self._drawn = [*(self._drawn if ask.first else []), table]
         if sum(map(len, self._drawn)) >= ask.total:
             schema = ask.columns if ask.table.columns else self._schema
-            files.write(to_synthetic_frame(self._drawn, schema), make_folder(self.folder) / SYNTHETIC)
+            sources.write(model.to_synthetic_frame(self._drawn, schema), make_folder(self.folder) / SYNTHETIC)
             self._drawn = []
             self._say(f"{ask.total:,} synthetic rows kept")
         return Done()
@@ -259,10 +259,10 @@ class DeploymentSilo(Party):
             frame = frame.iloc[self._order.numpy()].reset_index(drop=True)
         declared = {name: kind for name, kind in self.rows.declared.items() if name not in self.rows.identifiers}
         self.policy.check_rows(len(frame))
-        self._schema, table = read_table(frame, declared)
+        self._schema, table = federation.read_table(frame, declared)
         horizontal = catalog.algorithm(self._begun().algorithm).horizontal
-        table = own_levels(table) if horizontal else table
-        self._digest = digest({self.seat.name: table})
+        table = federation.own_levels(table) if horizontal else table
+        self._digest = federation.digest({self.seat.name: table})
         return table
 
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:

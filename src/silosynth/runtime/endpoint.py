@@ -10,10 +10,7 @@ from pathlib import Path
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Message, Several, Struct, wire_name
-from silosynth.runtime import hub
-from silosynth.runtime.checkpoint import PartStore
-from silosynth.runtime.link import missing_folder, with_location
-from silosynth.runtime.wire import decode, encode
+from silosynth.runtime import checkpoint, hub, link, wire
 
 OnStep = Callable[[int, Message, int, Message, int], None]
 
@@ -35,7 +32,7 @@ class PartyEndpoint:
 
     def __init__(self, name: str, party: Party, folder: Path | None, on_step: OnStep | None = None) -> None:
         self.name, self.party, self._on_step = name, party, on_step
-        self._parts = None if folder is None else PartStore(folder)
+        self._parts = None if folder is None else checkpoint.PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
 
@@ -88,31 +85,31 @@ class PartyEndpoint:
     def save(self, number: int) -> None:
         """Write the party's part of checkpoint ``number``."""
         if self._parts is None:
-            raise missing_folder(self.name)
+            raise link.missing_folder(self.name)
         self._parts.save(number, self.party.state())
 
     def restore(self, number: int) -> None:
         """Continue from the party's part of checkpoint ``number``."""
         if self._parts is None:
-            raise missing_folder(self.name)
+            raise link.missing_folder(self.name)
         self.party.restore(self._parts.load(number))
         self._last = None
 
     def _answer_all(self, step: int, before: int | None, blob: bytes) -> bytes:
-        ask = decode(blob)
+        ask = wire.decode(blob)
         if not isinstance(ask, Several):
             return self._answer_one(step, ask, len(blob))
         if not (before or 0) < ask.steps[0] <= ask.steps[-1] <= step:
             raise ProtocolError("Steps of a conversation go forward", f"{ask.steps} after {before}")
         parts = zip(ask.steps, ask.messages, strict=True)
-        return encode(Several(ask.steps, tuple(self._answer_part(*part) for part in parts)))
+        return wire.encode(Several(ask.steps, tuple(self._answer_part(*part) for part in parts)))
 
     def _answer_part(self, step: int, blob: bytes) -> bytes:
-        ask = decode(blob)
+        ask = wire.decode(blob)
         try:
             return self._answer_one(step, ask, len(blob))
         except SilosynthError as error:
-            raise with_location(error, f"step {step}, on {wire_name(type(ask))}") from error.__cause__
+            raise link.with_location(error, f"step {step}, on {wire_name(type(ask))}") from error.__cause__
 
     def _answer_one(self, step: int, ask: Struct, size: int) -> bytes:
         if not isinstance(ask, Message):
@@ -125,7 +122,7 @@ class PartyEndpoint:
             raise PartyFailure from error
         if not isinstance(reply, Message):
             raise ProtocolError("A party answers with a message", type(reply).__name__, "Return Done() at least.")
-        encoded = encode(reply)
+        encoded = wire.encode(reply)
         if self._on_step is not None:
             self._on_step(step, ask, size, reply, len(encoded))
         return encoded

@@ -246,7 +246,7 @@ class Ledger:
 _START_OVER = "Restore the file, or start over without resuming."
 
 
-def ledger_line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
+def line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
     """One message as a line of a ledger file, for a silo's own record of its asks and replies."""
     middle, end = _Route.of(sender, receiver, message).frame()
     return f'{{"step": {step}{middle}{size}{end}'

@@ -16,9 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-from silosynth.core.conversation import COORDINATOR, Party
+from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame, Hub, Outbox, PartySlot
@@ -184,14 +183,8 @@ def _send_all(connection: Connection, outbox: Outbox) -> None:
     connection.end()
 
 
-def serve_party(
-    party: Party,
-    *,
-    name: str,
-    address: str,
-    certs: Certificates | Path,
-    folder: Path | None,
-    patience: float = 10.0,
+def serve_endpoint(
+    endpoint: PartyEndpoint, *, address: str, certs: Certificates, patience: float = 10.0, attempt: str = ""
 ) -> None:
     """Answer the coordinator at ``address`` until it says goodbye. Meant to be the only thing that its process does.
 
@@ -199,25 +192,16 @@ def serve_party(
     answer, and the run continues from its checkpoint.
 
     Args:
-        party: the party that answers.
-        name: the party's name; its certificate must say the same.
+        endpoint: the party's; its certificate must have the same name.
         address: host and port to dial.
-        certs: the party's certificates, or the folder that holds them; read once.
-        folder: where the party keeps its parts of checkpoints; None to keep none.
+        certs: the party's certificates.
         patience: seconds for which the coordinator may be unreachable.
+        attempt: as in `StreamHub`.
 
     Raises:
         ProtocolError: the coordinator cannot be reached, refuses this party, or breaks the protocol.
     """
-    serve_endpoint(PartyEndpoint(name, party, folder), address=address, certs=certs, patience=patience)
-
-
-def serve_endpoint(
-    endpoint: PartyEndpoint, *, address: str, certs: Certificates | Path, patience: float, attempt: str = ""
-) -> None:
-    """Like `serve_party`, for an endpoint; ``attempt`` as in `StreamHub`."""
-    certificates = certs if isinstance(certs, Certificates) else Certificates.read(certs)
-    uplink = _Uplink(endpoint.name, address, certificates, patience, attempt)
+    uplink = _Uplink(endpoint.name, address, certs, patience, attempt)
     try:
         while (frame := uplink.receive()).kind != BYE:
             uplink.send(endpoint.handle(frame))

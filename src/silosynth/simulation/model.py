@@ -14,21 +14,18 @@ import torch
 from typing_extensions import Self
 
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
+from silosynth.core import files, messages
 from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, StorageError
-from silosynth.core.files import read, write_atomic
-from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
 from silosynth.core.streams import Streams
-from silosynth.data.dtypes import resolve
-from silosynth.data.frames import to_frame
+from silosynth.data import dtypes, frames
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import statement, totals
-from silosynth.runtime.driver import drive
+from silosynth.runtime import driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
-from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.silos import InProcess
 
 BATCH = 16_384
@@ -54,7 +51,7 @@ def batches(rows: int, size: int = BATCH) -> Iterator[SampleBatch]:
 
 
 def draw(
-    entry: Algorithm, roster: Roster, config: Struct, coordinator: Mapping[str, Any], batch: SampleBatch,
+    entry: Algorithm, roster: Roster, config: messages.Struct, coordinator: Mapping[str, Any], batch: SampleBatch,
     streams: Streams, device: torch.device,
 ) -> Conversation[dict[str, Table]]:  # fmt: skip
     """The coordinator's side of drawing a batch: synthetic columns by silo, without those that stay in their silo.
@@ -83,7 +80,7 @@ def to_synthetic_frame(parts: Sequence[Table], schema: Schema, start: int = 1, f
     modelled = below(parts)
     numbers = [_surrogate(column, start, len(modelled)) for column in schema.columns if _is_identifier(column)]
     table = beside([modelled, Table(tuple(numbers))]).select(schema.names)
-    return to_frame(table, flavour)  # type: ignore[arg-type]
+    return frames.to_frame(table, flavour)  # type: ignore[arg-type]
 
 
 def check_identifiers_fit(schema: Schema, rows: int) -> None:
@@ -93,7 +90,7 @@ def check_identifiers_fit(schema: Schema, rows: int) -> None:
         ConfigError: names the column, and how many rows it can number.
     """
     for column in filter(_is_identifier, schema.columns):
-        dtype = resolve(column.dtype)
+        dtype = dtypes.resolve(column.dtype)
         if dtype.kind not in "iuf":
             continue
         width = f"{dtype.kind}{dtype.itemsize}"
@@ -114,7 +111,7 @@ def _surrogate(schema: ColumnSchema, start: int, size: int) -> Column:
     """Running numbers in place of an identifier: as numbers, or as texts."""
     numbers = torch.arange(start, start + size)
     missing = torch.zeros(size, dtype=torch.bool)
-    kind = resolve(schema.dtype).kind
+    kind = dtypes.resolve(schema.dtype).kind
     if kind in "iuf":
         return Column(schema.name, schema.dtype, numbers.double() if kind == "f" else numbers, missing)
     texts = tuple(f"synthetic-{i}" for i in numbers.tolist())
@@ -149,7 +146,7 @@ class TrainedModel:
     algorithm: str
     preset: str
     seed: int
-    config: Struct
+    config: messages.Struct
     roster: Roster
     schemas: Mapping[str, Schema]
     coordinator: dict[str, Any]
@@ -168,12 +165,12 @@ class TrainedModel:
         content = {
             "form": self.FORM,
             "about": metadata | self._about() | {"silos": list(self.roster), "ledger": json.dumps(self.ledger)},
-            "config": to_state(self.config),
-            "schemas": {name: to_state(schema) for name, schema in self.schemas.items()},
+            "config": messages.to_state(self.config),
+            "schemas": {name: messages.to_state(schema) for name, schema in self.schemas.items()},
             "coordinator": self.coordinator,
             "parts": dict(self.parts),
         }
-        write_atomic(Path(path), pack(content | self._content()))
+        files.write_atomic(Path(path), wire.pack(content | self._content()))
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Self:
@@ -182,14 +179,14 @@ class TrainedModel:
         Raises:
             StorageError: the file is missing, damaged, of a newer version, or holds something else.
         """
-        content = unpack(read(Path(path)))
+        content = wire.unpack(files.read(Path(path)))
         if content.get("form") != cls.FORM:
             raise StorageError(f"This file is not a {cls.FORM}", str(path), "Pass a file that save() wrote.")
         metadata = content["about"]
         return cls(
             algorithm=metadata[cls.NAME], preset=metadata["preset"], seed=metadata["seed"],
-            config=from_state(Struct, content["config"]), roster=Roster(tuple(metadata["silos"])),
-            schemas={name: from_state(Schema, schema) for name, schema in content["schemas"].items()},
+            config=messages.from_state(messages.Struct, content["config"]), roster=Roster(tuple(metadata["silos"])),
+            schemas={name: messages.from_state(Schema, schema) for name, schema in content["schemas"].items()},
             coordinator=content["coordinator"], parts=content["parts"], rows=metadata["rows"],
             ledger=json.loads(metadata["ledger"]), device=resolve_device(device), **cls._restored(content),
         )  # fmt: skip
@@ -210,7 +207,7 @@ class TrainedModel:
             "pooled": self._pooled(),
             "guarantee": privacy["summary"],
             "privacy": privacy,
-            "config": _plain(to_state(self.config)),
+            "config": _plain(messages.to_state(self.config)),
         }
 
     def _about(self) -> dict[str, Any]:
@@ -249,7 +246,7 @@ class TrainedModel:
         """Drive a conversation with its parties, and add what they send to the ledger."""
         ledger = Ledger()
         with InProcess(parties) as link:
-            result = drive(lambda _: conversation, link, ledger)
+            result = driver.drive(lambda _: conversation, link, ledger)
         self.ledger += ledger.entries()
         return result
 

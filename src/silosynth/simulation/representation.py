@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from silosynth.algorithms.tabvfl.networks import Host, Label, check_labels
-from silosynth.algorithms.tabvfl.options import TabVFLConfig
-from silosynth.algorithms.tabvfl.protocol import embed
+from silosynth.algorithms.tabvfl import networks, options, protocol
 from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Column, Kind, Schema, Table
@@ -36,8 +34,8 @@ class Representation(TrainedModel):
 
     KIND, FORM, NAME = "representation", "silosynth representation", "name"
 
-    config: TabVFLConfig
-    label: Label | None
+    config: options.TabVFLConfig
+    label: networks.Label | None
 
     @property
     def name(self) -> str:
@@ -120,9 +118,9 @@ class Representation(TrainedModel):
 
     @classmethod
     def _restored(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        return {"label": None if content["label"] is None else from_state(Label, content["label"])}
+        return {"label": None if content["label"] is None else from_state(networks.Label, content["label"])}
 
-    def _predicted(self, federation: Federation) -> tuple[Label, Tensor]:
+    def _predicted(self, federation: Federation) -> tuple[networks.Label, Tensor]:
         if self.label is None or not self.config.finetune:
             raise ConfigError("Predicting needs a trained label", None, "Train with one, and finetune = true.")
         return self.label, self._embedded(federation)[1]
@@ -131,9 +129,9 @@ class Representation(TrainedModel):
         """Latents (N, D), and what is predicted from them (N, K)."""
         check_federation(federation, "representation.federation(frame)")
         tables = {silo: _as_in_training(federation, silo, self.schemas[silo]) for silo in self.roster}
-        host = Host.restored(self.config, self.coordinator, self.device)
+        host = networks.Host.restored(self.config, self.coordinator, self.device)
         parties = self._parties(Streams(self.seed).child("look"), tables)
-        return self._converse(parties, embed(self.roster, host, federation.rows))
+        return self._converse(parties, protocol.embed(self.roster, host, federation.rows))
 
 
 def read_labels(labels: Any) -> tuple[Column, str]:
@@ -144,7 +142,7 @@ def read_labels(labels: Any) -> tuple[Column, str]:
     return table.columns[0], schema.columns[0].kind
 
 
-def _labels_of(federation: Federation, label: Label, labels: Any) -> Column:
+def _labels_of(federation: Federation, label: networks.Label, labels: Any) -> Column:
     """The labels to compare with. They may be of fewer classes than in training, so their kind is not inferred."""
     if labels is None:
         tables = [table for table in federation.tables.values() if label.name in table.names]
@@ -153,7 +151,7 @@ def _labels_of(federation: Federation, label: Label, labels: Any) -> Column:
         column = tables[0][label.name]
     else:
         column = read_labels(labels)[0]
-    check_labels(column)
+    networks.check_labels(column)
     return column
 
 

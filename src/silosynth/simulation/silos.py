@@ -23,19 +23,16 @@ from pathlib import Path
 import torch
 
 from silosynth.catalog import Algorithm, algorithm
+from silosynth.core import files
 from silosynth.core.conversation import Party, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, StorageError, UnavailableError, nearest
-from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.core.messages import Message, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat, seats
-from silosynth.runtime import link
+from silosynth.runtime import link, stream, tls, wire
 from silosynth.runtime.endpoint import PartyEndpoint, PartyFailure
 from silosynth.runtime.hub import Hub, Lost
-from silosynth.runtime.stream import StreamHub, serve_party
-from silosynth.runtime.tls import Authority, Certificates
-from silosynth.runtime.wire import decode, pack, unpack
 from silosynth.simulation.federation import Federation
 
 
@@ -115,7 +112,7 @@ def _received(party: str, step: int, ask: Message, blob: bytes, pending: link.Pe
     where = link.location(party, step, wire_name(type(ask)))
     try:
         answer = pending.result()
-        reply = decode(answer)
+        reply = wire.decode(answer)
     except SilosynthError as error:
         raise link.with_location(error, where) from error.__cause__
     except PartyFailure as failure:
@@ -149,7 +146,7 @@ class ProcessKit:
     address: str
     folder: Path | None
     threads: int
-    certificates: Certificates
+    certificates: tls.Certificates
 
     def write(self, place: Path) -> None:
         """Write the kit into the folder ``place``, which must exist."""
@@ -159,8 +156,9 @@ class ProcessKit:
         self.certificates.write(place)
 
     def serve(self, party: Party) -> None:
-        """Answer the coordinator until it says goodbye; see `serve_party`."""
-        serve_party(party, name=self.name, address=self.address, certs=self.certificates, folder=self.folder)
+        """Answer the coordinator until it says goodbye; see `stream.serve_endpoint`."""
+        endpoint = PartyEndpoint(self.name, party, self.folder)
+        stream.serve_endpoint(endpoint, address=self.address, certs=self.certificates)
 
 
 def open_process_kit(place: Path | str) -> ProcessKit:
@@ -171,9 +169,9 @@ def open_process_kit(place: Path | str) -> ProcessKit:
     """
     place = Path(place)
     try:
-        text = json.loads(read(place / _KIT))
+        text = json.loads(files.read(place / _KIT))
         folder = None if text["folder"] is None else Path(text["folder"])
-        kit = ProcessKit(text["name"], text["address"], folder, text["threads"], Certificates.read(place))
+        kit = ProcessKit(text["name"], text["address"], folder, text["threads"], tls.Certificates.read(place))
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{str(place)!r} holds a party's kit", str(error)[:80], "Start the run again.") from error
     torch.set_num_threads(kit.threads)
@@ -208,10 +206,10 @@ class Processes(link.Remote):
     ) -> None:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._place = Path(tempfile.mkdtemp(prefix="silosynth-"))
-        hub: StreamHub | None = None
+        hub: stream.StreamHub | None = None
         try:
-            authority = Authority()
-            hub = StreamHub(roster, authority.coordinator())
+            authority = tls.Authority()
+            hub = stream.StreamHub(roster, authority.coordinator())
             super().__init__(roster, hub, self._dead, limit)
             for party in roster:
                 self._start(party, command, hub.address, authority, folder)
@@ -237,11 +235,11 @@ class Processes(link.Remote):
         return {party: child.pid for party, child in self._children.items()}
 
     def _start(
-        self, party: str, command: Command, address: str, authority: Authority, folder: Path | str | None
+        self, party: str, command: Command, address: str, authority: tls.Authority, folder: Path | str | None
     ) -> None:
         place = self._place / party
         place.mkdir(mode=0o700)
-        own = None if folder is None else make_folder(Path(folder).absolute() / party)
+        own = None if folder is None else files.make_folder(Path(folder).absolute() / party)
         ProcessKit(party, address, own, link.PARTY_THREADS, authority.party(party)).write(place)
         argv = list(command(party, place))
         try:
@@ -263,7 +261,7 @@ class Processes(link.Remote):
                 f"Silo {party!r} can be started", error.strerror or "", f"Check {argv[0]!r}."
             ) from error
 
-    def _wait(self, hub: StreamHub, seconds: float) -> None:
+    def _wait(self, hub: stream.StreamHub, seconds: float) -> None:
         try:
             hub.wait_for_all(seconds, self._dead)
         except Lost as lost:
@@ -316,7 +314,7 @@ def spawn(
             "table": to_state(federation.tables[silo]),
             "schema": to_state(federation.schemas[silo]),
         }
-        write_atomic(place / _SILO, pack(content))
+        files.write_atomic(place / _SILO, wire.pack(content))
         return [sys.executable, "-m", "silosynth", "silo-process", str(place)]
 
     return Processes(federation.roster, command, folder, limit=limit)
@@ -325,7 +323,7 @@ def spawn(
 def serve(place: Path) -> None:
     """Answer as the silo whose kit lies in ``place`` until the coordinator ends."""
     kit = open_process_kit(place)
-    content = unpack(read(place / _SILO))
+    content = wire.unpack(files.read(place / _SILO))
     (place / _SILO).unlink()
     streams = Streams(content["seed"]).party(kit.name)
     table, schema = from_state(Table, content["table"]), from_state(Schema, content["schema"])

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +21,11 @@ import torch
 
 from silosynth.algorithms.tabvfl.networks import Label, fit_label
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
+from silosynth.core import files, messages, version
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
-from silosynth.core.files import make_folder, storage_error
-from silosynth.core.messages import Struct, to_state
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
-from silosynth.core.version import VERSION
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
@@ -225,10 +221,11 @@ class _TrainingRun:
             raise ConfigError(rule, self.limit, "Leave it out to wait as long as silos live.")
         return entry, config
 
-    def fingerprint(self, name: str, config: Struct, federation: Federation, seed: int) -> str:
+    def fingerprint(self, name: str, config: messages.Struct, federation: Federation, seed: int) -> str:
         """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
         arithmetic = [self.threads, self.device.type, torch.backends.cpu.get_cpu_capability()]
-        content = [VERSION, name, to_state(config), seed, arithmetic, federation.silos, federation.digest()]
+        options = messages.to_state(config)
+        content = [version.VERSION, name, options, seed, arithmetic, federation.silos, federation.digest()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def carry_out(
@@ -284,7 +281,7 @@ def _watching(progress: bool | Callable[[Progress], None]) -> Any:
 
 def _secret(folder: str | Path | None, resume: bool) -> int:
     if folder is not None:
-        return secret_seed(make_folder(folder), again=resume)
+        return secret_seed(files.make_folder(folder), again=resume)
     if resume:
         raise ConfigError("A run with a secret seed is resumed from the folder that keeps it", None, "Name the folder.")
     return secrets.randbits(128)
@@ -305,8 +302,9 @@ def secret_run(secret: int, fingerprint: str) -> tuple[int, str]:
 @contextmanager
 def run_folder(folder: str | Path | None, fingerprint: str) -> Iterator[Path]:
     """The run's folder, locked for this run. The default folder is deleted in the end unless it holds checkpoints."""
-    place = _default_folder(fingerprint) if folder is None else make_folder(folder)
-    with _locked(place):
+    place = _default_folder(fingerprint) if folder is None else files.make_folder(folder)
+    rule, remedy = "One run at a time works in a folder", "Wait until it has ended, or name another folder."
+    with files.locked(place / "lock", StorageError(f"{rule}; another is going on", str(place), remedy)):
         try:
             yield place
         except BaseException:
@@ -320,59 +318,10 @@ def run_folder(folder: str | Path | None, fingerprint: str) -> Iterator[Path]:
 def _default_folder(fingerprint: str) -> Path:
     """A folder that only its user may read: checkpoints hold what silos keep to themselves."""
     place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / fingerprint[:16]
-    make_folder(place.parent)
+    files.make_folder(place.parent)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         place.chmod(0o700)  # where it was there before
     except OSError as error:
-        raise storage_error(error, "made", place) from error
+        raise files.storage_error(error, "made", place) from error
     return place
-
-
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Keep a second run out of the folder. The lock is advisory, and ends with the process in any case."""
-    if sys.platform == "win32":  # has no such locks
-        yield
-        return
-    path = place / "lock"
-    handle = _lock(path)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)  # before others can take it: see `_lock`
-        os.close(handle)
-
-
-def _lock(path: Path) -> int:
-    """A handle of the locked file; opened again if the last holder of the lock has removed the file meanwhile."""
-    while True:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise storage_error(error, "written", path) from error
-        try:
-            _take(handle, path.parent)
-            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-
-
-def _take(handle: int, place: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl  # where there is one
-
-    with suppress(OSError):  # a file system without locks
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                "One run at a time works in a folder; another is going on",
-                str(place),
-                "Wait until it has ended, or name another folder.",
-            ) from error

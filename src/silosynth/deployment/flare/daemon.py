@@ -22,7 +22,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from silosynth.core.errors import ProtocolError, StorageError
-from silosynth.core.files import make_folder, storage_error
+from silosynth.core.files import locked, storage_error
 from silosynth.deployment.flare import require_flare
 from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site_of
 from silosynth.runtime.link import PARTY_THREADS, exit_name
@@ -125,7 +125,8 @@ def party_name(place: Site) -> str:
 def _serve(place: Site, role: str, name: str, say: Say, stop: threading.Event) -> None:
     require_flare()
     place.check()
-    with _alone(place), _signals(stop):
+    rule, remedy = "A workspace belongs to one running site", "The site is running already: stop it first."
+    with locked(place.root / "lock", StorageError(rule, str(place.workspace), remedy)), _signals(stop):
         place.prepare()
         early = refused = 0
         while not stop.is_set():
@@ -228,24 +229,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-@contextlib.contextmanager
-def _alone(place: Site) -> Iterator[None]:
-    """Lock the workspace: two daemons in one would answer for each other."""
-    import fcntl
-
-    make_folder(place.root)
-    with open(place.root / "lock", "w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StorageError(
-                "A workspace belongs to one running site",
-                str(place.workspace),
-                "The site is running already: stop it first.",
-            ) from None
-        yield
 
 
 @contextlib.contextmanager

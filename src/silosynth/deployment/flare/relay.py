@@ -17,7 +17,6 @@ import torch
 
 from silosynth.core.errors import MessageError, SilosynthError, StoppedError
 from silosynth.runtime import hub
-from silosynth.runtime.hub import Frame, Gathered, Hub, Outbox, PartySlot
 from silosynth.runtime.link import PARTY_THREADS
 
 PENDING, UNKNOWN = None, b""
@@ -34,7 +33,7 @@ class Line(Protocol):
         """Ask for the reply again: the reply, None, or b"" if the party does not know the frame."""
 
 
-class FlareHub(Hub):
+class FlareHub(hub.Hub):
     """A `Hub` whose parties are called instead of dialling in.
 
     Args:
@@ -49,7 +48,7 @@ class FlareHub(Hub):
         self._stopped = threading.Event()
         self._ended: dict[str, str] = {}
         self._aborted = ""
-        self._outboxes = {name: Outbox() for name in lines}
+        self._outboxes = {name: hub.Outbox() for name in lines}
         for name, line in lines.items():
             self._slots[name].outbox = self._outboxes[name]
             threading.Thread(target=self._call, args=(name, line), daemon=True, name=f"silosynth-flare-{name}").start()
@@ -59,11 +58,11 @@ class FlareHub(Hub):
 
     def gather(
         self,
-        frames: Mapping[str, Frame],
+        frames: Mapping[str, hub.Frame],
         dead: Callable[[str], str | None],
         limit: float | None = None,
         missing: bool = False,
-    ) -> Gathered:
+    ) -> hub.Gathered:
         """See `Hub.gather`.
 
         Raises:
@@ -113,7 +112,9 @@ class FlareHub(Hub):
                 return
             number += 1
 
-    def _until_answered(self, slot: PartySlot, outbox: Outbox, line: Line, number: int, blob: bytes) -> bytes | None:
+    def _until_answered(
+        self, slot: hub.PartySlot, outbox: hub.Outbox, line: Line, number: int, blob: bytes
+    ) -> bytes | None:
         """The reply; None if the hub is stopped."""
         known = False
         while not self._stopped.is_set():
@@ -129,13 +130,13 @@ class FlareHub(Hub):
             known = reply is PENDING
         return None
 
-    def _unreachable(self, slot: PartySlot) -> None:
+    def _unreachable(self, slot: hub.PartySlot) -> None:
         with self._changed:
             if slot.outbox is not None:
                 slot.outbox, slot.since = None, time.monotonic()
                 self._changed.notify_all()
 
-    def _reachable(self, slot: PartySlot, outbox: Outbox) -> None:
+    def _reachable(self, slot: hub.PartySlot, outbox: hub.Outbox) -> None:
         if slot.outbox is None:
             with self._changed:
                 slot.outbox = outbox
@@ -203,5 +204,5 @@ class Inbox:
         try:
             ask = hub.frame_from_bytes(blob)
         except SilosynthError:
-            ask = Frame(hub.CRASHED, "", 0, self._name)
-        return Frame(kind, ask.job, ask.step, self._name, body).to_bytes()
+            ask = hub.Frame(hub.CRASHED, "", 0, self._name)
+        return hub.Frame(kind, ask.job, ask.step, self._name, body).to_bytes()
