@@ -141,7 +141,7 @@ def test_a_broken_stream_comes_back_and_nothing_is_done_twice(hub: StreamHub, co
     assert echo.begun.wait(20)
     outbox = hub._slots["bank"].outbox
     assert outbox is not None
-    outbox.queue.put(None)  # the connection ends while the party computes
+    outbox.put(None)  # the connection ends while the party computes
     until = time.monotonic() + 20
     while hub._slots["bank"].outbox in (None, outbox) and time.monotonic() < until:
         time.sleep(0.01)
@@ -162,7 +162,7 @@ def test_a_party_that_stays_away_is_lost(hub: StreamHub, connect: Callable[..., 
     hub._slots["bank"].outbox, hub._slots["bank"].since = None, 0.0
     with pytest.raises(PartyLostError, match=r"'bank', step 4, on core.Done.*did not come back"):
         link.exchange(4, {"bank": Done()})
-    outbox.queue.put(None)
+    outbox.put(None)
 
 
 def test_a_party_that_is_too_slow_is_lost(hub: StreamHub, connect: Callable[..., Guest]) -> None:
@@ -453,7 +453,7 @@ def test_a_late_party_may_lose_its_stream_and_come_back(hub: StreamHub, connect:
     echo, link = stalled(hub, connect)
     outbox = hub._slots["bank"].outbox
     assert outbox is not None
-    outbox.queue.put(None)
+    outbox.put(None)
     until = time.monotonic() + 20
     while hub._slots["bank"].outbox in (None, outbox) and time.monotonic() < until:
         time.sleep(0.01)  # the ask that is owed is sent again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -247,8 +246,7 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     from silosynth.deployment.coordinator import LEDGER
     from silosynth.privacy.statement import statement
 
-    lines = (_job(_kit(kit), job) / LEDGER).read_text("utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    records = run.read_ledger(_job(_kit(kit), job) / LEDGER)
     totals = run.show_ledger(ui, records)
     privacy = statement(records)
     ui.show(f"Guarantee: {privacy['summary']}")

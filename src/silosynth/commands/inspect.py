@@ -127,7 +127,7 @@ def _folder(ui: Session, path: Path) -> None:
     ui.show(f"{path}: {ui.facts['state']}")
     for name in ui.facts["files"]:
         ui.show(f"  {name}")
-    records = _records(path / run.LEDGER)
+    records = run.read_ledger(path / run.LEDGER) if run.LEDGER in ui.facts["files"] else []
     ui.facts["ledger_totals"] = []
     if records:
         ui.show()
@@ -150,14 +150,6 @@ def _state(folder: Path) -> dict[str, Any]:
             "A run's folder holds a model, checkpoints or a ledger", str(folder), "Name the output folder of a run."
         )
     return {"state": state, "files": files, "checkpoints": len(checkpoints)}
-
-
-def _records(ledger: Path) -> list[dict[str, Any]]:
-    """The ledger's records, without a last line that a killed run has left incomplete."""
-    if not ledger.exists():
-        return []
-    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def list_(ui: Session) -> None:

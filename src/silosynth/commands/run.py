@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -215,6 +216,12 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     table: pd.DataFrame = model.sample(rows, seed=plan.sample.seed)
     sources.write(table, out)
     return table, [out]
+
+
+def read_ledger(path: Path) -> list[dict[str, Any]]:
+    """A ledger's records, without a last line that a killed process has left incomplete."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ the output folder are relative to the file itself. Federations and silos' settin
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -86,7 +87,7 @@ def _problem(details: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, tu
     if kind == "missing" or (key == "silos" and value == {}):
         return f"{key} is missing", (), _EXAMPLES.get(key, f"Add {where[-1]!r}.")
     if kind == "literal_error":
-        words = get_args(_field(root, where))
+        words = re.findall("'([^']+)'", limits["expected"])
         return f"{key} must be one of {', '.join(words)}", (value,), nearest(str(value), words)
     if kind == "value_error":
         shown = () if isinstance(value, dict) else (value,)
@@ -146,16 +147,6 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [kind for arg in get_args(annotation) for kind in _sections(arg)]
-
-
-def _field(root: type[BaseModel], where: Sequence[str | int]) -> Any:
-    """The literal type of the field at a key path, without ``None``."""
-    annotation = _by_name(_section(root, where[:-1]))[str(where[-1])]
-    return next((arg for arg in (annotation, *get_args(annotation)) if get_args(arg) and _all_words(arg)), annotation)
-
-
-def _all_words(annotation: Any) -> bool:
-    return all(isinstance(arg, str) for arg in get_args(annotation))
 
 
 def _by_name(section: type[BaseModel]) -> dict[str, Any]:

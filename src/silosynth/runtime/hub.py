@@ -154,11 +154,8 @@ class Gathered:
     late: list[Frame]
 
 
-class Outbox:
-    """The frames to be sent over one open connection. None ends it."""
-
-    def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+Outbox = queue.SimpleQueue["Frame | None"]
+"""The frames to be sent over one open connection. None ends it."""
 
 
 class PartySlot:
@@ -185,7 +182,7 @@ class PartySlot:
         """Send the next frame."""
         self.before, self.asked, self.reply = self.asked, frame, None
         if self.outbox is not None:
-            self.outbox.queue.put(frame)
+            self.outbox.put(frame)
 
     def expects(self, frame: Frame) -> bool:
         """Whether this answers the last frame."""
@@ -231,7 +228,7 @@ class Hub(ABC):
         """Let go of the parties; may be called twice."""
 
     def dead(self, name: str) -> str | None:
-        """Why a party is known to have ended, or None. This class never knows."""
+        """Why a party is known to have ended, or None; consulted by `gather`. This class never knows."""
         return None
 
     def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
@@ -328,7 +325,7 @@ class Hub(ABC):
             slot = self._slots[name]
             if slot.outbox is not None and not quiet:
                 continue
-            if (why := dead(name) or slot.why_lost(self._patience, waited, limit)) is not None:
+            if (why := dead(name) or self.dead(name) or slot.why_lost(self._patience, waited, limit)) is not None:
                 gone[name] = slot.lost = why
         return gone
 

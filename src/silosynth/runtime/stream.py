@@ -80,8 +80,8 @@ class StreamHub(Hub):
         self._accepting.join()
         with self._changed:
             for outbox in self._open.values():
-                outbox.queue.put(Frame(BYE, "", 0, COORDINATOR))
-                outbox.queue.put(None)
+                outbox.put(Frame(BYE, "", 0, COORDINATOR))
+                outbox.put(None)
             until = time.monotonic() + _GRACE
             while self._open and self._changed.wait(until - time.monotonic()):
                 pass
@@ -136,7 +136,7 @@ class StreamHub(Hub):
             why = f"{name!r} belongs to another attempt, or another job"
         else:
             outbox = Outbox()
-            outbox.queue.put(Frame(WELCOME, "", 0, COORDINATOR))
+            outbox.put(Frame(WELCOME, "", 0, COORDINATOR))
             if self._take_slot(connection, self._slots[name], outbox):
                 return outbox
             kind, why = BUSY, f"{name!r} is connected already"
@@ -149,7 +149,7 @@ class StreamHub(Hub):
                 return False
             slot.outbox, self._open[connection] = outbox, outbox
             if slot.owes and slot.asked is not None:
-                outbox.queue.put(slot.asked)
+                outbox.put(slot.asked)
             self._changed.notify_all()
         return True
 
@@ -168,7 +168,7 @@ class StreamHub(Hub):
         except Exception as error:
             self._set_fault(slot, ProtocolError(f"Silo {name!r} can be received from", type(error).__name__))
         finally:
-            outbox.queue.put(None)
+            outbox.put(None)
             connection.close()
             self._disconnected(slot, outbox)
             with self._changed:
@@ -178,7 +178,7 @@ class StreamHub(Hub):
 
 def _send_all(connection: Connection, outbox: Outbox) -> None:
     with contextlib.suppress(OSError):  # the receiving thread notices as well
-        while (frame := outbox.queue.get()) is not None:
+        while (frame := outbox.get()) is not None:
             connection.send(frame)
     connection.end()
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import platformdirs
 import torch
@@ -95,12 +95,11 @@ def fit(
         drawn, fingerprint = secret_run(_secret(folder, resume), fingerprint)
     streams = Streams(drawn)
     start = partial(coordinate, federation.roster, config, streams.child("coordinator"), how.device)
-    result = how.carry_out(algorithm_name, entry, federation, streams, fingerprint, start)
+    trained = how.carry_out(algorithm_name, entry, federation, streams, fingerprint, start)
     return Model(
         algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
         roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
-        coordinator=result.coordinator, parts=result.parts, rows=federation.rows, ledger=result.ledger,
-        device=how.device,
+        rows=federation.rows, **trained,
     )  # fmt: skip
 
 
@@ -150,11 +149,10 @@ def represent(
     fingerprint = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
     fingerprint = hashlib.sha256(fingerprint.encode()).hexdigest()
     start = partial(entry.coordinate, features.roster, config, labels, streams.child("coordinator"), how.device)
-    result = how.carry_out(name, entry, features, streams, fingerprint, start)
+    trained = how.carry_out(name, entry, features, streams, fingerprint, start)
     return Representation(
         algorithm=name, preset=preset, seed=seed, config=config, roster=features.roster, schemas=features.schemas,
-        label=target, coordinator=result.coordinator, parts=result.parts, rows=features.rows, ledger=result.ledger,
-        device=how.device,
+        label=target, rows=features.rows, **trained,
     )  # fmt: skip
 
 
@@ -180,14 +178,6 @@ def _without_label(federation: Federation, label: Any) -> tuple[Federation, Labe
         columns=tuple(name for name in federation.columns if name != label),
     )
     return features, fit_label(table[label], schema[label].kind, silo), table[label]
-
-
-class _TrainingResult(NamedTuple):
-    """What a training leaves: the coordinator's part, each silo's, and the ledger's records."""
-
-    coordinator: dict[str, Any]
-    parts: dict[str, dict[str, Any]]
-    ledger: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -231,8 +221,11 @@ class _TrainingRun:
     def carry_out(
         self, name: str, entry: Algorithm, federation: Federation, streams: Streams, fingerprint: str,
         start: Callable[[State | None], Conversation[dict[str, Any]]],
-    ) -> _TrainingResult:  # fmt: skip
-        """Train in the run's folder; ``start`` begins the coordinator's side from a checkpoint's state, or None."""
+    ) -> dict[str, Any]:  # fmt: skip
+        """Train in the run's folder; ``start`` begins the coordinator's side from a checkpoint's state, or None.
+
+        Returns the fields of `TrainedModel` that a training leaves.
+        """
         with run_folder(self.folder, fingerprint) as place:
             store, ledger = CheckpointStore(place, fingerprint), Ledger(place / "ledger.jsonl")
             seated = seats(federation.roster, streams.child("seats"))
@@ -243,7 +236,7 @@ class _TrainingRun:
                 )
                 parts = self._parts(entry, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
-        return _TrainingResult(coordinator, parts, ledger.entries())
+        return {"coordinator": coordinator, "parts": parts, "ledger": ledger.entries(), "device": self.device}
 
     def _connect(
         self, name: str, entry: Algorithm, federation: Federation, seated: Mapping[str, Seat], streams: Streams,

@@ -342,16 +342,16 @@ class Console:
         watch: Callable[[str], None] | None,
     ) -> str:  # fmt: skip
         until, before = time.monotonic() + seconds, None
-        while not done(now := look()):
+        while True:
+            now = look()
             if watch is not None and now != before:
                 watch(now)
-            before = now
+            if done(now):
+                return now
             if time.monotonic() > until:
                 raise ProtocolError(rule, f"{now} after {seconds:g} s")
+            before = now
             time.sleep(_POLL)
-        if watch is not None and now != before:
-            watch(now)
-        return now
 
 
 def _info(job: dict[str, Any]) -> JobInfo:

@@ -53,23 +53,6 @@ class FlareHub(hub.Hub):
             self._slots[name].outbox = self._outboxes[name]
             threading.Thread(target=self._call, args=(name, line), daemon=True, name=f"silosynth-flare-{name}").start()
 
-    def wait_for_all(self, seconds: float, dead: Callable[[str], str | None]) -> None:
-        """Returns at once: the engine starts a job when its parties are there."""
-
-    def gather(
-        self,
-        frames: Mapping[str, hub.Frame],
-        dead: Callable[[str], str | None],
-        limit: float | None = None,
-        missing: bool = False,
-    ) -> hub.Gathered:
-        """See `Hub.gather`.
-
-        Raises:
-            StoppedError: the engine ends the job.
-        """
-        return super().gather(frames, lambda name: dead(name) or self._ended.get(name), limit, missing)
-
     def dead(self, name: str) -> str | None:
         """See `Hub.dead`."""
         return self._ended.get(name)
@@ -91,9 +74,10 @@ class FlareHub(hub.Hub):
         """Let go of the parties; may be called twice. The engine ends their processes."""
         self._stopped.set()
         for outbox in self._outboxes.values():
-            outbox.queue.put(None)
+            outbox.put(None)
 
     def _check_faults(self, names: Iterable[str]) -> None:
+        """Raise what a party has done wrong; or a `StoppedError`, if the engine ends the job."""
         if self._aborted and not self._ended:
             raise StoppedError("A job runs to its end", self._aborted, "Submit it again: it resumes where it stopped.")
         super()._check_faults(names)
@@ -101,7 +85,7 @@ class FlareHub(hub.Hub):
     def _call(self, name: str, line: Line) -> None:
         """A caller's main loop: one frame after the other, each until it is answered."""
         slot, outbox, number = self._slots[name], self._outboxes[name], self._first
-        while (frame := outbox.queue.get()) is not None:
+        while (frame := outbox.get()) is not None:
             try:
                 reply = self._until_answered(slot, outbox, line, number, frame.to_bytes())
                 if reply is None:
