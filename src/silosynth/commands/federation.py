@@ -16,8 +16,7 @@ from silosynth.commands.session import Session, add_command, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
-    from silosynth.deployment.coordinator import Order
-    from silosynth.deployment.kits import StartKit
+    from silosynth.deployment import coordinator, kits
 
 COORDINATOR = "coordinator"  # `silosynth.core.conversation` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
@@ -143,7 +142,7 @@ def submit(
     (_submit_here if site.name == COORDINATOR else _submit_from_elsewhere)(ui, site, order, wait)
 
 
-def _submit_here(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
+def _submit_here(ui: Session, kit: kits.StartKit, order: coordinator.Order, wait: bool) -> None:
     """On the coordinator's machine: the daemon finds the order in the job's folder."""
     from silosynth.deployment.coordinator import enqueue, read_status
 
@@ -162,9 +161,9 @@ def _submit_here(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
     ui.facts |= {"folder": folder, "attempts": now.attempts}
 
 
-def _submit_from_elsewhere(ui: Session, kit: StartKit, order: Order, wait: bool) -> None:
+def _submit_from_elsewhere(ui: Session, kit: kits.StartKit, order: coordinator.Order, wait: bool) -> None:
     """On an operator's machine: over the engine, which only tells whether a job runs."""
-    from silosynth.deployment import coordinator as dispatcher
+    from silosynth.deployment import coordinator
     from silosynth.deployment.flare.console import FINISHED, Console
 
     name, log = order.job.name, _timed(ui)
@@ -172,7 +171,7 @@ def _submit_from_elsewhere(ui: Session, kit: StartKit, order: Order, wait: bool)
         if any(info.name == name for info in console.jobs()):
             raise ConfigError("A job's name is used once", name, "Submit it under another name.")
         console.wait_for_parties(order.job.silos, _WEEK, lambda away: log(f"waiting for {away}") if away else None)
-        number = dispatcher.submit(console, order)
+        number = coordinator.submit(console, order)
         log(f"submitted {name}")
         ui.facts |= {"number": number}
         if not wait:
@@ -198,7 +197,7 @@ def status(ui: Session, kit: KitFolder = Path()) -> None:
     ui.facts["jobs"] = rows
 
 
-def _jobs(kit: StartKit) -> list[dict[str, Any]]:
+def _jobs(kit: kits.StartKit) -> list[dict[str, Any]]:
     from silosynth.deployment import coordinator, entry
 
     rows = []
@@ -211,7 +210,7 @@ def _jobs(kit: StartKit) -> list[dict[str, Any]]:
     return rows
 
 
-def _engine_jobs(kit: StartKit) -> list[dict[str, Any]]:
+def _engine_jobs(kit: kits.StartKit) -> list[dict[str, Any]]:
     from silosynth.deployment.flare.console import Console
 
     with Console(kit.dispatcher) as console:
@@ -287,7 +286,7 @@ def fetch(
         _report(ui, site, table, report, target)
 
 
-def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | None) -> None:
+def _report(ui: Session, kit: kits.StartKit, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
     from silosynth.deployment.policy import read_silo
 
@@ -302,7 +301,7 @@ def _report(ui: Session, kit: StartKit, table: Any, out: Path, target: str | Non
     ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}
 
 
-def _kit(folder: Path, coordinator: bool = False) -> StartKit:
+def _kit(folder: Path, coordinator: bool = False) -> kits.StartKit:
     from silosynth.deployment.kits import read_kit
 
     site = read_kit(folder)
@@ -311,7 +310,7 @@ def _kit(folder: Path, coordinator: bool = False) -> StartKit:
     return site
 
 
-def _job(kit: StartKit, name: str) -> Path:
+def _job(kit: kits.StartKit, name: str) -> Path:
     """The folder of a job on this machine."""
     known = sorted(path.name for path in kit.jobs.glob("*") if path.is_dir())
     if name not in known:
