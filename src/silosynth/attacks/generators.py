@@ -1,6 +1,6 @@
-"""Generators to be audited: an algorithm of the catalogue, or a command that reads a table and writes one.
+"""Generators to audit: an algorithm of the catalogue, or a program that reads a table and writes one.
 
-Each is a callable ``fit(train, seed) -> synthetic`` of pandas frames, and can be sent to other processes.
+Each is a callable ``fit(train, seed) -> synthetic`` on pandas frames, and can be pickled for other processes.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from silosynth.simulation.silos import InProcess, make_parties
 Fit = Callable[[pd.DataFrame, int], pd.DataFrame]
 
 CPU = torch.device("cpu")
-SENDING = ("vflgan", "vflgan-base")  # algorithms whose silos send features of a critic
-TRIAL = 5.0  # seconds of trainings that only tell how long they would take
+SENDING = ("vflgan", "vflgan-base")  # algorithms whose silos send their critic's features
+TRIAL = 5.0  # seconds of a training that only serves to estimate how long it would take
 
 
 def _unwatched(stage: str, share: float) -> None:
-    """Progress that is not shown."""
+    """Ignore progress."""
 
 
 def _part(watch: Watch, before: float, size: float) -> Watch:
-    """Reports a part of the work, which starts at the share ``before`` and has the share ``size``."""
+    """Report progress within a part of the work: ``size`` is its share, ``before`` the share that precedes it."""
     return lambda stage, share: watch(stage, before + size * share)
 
 
@@ -60,9 +60,9 @@ class Catalogued:
     Attributes:
         name, preset, options: as for `silosynth.fit`.
         silos: columns of each silo; None for one silo that holds all.
-        kinds: of the columns, as for `silosynth.simulation`. They are taken as public: without them each training would
-            infer its own, and the presence of one record might show in them.
-        rows: how many synthetic rows each training yields.
+        kinds: of the columns: ``schema`` of `silosynth.simulate`. They count as public: otherwise each training would
+            infer its own, and these might reveal whether a record was present.
+        rows: number of synthetic rows per training.
     """
 
     name: str
@@ -78,15 +78,15 @@ class Catalogued:
 
     @property
     def in_lockstep(self) -> bool:
-        """Whether trainings can go in lockstep."""
+        """Whether several trainings can run in lockstep."""
         return lockstep.fits(self.config)
 
     def together(self, trains: Sequence[Train]) -> list[pd.DataFrame]:
-        """A synthetic table for each table and seed; trainings that can go in lockstep do."""
+        """A synthetic table for each table and seed, trained in lockstep if possible."""
         return [self._drawn(run) for run in self._runs(trains)]
 
     def with_features(self, trains: Sequence[Train], whole: pd.DataFrame) -> list[tuple[pd.DataFrame, Floats]]:
-        """The same, and what silos' trained critics send of ``whole``: (rows, features).
+        """The same, with the features (rows, features) that the silos' trained critics send for ``whole``.
 
         Raises:
             ConfigError: the algorithm has no intermediate features.
@@ -95,7 +95,7 @@ class Catalogued:
         return [(self._drawn(run), self._features(run, whole)) for run in self._runs(trains)]
 
     def seconds(self, trains: Sequence[Train], limit: float = TRIAL) -> float:
-        """About how long training takes for as many calls, from its first seconds; without drawing tables."""
+        """Estimated seconds of these trainings, from the pace of the first few; sampling is not included."""
         apart = 1 if self.in_lockstep else len(trains)
         return apart * seconds_of(partial(self._runs, trains[: len(trains) // apart]), limit)
 
@@ -113,7 +113,7 @@ class Catalogued:
         return [run for run, _ in begun]
 
     def _trained(self, train: pd.DataFrame, seed: int, watch: Watch = _unwatched) -> _Trained:
-        """A training as `silosynth.fit` has it, but that nothing is written to disk."""
+        """Train as `silosynth.fit` does, without writing to disk."""
 
         def report(progress: Progress) -> None:
             watch(progress.stage, progress.done / max(1, progress.total))
@@ -125,7 +125,7 @@ class Catalogued:
             return _Trained(federation, seed, parties, drive(start, link, Ledger(), watch=report))
 
     def _begun(self, train: pd.DataFrame, seed: int) -> tuple[_Trained, lockstep.LockstepTraining]:
-        """A training of VFLGAN until its first step."""
+        """A training of VFLGAN, up to its first step."""
         federation, config = self._federation(train), self.config
         parties = self._parties(federation, seed)
         with InProcess(parties) as link:
@@ -171,14 +171,14 @@ class Catalogued:
 
 
 def _networks(silo: VFLGANSilo) -> LocalGAN:
-    silo.features()  # which makes them
+    silo.features()  # creates them
     assert silo.training is not None
     return silo.training
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """A training that has ended: its federation, parties and the coordinator's state."""
+    """A finished training: its federation, its parties and the coordinator's state."""
 
     federation: Federation
     seed: int
@@ -191,12 +191,12 @@ class Command:
     """Any program that trains on a table and writes a synthetic one.
 
     Attributes:
-        template: the command line, with ``{train}`` and ``{out}`` for the two CSV files; ``{seed}`` and ``{rows}`` if
-            the program takes them. It is split as a shell would, and run without one.
-        rows: what ``{rows}`` stands for.
+        template: the command line, with the placeholders ``{train}`` and ``{out}`` for the two CSV files and, if the
+            program takes them, ``{seed}`` and ``{rows}``. It is split as a shell would split it, but runs without one.
+        rows: the value of ``{rows}``.
 
     Raises:
-        ConfigError: the template names no ``{train}`` or no ``{out}``.
+        ConfigError: the template lacks ``{train}`` or ``{out}``.
     """
 
     template: str
@@ -211,8 +211,8 @@ class Command:
         """A synthetic table.
 
         Raises:
-            UnavailableError: there is no such program, or it fails.
-            StorageError: it has not written the table.
+            UnavailableError: the program does not exist, or fails.
+            StorageError: the program did not write the table.
         """
         with tempfile.TemporaryDirectory(prefix="silosynth-audit-") as folder:
             places = {"{train}": str(Path(folder, "train.csv")), "{out}": str(Path(folder, "synthetic.csv"))}
@@ -229,8 +229,8 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def _run(command: Sequence[str], shown: str) -> None:
-    """Run without showing what it prints, which may hold rows of the table."""
-    remedy = "Run it by hand on the training table: what it prints is not shown here, for it may hold rows."
+    """Run a command, hiding its output, which may contain rows of the table."""
+    remedy = "Run it by hand on the training table: its output is hidden here, since it may contain rows."
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:
@@ -245,7 +245,7 @@ def tables(fit: Fit, trains: Sequence[Train]) -> list[pd.DataFrame]:
 
 
 def sending(fit: Fit) -> Catalogued:
-    """The same generator, if its silos send features in training.
+    """The same generator, provided that its silos send features during training.
 
     Raises:
         ConfigError: they do not.
@@ -258,12 +258,12 @@ def sending(fit: Fit) -> Catalogued:
 
 
 def expected(fit: Fit, trains: Sequence[Train]) -> float | None:
-    """About how many seconds training takes for so many calls; None if it cannot be foreseen."""
+    """Estimated seconds of these trainings; None if there is no way to estimate them."""
     return fit.seconds(trains) if isinstance(fit, Catalogued) else None
 
 
 def described(fit: Fit) -> str:
-    """What a generator is called where trainings are kept: the same in every process."""
+    """Identifies a generator wherever trainings are kept: equal in every process."""
     if isinstance(fit, partial):
         return f"{described(fit.func)} {fit.args!r} {fit.keywords!r}"
     if isinstance(fit, Catalogued):  # presets change, and keep their name
@@ -272,5 +272,5 @@ def described(fit: Fit) -> str:
 
 
 def in_lockstep(fit: Fit) -> bool:
-    """Whether several trainings at once cost less than one after the other."""
+    """Whether training several at once is cheaper than one after the other."""
     return isinstance(fit, Catalogued) and fit.in_lockstep

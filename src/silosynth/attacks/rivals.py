@@ -1,19 +1,20 @@
-"""Membership inference from a synthetic table alone: the attacks that VFLGAN's table 3 compares ASSD with.
+"""Membership inference from a synthetic table alone: the attacks that VFLGAN's table 3 compares with ASSD.
 
-All of them sort candidates, half of them training records, by how likely each was trained on; none sees the generator.
+Each ranks candidates, half of which are training records, by how likely they are to be one; none sees the generator.
 GAN-leaks is also the full black-box attack of VT-GAN's section 4.3.4.
 
 ===========  =============================================================  =========================================
-LOGAN-0      the critic of a GAN that is trained on the synthetic table     Hayes et al. 2019, black-box
-LOGAN-D1     a classifier that tells synthetic from reference rows          Hayes et al. 2019, with auxiliary data
-MC           how many synthetic rows are near                               Hilprecht et al. 2019, median heuristic
-GAN-leaks    how near the nearest synthetic row is                          Chen et al. 2020, full black-box
-GAN-leaks-c  how much nearer than the nearest reference row                 Chen et al. 2020, calibrated
+LOGAN-0      the critic of a GAN trained on the synthetic table             Hayes et al. 2019, black-box
+LOGAN-D1     a classifier of synthetic against reference rows               Hayes et al. 2019, with auxiliary data
+MC           the number of synthetic rows nearby                            Hilprecht et al. 2019, median heuristic
+GAN-leaks    the distance to the nearest synthetic row                      Chen et al. 2020, full black-box
+GAN-leaks-c  that distance, compared with the nearest reference row         Chen et al. 2020, calibrated
 DOMIAS       the density of synthetic rows over that of reference rows      van Breugel et al. 2023, with kernels
 ===========  =============================================================  =========================================
 
-Readings: GAN-leaks is calibrated with reference rows where its paper trains a reference generator on these; DOMIAS's
-paper has flows beside kernels. Rows are points by `features.embed`, which leaves out columns of many levels.
+Interpretations: we calibrate GAN-leaks with reference rows, where its paper trains a reference generator on them; for
+DOMIAS we use kernel densities only, where its paper also uses flows. Rows become points by `features.embed`, which
+leaves out columns with many levels.
 
 Legend: Q candidates, S synthetic and R reference rows, D numbers of a row.
 """
@@ -44,8 +45,8 @@ Attack = Callable[
     [Floats, Floats, Floats, Streams], Floats
 ]  # (candidates, synthetic, reference, streams) -> scores (Q)
 
-DENSE = 5000  # rows that a density is made from, at most
-NOISE = 16  # numbers that LOGAN-0's generator makes a row from
+DENSE = 5000  # most rows that a density is fitted to
+NOISE = 16  # width of the noise that LOGAN-0's generator takes
 STEPS, BATCH, WIDTHS, RATE = 2000, 64, (256, 256), 5e-4  # LOGAN-0's training
 
 
@@ -67,12 +68,12 @@ def monte_carlo(candidates_QD: Floats, synthetic_SD: Floats, reference_RD: Float
 
 
 def domias(candidates_QD: Floats, synthetic_SD: Floats, reference_RD: Floats, streams: Streams) -> Floats:
-    """The logarithm of the densities' ratio, over the directions in which either table varies."""
+    """The logarithm of the ratio of densities, in the directions in which the two tables vary."""
     draw = streams.numpy()
     both = np.concatenate([synthetic_SD, reference_RD])
     _, lengths, axes = np.linalg.svd(both - both.mean(axis=0), full_matrices=False)
     axes_DK = axes[lengths > 1e-6 * lengths[0]].T
-    jitter = 1e-3 * lengths[0] / np.sqrt(len(both))  # a table of few different rows has no density otherwise
+    jitter = 1e-3 * lengths[0] / np.sqrt(len(both))  # without it, a table of few distinct rows has no density
 
     def density(rows_D: Floats) -> Floats:
         chosen = draw.permutation(len(rows_D))[:DENSE]
@@ -84,17 +85,17 @@ def domias(candidates_QD: Floats, synthetic_SD: Floats, reference_RD: Floats, st
 
 
 def logan_d1(candidates_QD: Floats, synthetic_SD: Floats, reference_RD: Floats, streams: Streams) -> Floats:
-    """The probability of being synthetic, from a classifier."""
+    """A classifier's probability that a row is synthetic."""
     model = MLPClassifier((256, 128), max_iter=100, random_state=streams.integer() % 2**31)
     rows = np.concatenate([synthetic_SD, reference_RD])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it need not be sure of every row
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it need not have converged
         model.fit(rows, np.repeat([1, 0], [len(synthetic_SD), len(reference_RD)]))
     return np.asarray(model.predict_proba(candidates_QD)[:, 1])
 
 
 def logan_0(candidates_QD: Floats, synthetic_SD: Floats, reference_RD: Floats, streams: Streams) -> Floats:
-    """What the critic of a GAN says, which has taken the synthetic rows for real ones."""
+    """The score by the critic of a GAN that was trained on the synthetic rows as if they were real."""
     rows_SD = torch.from_numpy(synthetic_SD).float()
     weights, draw = streams.child("weights").torch(), streams.child("draws").torch()
     generator = make_critic(NOISE, WIDTHS, rows_SD.shape[1], 0.0, weights)
@@ -137,10 +138,10 @@ def attack(
 
     Args:
         members: training records.
-        others: as many records of the same population that were not trained on; they are thinned to as many.
+        others: records of the same population that were not trained on. The larger of the two tables is subsampled.
         synthetic: the synthetic table.
-        reference: further records of the population; without them, attacks that need such are left out.
-        seed: of what attacks draw.
+        reference: further records of the population; without them, attacks that need them are left out.
+        seed: of all random draws.
 
     Raises:
         DataError: there are no members or no others, or tables' columns differ.
@@ -149,7 +150,7 @@ def attack(
         raise DataError("Members and others must have rows", f"{len(members)} and {len(others)}", "Hold rows out.")
     streams = Streams(seed).child("rivals")
     size = min(len(members), len(others))
-    members, others = (_thinned(frame, size, streams) for frame in (members, others))
+    members, others = (_subsample(frame, size, streams) for frame in (members, others))
     frames = {"members": members, "others": others, "synthetic": synthetic}
     points = embed(code_tables(frames if reference is None else frames | {"reference": reference}))
     candidates = np.concatenate([points["members"], points["others"]])
@@ -167,7 +168,7 @@ def attack(
     return findings
 
 
-def _thinned(frame: pd.DataFrame, most: int, streams: Streams) -> pd.DataFrame:
+def _subsample(frame: pd.DataFrame, most: int, streams: Streams) -> pd.DataFrame:
     return frame.iloc[np.sort(streams.numpy().permutation(len(frame))[:most])]
 
 

@@ -3,24 +3,24 @@
 *Fréchet distance* (23): between Gaussians fitted to the encoded real and synthetic rows. Categories are one-hot over
 the levels of both tables; numbers are standardised by the real rows' mean and (sample) standard deviation, which the
 paper calls their variance. It grows with the number of columns. The covariances are sample covariances, as in the
-public code, and the trace of (V V')^(1/2) is the sum of the singular values of V^(1/2) V'^(1/2), which needs no root
-of an unsymmetric matrix: the public code's `sqrtm` gives complex numbers, or none, where columns depend on each other,
-as one-hot ones do. A constant real column counts unscaled.
+public code. The trace of (V V')^(1/2) is the sum of the singular values of V^(1/2) V'^(1/2), which avoids the root of
+an asymmetric matrix: where columns are dependent, as one-hot columns are, the public code's `sqrtm` returns complex
+numbers or fails. A constant real column is not scaled.
 
 *Total difference*: accuracy and macro F1 of a random forest that predicts the target in four settings, trained and
 tested on real rows (TRTR), on synthetic rows (TSTS), on real and synthetic (TRTS), on synthetic and real (TSTR); the
-sum of the six absolute differences from TRTR. Table 1 adds rounded differences, this does not round.
+sum of the six absolute differences from TRTR. Table 1 sums rounded differences; here nothing is rounded.
 
-The paper's text says "cross-validation with 10 evenly split sub-sets" for TRTR and TSTS; the public code draws 10 times
-30 % of the rows to test on. Only the second gives table 1's TRTR (red wine .594 and .260, white wine .528 and .205,
-where folds give .586 and .281, .537 and .240): it is the default, ``protocol`` = "folds" is the text. The forest is the
-public code's: 100 trees, depth 3, all features at each cut, seed 0. Its features are numbers and the codes of levels;
-in TRTS and TSTR each table is standardised by its own rows, so that a shift or a scale of a whole column goes unseen.
+For TRTR and TSTS, the paper's text says "cross-validation with 10 evenly split sub-sets"; the public code draws 30 % of
+the rows as test rows, 10 times. Only the latter reproduces table 1's TRTR (red wine .594 and .260, white wine .528 and
+.205; folds give .586 and .281, .537 and .240), so it is the default; ``protocol`` = "folds" follows the text. Forests
+are the public code's: 100 trees, depth 3, all features at each split, seed 0. Their features are numbers and level
+codes. In TRTS and TSTR each table is standardised by its own rows, so a shift or rescaling of a column goes unnoticed.
 
-*Inception score* (24), of class probabilities that a classifier gives for synthetic images.
+*Inception score* (24): computed from the class probabilities that a classifier assigns to synthetic images.
 
-Missing values, which the paper's tables have none of: a level of its own in categories; in numbers the mean, and a
-flag beside it. Rows without a target are left out of the forests.
+The paper's tables have no missing values. Here, they are a level of their own in categories; in numbers they become the
+mean, with a flag beside it. Forests leave out rows without a target.
 
 Shapes: N rows, W width of an encoded row, C classes.
 """
@@ -45,7 +45,7 @@ from silosynth.models.vflgan import frechet_distance
 
 Protocol = Literal["splits", "folds"]
 SPLITS = 10
-SPLIT = {  # how TRTR and TSTS part rows
+SPLIT = {  # how TRTR and TSTS divide rows into training and test rows
     "splits": lambda: ShuffleSplit(SPLITS, test_size=0.3, random_state=0),
     "folds": lambda: KFold(SPLITS, shuffle=True, random_state=0),
 }
@@ -66,7 +66,7 @@ class ForestScore:
 
 @dataclass(frozen=True, slots=True)
 class Usefulness:
-    """A row of table 1. The first word says what was learnt from, the second what was tested on."""
+    """A row of table 1: each name says which rows a forest was trained on, then which it was tested on."""
 
     trtr: ForestScore
     tsts: ForestScore
@@ -75,11 +75,11 @@ class Usefulness:
 
     @property
     def total_difference(self) -> float:
-        """0 is best, 6 the most."""
+        """Between 0, the best, and 6."""
         return sum(other.difference(self.trtr) for other in (self.tsts, self.trts, self.tstr))
 
     def to_dict(self) -> dict[str, float]:
-        """All eight figures and the total, by name."""
+        """All eight scores and the total difference, by name."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         scores = {f"{name} {what}": getattr(part, what) for name, part in parts.items() for what in ("accuracy", "f1")}
         return {**scores, "total difference": self.total_difference}
@@ -89,10 +89,10 @@ class Usefulness:
 
 
 def frechet(real_NW: Floats, synthetic_NW: Floats) -> float:
-    """Equation 23 for rows that are encoded.
+    """Equation 23, for encoded rows.
 
     Raises:
-        DataError: a table has fewer than two rows, another width, or a value that is not finite.
+        DataError: a table has fewer than two rows, or a value that is not finite, or the widths differ.
     """
     for rows in (real_NW, synthetic_NW):
         if rows.ndim != 2 or len(rows) < 2 or rows.shape[1] != real_NW.shape[1] or not np.isfinite(rows).all():
@@ -103,12 +103,12 @@ def frechet(real_NW: Floats, synthetic_NW: Floats) -> float:
 
 
 def table_frechet(real: Coded, synthetic: Coded) -> float:
-    """Equation 23 for tables that were coded together."""
+    """Equation 23, for tables that were coded together."""
     return frechet(encoded(real, real), encoded(real, synthetic))
 
 
 def encoded(reference: Coded, table: Coded) -> Floats:
-    """Rows (N, W): one-hot levels, and numbers standardised by the reference rows (22)."""
+    """Rows (N, W): one-hot levels, and numbers standardised by the reference rows (equation 22)."""
     parts: list[Floats] = []
     for field, known, values in zip(table.fields, reference.values, table.values, strict=True):
         if field.categorical:
@@ -129,7 +129,7 @@ def _scaled(known: Floats, values: Floats) -> Floats:
 def usefulness(
     real: Coded, synthetic: Coded, target: int, protocol: Protocol = "splits", trtr: ForestScore | None = None
 ) -> Usefulness:
-    """Table 1's figures for tables that were coded together; ``trtr`` if it is known from another synthetic table.
+    """Table 1's scores for tables that were coded together; pass ``trtr`` if it is known from another synthetic table.
 
     Raises:
         DataError: the target is a number, or a table has fewer than `LEAST_ROWS` rows with a target.
@@ -155,7 +155,7 @@ def _problem(table: Coded, target: int) -> tuple[Floats, Ints]:
 
 
 def _within(x: Floats, y: Ints, protocol: Protocol) -> ForestScore:
-    """The mean over splits of one table."""
+    """The mean over splits of a single table."""
     scores = [_judge(x[train], y[train], x[test], y[test]) for train, test in SPLIT[protocol]().split(y)]
     return ForestScore(float(np.mean([j.accuracy for j in scores])), float(np.mean([j.f1 for j in scores])))
 
@@ -166,7 +166,7 @@ def _judge(x: Floats, y: Ints, test_x: Floats, test_y: Ints) -> ForestScore:
     return ForestScore(float(accuracy_score(test_y, predicted)), float(f1_score(test_y, predicted, average="macro")))
 
 
-# For frames, reports and images.
+# Frames and images.
 
 
 def figures(
@@ -177,13 +177,13 @@ def figures(
     protocol: Protocol = "splits",
     trtr: ForestScore | None = None,
 ) -> dict[str, float]:
-    """ "FD" and table 1's figures. Columns are numbers, but for those of text and ``categories``.
+    """Table 1's scores and "FD". Columns are numbers, except text and ``categories``.
 
-    The target is a number in the Fréchet distance if it is not among the categories (appendix A.6), and classes for
-    the forests all the same.
+    In the Fréchet distance, a target that is not among the categories is a number (appendix A.6); for the forests it
+    is always a class.
 
     Raises:
-        DataError: see `usefulness`; or tables do not have the same columns.
+        DataError: see `usefulness`; or the tables have different columns.
     """
     tables = coded(real, synthetic, categories)
     classes = tables if target in categories else coded(real, synthetic, {*categories, target})
@@ -192,9 +192,9 @@ def figures(
 
 
 def averaged(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of `figures` of several tables that one generator made: their means, and the total difference of these.
+    """Means of the `figures` of several tables by one generator, and the total difference of these means.
 
-    A single table's total is mostly chance where levels are rare: differences of either sign add up.
+    Where levels are rare, a single table's total is mostly chance, since differences of both signs add up.
     """
     means = {name: float(np.mean([one[name] for one in scores])) for name in scores[0]}
     names = [field.name for field in fields(Usefulness)]
@@ -204,7 +204,7 @@ def averaged(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def coded(real: pd.DataFrame, synthetic: pd.DataFrame, categories: Collection[str]) -> tuple[Coded, Coded]:
-    """Both tables coded alike; integers that are no categories become floats, which no coding takes for levels."""
+    """Both tables coded alike; integers that are not categories become floats, which are never coded as levels."""
     integers = {c for c in real if c not in categories and pd.api.types.is_integer_dtype(real[c].dtype)}
     kinds: dict[Any, Any] = {c: "category" if c in categories else "float64" for c in {*categories, *integers}}
     tables = code_tables({"training": real.astype(kinds), "synthetic": synthetic.astype(kinds)})
