@@ -72,11 +72,6 @@ class Game:
         """Records and seed of each training."""
         return [(self.table.iloc[job.rows].reset_index(drop=True), job.seed) for job in jobs]
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the table and of the description."""
-        return fingerprint(self.table, self.description)
-
 
 def fingerprint(table: pd.DataFrame, description: str) -> str:
     """A hash of a table, of how it is used, and of the version of this package."""
@@ -140,7 +135,7 @@ def _kept(game: Game, folder: Path | None) -> dict[str, Kept]:
     """What an earlier run has left."""
     if folder is None:
         return {}
-    claim(folder, game.fingerprint)
+    claim(folder, fingerprint(game.table, game.description))
     return {path.stem: json.loads(read(path)) for path in sorted(folder.glob("*.json")) if path.name != _PLAN}
 
 

@@ -180,11 +180,15 @@ def _read_parquet(path: Path) -> pa.Table:
 
 def _read_arrow(path: Path) -> pa.Table:
     with pa.OSFile(str(path)) as file:
-        try:
-            return pa.ipc.open_file(file).read_all()
-        except pa.ArrowInvalid:  # not the file format: then it must be the stream format
-            file.seek(0)
-            return pa.ipc.open_stream(file).read_all()
+        return _arrow_reader(file).read_all()
+
+
+def _arrow_reader(file: pa.NativeFile) -> Any:
+    try:
+        return pa.ipc.open_file(file)
+    except pa.ArrowInvalid:  # not the file format: then it must be the stream format
+        file.seek(0)
+        return pa.ipc.open_stream(file)
 
 
 def _parquet_batches(path: Path, rows: int) -> Iterator[pa.Table]:
@@ -194,13 +198,10 @@ def _parquet_batches(path: Path, rows: int) -> Iterator[pa.Table]:
 
 def _arrow_batches(path: Path) -> Iterator[pa.Table]:
     with pa.OSFile(str(path)) as file:
-        try:
-            reader = pa.ipc.open_file(file)
-        except pa.ArrowInvalid:  # not the file format: then it must be the stream format
-            file.seek(0)
-            yield from (pa.Table.from_batches([batch]) for batch in pa.ipc.open_stream(file))
-            return
-        yield from (pa.Table.from_batches([reader.get_batch(i)]) for i in range(reader.num_record_batches))
+        reader = _arrow_reader(file)
+        whole = isinstance(reader, pa.ipc.RecordBatchFileReader)
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if whole else reader
+        yield from (pa.Table.from_batches([batch]) for batch in batches)
 
 
 def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str) -> int:

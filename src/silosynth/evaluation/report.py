@@ -10,8 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from importlib import metadata
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from silosynth.core.files import write_atomic
+from silosynth.core.version import VERSION
 from silosynth.evaluation import svg
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Rows, Score, Skipped
 from silosynth.privacy.statement import cell, mechanism, statement, totals
@@ -131,24 +131,20 @@ def _skips(skipped: Sequence[Skipped]) -> list[str]:
 
 def _json_value(value: Any) -> Any:
     """Dataclasses, named tuples, arrays and NumPy scalars as JSON values; non-finite numbers become None."""
-    if isinstance(value, (str, bool)) or value is None:
-        return value
-    if isinstance(value, np.ndarray):
-        return _json_value(value.tolist())
-    if isinstance(value, np.generic):
-        return _json_value(value.item())
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, int):
+    if isinstance(value, str | int) or value is None:
         return value
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _json_value(item) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: _json_value(getattr(value, name)) for name in value._fields}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, list | tuple | set | frozenset):
         return [_json_value(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {f.name: _json_value(getattr(value, f.name)) for f in fields(value)}
     return str(value)
 
 
@@ -174,7 +170,7 @@ def render(report: Report) -> str:
     return environment.get_template("template.html.j2").render(
         report=report,
         spiky=svg.spiky,
-        version=_version(),
+        version=VERSION,
         groups=_groups(report.scores),
         columns=_columns(report.columns),
         pairs=_pairs(report.pairs, tuple(report.silos or ())),
@@ -183,13 +179,6 @@ def render(report: Report) -> str:
         cell=cell,
         mechanism=mechanism,
     )
-
-
-def _version() -> str:
-    try:
-        return metadata.version("silosynth")
-    except metadata.PackageNotFoundError:
-        return "unreleased"
 
 
 def _groups(scores: Sequence[Score]) -> list[dict[str, Any]]:
