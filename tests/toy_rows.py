@@ -40,10 +40,7 @@ class Teller(Party):
     def answer(self, ask: Message) -> Message:
         return Told(self.schema, self.table)
 
-    def state(self) -> State:
-        return {}
-
-    def trained(self) -> State:
+    def _state(self, training: bool) -> State:
         return {}
 
     def restore(self, state: State) -> None:

@@ -77,7 +77,7 @@ class Play:
     def again(self, name: str) -> DPLTSilo:
         """A silo that continues from what another process has stored."""
         old = self.silos[name]
-        silo = DPLTSilo(old.coder.table, old.coder.schema, old.seat, old.streams, CPU)
+        silo = DPLTSilo(old.columns.table, old.columns.schema, old.seat, old.streams, CPU)
         silo.restore(unpack(pack(old.state())))
         return silo
 
@@ -146,12 +146,12 @@ def test_codes_come_back_from_attributes_within_their_bin():
     play = Play(1, data=table().assign(spare=table()["visits"].where(np.arange(400) % 5 > 0)))
     play.drive()
     silo = play.silos["bank"]
-    levels, scores = silo.coder.encode()
+    levels, scores = silo.columns.encode()
     drawn_levels, drawn_scores = networks.codes(
-        silo.attributes_NA, silo.coder.encoders, silo.config.bins, torch.Generator()
+        silo.attributes_NA, silo.columns.encoders, silo.config.bins, torch.Generator()
     )
     assert torch.equal(drawn_levels, levels)
-    again = networks.attributes(drawn_levels, drawn_scores, silo.coder.encoders, silo.config.bins)
+    again = networks.attributes(drawn_levels, drawn_scores, silo.columns.encoders, silo.config.bins)
     assert torch.equal(again, silo.attributes_NA)
     assert (drawn_scores - scores).abs().median() < 0.3
 
@@ -250,7 +250,7 @@ def test_both_silos_noise_their_shares():
 def test_silos_of_other_rows_are_refused(options: dict[str, Any]):
     play = Play(2, **options)
     short = play.federation.tables["clinic"].take(slice(0, 390))
-    play.silos["clinic"].coder.table = short
+    play.silos["clinic"].columns.table = short
     with pytest.raises(ProtocolError, match="same rows"):
         play.drive()
 

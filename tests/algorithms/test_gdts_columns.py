@@ -123,7 +123,7 @@ def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categori
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_counts_have_discrete_laplace_noise_of_the_stated_scale(epsilon):
     play = Play(table(600), {"a": range(600)}, epsilon=epsilon)
-    column, noise = play.silos["a"].table["city"], []
+    column, noise = play.silos["a"].columns.table["city"], []
     true = torch.bincount(column.values, minlength=3)
     for seed in range(400):
         told = summary_of(play, seed=seed)
@@ -215,7 +215,7 @@ def test_a_column_that_holds_no_missing_values_gets_none_from_noise():
     play = Play(numbers="noised", epsilon=0.2)
     schema = ss.simulate(table(), rows=ROWS, schema=BOUNDS).schema
     for seed in range(100):
-        told = gdts_silo.numbers(play.silos["a"].table, schema, play.config, np.random.default_rng(seed))
+        told = gdts_silo.numbers(play.silos["a"].columns.table, schema, play.config, np.random.default_rng(seed))
         (visits,) = [s for s in told.columns if s.encoder.name == "visits"]
         assert not visits.encoder.missing
 

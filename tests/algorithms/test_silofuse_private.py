@@ -124,7 +124,8 @@ def quiet(times: int = 1) -> Event:
 
 def coder(table: Table | None = None) -> Coder:
     held = federation()
-    made = Coder(held.tables["registry"] if table is None else table, held.schemas["registry"], Streams(1), CPU)
+    table = held.tables["registry"] if table is None else table
+    made = Coder(private_encoders.TableCoder(table, held.schemas["registry"], Streams(1)), CPU)
     config = CoderConfig(form="clipped", hidden=(8,), steps=1, held_out=0.0, clip=0.0, decay=0.0, fit_to_rows=False)
     made.learn(config, Target(epsilon=10.0, delta=1e-5, encoders=0.5), 1)
     return made

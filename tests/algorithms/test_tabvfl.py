@@ -197,7 +197,7 @@ def test_a_cache_beyond_its_limit_is_refused_before_training():
 
 def test_unequal_rows_are_refused():
     play = Play()
-    play.silos["b"].coder.table = play.silos["b"].coder.table.take(slice(0, 30))
+    play.silos["b"].columns.table = play.silos["b"].columns.table.take(slice(0, 30))
     with pytest.raises(ProtocolError, match="same rows"):
         play.train()
 

@@ -166,7 +166,7 @@ def test_the_number_of_generated_rows_does_not_depend_on_that_of_real_ones():
         play = private(frame=table(rows))
         budget = replace(play.budget, rate=0.2, expected=16.0)
         for party in play.silos.values():
-            party.coder.encoders, party.budget = (), budget
+            party.columns.encoders, party.budget = (), budget
         shape = RowShape((2,), (-1,))
         for silo, party in play.silos.items():
             coded = EncodedRows(shape, torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows, 1), ())
@@ -287,7 +287,7 @@ def test_no_silo_reveals_its_exact_row_count():
 def test_unequal_row_counts_are_refused_without_being_revealed():
     play = Play(dp=TARGET)
     party = play.silos["b"]
-    party.coder.table = party.coder.table.take(slice(0, 69))
+    party.columns.table = party.columns.table.take(slice(0, 69))
     with pytest.raises(ProtocolError, match="same rows") as caught:
         play.whole()
     assert "69" not in str(caught.value).split("got")[0]

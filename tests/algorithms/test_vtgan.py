@@ -121,8 +121,8 @@ def test_rows_fulfil_their_conditions():
     for batch in play.batches(0, ["a", "b"] * 3)[:5]:
         silo = play.silos[batch.contributor]
         own = batch.position_B - play.sizes.among_all(play.roster.parties.index(batch.contributor), torch.tensor(0))
-        column = next(c for c in silo.coder.table.columns if c.levels is not None)
-        encoder = next(e for e in silo.coder.encoders if e.name == column.name)
+        column = next(c for c in silo.columns.table.columns if c.levels is not None)
+        encoder = next(e for e in silo.columns.encoders if e.name == column.name)
         kept = [encoder.kept[p] for p in own.tolist()]
         assert [column.levels[code] for code in column.values[play.real_rows(batch)].tolist()] == kept
 
@@ -334,7 +334,7 @@ def test_what_comes_too_early_or_out_of_turn_is_refused():
     play = Play(**PRIVACY["full"])
     silo, slice_BF = play.silos["a"], torch.zeros(16, play.tops.slices[0])
     fresh = VTGANSilo(
-        silo.coder.table, silo.coder.schema, seats(play.roster, Streams(0).child("seats"))["a"], Streams(0), CPU
+        silo.columns.table, silo.columns.schema, seats(play.roster, Streams(0).child("seats"))["a"], Streams(0), CPU
     )
     for ask in (vtgan.BuildBottoms(4, 4), vtgan.DrawConditions((0,), ()), vtgan.GenerateRows(0, slice_BF, "b")):
         with pytest.raises(ProtocolError, match="too early"):

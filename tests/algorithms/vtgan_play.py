@@ -154,8 +154,8 @@ class Whole:
         silo = self.play.silos[batch.contributor]
         number = self.play.roster.parties.index(batch.contributor)
         own = batch.position_B - self.play.sizes.among_all(number, torch.tensor(0))
-        names = [encoder.name for encoder in silo.coder.encoders if encoder.width > 1]
-        kinds = {column.name: column.kind for column in silo.coder.schema.columns}
+        names = [encoder.name for encoder in silo.columns.encoders if encoder.width > 1]
+        kinds = {column.name: column.kind for column in silo.columns.schema.columns}
         losses = []
         for row, position in enumerate(own.tolist()):
             start, seen = 0, 0

@@ -239,7 +239,8 @@ def columns_of(message: Message) -> Iterator[np.ndarray]:
 def real_columns(talk: Talk, silo: str) -> dict[str, np.ndarray]:
     """What the silo keeps to itself: raw values and what the encoders make of them, by name."""
     party = talk.parties[silo]
-    rows = party.model.coded if hasattr(party, "model") else getattr(party, "rows", getattr(party, "coder", party))
+    encoded = getattr(party, "rows", getattr(party, "coder", party.columns))
+    rows = party.model.coded if hasattr(party, "model") else encoded
     found = {column.name: column.values.float().numpy() for column in talk.federation.tables[silo].columns}
     levels, scores = rows.encode() if isinstance(rows, TableCoder) else (rows.levels, rows.scores)
     for what, codes in (("scores", scores), ("levels", levels)):

@@ -95,11 +95,8 @@ class Tap(Party):
         self.heard.append(Heard(self.name, wire_name(type(reply)), encode(reply)))
         return reply
 
-    def state(self) -> State:
-        return self.party.state()
-
-    def trained(self) -> State:
-        return self.party.trained()
+    def _state(self, training: bool) -> State:
+        return self.party.state() if training else self.party.trained()
 
     def restore(self, state: State) -> None:
         self.party.restore(state)

@@ -17,10 +17,7 @@ class Keeper(Party):
     def answer(self, ask):
         return Done()
 
-    def state(self):
-        return {}
-
-    def trained(self):
+    def _state(self, training):
         return {}
 
     def restore(self, state):

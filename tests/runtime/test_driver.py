@@ -239,11 +239,8 @@ class Mute(Party):
     def answer(self, ask: Message) -> Message:
         return self.reply  # type: ignore[return-value]
 
-    def state(self) -> State:
+    def _state(self, training: bool) -> State:
         return {}
-
-    def trained(self) -> State:
-        return self.state()
 
     def restore(self, state: State) -> None:
         pass

@@ -51,11 +51,8 @@ class Memory(Party):
             return Done()
         return Remembered(tuple(self.numbers))
 
-    def state(self) -> State:
+    def _state(self, training: bool) -> State:
         return {"numbers": list(self.numbers)}
-
-    def trained(self) -> State:
-        return self.state()
 
     def restore(self, state: State) -> None:
         self.numbers = list(state["numbers"])

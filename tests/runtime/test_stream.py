@@ -46,11 +46,8 @@ class Echo(Party):
         assert self.go_on.wait(20)
         return ask
 
-    def state(self) -> State:
+    def _state(self, training: bool) -> State:
         return {"answered": self.answered}
-
-    def trained(self) -> State:
-        return self.state()
 
     def restore(self, state: State) -> None:
         self.answered = state["answered"]
@@ -494,7 +491,7 @@ def test_a_late_checkpoint_keeps_nobody_else_waiting(hub: StreamHub, connect: Ca
     begun, go_on = threading.Event(), threading.Event()
 
     class Writing(Echo):
-        def state(self) -> State:
+        def _state(self, training: bool) -> State:
             begun.set()
             assert go_on.wait(20)
             return {}

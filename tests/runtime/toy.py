@@ -78,11 +78,8 @@ class Adder(Party):
         if self.fail == "slow":
             time.sleep(60)
 
-    def state(self) -> State:
+    def _state(self, training: bool) -> State:
         return {"held": self.held, "weights": self.weights}
-
-    def trained(self) -> State:
-        return self.state()
 
     def restore(self, state: State) -> None:
         self.held, self.weights = state["held"], state["weights"]

@@ -223,8 +223,10 @@ class Aligner(Party):
 
     # State.
 
-    def state(self) -> State:
-        """Secrets, progress and selected rows; not the identifiers. Stays inside the silo."""
+    def _state(self, training: bool) -> State:
+        """Secrets, progress and selected rows; not the identifiers. Nothing once aligned: sampling needs none of it."""
+        if not training:
+            return {}
         return {
             "tagging": self._tagging.state(),
             "ordering": self._ordering.state(),
@@ -237,10 +239,6 @@ class Aligner(Party):
             "digest": self._digest,
             "rows": self.rows,
         }
-
-    def trained(self) -> State:
-        """Empty: sampling needs no alignment."""
-        return {}
 
     def restore(self, state: State) -> None:
         """Continue from a result of `state`, with the same identifiers."""

@@ -136,7 +136,7 @@ class SiloEar:
 
     def __init__(self, silo: VTGANSilo, config: VTGANConfig) -> None:
         self.silo, self._config, self._step = silo, config, 0
-        self.count_N = torch.zeros(len(silo.coder.table), dtype=torch.int64)
+        self.count_N = torch.zeros(len(silo.columns.table), dtype=torch.int64)
         self.lists: dict[int, Tensor] = {}
         self.surest: dict[int, Tensor] = {}
         self.gradients: dict[int, tuple[Tensor, Tensor]] = {}
@@ -209,7 +209,7 @@ class Overheard:
     @property
     def rows(self) -> int:
         """N."""
-        return len(next(iter(self.silos.values())).coder.table)
+        return len(next(iter(self.silos.values())).columns.table)
 
     def round_of(self, step: int) -> int:
         """The round that a step is in."""

@@ -157,9 +157,9 @@ class Party(ABC):
         """The silo's part of the model: what sampling needs after `restore`, without what only training needs."""
         return self._state(training=False)
 
+    @abstractmethod
     def _state(self, training: bool) -> State:
-        """What `state` and `trained` return, of parties that do not define these."""
-        raise NotImplementedError
+        """What `state` (``training``) and `trained` return."""
 
     @abstractmethod
     def restore(self, state: State) -> None:

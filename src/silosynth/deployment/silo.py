@@ -110,8 +110,10 @@ class DeploymentSilo(Party):
             return self._aligner.answer(ask)
         raise ProtocolError("A job must have begun", type(ask).__name__, "Start the job again.")
 
-    def state(self) -> State:
-        """See `Party.state`."""
+    def _state(self, training: bool) -> State:
+        """The job and the party that it has made; once it has trained, the silo's part of the model."""
+        if not training:
+            return {} if self._part is None else self._part
         return {
             "sources": list(protocol.installed()),
             "job": to_state(self._begun()),
@@ -123,10 +125,6 @@ class DeploymentSilo(Party):
             "part": self._part,
             "party": None if self._party is None else self._party.state(),
         }
-
-    def trained(self) -> State:
-        """See `Party.trained`."""
-        return {} if self._part is None else self._part
 
     def restore(self, state: State) -> None:
         """See `Party.restore`. The current policy applies, and the table must not have changed."""

@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_trainable, modelled_columns
 from silosynth.core.streams import Streams
@@ -43,6 +44,7 @@ from silosynth.encoders import column as coding
 from silosynth.encoders.federated import fit, is_number
 from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
+from silosynth.privacy.sealed import Seat
 
 _ROUGH, _ZOOM = 0.25, 0.25  # of a column's epsilon: to locate the values roughly, then closely
 _GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
@@ -328,6 +330,24 @@ def _spread(low: Tensor, high: Tensor, count: int, unit: float) -> Tensor:
 
 
 Fit = Callable[[Column, ColumnSchema, Any, np.random.Generator], coding.Encoder]
+
+
+class ColumnParty(Party):
+    """A silo's side of an algorithm. To sample with a restored state, an empty table will do.
+
+    Attributes:
+        columns: the silo's modelled columns, and their encoders.
+        seat: who it is among silos.
+        streams, device: what it draws from, and where it computes.
+    """
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+        self.columns = TableCoder(table, schema, streams)
+        self.seat, self.streams, self.device = seat, streams, device
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Set what else the party holds; for subclasses to override."""
 
 
 class TableCoder:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from silosynth.core.streams import Draw, Streams, normals
 
+Codes = tuple[Tensor, Tensor]  # of rows: levels (N, C) and scores (N, S)
 _MOST = 2**24  # numbers held at once while sampling: 64 MB, also with 10 000 levels
 
 
@@ -136,10 +137,17 @@ def shape_of(encoders: Sequence[Coding], padded: bool = False) -> RowShape:
     return RowShape(widths, (-1,), (1,)) if padded and not (widths or scored) else RowShape(widths, level_of, lines)
 
 
+def no_codes(encoders: Sequence[Coding], rows: int = 0) -> Codes:
+    """Codes of no rows, or of rows that have nothing but constants."""
+    shape = shape_of(encoders)
+    return torch.zeros(rows, len(shape.widths), dtype=torch.int64), torch.zeros(rows, shape.scores)
+
+
 def encoded_rows(
-    encoders: Sequence[Coding], levels_NC: Tensor, scores_NS: Tensor, target: str = "", padded: bool = False
+    encoders: Sequence[Coding], codes: Codes, device: torch.device, target: str = "", padded: bool = False
 ) -> EncodedRows:
-    """Encoded rows with what models need to know of the columns; see `shape_of` for ``padded``."""
+    """Encoded rows, on the device, with what models need to know of the columns; see `shape_of` for ``padded``."""
+    levels_NC, scores_NS = (part.to(device) for part in codes)
     levelled = [encoder for encoder in encoders if encoder.width > 1]
     names, shape = [encoder.name for encoder in levelled], shape_of(encoders, padded)
     return EncodedRows(

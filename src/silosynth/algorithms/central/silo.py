@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from silosynth.algorithms.central import options
 from silosynth.algorithms.central.protocol import ModelPrepared, PrepareModel, SynthesiseRows, TrainModel
-from silosynth.core.conversation import Party
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct, from_state, to_state
-from silosynth.core.schema import Schema, Table
-from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder
-from silosynth.encoders.table import TableCoder
+from silosynth.encoders.table import ColumnParty
 from silosynth.models.autoencoder import TVAE
 from silosynth.models.conv_gan import ConvolutionalGAN
 from silosynth.models.ctgan import ConditionalGAN
-from silosynth.models.encoded import TableModel, encoded_rows, shape_of
+from silosynth.models.encoded import TableModel, encoded_rows, no_codes, shape_of
 from silosynth.models.tabddpm import RowDiffusion
-from silosynth.privacy.sealed import Seat
 
 MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
     options.CTGANOptions: ConditionalGAN,
@@ -32,17 +26,15 @@ MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
 }
 
 
-class CentralSilo(Party):
-    """The one silo. It talks to no other: needs no seat. To draw with a restored state, an empty table will do.
+class CentralSilo(ColumnParty):
+    """The one silo.
 
     Attributes:
         model: None before training, and where every column is constant: there is nothing to learn.
     """
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.columns, self.streams, self.device = TableCoder(table, schema, streams), streams, device
-        self.config: options.Options | None = None
-        self.model: TableModel | None = None
+    config: options.Options | None = None
+    model: TableModel | None = None
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -103,7 +95,7 @@ class CentralSilo(Party):
 
     def _synthesise(self, ask: SynthesiseRows) -> Message:
         streams = self.streams.child("synthesise", ask.draw)
-        levels, scores = torch.zeros(ask.rows, 0, dtype=torch.int64), torch.zeros(ask.rows, 0)
+        levels, scores = no_codes(self.columns.encoders, ask.rows)
         if self.model is not None:
             levels, scores = self.model.sample(ask.rows, streams.child("rows"))
         return self.publish(self.columns.decode(levels, scores, streams), ask.share)
@@ -113,7 +105,5 @@ class CentralSilo(Party):
         encoders = self.columns.encoders
         self.model = None
         if self.config is not None and shape_of(encoders).size:
-            levels, scores = self.columns.encode()
-            target = getattr(self.config, "target", "")
-            rows = encoded_rows(encoders, levels.to(self.device), scores.to(self.device), target)
+            rows = encoded_rows(encoders, self.columns.encode(), self.device, getattr(self.config, "target", ""))
             self.model = MODELS[type(self.config)](rows, self.config, self.streams.child("model"), self.device)

@@ -15,24 +15,19 @@ from torch import Tensor
 
 from silosynth.algorithms.dplt import networks, private, protocol as dplt
 from silosynth.algorithms.dplt.options import DPLTConfig
-from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, from_state, to_state
-from silosynth.core.schema import Schema, Table
-from silosynth.core.streams import Streams
-from silosynth.encoders.table import TableCoder
+from silosynth.encoders.table import ColumnParty
 from silosynth.privacy.events import Event
 from silosynth.privacy.masks import Words
-from silosynth.privacy.sealed import Seat
 
 HEAD = 40  # bytes before a hidden matrix: the row count, and the seed of the mask
 
 
-class DPLTSilo(Party):
+class DPLTSilo(ColumnParty):
     """A silo's side of DPLT."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.coder, self.seat, self.streams = TableCoder(table, schema, streams), seat, streams
+    def _set_up(self) -> None:
         self.prepared: dplt.PrepareAttributes | None = None
         self.latents: list[networks.Latent] = []
         self.hidden: dplt.Hide | None = None
@@ -61,20 +56,20 @@ class DPLTSilo(Party):
     def _prepare(self, ask: dplt.PrepareAttributes) -> Message:
         """Fit encoders, with noise if ``dp`` asks for it, and make attributes."""
         self._check_once(ask)
-        config, coder, rows = ask.config, self.coder, len(self.coder.table)
+        config, columns, rows = ask.config, self.columns, len(self.columns.table)
         if not config.dp.private:
-            coder.fit(config.encoders)
+            columns.fit(config.encoders)
             self._make_attributes(ask)
             self._record(ask, ())
-            return dplt.AttributesPrepared(rows, len(coder.encoders))
-        learnt = coder.learn(config.encoders, config.dp, ask.silos)
+            return dplt.AttributesPrepared(rows, len(columns.encoders))
+        learnt = columns.learn(config.encoders, config.dp, ask.silos)
         self._make_attributes(ask)
         self._record(ask, learnt.events)
-        return dplt.NoisedAttributesPrepared(learnt.rows, len(coder.encoders), learnt.events)
+        return dplt.NoisedAttributesPrepared(learnt.rows, len(columns.encoders), learnt.events)
 
     def _make_attributes(self, ask: dplt.PrepareAttributes) -> None:
         self.prepared = ask
-        self.attributes_NA = networks.attributes(*self.coder.encode(), self.coder.encoders, ask.config.bins)
+        self.attributes_NA = networks.attributes(*self.columns.encode(), self.columns.encoders, ask.config.bins)
 
     # Latent attributes.
 
@@ -82,7 +77,7 @@ class DPLTSilo(Party):
         """Group attributes by noised mutual information; make a latent attribute from each group's noised table."""
         self._check_once(ask)
         config, noise = self.config, private.TableNoise(self.streams.child("groups").noise(), self.config.dp)
-        sizes = networks.sizes_of(self.coder.encoders, config.bins)
+        sizes = networks.sizes_of(self.columns.encoders, config.bins)
         draw, what = self.streams.child("classes").torch(), "tables of two attributes"
         information = [[0.0] * len(sizes) for _ in sizes]
         for a, b in itertools.combinations(range(len(sizes)), 2):
@@ -111,7 +106,7 @@ class DPLTSilo(Party):
         own_NK = self._flags()
         for factor in ask.factors:
             hidden = own_NK - private.random_words(factor.seed, *own_NK.shape)
-            head = len(self.coder.table).to_bytes(8, "big") + self._mask(factor.peer)
+            head = len(self.columns.table).to_bytes(8, "big") + self._mask(factor.peer)
             content = head + hidden.astype("<u8").tobytes()
             envelopes.append(self.seat.seal(factor.peer, _context(self.seat.name, factor.peer), content))
         return dplt.Hidden(tuple(envelopes))
@@ -136,7 +131,7 @@ class DPLTSilo(Party):
         """This silo's share of all tables with one other silo, with its own noise on each of them."""
         peer, own_NK = other.envelope.sender, self._flags()
         content = self.seat.open(other.envelope, _context(peer, self.seat.name))
-        if int.from_bytes(content[:8], "big") != len(self.coder.table):
+        if int.from_bytes(content[:8], "big") != len(self.columns.table):
             remedy = "Align the silos by an identifier first."
             raise ProtocolError("Silos must hold the same rows in the same order", (self.seat.name, peer), remedy)
         received = np.frombuffer(content[HEAD:], "<u8").astype(np.uint64).reshape(len(own_NK), -1)
@@ -200,13 +195,13 @@ class DPLTSilo(Party):
     def _synthesise(self, ask: dplt.DPLTSynthesise) -> Message:
         if not self.latents:
             raise ProtocolError("A silo groups its attributes before it draws rows", "DPLTSynthesise comes too early")
-        streams, encoders = self.streams.child("synthesise", ask.draw), self.coder.encoders
+        streams, encoders = self.streams.child("synthesise", ask.draw), self.columns.encoders
         draw = streams.child("cells").torch()
         drawn_RA = torch.zeros(len(ask.states_RL), len(encoders), dtype=torch.int64)
         for latent, state_R in zip(self.latents, ask.states_RL.T, strict=True):
             drawn_RA[:, list(latent.members)] = latent.draw(state_R, draw)
         levels, scores = networks.codes(drawn_RA, encoders, self.config.bins, draw)
-        return self.publish(self.coder.decode(levels, scores, streams), ask.share)
+        return self.publish(self.columns.decode(levels, scores, streams), ask.share)
 
     # State.
 
@@ -217,18 +212,15 @@ class DPLTSilo(Party):
             raise ProtocolError("A silo prepares its attributes first", "another message comes first")
         return self.prepared.config
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, latent attributes, and what hides them."""
-        return {**self.trained(), "hidden": None if self.hidden is None else to_state(self.hidden)}
-
-    def trained(self) -> dict[str, Any]:
-        """What drawing rows needs, and what was answered and released, which is not repeated."""
+    def _state(self, training: bool) -> dict[str, Any]:
+        """What drawing rows needs, and what was answered and released, once; with ``training`` also what hides it."""
         return {
             "prepared": None if self.prepared is None else to_state(self.prepared),
-            "encoders": self.coder.state(),
+            "encoders": self.columns.state(),
             "latents": [latent.state() for latent in self.latents],
             "told": list(self.answered),
             "events": [to_state(event) for event in self.events],
+            "hidden": to_state(self.hidden) if training and self.hidden is not None else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -237,7 +229,7 @@ class DPLTSilo(Party):
         self.events = [from_state(Event, event) for event in state.get("events", [])]
         if state["prepared"] is None:
             return
-        self.coder.restore(state["encoders"])
+        self.columns.restore(state["encoders"])
         self._make_attributes(from_state(dplt.PrepareAttributes, state["prepared"]))
         self.latents = [networks.Latent.restored(latent) for latent in state["latents"]]
         hidden = state.get("hidden")

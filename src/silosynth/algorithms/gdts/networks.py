@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import Encoder
 from silosynth.encoders.federated import Merged
 from silosynth.models.ctgan import ConditionalGAN
-from silosynth.models.encoded import TableModel, encoded_rows, shape_of
+from silosynth.models.encoded import EncodedRows, TableModel
 from silosynth.models.latent_table import LatentTable
 from silosynth.models.training import flatten, unflatten
 
@@ -43,16 +42,15 @@ class LocalModel(TableModel, Protocol):
 
 
 def make_model(
-    config: GDTSConfig, encoders: Sequence[Encoder], rows: int, levels_NC: Tensor, scores_NS: Tensor,
-    streams: Streams, device: torch.device, counts_K: Tensor | None = None,
+    config: GDTSConfig, encoded: EncodedRows, rows: int, streams: Streams, device: torch.device,
+    counts_K: Tensor | None = None,
 ) -> LocalModel | None:  # fmt: skip
     """A fresh model of encoded rows; None where every column is constant, so that there is nothing to learn.
 
     ``rows`` is the row count of all silos. The coordinator has no encoded rows, but ``counts_K``: rows on each level.
     """
-    if not shape_of(encoders).size:
+    if not encoded.shape.size:
         return None
-    encoded = encoded_rows(encoders, levels_NC.to(device), scores_NS.to(device))
     if config.generator == "ctgan":
         gan = ConditionalGAN(encoded, config.ctgan, streams, device)
         if counts_K is not None:

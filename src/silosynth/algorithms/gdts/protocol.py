@@ -68,7 +68,7 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.encoders.federated import Summary, merge
 from silosynth.models.ctgan import ConditionalGAN
-from silosynth.models.encoded import shape_of
+from silosynth.models.encoded import encoded_rows, no_codes
 from silosynth.models.gan import ConditionLaw
 from silosynth.models.training import RunningMean
 from silosynth.privacy.aggregation import LEAST, TOGETHER, secure_sum
@@ -205,11 +205,8 @@ class MergedColumns:
 
     def model(self, config: GDTSConfig, streams: Streams, device: torch.device) -> LocalModel | None:
         """The model that silos train, without rows, and with the law of all silos' levels."""
-        shape = shape_of(self.encoders)
-        levels, scores = torch.zeros(0, len(shape.widths), dtype=torch.int64), torch.zeros(0, shape.scores)
-        return make_model(
-            config, self.encoders, sum(self.rows), levels, scores, streams.child("model"), device, self.counts()
-        )
+        rows = encoded_rows(self.encoders, no_codes(self.encoders), device)
+        return make_model(config, rows, sum(self.rows), streams.child("model"), device, self.counts())
 
     def counts(self) -> Tensor:
         """How often each level (K,) occurs among all rows, where a silo counts as much as in averages of models."""
@@ -257,7 +254,7 @@ def synthesise(
     yield from ()
     merged = MergedColumns.restored(model)
     generator = merged.model(config, streams, device)
-    levels, scores = torch.zeros(rows, 0, dtype=torch.int64), torch.zeros(rows, 0)
+    levels, scores = no_codes(merged.encoders, rows)
     if generator is not None:
         generator.restore(model["model"])
         levels, scores = generator.sample(rows, streams.child("rows"))

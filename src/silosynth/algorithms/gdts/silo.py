@@ -28,32 +28,27 @@ import torch
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, weights_of
 from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, fields_of, from_state, to_state
-from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable, modelled_columns
-from silosynth.core.streams import Streams
-from silosynth.encoders.column import encode_table
+from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable
 from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
-from silosynth.encoders.table import can_be_missing
+from silosynth.encoders.table import ColumnParty, can_be_missing
 from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models.encoded import encoded_rows
 from silosynth.models.training import flatten, unflatten
 from silosynth.privacy.events import Event
 from silosynth.privacy.masker import Masker
 from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels
-from silosynth.privacy.sealed import Seat
 
 
-class GDTSSilo(Party):
+class GDTSSilo(ColumnParty):
     """A silo's side of GDTS. It keeps no part of the trained model."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.table = modelled_columns(table, schema)
-        self.schema, self.seat, self.streams, self.device = schema, seat, streams, device
+    def _set_up(self) -> None:
         self.config: GDTSConfig | None = None
         self.encoders: gdts.TakeEncoders | None = None
         self.model: LocalModel | None = None
-        self.masker = Masker(seat)
+        self.masker = Masker(self.seat)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -85,8 +80,9 @@ class GDTSSilo(Party):
 
     def _describe(self) -> gdts.Described:
         """Kinds of the modelled columns; why they were inferred stays here."""
-        check_trainable(self.table, self.schema)
-        return gdts.Described(Schema(tuple(replace(self.schema[name], reason="") for name in self.table.names)))
+        table, schema = self.columns.table, self.columns.schema
+        check_trainable(table, schema)
+        return gdts.Described(Schema(tuple(replace(schema[name], reason="") for name in table.names)))
 
     def _summarise(self, ask: gdts.Summarise) -> Message:
         """Step 1. The first options hold: a coordinator cannot have a model masked, then ask for it without."""
@@ -95,19 +91,18 @@ class GDTSSilo(Party):
             changed = [name for name in fields if getattr(ask.config, name) != getattr(self.config, name)]
             raise ProtocolError("A silo takes options once", changed, "To change them, start a new run.")
         self.config = ask.config
-        self.table = self.table.select(ask.schema.names)
+        self.columns.table = table = self.columns.table.select(ask.schema.names)
         rng = self.streams.child("summaries", ask.part).numpy()
         summaries = categories if ask.part == "categories" else numbers
-        return summaries(self.table, ask.schema, ask.config, rng)
+        return summaries(table, ask.schema, ask.config, rng)
 
     def _take_encoders(self, ask: gdts.TakeEncoders) -> None:
         """Step 3: encode, and make a model. Its first weights come with the first round."""
         if self.config is None:
             raise ProtocolError("A silo summarises its columns before it encodes them", "TakeEncoders comes too early")
-        self.encoders = ask
-        levels, scores = encode_table(self.table, ask.encoders, self.streams.child("ties").numpy())
-        streams = self.streams.child("model")
-        self.model = make_model(self.config, ask.encoders, ask.rows, levels, scores, streams, self.device)
+        self.encoders, self.columns.encoders = ask, ask.encoders
+        rows = encoded_rows(ask.encoders, self.columns.encode(), self.device)
+        self.model = make_model(self.config, rows, ask.rows, self.streams.child("model"), self.device)
 
     # Mode "fl".
 
@@ -146,8 +141,10 @@ class GDTSSilo(Party):
 
     # State.
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, model and its training."""
+    def _state(self, training: bool) -> dict[str, Any]:
+        """Encoders, model and its training. Nothing once trained: the coordinator has the generator."""
+        if not training:
+            return {}
         return {
             "config": None if self.config is None else to_state(self.config),
             "prepared": None if self.encoders is None else to_state(self.encoders),
@@ -155,13 +152,9 @@ class GDTSSilo(Party):
             "masker": self.masker.state(),
         }
 
-    def trained(self) -> dict[str, Any]:
-        """Nothing: the coordinator has the generator."""
-        return {}
-
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned; what `trained` returned restores nothing."""
-        if not state or state["prepared"] is None or not len(self.table):
+        if not state or state["prepared"] is None or not len(self.columns.table):
             return
         self.config = from_state(GDTSConfig, state["config"])
         self.masker.restore(state["masker"])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from silosynth.algorithms.silofuse.options import CoderConfig
 from silosynth.core.messages import from_state, to_state
-from silosynth.core.schema import Schema, Table
+from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.encoders.table import Learnt, TableCoder
 from silosynth.models.autoencoder import JointEncoder, TableAutoencoder
@@ -26,17 +26,16 @@ _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 1
 
 
 class Coder:
-    """Encoders and autoencoder of one silo. To decode with a restored state, an empty table will do.
+    """Autoencoder of one silo's columns.
 
     Attributes:
-        columns: the silo's columns and their encoders.
         levels, scores: the encoded rows, (N, C) and (N, S), on the device.
         shares: of each level among the rows; calibration matches decoded marginals to them.
         read: number of latents that the decoder reads; 0 for the encoder's own.
     """
 
-    def __init__(self, table: Table, schema: Schema, streams: Streams, device: torch.device) -> None:
-        self.columns, self.streams, self.device = TableCoder(table, schema, streams), streams, device
+    def __init__(self, columns: TableCoder, device: torch.device) -> None:
+        self.columns, self.streams, self.device = columns, columns.streams, device
         self.config = CoderConfig()
         self.calibration: Calibration | None = None
         self.read = 0

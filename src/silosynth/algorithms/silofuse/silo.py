@@ -10,19 +10,16 @@ from torch import Tensor
 from silosynth.algorithms.silofuse import protocol
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.private import SiloFusePrivateSide
-from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
-from silosynth.core.schema import Schema, Table
-from silosynth.core.streams import Streams
-from silosynth.privacy.sealed import Seat
+from silosynth.encoders.table import ColumnParty
 
 
-class CoderSilo(Party):
+class CoderSilo(ColumnParty):
     """A silo that holds its columns, its encoder and its decoder: fits them, and decodes synthetic rows."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.coder, self.streams = Coder(table, schema, streams, device), streams
+    def _set_up(self) -> None:
+        self.coder = Coder(self.columns, self.device)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -48,9 +45,9 @@ class CoderSilo(Party):
 class SiloFuseSilo(CoderSilo):
     """A silo C_i, which trains its autoencoder (E_i, D_i) on its own columns X_i."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        super().__init__(table, schema, seat, streams, device)
-        self.private = SiloFusePrivateSide(self.coder, seat, streams)
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.private = SiloFusePrivateSide(self.coder, self.seat, self.streams)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -64,9 +61,9 @@ class SiloFuseSilo(CoderSilo):
                 return protocol.Latents(self.coder.encode())
         return self.private.answer(ask) or super().answer(ask)
 
-    def state(self) -> dict[str, Any]:
-        """Encoders, autoencoder and its training."""
-        return {**super().state(), "private": self.private.state()}
+    def _state(self, training: bool) -> dict[str, Any]:
+        private = {"private": self.private.state()} if training else {}
+        return {**super()._state(training), **private}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
@@ -78,8 +75,8 @@ class SiloFuseSilo(CoderSilo):
 class EndToEndSilo(CoderSilo):
     """A silo whose autoencoder is trained through the coordinator's networks, iteration by iteration."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        super().__init__(table, schema, seat, streams, device)
+    def _set_up(self) -> None:
+        super()._set_up()
         self.batch = torch.zeros(0, dtype=torch.int64)  # rows that were encoded last
         self.encoded = torch.zeros(0)  # their latents, with the graph that they come from
 

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from silosynth.algorithms.tabvfl import protocol as tabvfl
 from silosynth.algorithms.tabvfl.networks import Batches, Guest
-from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Schema, Table
-from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import fit_standard_encoder
-from silosynth.encoders.table import TableCoder
+from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import encoded_rows
-from silosynth.privacy.sealed import Seat
 
 
-class TabVFLSilo(Party):
-    """A silo's side, which needs no seat among silos. With a restored state it embeds whatever rows it has."""
+class TabVFLSilo(ColumnParty):
+    """A silo's side. With a restored state it embeds whatever rows it has."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.coder, self.streams, self.device = TableCoder(table, schema, streams), streams, device
-        self.prepared: tabvfl.PrepareGuest | None = None
-        self.guest: Guest | None = None
+    prepared: tabvfl.PrepareGuest | None = None
+    guest: Guest | None = None
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -60,8 +52,8 @@ class TabVFLSilo(Party):
     def _prepare(self, ask: tabvfl.PrepareGuest) -> tabvfl.GuestPrepared:
         """Encode the columns; Algorithm 1, line 1."""
         fit = fit_standard_encoder if ask.config.numbers == "standard" else fit_encoder
-        self.coder.fit(ask.config.encoders, fit)
-        return tabvfl.GuestPrepared(len(self.coder.table), self._make_guest(ask).width)
+        self.columns.fit(ask.config.encoders, fit)
+        return tabvfl.GuestPrepared(len(self.columns.table), self._make_guest(ask).width)
 
     def _embed(self, ask: tabvfl.Embed) -> tabvfl.Embedded:
         guest = self._guest(ask)
@@ -71,9 +63,8 @@ class TabVFLSilo(Party):
 
     def _make_guest(self, ask: tabvfl.PrepareGuest) -> Guest:
         """Networks, and the encoded rows, if there are any."""
-        levels, scores = self.coder.encode()
-        rows = encoded_rows(self.coder.encoders, levels.to(self.device), scores.to(self.device))
-        batches = Batches(len(self.coder.table), ask.config, ask.order)
+        rows = encoded_rows(self.columns.encoders, self.columns.encode(), self.device)
+        batches = Batches(len(self.columns.table), ask.config, ask.order)
         self.prepared = ask
         self.guest = Guest(rows, ask.config, ask.partition, batches, self.streams.child("guest"), self.device)
         return self.guest
@@ -89,7 +80,7 @@ class TabVFLSilo(Party):
         """Continue from `state` or `trained`; rows may be others."""
         if state["asked"] is None:
             return
-        self.coder.restore(state["encoders"])
+        self.columns.restore(state["encoders"])
         self._make_guest(from_state(tabvfl.PrepareGuest, state["asked"])).trainee.restore(state["part"])
 
     def _state(self, training: bool) -> dict[str, Any]:
@@ -98,6 +89,6 @@ class TabVFLSilo(Party):
             return {"asked": None}
         return {
             "asked": to_state(self.prepared),
-            "encoders": self.coder.state(),
+            "encoders": self.columns.state(),
             "part": self.guest.trainee.state(training),
         }

@@ -5,7 +5,6 @@ Shapes: N rows, C columns with levels, S scores, K levels of all columns, W feat
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,14 +13,12 @@ from torch import Tensor
 from silosynth.algorithms.vflgan import private, protocol
 from silosynth.algorithms.vflgan.networks import CommonDraws, LocalGAN
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
-from silosynth.core.conversation import Party
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import fit_encoder
 from silosynth.encoders.normalised import fit_standard_encoder
-from silosynth.encoders.table import TableCoder
+from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import EncodedRows, encoded_rows, shape_of
 from silosynth.models.marginals import Calibration, level_shares
 from silosynth.models.training import build, trainee
@@ -29,7 +26,6 @@ from silosynth.models.vflgan import MOST_COVARIANCES, Generator
 from silosynth.privacy.accounting import Account, Charge, Charged
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.events import Event
-from silosynth.privacy.sealed import Seat
 
 
 class VFLGANPart(LocalGAN):
@@ -133,17 +129,14 @@ class VertiGANPart(LocalGAN):
         self.average()
 
 
-class VFLGANSilo(Party):
+class VFLGANSilo(ColumnParty):
     """A silo's side. ``part`` is its part in training: of VFLGAN, or of VertiGAN."""
 
-    def __init__(
-        self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device,
-        part: type[VFLGANPart | VertiGANPart] = VFLGANPart,
-    ) -> None:  # fmt: skip
-        self.coder = TableCoder(table, schema, streams)
-        self.streams, self.device, self.part = streams, device, part
-        self.silos = len(seat.roster)
-        self.secret, self.publication = Group(seat), Group(seat)
+    part: type[VFLGANPart | VertiGANPart] = VFLGANPart
+
+    def _set_up(self) -> None:
+        self.silos = len(self.seat.roster)
+        self.secret, self.publication = Group(self.seat), Group(self.seat)
         self.agreeing, self.purpose = self.secret, ""
         self.config: GANConfig = VFLGANConfig()
         self.account = Account()
@@ -155,7 +148,7 @@ class VFLGANSilo(Party):
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
         at_any_time = protocol.VFLGANPrepare, OfferShares, RelayedShares, Confirmations, Done
-        if not self.coder.encoders and not isinstance(ask, at_any_time):
+        if not self.columns.encoders and not isinstance(ask, at_any_time):
             raise ProtocolError("A silo is prepared first", f"{type(ask).__name__} comes too early")
         match ask:
             case protocol.VFLGANPrepare():
@@ -186,16 +179,16 @@ class VFLGANSilo(Party):
         config, dp = ask.config, ask.config.dp
         self.config, self.budget, self.training, self.match = config, None, None, None
         if dp.private:
-            learnt = self.coder.learn(config.encoders, dp, self.silos)
+            learnt = self.columns.learn(config.encoders, dp, self.silos)
             self.account.open(dp, learnt.events)
             self.shares = torch.cat([torch.zeros(0), *(part.float() for part in learnt.shares if len(part) > 1)])
             return protocol.VFLGANPreparedPrivately(learnt.rows, self._nonce(), learnt.events)
-        self.coder.fit(config.encoders, fit_standard_encoder if config.numbers == "standard" else fit_encoder)
-        size = shape_of(self.coder.encoders).size
+        self.columns.fit(config.encoders, fit_standard_encoder if config.numbers == "standard" else fit_encoder)
+        size = shape_of(self.columns.encoders).size
         if config.select == "frechet" and size > MOST_COVARIANCES:
             rule = f"Option select = 'frechet' is for rows of at most {MOST_COVARIANCES} numbers"
             raise ConfigError(rule, size, "Set select = 'last'.")
-        return protocol.VFLGANPrepared(len(self.coder.table), self._nonce())
+        return protocol.VFLGANPrepared(len(self.columns.table), self._nonce())
 
     def _nonce(self) -> str:
         """A word that no other training has."""
@@ -223,7 +216,7 @@ class VFLGANSilo(Party):
             return Charged(b"", private.UNSOUND)
         if not self.config.dp.private or self.training is not None:
             raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
-        tag = self.secret.key(f"{len(self.coder.table)} rows")
+        tag = self.secret.key(f"{len(self.columns.table)} rows")
         charged = private.charge_silo(self.account, ask, self.config, self.silos, tag)
         self.budget = private.charged_steps(ask, self.config, self.silos)
         return charged
@@ -240,14 +233,13 @@ class VFLGANSilo(Party):
 
     def _make(self) -> VFLGANPart | VertiGANPart:
         """Networks, and encoded rows, if there are any; a table of constants has one score, always 0."""
-        levels, scores = (part.to(self.device) for part in self.coder.encode())
-        self.rows = encoded_rows(self.coder.encoders, levels, scores, padded=True)
+        self.rows = encoded_rows(self.columns.encoders, self.columns.encode(), self.device, padded=True)
         n, config = len(self.rows), self.config
         batch = min(config.batch, max(1, n)) if self.budget is None else round(self.budget.expected)
         draws = CommonDraws(self.secret, n, batch)
         self.training = self.part(self.rows, config, draws, self.budget, self.streams, self.device)  # type: ignore[arg-type]
         if n and not config.dp.private:
-            self.shares = level_shares(self.rows.shape, levels).cpu()
+            self.shares = level_shares(self.rows.shape, self.rows.levels).cpu()
         if config.start == "shares" and n and self.secret.ready:
             self.training.start(self.shares)
         return self.training
@@ -255,7 +247,7 @@ class VFLGANSilo(Party):
     @torch.no_grad()
     def features(self) -> Tensor:
         """Features (N, W) of all rows, by the first part of the critic as it is now (section 4.2, ASIF)."""
-        training, every = self._trainer(), torch.arange(len(self.coder.table), device=self.device)
+        training, every = self._trainer(), torch.arange(len(self.columns.table), device=self.device)
         rows = self.rows.batch(every, self.streams.child("features").torch(self.device))
         return training.critic.network.features(self.rows.shape.vectors(*rows)).cpu()
 
@@ -277,15 +269,15 @@ class VFLGANSilo(Party):
         if self.config.calibrate and self.match is None:
             self.match = training.matching(self.shares, weights)
         levels, scores = training.draw(z_GZ, streams.child("levels").torch(self.device), weights, self.match)
-        return self.publish(self.coder.decode(levels, scores, streams), ask.share)
+        return self.publish(self.columns.decode(levels, scores, streams), ask.share)
 
     # State.
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
         self.match = None
-        self.coder.restore(state["encoders"])
-        if not self.coder.encoders:
+        self.columns.restore(state["encoders"])
+        if not self.columns.encoders:
             return
         self.config, self.shares = from_state(GANConfig, state["config"]), state["shares"]
         self.budget = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
@@ -299,10 +291,10 @@ class VFLGANSilo(Party):
 
     def _state(self, training: bool) -> dict[str, Any]:
         """Encoders and networks; with ``training`` also optimisers, what was charged, and the secret of batches."""
-        if not self.coder.encoders:
+        if not self.columns.encoders:
             return {"encoders": []}
         return {
-            "encoders": self.coder.state(),
+            "encoders": self.columns.state(),
             "events": [to_state(event) for event in self.account.learnt],
             "shares": self.shares if training or self.config.calibrate else torch.zeros(0),
             "config": to_state(self.config),
@@ -313,4 +305,7 @@ class VFLGANSilo(Party):
         }
 
 
-VertiGANSilo = partial(VFLGANSilo, part=VertiGANPart)
+class VertiGANSilo(VFLGANSilo):
+    """A silo's side of VertiGAN."""
+
+    part = VertiGANPart

@@ -15,18 +15,14 @@ from silosynth.algorithms.vtgan import protocol
 from silosynth.algorithms.vtgan.networks import Bottoms
 from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.algorithms.vtgan.private import PrivateSteps
-from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Schema, Table
-from silosynth.core.streams import Streams
 from silosynth.encoders.normalised import fit_mode_encoder
-from silosynth.encoders.table import TableCoder
+from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.gan import ConditionLaw, Conditions
 from silosynth.privacy.accounting import Charge
 from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
-from silosynth.privacy.sealed import Seat
 
 _EXACT_STEPS = (
     protocol.DrawConditions, protocol.PushRows, protocol.PushListed, protocol.DescendBottomCritic,
@@ -38,25 +34,24 @@ _STEPS = (
 )  # fmt: skip
 
 
-class VTGANSilo(Party):
+class VTGANSilo(ColumnParty):
     """A silo's side of VT-GAN."""
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
-        self.coder = TableCoder(table, schema, streams)
-        self.streams, self.device = streams, device
-        self.name, self.silos = seat.name, seat.roster.parties
-        self.secret, self.publication = Group(seat), Group(seat)  # of row numbers, and of the order of publication
+    def _set_up(self) -> None:
+        self.name, self.silos = self.seat.name, self.seat.roster.parties
+        self.secret = Group(self.seat)  # of row numbers
+        self.publication = Group(self.seat)  # and of the order of publication
         self.agreeing, self.purpose = self.secret, ""
         self.config = VTGANConfig()
         self.build: protocol.BuildBottoms | None = None
         self.batches: dict[int, tuple[Tensor, Tensor]] = {}  # own conditions and rows, by step
         self.open: Message | None = None  # the last step that gradients may be sent for
         self.pushed = torch.zeros(0, dtype=torch.int64)
-        self.private = PrivateSteps(streams.child("private"), len(self.silos))
+        self.private = PrivateSteps(self.streams.child("private"), len(self.silos))
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
-        early = not self.coder.encoders if isinstance(ask, protocol.BuildBottoms) else self.build is None
+        early = not self.columns.encoders if isinstance(ask, protocol.BuildBottoms) else self.build is None
         if early and isinstance(ask, (protocol.BuildBottoms, *_STEPS)):
             raise ProtocolError("A silo is set up before it takes steps", f"{type(ask).__name__} comes too early")
         if self.config.dp.private and isinstance(ask, _EXACT_STEPS):
@@ -65,7 +60,7 @@ class VTGANSilo(Party):
             case protocol.EncodeRows():
                 return self._encode(ask)
             case Charge():
-                tag = self.secret.key(f"{len(self.coder.table)} rows")
+                tag = self.secret.key(f"{len(self.columns.table)} rows")
                 return self.private.charge(ask, self.config, tag)
             case protocol.BuildBottoms():
                 return self._build(ask)
@@ -117,24 +112,23 @@ class VTGANSilo(Party):
     def _encode(self, ask: protocol.EncodeRows) -> protocol.Encoded | protocol.EncodedPrivately:
         """Algorithm 1, line 1."""
         self.config, dp = ask.config, ask.config.dp
-        columns = len(self.coder.table.columns)
+        columns = len(self.columns.table.columns)
         if dp.private:
-            learnt = self.coder.learn(ask.config.encoders, dp, len(self.silos))
+            learnt = self.columns.learn(ask.config.encoders, dp, len(self.silos))
             self.private.account.open(dp, learnt.events)
             self._encode_rows()
             return protocol.EncodedPrivately(learnt.rows, columns, self.private.nonce, learnt.events)
-        self.coder.fit(ask.config.encoders, fit_mode_encoder)
+        self.columns.fit(ask.config.encoders, fit_mode_encoder)
         self._encode_rows()
         return protocol.Encoded(len(self.rows), columns, self.conditions.width)
 
     def _encode_rows(self) -> None:
         """Encode the rows, if there are any; a table of constants has one score, always 0."""
-        levels, scores = (part.to(self.device) for part in self.coder.encode("modes"))
-        self.rows = encoded_rows(self.coder.encoders, levels, scores, padded=True)
+        self.rows = encoded_rows(self.columns.encoders, self.columns.encode("modes"), self.device, padded=True)
         self.numbers = RowNumbers(self.secret, self.config, len(self.rows))
         widths, starts = self.rows.shape.widths, self.rows.shape.starts.tolist()
         columns = () if self.config.dp.private else self.rows.categorical  # those that conditions can name
-        self.conditions = Conditions(levels[:, list(columns)], tuple(widths[c] for c in columns))
+        self.conditions = Conditions(self.rows.levels[:, list(columns)], tuple(widths[c] for c in columns))
         self.law = self.conditions.law
         of_columns = [torch.arange(starts[c], starts[c] + widths[c]) for c in columns]
         self.level_of_P = torch.cat([*of_columns, torch.zeros(0, dtype=torch.int64)])  # positions as levels of the row
@@ -251,15 +245,15 @@ class VTGANSilo(Party):
             raise ProtocolError("Silos agree on the order of a publication before it", ask.draw, "Agree on it first.")
         streams = self.streams.child("synthesise", ask.draw)
         levels, scores = self.bottoms.draw(ask.slice_GF, ask.contributed, streams.child("levels").torch(self.device))
-        table = self.coder.decode(levels, scores, streams)
+        table = self.columns.decode(levels, scores, streams)
         return self.publish(table.take(self.publication.permutation(len(table), "order of publication")), ask.share)
 
     # State.
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state` or `trained`."""
-        self.coder.restore(state["encoders"])
-        if not self.coder.encoders:
+        self.columns.restore(state["encoders"])
+        if not self.columns.encoders:
             return
         self.config = from_state(VTGANConfig, state["config"])
         self._encode_rows()
@@ -273,10 +267,10 @@ class VTGANSilo(Party):
 
     def _state(self, training: bool) -> dict[str, Any]:
         """Encoders, networks, counts of levels; with ``training`` also optimisers, and the secret of row numbers."""
-        if not self.coder.encoders:
+        if not self.columns.encoders:
             return {"encoders": []}
         return {
-            "encoders": self.coder.state(),
+            "encoders": self.columns.state(),
             "config": to_state(self.config),
             "counts": self.law.counts,
             "build": None if self.build is None else to_state(self.build),
