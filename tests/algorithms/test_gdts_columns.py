@@ -117,7 +117,7 @@ def test_mode_md_refuses_absence():
 def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
     tell = gdts_silo.categories if part == "categories" else gdts_silo.numbers
     held = play.silos[silo]
-    return tell(held.table, held.schema, play.config, np.random.default_rng(seed))
+    return tell(held.columns.table, held.columns.schema, play.config, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])

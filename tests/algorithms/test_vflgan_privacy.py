@@ -21,8 +21,9 @@ from silosynth.algorithms.vflgan.silo import VFLGANPart
 from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.encoded import EncodedRows, RowShape
+from silosynth.privacy.accounting import Charge
 from silosynth.privacy.dpsgd import clipped_losses
-from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event
+from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event, gaussian_steps
 from silosynth.privacy.statement import statement
 
 TARGET = {"epsilon": 8.0, "delta": 1e-5, "encoders": 0.5}
@@ -52,8 +53,8 @@ def test_without_noise_and_clipping_a_step_is_that_of_the_network_in_one_piece(n
     """Real rows are a Poisson sample, and their sum is divided by the expected batch size."""
     play = private(name, clip=1e6, slopes="critic")
     for party in play.silos.values():
-        party.budget = replace(party.budget, noise=0.0)
-    play.shared.budget = replace(play.shared.budget, noise=0.0)
+        party.charged = replace(party.charged, noise=0.0)
+    play.shared.charged = replace(play.shared.charged, noise=0.0)
     oracle = Oracle(play)
     replies = play.tell(vflgan.CriticiseBatch())
     whole, (sizes) = oracle.whole, {len(reply.real_RW) for reply in replies.values()}
@@ -143,8 +144,8 @@ def test_noise_is_on_every_block_and_of_the_whole_clips_size():
     play = private(clip=0.5, critic=[120, 60], shared=[60])
     quiet = private(clip=0.5, critic=[120, 60], shared=[60])
     for party in quiet.silos.values():
-        party.budget = replace(party.budget, noise=0.0)
-    quiet.shared.budget = replace(quiet.shared.budget, noise=0.0)
+        party.charged = replace(party.charged, noise=0.0)
+    quiet.shared.charged = replace(quiet.shared.charged, noise=0.0)
     for each in (play, quiet):
         replies = each.tell(vflgan.CriticiseBatch())
         talk = vflgan._train_round(each.roster, replace(each.config, critic_steps=1), each.shared, 0, replies, False)
@@ -166,13 +167,14 @@ def test_the_number_of_generated_rows_does_not_depend_on_that_of_real_ones():
         play = private(frame=table(rows))
         budget = replace(play.budget, rate=0.2, expected=16.0)
         for party in play.silos.values():
-            party.columns.encoders, party.budget = (), budget
+            party.columns.encoders, party.charged = (), budget
         shape = RowShape((2,), (-1,))
         for silo, party in play.silos.items():
             coded = EncodedRows(shape, torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows, 1), ())
             party.training = VFLGANPart(
-                coded, play.config, CommonDraws(party.secret, rows, 16), budget, Streams(0).child(silo), CPU
-            )
+                coded, play.config, CommonDraws(party.secret, rows, 16), budget, party.account, Streams(0).child(silo),
+                CPU,
+            )  # fmt: skip
             for _ in range(5):
                 party.training.criticise()
                 made.append((rows, play.local(silo).fake, len(play.local(silo).real)))
@@ -184,7 +186,7 @@ def test_the_number_of_generated_rows_does_not_depend_on_that_of_real_ones():
 def test_an_empty_batch_is_noise_alone():
     play = private()
     for party in play.silos.values():
-        party.budget = replace(party.budget, rate=1e-12)
+        party.charged = replace(party.charged, rate=1e-12)
     replies = play.tell(vflgan.CriticiseBatch())
     assert all(len(reply.real_RW) == 0 for reply in replies.values())
     play.drive(vflgan._train_round(play.roster, replace(play.config, critic_steps=1), play.shared, 0, replies, False))
@@ -195,15 +197,15 @@ def test_an_empty_batch_is_noise_alone():
 def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
     """Neither in the noised sums, nor in the gradients of generated rows, which get no noise."""
     local = private().silos["a"]._trainer()
-    sampled = local.draws.sample_of(0, local.budget.rate)
+    sampled = local.draws.sample_of(0, local.charged.rate)
     local.rows.scores[sampled[0]] = bad
     fake_BW, real_RW = local.criticise()
     assert fake_BW.isfinite().all() and not real_RW.isfinite().all()
-    local.budget, pulls = replace(local.budget, noise=0.0), (torch.ones_like(fake_BW), torch.ones_like(real_RW))
+    local.charged, pulls = replace(local.charged, noise=0.0), (torch.ones_like(fake_BW), torch.ones_like(real_RW))
     fine, clip = real_RW.isfinite().all(1), 1.0 / 3**0.5  # of three blocks
     real = clipped_losses(local.real_loss, clip, local.real[fine], local.between[fine], pulls[1][fine])
     made = clipped_losses(local.made_loss, clip, local.fake, pulls[0])
-    wanted = {name: real[name] / local.budget.expected + made[name] / len(local.fake) for name in real}
+    wanted = {name: real[name] / local.charged.expected + made[name] / len(local.fake) for name in real}
     local.descend_critic(*pulls)
     for name, weight in local.real_loss.named_parameters():
         torch.testing.assert_close(weight.grad, wanted[name])
@@ -216,7 +218,7 @@ def test_gradients_of_equal_real_and_generated_rows_cancel_at_every_clip(options
     play.tell(vflgan.CriticiseBatch())
     for silo in play.silos:
         local = play.local(silo)
-        local.budget = replace(local.budget, noise=0.0, expected=len(local.fake))
+        local.charged = replace(local.charged, noise=0.0, expected=len(local.fake))
         local.real = local.between = local.fake
         pull = torch.randn(len(local.fake), 6, generator=torch.Generator().manual_seed(1))
         local.descend_critic(pull, -pull)
@@ -224,7 +226,7 @@ def test_gradients_of_equal_real_and_generated_rows_cancel_at_every_clip(options
         assert norm(made) > 0
         assert all(weight.grad.abs().max() < 1e-9 for weight in local.critic.network.parameters())
     shared = play.shared
-    shared.budget = replace(shared.budget, noise=0.0, expected=16)
+    shared.charged = replace(shared.charged, noise=0.0, expected=16)
     features = torch.randn(16, 12, generator=torch.Generator().manual_seed(2))
     shared.descend(0, features, features)
     assert norm(clipped_losses(shared.made_loss, 1.0, features)) > 0
@@ -249,7 +251,7 @@ def test_no_step_is_taken_beyond_what_was_charged(name):
     more = play.entry.configure("fast", SIZES | {"dp": TARGET, "epochs": 30})
     last = play.budget.steps
     for party in play.silos.values():
-        party._trainer().critic_steps = last
+        party.account.taken = last
     with pytest.raises(ProtocolError, match="no more private steps than were charged"):
         play.tell(BackboneRound(NOTHING, True) if name == "vertigan" else vflgan.CriticiseBatch())
     assert more.rounds(70) * more.critic_steps > last
@@ -259,7 +261,7 @@ def test_a_whole_training_takes_exactly_the_steps_that_it_charged():
     play = Play(dp=TARGET)
     play.whole()
     for silo, party in play.silos.items():
-        assert play.local(silo).critic_steps == party.budget.steps
+        assert play.local(silo).critic_steps == party.account.taken == party.charged.steps
 
 
 @pytest.mark.parametrize(("name", "silos"), [("vflgan", 2), ("vertigan", 2), ("wgan-gp", 1)])
@@ -302,11 +304,11 @@ def test_charges_are_checked():
     play = private()
     silo = play.silos["a"]
     ask = silo.account.charged
-    silo.account.open(silo.config.dp, silo.account.learnt)  # before the charge
+    silo.account.begin(silo.config.dp, silo.account.learnt)  # before the charge
     (steps,) = ask.events
     cheap = Event("discrete Laplace", 1e-3, 0.0, steps.what, times=steps.times)
     for wrong in ((), (cheap,), (replace(steps, joint=False),), (steps, steps)):
-        with pytest.raises(ProtocolError, match="one event for all critic steps"):
+        with pytest.raises(ProtocolError, match="one event for all gradients of critics"):
             silo.answer(replace(ask, events=wrong))
     own = set(silo.account.learnt)
     with pytest.raises(ProtocolError, match="costs at most the target"):
@@ -356,7 +358,8 @@ def moved(seed: int, scores: torch.Tensor, secrets: Play, config: VFLGANConfig, 
     streams = Streams(seed)
     for silo, party in secrets.silos.items():
         draws = CommonDraws(party.secret, 16, 16)
-        party.training = VFLGANPart(coded, config, draws, budget, streams.child(silo), CPU)
+        party.account.paid, party.account.taken = Charge(16, (), (gaussian_steps("steps", 5.0, 0.5, 1),)), 0
+        party.training = VFLGANPart(coded, config, draws, budget, party.account, streams.child(silo), CPU)
         local = party.training
         set_weights(local.critic.network.first, 1.0)
         set_weights(local.critic.network.second, 0.0)

@@ -159,7 +159,7 @@ def test_a_silo_takes_no_more_steps_than_were_charged() -> None:
     with pytest.raises(ProtocolError, match="costs at most the target, once"):
         silo.answer(last["Charge"])
     wrong = Event("discrete Laplace", 1e-3, 0.0, "steps of the critics", times=40)  # known to the accountant, no noise
-    with pytest.raises(ProtocolError, match="one event for all critic steps"):
+    with pytest.raises(ProtocolError, match="one event for all steps of the critics"):
         silo.answer(replace(last["Charge"], events=(wrong,)))
     with pytest.raises(ProtocolError, match="Under differential privacy"):
         silo.answer(PushRows(0, torch.zeros(40, 8), "tax"))

@@ -7,10 +7,7 @@ from collections.abc import Callable
 from silosynth.core.conversation import Conversation, Exchange, Roster
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
-from silosynth.privacy.agreement import (
-    Group,
-    agree,
-)
+from silosynth.privacy.agreement import Group, agree
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode
 

@@ -36,7 +36,7 @@ from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Column
 from silosynth.core.streams import Streams
-from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
+from silosynth.privacy.agreement import Agreements, Group, OfferShares
 from silosynth.privacy.sealed import Envelope, Seat, framed
 
 _AGAIN = "Start the alignment again."
@@ -60,7 +60,8 @@ class Aligner(Party):
         self._n_rows, self._usable = len(identifiers), usable(identifiers)
         self._seat, self._seed = seat, streams.seed
         self._tagging, self._ordering = Group(seat), Group(seat)
-        self._agreeing = self._tagging
+        rule = "A secret is fresh for tags, and lasting for the order of rows"
+        self._agreements = Agreements(rule, self._group_for, self._tagging)
         self._config: protocol.AlignConfig | None = None
         self._tags: list[bytes] = []  # of usable rows
         self._key = b""  # for private set intersection
@@ -78,9 +79,9 @@ class Aligner(Party):
                 not all put the same rows in the same order.
             UnavailableError: openmined-psi is needed and not installed.
         """
+        if (reply := self._agreements.answer(ask)) is not None:
+            return reply
         match ask:
-            case OfferShares() | RelayedShares() | Confirmations():
-                return self._agree(ask)
             case protocol.TagRows():
                 return self._prepare(ask)
             case protocol.Answer():
@@ -96,19 +97,11 @@ class Aligner(Party):
             case _:
                 raise ProtocolError("A silo that is being aligned does not understand this message", type(ask).__name__)
 
-    def _agree(self, ask: Message) -> Message:
-        """Agree on a secret: a fresh one for tags, the lasting one for the order."""
-        if isinstance(ask, OfferShares):
-            if ask.purpose != (protocol.TAGS if ask.fresh else protocol.ORDER):
-                raise ProtocolError(
-                    "A secret is fresh for tags, and lasting for the order of rows",
-                    ask.purpose,
-                    "Both sides must run the same version of silosynth.",
-                )
-            self._agreeing = self._tagging if ask.fresh else self._ordering
-        reply = self._agreeing.answer(ask)
-        assert reply is not None
-        return reply
+    def _group_for(self, ask: OfferShares) -> Group | None:
+        """A fresh secret for tags, the lasting one for the order."""
+        if ask.purpose != (protocol.TAGS if ask.fresh else protocol.ORDER):
+            return None
+        return self._tagging if ask.fresh else self._ordering
 
     # Tags.
 
@@ -230,7 +223,7 @@ class Aligner(Party):
         return {
             "tagging": self._tagging.state(),
             "ordering": self._ordering.state(),
-            "fresh": self._agreeing is self._tagging,
+            "fresh": self._agreements.current is self._tagging,
             "config": None if self._config is None else to_state(self._config),
             "key": self._key,
             "asking": _positions(self._asking),
@@ -246,7 +239,7 @@ class Aligner(Party):
             return
         self._tagging.restore(state["tagging"])
         self._ordering.restore(state["ordering"])
-        self._agreeing = self._tagging if state["fresh"] else self._ordering
+        self._agreements.current = self._tagging if state["fresh"] else self._ordering
         self._config = None if state["config"] is None else from_state(protocol.AlignConfig, state["config"])
         self._key, self._asking, self._asked = state["key"], state["asking"].tolist(), state["asked"]
         self._placed = None if state["placed"] is None else state["placed"].tolist()

@@ -12,9 +12,9 @@ removed, are tracked, and the worse one counts.
 A private training is charged before its first step, on both sides, by every algorithm alike:
 
 1. *Learn.* Each silo learns its encoders from noised counts, by its part of the target (`Target.encoder_budget`), and
-   replies with a noised row count and the events of both.
-2. *Agree.* The silos agree on a secret for this training (`silosynth.privacy.agreement`).
-3. *Charge.* The coordinator solves for the noise of all steps to come and has every silo charge them: `charge`.
+   replies with a noised row count and the events of both: `EncodersLearnt`, `Account.begin`.
+2. *Agree.* The silos agree on a secret for this training: `agree_and_charge`, `silosynth.privacy.agreement`.
+3. *Charge.* The coordinator solves for the noise of all steps to come and has every silo charge them: `Charge`.
 4. *Tag.* Each silo checks that all silos' events together cost at most the target, its own among them, and confirms
    with a tag derived from the secret and its row count: `Account.charge`.
 
@@ -27,14 +27,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from silosynth.core.conversation import Conversation, Roster, check_same_rows, expect
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Message, Release, from_state, to_state
-from silosynth.privacy.events import KNOWN, LEAST_DELTA, SAMPLED_GAUSSIAN, UNSOUND, Event, Target
+from silosynth.privacy.agreement import agree, new_purpose
+from silosynth.privacy.events import KNOWN, LEAST_DELTA, SAMPLED_GAUSSIAN, UNSOUND, Event, Target, gaussian_steps
 
 DELTA = 1e-6  # at which budgets are stated where a run has no target
 _MOST_NOISE = 1e7  # noise multiplier
@@ -259,6 +260,23 @@ def rounded_up(number: float) -> str:
 ROUNDING = 1e-9  # relative, of a cost that was solved for
 
 
+def affords(target: Target, events: Iterable[Event]) -> bool:
+    """Whether events about the same rows cost at most the target, up to rounding."""
+    return cost(events, target) <= target.epsilon * (1 + ROUNDING)
+
+
+class EncodersLearnt(Message, release=Release.NOISED):
+    """Silo: its noised row count, and what that and its encoders have cost.
+
+    Attributes:
+        nonce: makes the secret of this training a new one.
+    """
+
+    rows: int
+    nonce: str
+    events: tuple[Event, ...]
+
+
 class Charge(Message, release=Release.NOISED):
     """Coordinator: charge ``events`` for the steps to come.
 
@@ -285,25 +303,35 @@ def mean_rows(counts: Sequence[int]) -> int:
     return max(2, round(sum(counts) / len(counts)))
 
 
-def charge(
-    roster: Roster, rows: int, learnt: Sequence[Event], solve: Callable[[Sequence[Event]], tuple[Event, ...]]
-) -> Conversation[Charge]:
-    """The coordinator's side of steps 3 and 4.
+def agree_and_charge(
+    roster: Roster, purpose: str, learnt: Sequence[EncodersLearnt],
+    solve: Callable[[int, Sequence[Event]], tuple[Event, ...]],
+) -> Conversation[Charge]:  # fmt: skip
+    """The coordinator's side of steps 2 to 4.
 
     Args:
         roster: the silos.
-        rows: see `mean_rows`.
-        learnt: events that all silos have charged so far.
-        solve: the events of all steps to come, given those.
+        purpose: of the secret.
+        learnt: what they replied, in the same order.
+        solve: the events of all steps to come, given `mean_rows` and the events so far.
 
     Raises:
         ConfigError: the target leaves no budget for the steps.
         ProtocolError: a silo refuses; or silos hold unequal numbers of rows.
     """
-    ask = Charge(rows, tuple(learnt), solve(learnt))
+    yield from agree(roster, new_purpose(purpose, [reply.nonce for reply in learnt]), fresh=False)
+    rows = mean_rows([reply.rows for reply in learnt])
+    events = tuple(event for reply in learnt for event in reply.events)
+    ask = Charge(rows, events, solve(rows, events))
     charged = expect((yield roster.everyone(ask)), Charged)
     check_same_rows(roster, [reply.tag for reply in charged])
     return ask
+
+
+def joint_steps(what: str, target: Target, rate: float, steps: int, learnt: Sequence[Event]) -> tuple[Event, ...]:
+    """The one event of steps that all silos take together, with the least noise that keeps the target."""
+    noise = noise_multiplier(target, learnt, rate, steps)
+    return (gaussian_steps(what, noise, rate, steps, joint=True, target=target.delta),)
 
 
 class Account:
@@ -321,8 +349,8 @@ class Account:
         self.paid: Charge | None = None
         self.taken = 0
 
-    def open(self, target: Target, learnt: Sequence[Event]) -> None:
-        """Start a training that has charged ``learnt`` for its encoders and row count."""
+    def begin(self, target: Target, learnt: Sequence[Event]) -> None:
+        """Begin a training that has charged ``learnt`` for its encoders and row count."""
         self.target, self.learnt, self.paid, self.taken = target, tuple(learnt), None, 0
 
     def charge(self, ask: Charge, silos: int, tag: bytes, later: int = 0) -> Charged:
@@ -332,16 +360,27 @@ class Account:
             ProtocolError: charged before, nothing learnt, own events missing in ``ask.learnt``, or above the target.
         """
         steps = [event for event in ask.events for _ in range(1 if event.joint else silos)]
-        total = cost([*ask.learnt, *steps], self.target)
         known = self.learnt and not Counter(self.learnt) - Counter(ask.learnt)
-        if self.paid is not None or not (known and total <= self.target.epsilon * (1 + ROUNDING)):
+        if self.paid is not None or not (known and affords(self.target, [*ask.learnt, *steps])):
             raise ProtocolError(
                 "What a silo is charged costs at most the target, once, with what all silos have charged before",
-                f"epsilon {total:.4g} of {self.target.epsilon:g}",
+                f"epsilon {cost([*ask.learnt, *steps], self.target):.4g} of {self.target.epsilon:g}",
                 "Both sides must run the same version of silosynth.",
             )
         self.paid = ask
         return Charged(tag, ask.events[: len(ask.events) - later])
+
+    def charge_joint(self, ask: Charge, silos: int, tag: bytes, what: str) -> Charged:
+        """`charge` what `joint_steps` solved for, and nothing else.
+
+        Raises:
+            ProtocolError: it is something else; or see `charge`.
+        """
+        kind = gaussian_steps(what, 1.0, 1.0, 1, joint=True, target=self.target.delta)
+        if [replace(event, noise=1.0, rate=1.0, times=1) for event in ask.events] != [kind]:
+            asked = [event.what for event in ask.events]
+            raise ProtocolError(f"A silo is charged one event for all {what}", asked)
+        return self.charge(ask, silos, tag)
 
     @property
     def charged(self) -> Charge:
@@ -376,6 +415,6 @@ class Account:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.open(from_state(Target, state["target"]), [from_state(Event, event) for event in state["learnt"]])
+        self.begin(from_state(Target, state["target"]), [from_state(Event, event) for event in state["learnt"]])
         self.paid = None if state["paid"] is None else from_state(Charge, state["paid"])
         self.taken = state["taken"]

@@ -1,9 +1,9 @@
 """A secret that all silos of a federation share and the coordinator, who relays every message, cannot derive.
 
 Part of any conversation: the coordinator runs ``yield from agree(roster, purpose)``, and a silo's party passes every
-ask to its `Group` first. Each silo sends each other silo a share of 32 bytes in a sealed envelope; the secret is a hash
-of all shares. Then each silo sends a confirmation tag, a function of the secret and its own name, and checks the tags
-of all silos.
+ask to its `Agreements` first. Each silo sends each other silo a share of 32 bytes in a sealed envelope; the secret is a
+hash of all shares. Then each silo sends a confirmation tag, a function of the secret and its own name, and checks the
+tags of all silos.
 
 Why tags: an envelope does not prove that it is new, so a coordinator could deliver one from an earlier agreement, and
 silos would work with different secrets. But every silo uses its own current share, so a replayed share leaves its owner
@@ -22,7 +22,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -95,11 +95,14 @@ class Group:
 
     Args:
         seat: who this silo is.
+
+    Attributes:
+        purpose: of the last agreement.
     """
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        self._purpose, self._fresh = "", True
+        self.purpose, self._fresh = "", True
         self._share: bytes | None = None  # this silo's own, until the agreement ends
         self._secret: bytes | None = None
         self._ready = False
@@ -178,7 +181,7 @@ class Group:
     def state(self) -> State:
         """All that is needed to continue. It holds the secret: it stays in the silo's own checkpoint."""
         return {
-            "purpose": self._purpose,
+            "purpose": self.purpose,
             "fresh": self._fresh,
             "share": self._share,
             "secret": self._secret,
@@ -187,11 +190,11 @@ class Group:
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
-        self._purpose, self._fresh, self._share = state["purpose"], state["fresh"], state["share"]
+        self.purpose, self._fresh, self._share = state["purpose"], state["fresh"], state["share"]
         self._secret, self._ready = state["secret"], state["ready"]
 
     def _offer(self, ask: OfferShares) -> Shares:
-        self._purpose, self._fresh, self._secret, self._ready = ask.purpose, ask.fresh, None, False
+        self.purpose, self._fresh, self._secret, self._ready = ask.purpose, ask.fresh, None, False
         share = self._share = os.urandom(SHARE) if ask.fresh else self._lasting_share()
         return Shares(tuple(self._seat.seal(silo, self._envelope_context(), share) for silo in self._others()))
 
@@ -201,7 +204,7 @@ class Group:
         The group is included because members of another group see that group's share: otherwise a silo that joins a
         later run would learn the shares of an earlier run without it.
         """
-        return derive(self._seat.private, framed(_LABEL, "share", self._purpose, *self._members()))
+        return derive(self._seat.private, framed(_LABEL, "share", self.purpose, *self._members()))
 
     def _combine(self, ask: RelayedShares) -> Confirmation:
         if self._share is None:
@@ -209,7 +212,7 @@ class Group:
         self._secret, self._ready = None, False
         shares = {**self._opened(ask.envelopes), self._seat.name: self._share}
         freshness = "fresh" if self._fresh else "lasting"
-        info = framed(_LABEL, "secret", self._purpose, freshness, *self._members())
+        info = framed(_LABEL, "secret", self.purpose, freshness, *self._members())
         self._secret = derive(b"".join(shares[silo] for silo in self._seat.roster), info)
         return Confirmation(self._tag(self._secret, self._seat.name))
 
@@ -238,21 +241,57 @@ class Group:
         return Done()
 
     def _tag(self, secret: bytes, silo: str) -> bytes:
-        return hmac.digest(derive(secret, framed(_LABEL, "confirmation", self._purpose)), silo.encode(), "sha256")
+        return hmac.digest(derive(secret, framed(_LABEL, "confirmation", self.purpose)), silo.encode(), "sha256")
 
     def _key(self, use: str, *context: str) -> bytes:
         if not self._ready or self._secret is None:
             raise ProtocolError("A group secret is used once all silos have confirmed it", use, "Agree on one first.")
-        return derive(self._secret, framed(_LABEL, use, self._purpose, *context))
+        return derive(self._secret, framed(_LABEL, use, self.purpose, *context))
 
     def _envelope_context(self) -> str:
-        return f"share {'fresh' if self._fresh else 'lasting'} {self._purpose}"
+        return f"share {'fresh' if self._fresh else 'lasting'} {self.purpose}"
 
     def _others(self) -> list[str]:
         return [silo for silo in self._seat.roster if silo != self._seat.name]
 
     def _members(self) -> list[str | bytes]:
         return [*self._seat.roster.parties, *self._seat.roster.keys]
+
+
+class Agreements:
+    """A silo's side of several agreements, one at a time, each on the secret of the group that its purpose is for.
+
+    Args:
+        rule: which purposes are valid, for errors.
+        group_for: the group that an offer is for; None where its purpose is not valid.
+        current: the group whose agreement is under way.
+    """
+
+    def __init__(self, rule: str, group_for: Callable[[OfferShares], Group | None], current: Group) -> None:
+        self._rule, self._group_for, self.current = rule, group_for, current
+
+    def answer(self, ask: Message) -> Message | None:
+        """The reply to a message of an agreement; None if ``ask`` is not one.
+
+        Raises:
+            ProtocolError: its purpose is not valid; or see `Group.answer`.
+        """
+        if isinstance(ask, OfferShares):
+            group = self._group_for(ask)
+            if group is None:
+                raise ProtocolError(self._rule, ask.purpose, "Both sides must run the same version of silosynth.")
+            self.current = group
+        return self.current.answer(ask)
+
+
+def new_purpose(what: str, nonces: Iterable[str]) -> str:
+    """A purpose that no agreement had before, as it contains a nonce of every silo: a lasting secret is new with it."""
+    return " ".join([what, *nonces])
+
+
+def is_new(ask: OfferShares, what: str, nonce: str) -> bool:
+    """Whether this offer is for `new_purpose`, with this silo's nonce among the others'."""
+    return not ask.fresh and ask.purpose.startswith(what) and nonce in ask.purpose.split()
 
 
 def _check_senders(senders: Sequence[str], others: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
-from silosynth.privacy.accounting import ROUNDING, cost, spent
+from silosynth.privacy.accounting import affords, cost, spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
 from silosynth.privacy.masks import Words, add_mask
 from silosynth.privacy.mechanisms import noised_counts
@@ -39,7 +39,7 @@ HALVINGS = 9  # of what composition may save
 WORDS = 5  # of 63 bits, for a seed of 32 bytes
 
 
-def budget(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]) -> tuple[float, float, float]:
+def epsilons(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]) -> tuple[float, float, float]:
     """Epsilon of a table of two attributes of a silo, of one of a group, and of one of two latent attributes.
 
     Infinity without differential privacy. Otherwise the greatest, in the proportion of ``shares``, with which all
@@ -64,14 +64,14 @@ def budget(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]) 
     if not first > 0:
         raise ConfigError("Encoders must leave a part of epsilon", dp.epsilon, "Give a smaller dp.encoders.")
 
-    def epsilons(epsilon: float) -> list[float]:
+    def divided(epsilon: float) -> list[float]:
         parts = zip(shares, counts, strict=True)
         return [epsilon * share / total / count if count else math.inf for share, count in parts]
 
     def within(epsilon: float) -> bool:
         tables = [
             Event(DISCRETE_LAPLACE, each, 0.0, "a table")
-            for each, count in zip(epsilons(epsilon), counts, strict=True)
+            for each, count in zip(divided(epsilon), counts, strict=True)
             for _ in range(count)
         ]
         return cost([*events, *tables], dp) <= dp.epsilon
@@ -82,7 +82,7 @@ def budget(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]) 
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if within(middle) else (low, middle)
-    pairs, groups, tree = epsilons(low)
+    pairs, groups, tree = divided(low)
     return pairs, groups, tree
 
 
@@ -103,16 +103,15 @@ class TableNoise:
     def check(self, before: Sequence[Event], epsilons: Sequence[float]) -> None:
         """Refuse tables that cost more than the target with all events ``before``: the coordinator sets the noise.
 
+        No `Account`: it charges steps before the first, and how many tables there are is known once they are counted.
+
         Raises:
             ProtocolError: names the epsilons of the tables, and the target.
         """
         target = self.target
-        if target.private and not (max(epsilons) < math.inf and self._cost(before) <= target.epsilon * (1 + ROUNDING)):
+        if target.private and not (max(epsilons) < math.inf and affords(target, [*before, *self.events])):
             rule = "A silo releases no tables that cost more than its target, with all that it has released"
             raise ProtocolError(rule, tuple(epsilons), f"It is epsilon {target.epsilon:g} at delta {target.delta:g}.")
-
-    def _cost(self, before: Sequence[Event]) -> float:
-        return cost([*before, *self.events], self.target)
 
 
 def seed_of(streams: Streams) -> bytes:

@@ -12,7 +12,7 @@ correlations of latent attributes across silos        `DPLTSilo._hide`, `DPLTSil
 noise that no single silo can take away               `DPLTSilo._share`: each of two silos adds its own
 the tree, and its parameters                          `networks.learn_tree`: Chow and Liu's, from the noised tables
 synthetic rows                                        `Tree.draw`, then `DPLTSilo._synthesise`
-epsilon divided evenly over pairs of attributes       `private.budget`
+epsilon divided evenly over pairs of attributes       `private.epsilons`
 ====================================================  ==========================================================
 
 Readings, and deviations:
@@ -216,12 +216,12 @@ def _prepare(
     if not config.dp.private:
         exact = expect(replies, AttributesPrepared)
         conversation.check_same_rows(roster, [reply.rows for reply in exact])
-        epsilons = private.budget(config, [reply.columns for reply in exact], ())
+        epsilons = private.epsilons(config, [reply.columns for reply in exact], ())
         return {"epsilons": list(epsilons), "rows": exact[0].rows, "most": exact[0].rows}
     noised = expect(replies, NoisedAttributesPrepared)
     rows = [reply.rows for reply in noised]
     events = [event for reply in noised for event in reply.events]
-    epsilons = private.budget(config, [reply.columns for reply in noised], events)
+    epsilons = private.epsilons(config, [reply.columns for reply in noised], events)
     spare = math.ceil(SPARE / min(event.epsilon for event in events))  # no event has less epsilon than the row count's
     return {"epsilons": list(epsilons), "rows": round(sum(rows) / len(rows)), "most": max(rows) + spare}
 

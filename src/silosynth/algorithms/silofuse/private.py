@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,8 +51,8 @@ from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.latent import LatentGenerator, flow_loss, times
 from silosynth.privacy import dpsgd
-from silosynth.privacy.accounting import Account, Charge, Charged, charge, mean_rows, noise_multiplier
-from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares, agree
+from silosynth.privacy.accounting import Account, Charge, Charged, EncodersLearnt, agree_and_charge, noise_multiplier
+from silosynth.privacy.agreement import Agreements, Group, OfferShares, is_new
 from silosynth.privacy.events import Event, Scope, Target, gaussian_steps
 from silosynth.privacy.mechanisms import noised_counts
 from silosynth.privacy.sealed import Seat
@@ -72,19 +73,15 @@ class LearnCoder(Message):
     slots: bool
 
 
-class CoderLearnt(Message, release=Release.NOISED):
+class CoderLearnt(EncodersLearnt):
     """Silo: its noised number of rows, and the number of latents of each.
 
     Attributes:
         slots: at least as many as rows, but for a probability that was charged; 0 where they were not asked for.
-        nonce: makes the slots' secret a new one.
     """
 
-    rows: int
     slots: int
     latents: int
-    nonce: str
-    events: tuple[Event, ...]
 
 
 class AskChargedLatents(Message):
@@ -119,13 +116,9 @@ def prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[dict[str, An
     upload, coder = config.dp_mode == "upload", config.coder_of(len(roster))
     asks = {silo: LearnCoder(coder, config.dp, upload and silo == first) for silo in roster}
     replies = expect((yield roster.each(asks)), CoderLearnt)
-    yield from agree(roster, f"{SLOTS} {' '.join(reply.nonce for reply in replies)}", fresh=False)
-    rows = mean_rows([reply.rows for reply in replies])
-    rate = min(1.0, max(1.0, min(config.dp_training.batch, rows / 8)) / rows)
-    learnt = [event for reply in replies for event in reply.events]
-    ask = yield from charge(roster, rows, learnt, lambda events: _steps(config, events, rate, len(roster)))
-    widths = [reply.latents for reply in replies]
-    return {"part": 0, "rows": rows, "widths": widths, "slots": replies[0].slots, "latter": to_state(ask.events[1])}
+    charged = yield from agree_and_charge(roster, SLOTS, replies, partial(_steps, config, len(roster)))
+    widths, latter = [reply.latents for reply in replies], to_state(charged.events[1])
+    return {"part": 0, "rows": charged.rows, "widths": widths, "slots": replies[0].slots, "latter": latter}
 
 
 def gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[str, Any]]:
@@ -148,9 +141,10 @@ def train_latent_part(
     train_latent(generator, x_NL, goal, steps, steps.rate * state["rows"], clip, streams.child("dp", part))
 
 
-def _steps(config: SiloFuseConfig, learnt: Sequence[Event], rate: float, silos: int) -> tuple[Event, Event]:
+def _steps(config: SiloFuseConfig, silos: int, rows: int, learnt: Sequence[Event]) -> tuple[Event, Event]:
     """One silo's autoencoder, and the upload or the model of latents, with the least noise that keeps the target."""
     dp, training = config.dp, config.dp_training
+    rate = min(1.0, max(1.0, min(training.batch, rows / 8)) / rows)
     scope: Scope = "release" if config.releases else "all"
     first = replace(dp, epsilon=dp.epsilon * training.autoencoders)
     noise = noise_multiplier(first, learnt, rate, silos * training.coder_steps)
@@ -172,6 +166,8 @@ class SiloFusePrivateSide:
     def __init__(self, coder: Coder, seat: Seat, streams: Streams) -> None:
         self.coder, self.streams, self.silos = coder, streams.child("private"), len(seat.roster)
         self.group, self.account, self.nonce = Group(seat), Account(), ""
+        rule = "Silos agree on the order of slots, for this training alone"
+        self.agreements = Agreements(rule, self._group_for, self.group)
         self.sent: AskChargedLatents | None = None  # the ask that latents were sent for
 
     @property
@@ -188,16 +184,15 @@ class SiloFusePrivateSide:
         match ask:
             case LearnCoder():
                 return self._learn(ask)
-            case OfferShares() if ask.fresh or not ask.purpose.startswith(SLOTS) or self.nonce not in ask.purpose:
-                raise ProtocolError("Silos agree on the order of slots, for this training alone", ask.purpose)
-            case OfferShares() | RelayedShares() | Confirmations():
-                return self.group.answer(ask)
             case Charge():
                 return self._charge(ask)
             case AskChargedLatents():
                 return self._latents(ask)
             case _:
-                return None
+                return self.agreements.answer(ask)
+
+    def _group_for(self, ask: OfferShares) -> Group | None:
+        return self.group if is_new(ask, SLOTS, self.nonce) else None
 
     def train(self, part: int, parts: int) -> None:
         """Train the autoencoder for one of ``parts`` equal parts of the steps that were charged.
@@ -224,9 +219,9 @@ class SiloFusePrivateSide:
         learnt = self.coder.learn(ask.coder, ask.dp, self.silos)
         slots, counted = self._slots(ask.dp) if ask.slots else (0, ())
         events = (*learnt.events, *counted)
-        self.account.open(ask.dp, events)
+        self.account.begin(ask.dp, events)
         self.nonce, self.sent = f"{self.streams.child('nonce').integer():016x}", None
-        return CoderLearnt(learnt.rows, slots, self.coder.latents, self.nonce, events)
+        return CoderLearnt(learnt.rows, self.nonce, events, slots, self.coder.latents)
 
     def _slots(self, dp: Target) -> tuple[int, tuple[Event, ...]]:
         """A noised number, below that of rows with a probability that its event is charged for."""

@@ -23,7 +23,6 @@ from torch.func import functional_call
 
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.private import ChargedSteps, noise_as_in_paper
-from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Draw, Streams, integers, keyed, uniforms
 from silosynth.models import vflgan as models
 from silosynth.models.autoencoder import Buckets
@@ -31,6 +30,7 @@ from silosynth.models.encoded import EncodedRows, chunks, joined
 from silosynth.models.gan import frozen, make_critic
 from silosynth.models.marginals import Calibration, calibrate
 from silosynth.models.training import MovingAverage, Trainee, build, trainee
+from silosynth.privacy.accounting import Account
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.dpsgd import poisson_mask, set_gradient
 
@@ -77,15 +77,16 @@ class LocalGAN:
     Args:
         rows: the silo's encoded rows; none of them to sample.
         parts: the networks that z passes through, in training.
-        budget: None without differential privacy.
+        charged: None without differential privacy.
+        account: whose steps critic steps then are.
     """
 
     def __init__(
         self, rows: EncodedRows, config: GANConfig, parts: Sequence[Trainee[Any]], draws: CommonDraws,
-        budget: ChargedSteps | None, streams: Streams, device: torch.device,
+        charged: ChargedSteps | None, account: Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         self.rows, self.config, self.parts, self.draws = rows, config, parts, draws
-        self.budget, self.streams, self.device = budget, streams, device
+        self.charged, self.account, self.streams, self.device = charged, account, streams, device
         self.output = models.SampledRows(rows.shape, config.tau, config.hard).to(device)
         second = config.second if getattr(config, "local", True) else None
         weights = streams.child("weights", "critic").torch()
@@ -115,19 +116,19 @@ class LocalGAN:
         Raises:
             ProtocolError: all steps that were charged have been taken.
         """
-        step, stream, budget = self.critic_steps, self.streams.child("critic", self.critic_steps), self.budget
-        draw = stream.torch(self.device) if budget is None else stream.noise()  # what real rows draw is secret
-        if budget is not None and step >= budget.steps:
-            raise ProtocolError("A silo takes no more private steps than were charged", step)
+        step, stream, charged = self.critic_steps, self.streams.child("critic", self.critic_steps), self.charged
+        draw = stream.torch(self.device) if charged is None else stream.noise()  # what real rows draw is secret
+        if charged is not None:
+            self.account.take_step()
         self.critic_steps += 1
-        picked = self.draws.batch_of(step) if budget is None else self.draws.sample_of(step, budget.rate)
+        picked = self.draws.batch_of(step) if charged is None else self.draws.sample_of(step, charged.rate)
         self.real = self.rows.shape.vectors(*self.rows.batch(picked.to(self.device), draw))
         with torch.no_grad():
             made = self.streams.child("made", step).torch(self.device)  # separate: the other knows how many real rows
             self.fake = self._make(self.draws.noise(self.made, self.config.noise, f"critic {step}"), made)
-        self.between = _between(self.fake, self.real, draw, private=budget is not None)
+        self.between = _between(self.fake, self.real, draw, private=charged is not None)
         critic = self.critic.network
-        if budget is not None:  # separately: made rows' must not depend on real ones, not even by rounding errors
+        if charged is not None:  # separately: made rows' must not depend on real ones, not even by rounding errors
             with torch.no_grad():
                 return critic.features(self.fake).cpu(), critic.features(self.real).cpu()
         self.features = critic.features(torch.cat([self.fake, self.real]))
@@ -138,14 +139,14 @@ class LocalGAN:
         """Update D_i by its own loss and by the gradients of D_s in its features (equations (14) to (16))."""
         grad_fake_BW, grad_real_RW = grad_fake_BW.to(self.device), grad_real_RW.to(self.device)
         self.critic.clear()
-        if self.budget is None:
+        if self.charged is None:
             of_fake, of_real = self.features.split([len(self.fake), len(self.real)])
             real = self.real_loss(self.real, self.between, grad_real_RW, of_real).mean()
             (real + self.made_loss(self.fake, grad_fake_BW, of_fake).mean()).backward()
         else:
             rng = self.streams.child("privacy", self.critic_steps).noise()
             real_rows, made_rows = (self.real, self.between, grad_real_RW), (self.fake, grad_fake_BW)
-            scales = self.budget.scales(self.config.dp.clip)
+            scales = self.charged.scales(self.config.dp.clip)
             set_gradient(self.real_loss, real_rows, self.made_loss, made_rows, *scales, rng)
         if self.config.unsound:
             weights = self.critic.network.first.linears[0].parameters()
@@ -277,9 +278,9 @@ class SharedCritic:
     """The coordinator's critic D_s, which judges the features of all silos together; and its optimiser."""
 
     def __init__(
-        self, silos: int, config: VFLGANConfig, budget: ChargedSteps | None, streams: Streams, device: torch.device
+        self, silos: int, config: VFLGANConfig, charged: ChargedSteps | None, streams: Streams, device: torch.device
     ) -> None:
-        self.silos, self.config, self.budget, self.device = silos, config, budget, device
+        self.silos, self.config, self.charged, self.device = silos, config, charged, device
         self.streams = streams
         critic = make_critic(silos * config.critic[-1], config.shared, 1, 0.0, streams.child("weights").torch())
         self.critic = trainee(critic.to(device), config)
@@ -295,15 +296,15 @@ class SharedCritic:
         """
         fake_BW, real_RW = fake_BW.to(self.device), real_RW.to(self.device)
         critic, stream = self.critic.network, self.streams.child("critic", step)
-        draw = stream.torch(self.device) if self.budget is None else stream.noise()  # what real rows draw is secret
+        draw = stream.torch(self.device) if self.charged is None else stream.noise()  # what real rows draw is secret
         with torch.no_grad():
             gradients = critic.input_gradient(fake_BW, ()), -critic.input_gradient(real_RW, ())
-        between = _between(fake_BW, real_RW, draw, private=self.budget is not None)
+        between = _between(fake_BW, real_RW, draw, private=self.charged is not None)
         self.critic.clear()
-        if self.budget is None:
+        if self.charged is None:
             (self.made_loss(fake_BW).mean() + self.real_loss(real_RW, between).mean()).backward()
         else:
-            rng, scales = self.streams.child("privacy", step).noise(), self.budget.scales(self.config.dp.clip)
+            rng, scales = self.streams.child("privacy", step).noise(), self.charged.scales(self.config.dp.clip)
             set_gradient(self.real_loss, (real_RW, between), self.made_loss, (fake_BW,), *scales, rng)
         self.critic.step()
         return self.config.lambda1 * gradients[0], self.config.lambda1 * gradients[1]

@@ -7,18 +7,17 @@ each silo's critic and one for D_s, are those of `silosynth.privacy.dpsgd`: see 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
-from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
-from silosynth.privacy.accounting import Account, Charge, Charged, noise_multiplier
+from silosynth.privacy.accounting import Charge, joint_steps
 from silosynth.privacy.dpsgd import block_clips
-from silosynth.privacy.events import Event, gaussian_steps, unsound
+from silosynth.privacy.events import Event, unsound
 
+STEPS = "gradients of critics, a silo's and the shared one's together"  # what is charged
 UNSOUND = (unsound("gradients of the first layers of local critics, as in the paper"),)
 
 
@@ -45,11 +44,9 @@ class ChargedSteps(Struct):
 
 
 def solve(config: GANConfig, rows: int, learnt: Sequence[Event]) -> tuple[Event, ...]:
-    """The event of all critic steps, with the least noise that keeps the target; none of the paper's mechanism."""
-    if config.unsound:  # which silos list themselves
-        return ()
+    """The event of all critic steps."""
     rate, steps = max(2, min(config.batch, rows)) / rows, config.critic_steps * config.rounds(rows)
-    return (_steps(config, noise_multiplier(config.dp, learnt, rate, steps), rate, steps),)
+    return joint_steps(STEPS, config.dp, rate, steps, learnt)
 
 
 def charged_steps(charge: Charge, config: GANConfig, silos: int) -> ChargedSteps:
@@ -59,25 +56,9 @@ def charged_steps(charge: Charge, config: GANConfig, silos: int) -> ChargedSteps
     return ChargedSteps(event.times, event.rate, float(round(event.rate * charge.rows)), blocks, event.noise)
 
 
-def charge_silo(account: Account, ask: Charge, config: GANConfig, silos: int, tag: bytes) -> Charged:
-    """A silo's side of charging all steps.
-
-    Raises:
-        ProtocolError: see `Account.charge`; or it is not one event of critic steps.
-    """
-    if [replace(event, noise=1.0, rate=1.0, times=1) for event in ask.events] != [_steps(config, 1.0, 1.0, 1)]:
-        raise ProtocolError("VFLGAN charges one event for all critic steps", [event.what for event in ask.events])
-    return account.charge(ask, silos, tag)
-
-
 def noise_as_in_paper(gradients: Sequence[Tensor], clip: float, noise: float, draw: torch.Generator) -> None:
     """Equations (20) and (21), in place: clip and noise the gradient of the batch. It protects nobody."""
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     for gradient in gradients:
         normal = torch.randn(gradient.shape, generator=draw, device=gradient.device)
         gradient.div_(torch.clamp(norm / clip, min=1.0)).add_(normal, alpha=2 * clip * noise)
-
-
-def _steps(config: GANConfig, noise: float, rate: float, steps: int) -> Event:
-    what = "gradients of critics, a silo's and the shared one's together"
-    return gaussian_steps(what, noise, rate, steps, joint=True, target=config.dp.delta)

@@ -83,9 +83,8 @@ from silosynth.core.conversation import Checkpoint, Conversation, Progress, Repl
 from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
-from silosynth.privacy.accounting import charge, mean_rows
-from silosynth.privacy.agreement import agree
-from silosynth.privacy.events import Event
+from silosynth.privacy.accounting import Charge, Charged, EncodersLearnt, agree_and_charge
+from silosynth.privacy.agreement import agree, new_purpose
 
 BATCHES = "vflgan: batches"  # purpose of the secret from which rows and noise of every step are drawn
 PUBLICATION = "vflgan: publication"  # and of that from which a synthetic table's noise is drawn
@@ -113,12 +112,8 @@ class VFLGANPrepared(Message, release=Release.COUNTS):
     nonce: str
 
 
-class VFLGANPreparedPrivately(Message, release=Release.NOISED):
+class VFLGANPreparedPrivately(EncodersLearnt):
     """The same with noise, and what that and the encoders have cost."""
-
-    rows: int
-    nonce: str
-    events: tuple[Event, ...]
 
 
 class CriticiseBatch(Message):
@@ -196,8 +191,8 @@ def coordinate(
 ) -> Conversation[dict[str, Any]]:
     """Train VFLGAN; returns the coordinator's part of the model: the number of rows and the training's name."""
     state = (yield from begin(roster, config)) if state is None else state
-    budget = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
-    shared = SharedCritic(len(roster), config, budget, streams, device)
+    charged = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
+    shared = SharedCritic(len(roster), config, charged, streams, device)
     if "shared" in state:
         shared.restore(state["shared"])
     train_round = partial(_train_round, roster, config, shared)
@@ -222,20 +217,20 @@ def begin(roster: Roster, config: VFLGANConfig | VertiGANConfig) -> Conversation
             stacklevel=2,
         )
     replies = yield roster.everyone(VFLGANPrepare(config))
-    learnt = expect(replies, VFLGANPreparedPrivately) if config.dp.private else []
-    exact = [] if config.dp.private else expect(replies, VFLGANPrepared)
-    if exact:
+    if config.dp.private:
+        learnt = expect(replies, VFLGANPreparedPrivately)
+        charge = yield from agree_and_charge(roster, BATCHES, learnt, partial(private.solve, config))
+        nonces, charged = [reply.nonce for reply in learnt], private.charged_steps(charge, config, len(roster))
+        more: dict[str, Any] = {"rows": charge.rows, "budget": to_state(charged)}
+    else:
+        exact = expect(replies, VFLGANPrepared)
         conversation.check_same_rows(roster, [reply.rows for reply in exact])
-    prepared: list[VFLGANPrepared | VFLGANPreparedPrivately] = [*learnt, *exact]
-    nonces = " ".join(reply.nonce for reply in prepared)
-    yield from agree(roster, f"{BATCHES} {nonces}", fresh=False)  # new all the same: no silo has had its nonce before
-    rows, budget = mean_rows([reply.rows for reply in prepared]), None
-    if config.dp.private or config.unsound:
-        events = [event for reply in learnt for event in reply.events]
-        charged = yield from charge(roster, rows, events, partial(private.solve, config, rows))
-        budget = to_state(private.charged_steps(charged, config, len(roster))) if config.dp.private else None
-    run = hashlib.sha256(nonces.encode()).hexdigest()[:16]
-    return {"round": 0, "rows": rows, "run": run, "best": float("inf"), "budget": budget}
+        nonces, more = [reply.nonce for reply in exact], {"rows": exact[0].rows, "budget": None}
+        yield from agree(roster, new_purpose(BATCHES, nonces), fresh=False)
+        if config.unsound:  # nothing is solved for: silos list the event themselves
+            expect((yield roster.everyone(Charge(exact[0].rows, (), ()))), Charged)
+    run = hashlib.sha256(" ".join(nonces).encode()).hexdigest()[:16]
+    return {"round": 0, "run": run, "best": float("inf"), **more}
 
 
 def _train(

@@ -24,7 +24,7 @@ from silosynth.models.marginals import Calibration, level_shares
 from silosynth.models.training import build, trainee
 from silosynth.models.vflgan import MOST_COVARIANCES, Generator
 from silosynth.privacy.accounting import Account, Charge, Charged
-from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
+from silosynth.privacy.agreement import Agreements, Group, OfferShares, is_new
 from silosynth.privacy.events import Event
 
 
@@ -32,15 +32,16 @@ class VFLGANPart(LocalGAN):
     """A silo's part in training VFLGAN: each answer to gradients of D_s begins the next step."""
 
     def __init__(
-        self, rows: EncodedRows, config: GANConfig, draws: CommonDraws, budget: private.ChargedSteps | None,
-        streams: Streams, device: torch.device,
+        self, rows: EncodedRows, config: GANConfig, draws: CommonDraws, charged: private.ChargedSteps | None,
+        account: Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         generator = build(
             Generator, config.noise, config.generator, rows.shape.size, config.norm_epsilon, True,
             generator=streams.child("weights", "generator").torch(),
         )  # fmt: skip
-        super().__init__(rows, config, [trainee(generator.to(device), config)], draws, budget, streams, device)
-        self.open: type[Message] | None = None  # what gradients are awaited for
+        parts = [trainee(generator.to(device), config)]
+        super().__init__(rows, config, parts, draws, charged, account, streams, device)
+        self.awaited: type[Message] | None = None  # what gradients are awaited for
 
     def answer(self, ask: Message) -> Message | None:
         """The answer to a message of training; None if ``ask`` is not one.
@@ -52,14 +53,14 @@ class VFLGANPart(LocalGAN):
             case protocol.CriticiseBatch():
                 return self._features()
             case protocol.DescendLocalCritic():
-                self._check_open(protocol.DescendLocalCritic)
+                self._check_awaited(protocol.DescendLocalCritic)
                 self.descend_critic(ask.grad_fake_BW, ask.grad_real_RW)
                 if ask.more:
                     return self._features()
-                self.open = protocol.DescendLocalGenerator
+                self.awaited = protocol.DescendLocalGenerator
                 return protocol.MadeFeatures(self.generate())
             case protocol.DescendLocalGenerator():
-                self._check_open(protocol.DescendLocalGenerator)
+                self._check_awaited(protocol.DescendLocalGenerator)
                 self.set_generator_gradient(ask.grad_fake_BW)
                 self.parts[0].step()
                 self.average()
@@ -68,11 +69,11 @@ class VFLGANPart(LocalGAN):
                 return None
 
     def _features(self) -> protocol.BatchFeatures:
-        self.open = protocol.DescendLocalCritic
+        self.awaited = protocol.DescendLocalCritic
         return protocol.BatchFeatures(*self.criticise())
 
-    def _check_open(self, kind: type[Message]) -> None:
-        awaited, self.open = self.open, None
+    def _check_awaited(self, kind: type[Message]) -> None:
+        awaited, self.awaited = self.awaited, None
         if awaited is not kind:
             name = "none" if awaited is None else awaited.__name__
             raise ProtocolError("Gradients follow the features that they belong to", name)
@@ -82,8 +83,8 @@ class VertiGANPart(LocalGAN):
     """A silo's part in training VertiGAN: backbone G_b, which all silos share, and head of its generator."""
 
     def __init__(
-        self, rows: EncodedRows, config: VertiGANConfig, draws: CommonDraws, budget: private.ChargedSteps | None,
-        streams: Streams, device: torch.device,
+        self, rows: EncodedRows, config: VertiGANConfig, draws: CommonDraws, charged: private.ChargedSteps | None,
+        account: Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         shared, own = config.generator[: config.backbone], config.generator[config.backbone :]
         weights = streams.child("weights", "generator").torch()  # of the head; of the backbone where only to sample
@@ -91,8 +92,8 @@ class VertiGANPart(LocalGAN):
         backbone = build(Generator, config.noise, shared, None, config.norm_epsilon, True, generator=common)
         head = build(Generator, shared[-1], own, rows.shape.size, config.norm_epsilon, False, generator=weights)
         self.backbone, self.head = (trainee(network.to(device), config) for network in (backbone, head))
-        super().__init__(rows, config, [self.backbone, self.head], draws, budget, streams, device)
-        self.open = False  # whether a sum of gradients is awaited
+        super().__init__(rows, config, [self.backbone, self.head], draws, charged, account, streams, device)
+        self.awaiting = False  # whether a sum of gradients is awaited
 
     def answer(self, ask: Message) -> Message | None:
         """The answer to a message of training; None if ``ask`` is not one.
@@ -102,11 +103,11 @@ class VertiGANPart(LocalGAN):
         """
         if not isinstance(ask, protocol.BackboneRound):
             return None
-        if self.open != bool(len(ask.grad_sum_P)):
+        if self.awaiting != bool(len(ask.grad_sum_P)):
             raise ProtocolError("A sum of gradients follows a round, and ends it", len(ask.grad_sum_P))
-        if self.open:
+        if self.awaiting:
             self._descend_backbone(ask.grad_sum_P)
-        self.open = ask.more
+        self.awaiting = ask.more
         return protocol.BackboneGradient(self._round()) if ask.more else Done()
 
     def _round(self) -> Tensor:
@@ -137,24 +138,24 @@ class VFLGANSilo(ColumnParty):
     def _set_up(self) -> None:
         self.silos = len(self.seat.roster)
         self.secret, self.publication = Group(self.seat), Group(self.seat)
-        self.agreeing, self.purpose = self.secret, ""
+        rule = "Silos agree on a secret for a training that this one was prepared for, or for a publication"
+        self.agreements = Agreements(rule, self._group_for, self.secret)
         self.config: GANConfig = VFLGANConfig()
         self.account = Account()
-        self.budget: private.ChargedSteps | None = None
+        self.charged: private.ChargedSteps | None = None
         self.shares = torch.zeros(0)  # of rows on each level (K,), once counted; noised with differential privacy
         self.training: VFLGANPart | VertiGANPart | None = None
         self.match: Calibration | None = None  # of drawn rows, computed when first needed
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
-        at_any_time = protocol.VFLGANPrepare, OfferShares, RelayedShares, Confirmations, Done
-        if not self.columns.encoders and not isinstance(ask, at_any_time):
+        if (reply := self.agreements.answer(ask)) is not None:
+            return reply
+        if not self.columns.encoders and not isinstance(ask, protocol.VFLGANPrepare | Done):
             raise ProtocolError("A silo is prepared first", f"{type(ask).__name__} comes too early")
         match ask:
             case protocol.VFLGANPrepare():
                 return self._prepare(ask)
-            case OfferShares() | RelayedShares() | Confirmations():
-                return self._agree(ask)
             case Charge():
                 return self._charge(ask)
             case protocol.MeasureDistance():
@@ -177,10 +178,10 @@ class VFLGANSilo(ColumnParty):
     def _prepare(self, ask: protocol.VFLGANPrepare) -> protocol.VFLGANPrepared | protocol.VFLGANPreparedPrivately:
         """Section 5.1.1, preprocessing."""
         config, dp = ask.config, ask.config.dp
-        self.config, self.budget, self.training, self.match = config, None, None, None
+        self.config, self.charged, self.training, self.match = config, None, None, None
         if dp.private:
             learnt = self.columns.learn(config.encoders, dp, self.silos)
-            self.account.open(dp, learnt.events)
+            self.account.begin(dp, learnt.events)
             self.shares = torch.cat([torch.zeros(0), *(part.float() for part in learnt.shares if len(part) > 1)])
             return protocol.VFLGANPreparedPrivately(learnt.rows, self._nonce(), learnt.events)
         self.columns.fit(config.encoders, fit_standard_encoder if config.numbers == "standard" else fit_encoder)
@@ -194,39 +195,29 @@ class VFLGANSilo(ColumnParty):
         """A word that no other training has."""
         return f"{self.streams.child('nonce', repr(self.config)).integer():016x}"
 
-    def _agree(self, ask: Message) -> Message:
-        """Agree on a secret: of this training, whose purpose contains this silo's nonce; or of a publication."""
-        if isinstance(ask, OfferShares):
-            training = ask.purpose.startswith(protocol.BATCHES)
-            ours = self._nonce() in ask.purpose.split() if training else ask.purpose.startswith(protocol.PUBLICATION)
-            if ask.fresh or not ours:
-                raise ProtocolError(
-                    "Silos agree on a secret for a training that this one was prepared for, or for a publication",
-                    ask.purpose,
-                    "Both sides must run the same version of silosynth.",
-                )
-            self.agreeing, self.purpose = (self.secret if training else self.publication), ask.purpose
-        reply = self.agreeing.answer(ask)
-        assert reply is not None
-        return reply
+    def _group_for(self, ask: OfferShares) -> Group | None:
+        """The secret of this training, whose purpose contains this silo's nonce; or of a publication."""
+        if is_new(ask, protocol.BATCHES, self._nonce()):
+            return self.secret
+        return self.publication if ask.purpose.startswith(protocol.PUBLICATION) and not ask.fresh else None
 
     def _charge(self, ask: Charge) -> Charged:
-        """Charge all steps before the first; `LocalGAN.criticise` refuses any beyond them."""
+        """Charge all steps before the first."""
         if self.config.unsound:
             return Charged(b"", private.UNSOUND)
         if not self.config.dp.private or self.training is not None:
             raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
         tag = self.secret.key(f"{len(self.columns.table)} rows")
-        charged = private.charge_silo(self.account, ask, self.config, self.silos, tag)
-        self.budget = private.charged_steps(ask, self.config, self.silos)
-        return charged
+        reply = self.account.charge_joint(ask, self.silos, tag, private.STEPS)
+        self.charged = private.charged_steps(ask, self.config, self.silos)
+        return reply
 
     # Training.
 
     def _trainer(self) -> VFLGANPart | VertiGANPart:
         """This silo's part in training; made when it is first needed."""
         if self.training is None:
-            if not self.secret.ready or (self.config.dp.private and self.budget is None):
+            if not self.secret.ready or (self.config.dp.private and self.charged is None):
                 raise ProtocolError("Silos train after they have agreed on a secret, and charged for all steps")
             return self._make()
         return self.training
@@ -235,9 +226,10 @@ class VFLGANSilo(ColumnParty):
         """Networks, and encoded rows, if there are any; a table of constants has one score, always 0."""
         self.rows = encoded_rows(self.columns.encoders, self.columns.encode(), self.device, padded=True)
         n, config = len(self.rows), self.config
-        batch = min(config.batch, max(1, n)) if self.budget is None else round(self.budget.expected)
+        batch = min(config.batch, max(1, n)) if self.charged is None else round(self.charged.expected)
         draws = CommonDraws(self.secret, n, batch)
-        self.training = self.part(self.rows, config, draws, self.budget, self.streams, self.device)  # type: ignore[arg-type]
+        parts = self.rows, config, draws, self.charged, self.account, self.streams, self.device
+        self.training = self.part(*parts)  # type: ignore[arg-type]
         if n and not config.dp.private:
             self.shares = level_shares(self.rows.shape, self.rows.levels).cpu()
         if config.start == "shares" and n and self.secret.ready:
@@ -261,7 +253,7 @@ class VFLGANSilo(ColumnParty):
 
     def _synthesise(self, ask: protocol.VFLGANSynthesise) -> Message:
         """G_i(z) of a z that all silos share and nobody else knows (equation (7))."""
-        if self.purpose != f"{protocol.PUBLICATION} {ask.draw}" or self.training is None:
+        if self.publication.purpose != f"{protocol.PUBLICATION} {ask.draw}" or self.training is None:
             raise ProtocolError("Silos agree on the noise of a publication before it", ask.draw, "Agree on it first.")
         training, streams = self.training, self.streams.child("synthesise", ask.draw)
         z_GZ = CommonDraws(self.publication, 0, 1).noise(ask.rows, self.config.noise, "publication")
@@ -280,9 +272,9 @@ class VFLGANSilo(ColumnParty):
         if not self.columns.encoders:
             return
         self.config, self.shares = from_state(GANConfig, state["config"]), state["shares"]
-        self.budget = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
+        self.charged = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
         if state["group"] is None:
-            self.account.open(self.config.dp, [from_state(Event, event) for event in state["events"]])
+            self.account.begin(self.config.dp, [from_state(Event, event) for event in state["events"]])
         else:
             self.account.restore(state["account"])
             self.secret.restore(state["group"])
@@ -298,7 +290,7 @@ class VFLGANSilo(ColumnParty):
             "events": [to_state(event) for event in self.account.learnt],
             "shares": self.shares if training or self.config.calibrate else torch.zeros(0),
             "config": to_state(self.config),
-            "budget": None if self.budget is None else to_state(self.budget),
+            "budget": None if self.charged is None else to_state(self.charged),
             "account": self.account.state() if training else None,
             "group": self.secret.state() if training else None,
             "training": None if self.training is None else self.training.state(training),

@@ -23,7 +23,6 @@ Shapes: B made rows, R sampled ones, W features of all silos, W_i of silo i.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -35,12 +34,13 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, keyed, uniforms
 from silosynth.models.encoded import EncodedRows
 from silosynth.models.gan import orthonormalise
-from silosynth.privacy.accounting import Account, Charge, Charged, noise_multiplier
+from silosynth.privacy.accounting import Account, joint_steps
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.dpsgd import block_clips, poisson_mask, set_private_gradient
-from silosynth.privacy.events import Event, gaussian_steps
+from silosynth.privacy.events import Event
 
 Loss = Callable[..., Tensor]
+STEPS = "steps of the critics"  # what is charged
 _STEEP = 1e-12  # added to a squared norm, so that its root has a gradient at zero
 
 
@@ -48,13 +48,9 @@ _STEEP = 1e-12  # added to a squared norm, so that its root has a gradient at ze
 
 
 def solve(config: VTGANConfig, rows: int, learnt: Sequence[Event]) -> tuple[Event, ...]:
-    """The event of all critic steps, with the least noise that keeps the target."""
+    """The event of all critic steps."""
     rate, steps = min(config.batch / rows, 1.0), config.critic_steps * config.rounds(rows)
-    return (_steps(config, noise_multiplier(config.dp, learnt, rate, steps), rate, steps),)
-
-
-def _steps(config: VTGANConfig, noise: float, rate: float, steps: int) -> Event:
-    return gaussian_steps("steps of the critics", noise, rate, steps, joint=True, target=config.dp.delta)
+    return joint_steps(STEPS, config.dp, rate, steps, learnt)
 
 
 # The coordinator.
@@ -132,17 +128,7 @@ class PrivateSteps:
         self.streams, self.silos = streams, silos
         self.account = Account()
         self.nonce = f"{streams.child('nonce').integer():016x}"
-        self.open: tuple[int, Tensor, Tensor] | None = None  # a step, and its made and real rows as vectors
-
-    def charge(self, ask: Charge, config: VTGANConfig, tag: bytes) -> Charged:
-        """Charge all steps.
-
-        Raises:
-            ProtocolError: see `Account.charge`; or it is not one event of critic steps.
-        """
-        if [replace(event, noise=1.0, rate=1.0, times=1) for event in ask.events] != [_steps(config, 1.0, 1.0, 1)]:
-            raise ProtocolError("VT-GAN charges one event for all critic steps", [event.what for event in ask.events])
-        return self.account.charge(ask, self.silos, tag)
+        self.pending: tuple[int, Tensor, Tensor] | None = None  # a step, and its made and real rows as vectors
 
     @torch.no_grad()
     def features(
@@ -153,7 +139,7 @@ class PrivateSteps:
         sampled = poisson_mask(len(rows), self.account.charged.events[0].rate, rng).to(bottoms.device)
         fake = bottoms.made(step, slice_BF, 0)
         real = rows.shape.vectors(rows.levels[sampled], rows.scores[sampled])
-        self.open, critic = (step, fake, real), bottoms.critic.network
+        self.pending, critic = (step, fake, real), bottoms.critic.network
         return critic(fake, ()).cpu(), critic(real, ()).cpu()
 
     def descend(self, bottoms: Bottoms, grad_fake_RW: Tensor, grad_real_RW: Tensor, pairs_R: Tensor) -> None:
@@ -163,10 +149,10 @@ class PrivateSteps:
             ProtocolError: no features were sent for this step, or all steps that were charged have been taken.
         """
         charged, dp, device = self.account.charged, bottoms.config.dp, bottoms.device
-        if self.open is None:
+        if self.pending is None:
             raise ProtocolError("Gradients of the critic follow the features that they belong to", "no features")
         self.account.take_step()
-        (step, fake, real), self.open = self.open, None
+        (step, fake, real), self.pending = self.pending, None
         per_row = fake[pairs_R.to(device)], real, grad_fake_RW.to(device), grad_real_RW.to(device)
         event, critic = charged.events[0], bottoms.critic.network
         clip, rng = block_clips(dp.clip, self.silos + 1)[0], self.streams.child("noise", step).noise()

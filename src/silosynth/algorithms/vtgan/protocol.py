@@ -82,7 +82,7 @@ from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
-from silosynth.privacy.accounting import charge, mean_rows
+from silosynth.privacy.accounting import EncodersLearnt, agree_and_charge
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.events import Event
 
@@ -108,13 +108,10 @@ class Encoded(Message, release=Release.COUNTS):
     conditions: int
 
 
-class EncodedPrivately(Message, release=Release.NOISED):
-    """My noised row count, and number of columns. ``nonce`` makes the secret of this training a new one."""
+class EncodedPrivately(EncodersLearnt):
+    """My noised row count, and number of columns."""
 
-    rows: int
     columns: int
-    nonce: str
-    events: tuple[Event, ...]
 
 
 class BuildBottoms(Message):
@@ -285,10 +282,9 @@ def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
     replies = yield roster.everyone(EncodeRows(config))
     if config.dp.private:
         learnt = expect(replies, EncodedPrivately)
-        columns, rows = [reply.columns for reply in learnt], mean_rows([reply.rows for reply in learnt])
-        yield from agree(roster, f"{ORDER} {' '.join(reply.nonce for reply in learnt)}", fresh=False)
-        events = [event for reply in learnt for event in reply.events]
-        charged = yield from charge(roster, rows, events, partial(private.solve, config, rows))
+        columns = [reply.columns for reply in learnt]
+        charged = yield from agree_and_charge(roster, ORDER, learnt, partial(private.solve, config))
+        rows = charged.rows
         yield from _build(roster, config, columns)
         more: dict[str, Any] = {"conditions": [0] * len(roster), "event": to_state(charged.events[0])}
     else:

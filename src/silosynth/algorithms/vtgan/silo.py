@@ -14,7 +14,7 @@ from torch import Tensor
 from silosynth.algorithms.vtgan import protocol
 from silosynth.algorithms.vtgan.networks import Bottoms
 from silosynth.algorithms.vtgan.options import VTGANConfig
-from silosynth.algorithms.vtgan.private import PrivateSteps
+from silosynth.algorithms.vtgan.private import STEPS, PrivateSteps
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.encoders.normalised import fit_mode_encoder
@@ -22,7 +22,7 @@ from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.gan import ConditionLaw, Conditions
 from silosynth.privacy.accounting import Charge
-from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
+from silosynth.privacy.agreement import Agreements, Group, OfferShares, is_new
 
 _EXACT_STEPS = (
     protocol.DrawConditions, protocol.PushRows, protocol.PushListed, protocol.DescendBottomCritic,
@@ -41,11 +41,12 @@ class VTGANSilo(ColumnParty):
         self.name, self.silos = self.seat.name, self.seat.roster.parties
         self.secret = Group(self.seat)  # of row numbers
         self.publication = Group(self.seat)  # and of the order of publication
-        self.agreeing, self.purpose = self.secret, ""
+        rule = "A secret is fresh for row numbers, and the same again for a publication"
+        self.agreements = Agreements(rule, self._group_for, self.secret)
         self.config = VTGANConfig()
         self.build: protocol.BuildBottoms | None = None
         self.batches: dict[int, tuple[Tensor, Tensor]] = {}  # own conditions and rows, by step
-        self.open: Message | None = None  # the last step that gradients may be sent for
+        self.pending: Message | None = None  # the last step that gradients may be sent for
         self.pushed = torch.zeros(0, dtype=torch.int64)
         self.private = PrivateSteps(self.streams.child("private"), len(self.silos))
 
@@ -56,16 +57,16 @@ class VTGANSilo(ColumnParty):
             raise ProtocolError("A silo is set up before it takes steps", f"{type(ask).__name__} comes too early")
         if self.config.dp.private and isinstance(ask, _EXACT_STEPS):
             raise ProtocolError("Under differential privacy rows are sampled, not asked for", type(ask).__name__)
+        if (reply := self.agreements.answer(ask)) is not None:
+            return reply
         match ask:
             case protocol.EncodeRows():
                 return self._encode(ask)
             case Charge():
                 tag = self.secret.key(f"{len(self.columns.table)} rows")
-                return self.private.charge(ask, self.config, tag)
+                return self.private.account.charge_joint(ask, len(self.silos), tag, STEPS)
             case protocol.BuildBottoms():
                 return self._build(ask)
-            case OfferShares() | RelayedShares() | Confirmations():
-                return self._agree(ask)
             case protocol.DrawConditions():
                 return self._draw_conditions(ask)
             case protocol.PushRows() | protocol.PushListed():
@@ -89,23 +90,14 @@ class VTGANSilo(ColumnParty):
             case _:
                 raise ProtocolError("A VT-GAN silo does not understand this message", type(ask).__name__)
 
-    def _agree(self, ask: Message) -> Message:
-        """Agree on a secret: new in every training for row numbers, the same for the same publication."""
-        if isinstance(ask, OfferShares):
-            noised = self.config.dp.private  # then the nonces in its purpose make the secret fresh
-            ours = ask.purpose.startswith(protocol.ORDER) and self.private.nonce in ask.purpose
-            training = bool(self.private.account.learnt) and ours if noised else ask.purpose == protocol.ORDER
-            training = training and ask.fresh != noised
-            if not (training or (ask.purpose.startswith(protocol.PUBLICATION) and not ask.fresh)):
-                raise ProtocolError(
-                    "A secret is fresh for row numbers, and the same again for a publication",
-                    ask.purpose,
-                    "Both sides must run the same version of silosynth.",
-                )
-            self.agreeing, self.purpose = (self.secret if training else self.publication), ask.purpose
-        reply = self.agreeing.answer(ask)
-        assert reply is not None
-        return reply
+    def _group_for(self, ask: OfferShares) -> Group | None:
+        """The secret of row numbers, new in every training; or that of a publication, the same for the same one."""
+        if ask.purpose.startswith(protocol.PUBLICATION):
+            return None if ask.fresh else self.publication
+        ours = ask.fresh and ask.purpose == protocol.ORDER
+        if self.config.dp.private:
+            ours = bool(self.private.account.learnt) and is_new(ask, protocol.ORDER, self.private.nonce)
+        return self.secret if ours else None
 
     # Encoders and networks.
 
@@ -115,9 +107,9 @@ class VTGANSilo(ColumnParty):
         columns = len(self.columns.table.columns)
         if dp.private:
             learnt = self.columns.learn(ask.config.encoders, dp, len(self.silos))
-            self.private.account.open(dp, learnt.events)
+            self.private.account.begin(dp, learnt.events)
             self._encode_rows()
-            return protocol.EncodedPrivately(learnt.rows, columns, self.private.nonce, learnt.events)
+            return protocol.EncodedPrivately(learnt.rows, self.private.nonce, learnt.events, columns)
         self.columns.fit(ask.config.encoders, fit_mode_encoder)
         self._encode_rows()
         return protocol.Encoded(len(self.rows), columns, self.conditions.width)
@@ -165,7 +157,7 @@ class VTGANSilo(ColumnParty):
 
     def _push(self, ask: protocol.PushRows | protocol.PushListed) -> protocol.PushedFeatures:
         """Lines 6 and 9 to 13."""
-        self.open = ask
+        self.pending = ask
         own = ask.contributor == self.name
         self.pushed = self._rows_to_push(ask)
         rows = self.pushed.to(self.device)
@@ -204,9 +196,9 @@ class VTGANSilo(ColumnParty):
 
     def _descend_critic(self, ask: protocol.DescendBottomCritic | protocol.DescendPicked) -> Done:
         """Line 16, this silo's part."""
-        if not isinstance(self.open, protocol.PushRows | protocol.PushListed):
-            raise ProtocolError("Gradients of the critic follow a step of the critic", type(self.open).__name__)
-        if not self.config.updates(self.open.contributor, self.name):
+        if not isinstance(self.pending, protocol.PushRows | protocol.PushListed):
+            raise ProtocolError("Gradients of the critic follow a step of the critic", type(self.pending).__name__)
+        if not self.config.updates(self.pending.contributor, self.name):
             raise ProtocolError(
                 "Bottom critics are updated as the setting requires that all agreed to",
                 type(ask).__name__,
@@ -221,16 +213,17 @@ class VTGANSilo(ColumnParty):
 
     def _generate(self, ask: protocol.GenerateRows) -> protocol.FakeFeatures:
         """Line 20."""
-        self.open = ask
+        self.pending = ask
         return protocol.FakeFeatures(self.bottoms.generate(ask.step, ask.slice_BF, self._kind(ask.contributor)))
 
     def _descend_generator(self, ask: protocol.DescendBottomGenerator) -> protocol.SliceGradients:
         """Line 22, this silo's part; the contributor adds the cross-entropy of its conditions."""
-        if not isinstance(self.open, protocol.GenerateRows):
-            raise ProtocolError("Gradients of the generator follow a step of the generator", type(self.open).__name__)
+        if not isinstance(self.pending, protocol.GenerateRows):
+            last = type(self.pending).__name__
+            raise ProtocolError("Gradients of the generator follow a step of the generator", last)
         level_B = None
-        if self.open.contributor == self.name and self.conditions.columns:
-            level_B = self.level_of_P[self._batch(self.open.step)[0]]
+        if self.pending.contributor == self.name and self.conditions.columns:
+            level_B = self.level_of_P[self._batch(self.pending.step)[0]]
         return protocol.SliceGradients(self.bottoms.descend_generator(ask.grad_fake_BW, level_B))
 
     # Publication.
@@ -241,7 +234,7 @@ class VTGANSilo(ColumnParty):
 
     def _synthesise(self, ask: protocol.VTGANSynthesise) -> Message:
         """Section 3.1.7: rows in an order that only the silos know."""
-        if self.purpose != f"{protocol.PUBLICATION} {ask.draw}":
+        if self.publication.purpose != f"{protocol.PUBLICATION} {ask.draw}":
             raise ProtocolError("Silos agree on the order of a publication before it", ask.draw, "Agree on it first.")
         streams = self.streams.child("synthesise", ask.draw)
         levels, scores = self.bottoms.draw(ask.slice_GF, ask.contributed, streams.child("levels").torch(self.device))
