@@ -116,20 +116,21 @@ def test_the_penalty_is_that_of_finite_differences(pac, dropout):
     width, rows, step = 5, 12, 1e-6
     critic = make_critic(width * pac, (8, 6), 1, dropout, generator("weights")).double()
     masks = critic.masks(rows // pac, generator("masks"))
-    fake, real = (torch.randn(rows, width, generator=generator(name)).double() for name in ("fake", "real"))
-    mix = torch.rand(rows // pac, 1, generator=generator("mix")).double().repeat_interleave(pac, dim=0)
+    shape = rows // pac, width * pac
+    fake, real = (torch.randn(shape, generator=generator(name)).double() for name in ("fake", "real"))
+    mix = torch.rand(rows // pac, 1, generator=generator("mix")).double()
 
     def judge(x):
-        return critic(x.reshape(rows // pac, -1), masks)
+        return critic(x, masks)
 
-    packed = (fake + mix * (real - fake)).reshape(rows // pac, -1)
+    packed = fake + mix * (real - fake)
     slopes = torch.zeros_like(packed)
     for i in range(packed.shape[1]):
         aside = torch.zeros_like(packed)
         aside[:, i] = step
         slopes[:, i] = ((judge(packed + aside) - judge(packed - aside)) / (2 * step)).squeeze(1).detach()
     wanted = float((slopes.norm(dim=1) - 1).square().mean())
-    assert gradient_penalty(judge, fake, real, mix, pac).item() == pytest.approx(wanted, rel=1e-6)
+    assert gradient_penalty(judge, fake, real, mix).item() == pytest.approx(wanted, rel=1e-6)
     assert norm_penalty(critic.input_gradient(packed, masks)).mean().item() == pytest.approx(wanted, rel=1e-6)
 
 

@@ -30,7 +30,7 @@ from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table, below, union
 from silosynth.encoders import column as base
-from silosynth.encoders.normalised import ModeConfig, ModeEncoder, fit_mode_encoder
+from silosynth.encoders.normalised import ModeEncoder, fit
 
 MOST_DRAWN = 200_000  # values of a column, of all silos together, that its encoder is fitted to
 SHARES = 1000  # sum of the counts sent for numbers: they must not reveal the number of rows
@@ -62,13 +62,6 @@ class Merged:
     encoder: base.Encoder
     counts: Tensor
     drawn: tuple[np.ndarray, ...] | None
-
-
-def fit(column: Column, schema: ColumnSchema, config: base.EncoderConfig, rng: np.random.Generator) -> base.Encoder:
-    """The encoder that the options call for: modes (`ModeConfig`), or normal scores."""
-    if isinstance(config, ModeConfig):
-        return fit_mode_encoder(column, schema, config, rng)
-    return base.fit_encoder(column, schema, config, rng)
 
 
 def is_number(column: Column, schema: ColumnSchema) -> bool:

@@ -299,3 +299,15 @@ def fit_standard_encoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),
         float(line.mean()), float(line.std()),
     )  # fmt: skip
+
+
+def fit(
+    column: Column, schema: ColumnSchema, config: base.EncoderConfig, rng: np.random.Generator,
+    numbers: str = "quantile",
+) -> base.Encoder:  # fmt: skip
+    """The encoder that the options call for: "standard" ``numbers``, modes (`ModeConfig`), or normal scores."""
+    if numbers == "standard":
+        return fit_standard_encoder(column, schema, config, rng)
+    if isinstance(config, ModeConfig):
+        return fit_mode_encoder(column, schema, config, rng)
+    return base.fit_encoder(column, schema, config, rng)

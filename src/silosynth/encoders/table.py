@@ -41,7 +41,8 @@ from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_trainable, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.encoders import column as coding
-from silosynth.encoders.federated import fit, is_number
+from silosynth.encoders.federated import is_number
+from silosynth.encoders.normalised import fit
 from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
 from silosynth.privacy.sealed import Seat
@@ -329,9 +330,6 @@ def _spread(low: Tensor, high: Tensor, count: int, unit: float) -> Tensor:
     return (values / unit).round() * unit if unit else values
 
 
-Fit = Callable[[Column, ColumnSchema, Any, np.random.Generator], coding.Encoder]
-
-
 class ColumnParty(Party):
     """A silo's side of an algorithm. To sample with a restored state, an empty table will do.
 
@@ -362,15 +360,16 @@ class TableCoder:
         self.table, self.schema, self.streams = modelled_columns(table, schema), schema, streams
         self.encoders: tuple[coding.Encoder, ...] = ()
 
-    def fit(self, config: coding.EncoderConfig, fit: Fit = coding.fit_encoder) -> None:
-        """Fit encoders to the rows.
+    def fit(self, config: coding.EncoderConfig, numbers: str = "quantile") -> None:
+        """Fit encoders to the rows, as `normalised.fit` does to each column.
 
         Raises:
             DataError: there is no column to model, or there are fewer than two rows.
         """
         check_trainable(self.table, self.schema)
         rng = self.streams.child("encoders").numpy()
-        self.encoders = tuple(fit(column, self.schema[column.name], config, rng) for column in self.table.columns)
+        schema = self.schema
+        self.encoders = tuple(fit(column, schema[column.name], config, rng, numbers) for column in self.table.columns)
 
     def learn(self, config: coding.EncoderConfig, target: Target, silos: int) -> Learnt:
         """Learn encoders from noised counts, by one of ``silos`` equal parts of the target's budget for encoders.

@@ -36,7 +36,7 @@ from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models import gan
 from silosynth.models.ctgan import levels_of
-from silosynth.models.encoded import EncodedRows, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, span
 from silosynth.models.training import Trainee, trainee
 
 N = TypeVar("N", bound=nn.Module)
@@ -120,12 +120,12 @@ class ImageCritic(nn.Module):
         return judged
 
 
-class ConvolutionalGAN:
+class ConvolutionalGAN(gan.ConditionedGAN[ImageCritic]):
     """Generator, critic and, where a target is named, classifier of a table."""
 
     def __init__(self, coded: EncodedRows, config: CTABGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
-        self.shape, self.width = coded.shape, coded.shape.levels
+        self.shape, self.noise, self.width = coded.shape, config.noise, coded.shape.levels
         self.conditions = gan.Conditions(coded.levels, coded.shape.widths)
         self.law = self.conditions.law
         self.activation = gan.Activation(coded.shape).to(device)
@@ -133,8 +133,7 @@ class ConvolutionalGAN:
         weights = streams.child("weights").torch()
         generator = _drawn(ImageGenerator(config.noise + self.width, self.shape.size, config.channels), weights)
         critic = _drawn(ImageCritic(self.shape.size + self.width, config.channels, config.normalised), weights)
-        self.generator = trainee(generator.to(device), config)
-        self.critic = trainee(critic.to(device), config)
+        super().__init__(generator, critic, config, 0.0, device)
         self.classifier: Trainee[gan.CriticPart] | None = None
         if len(self.target_T):
             sizes = (self.shape.size, config.classifier, len(self.target_T), config.dropout)
@@ -156,27 +155,16 @@ class ConvolutionalGAN:
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows (n, C) and (n, S), under conditions drawn by how frequent they are."""
-        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
-        drawn = []
-        for size in chunks(n, self.shape.size * self.config.channels):
-            conditions = self.law.draw(size, pick, "frequency").to(self.device)
-            drawn.append(self.activation.draw(self._outputs(conditions, draw), draw))
-        return joined(drawn)
+        return self.drawn(n, streams, self.shape.size * self.config.channels)
 
     def state(self, training: bool) -> dict[str, Any]:
         """Networks; the counts of all levels, which sampling draws by."""
-        return {
-            "generator": self.generator.state(training),
-            "critic": self.critic.state(training) if training else None,
-            "classifier": self.classifier.state(training) if training and self.classifier else None,
-            "counts": self.law.counts,
-        }
+        classifier = self.classifier.state(training) if training and self.classifier else None
+        return {**super().state(training), "classifier": classifier, "counts": self.law.counts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.generator.restore(state["generator"])
-        if state["critic"] is not None:
-            self.critic.restore(state["critic"])
+        super().restore(state)
         if self.classifier is not None and state["classifier"] is not None:
             self.classifier.restore(state["classifier"])
         self.law = gan.ConditionLaw(state["counts"].cpu(), self.shape.widths)
@@ -189,9 +177,9 @@ class ConvolutionalGAN:
         rows = self.conditions.matching(given_B[order], pick).to(self.device)
         given_B, order = given_B.to(self.device), order.to(self.device)
         with torch.no_grad():
-            fake_BI = self._with_condition(self.activation(self._outputs(given_B, draw), config.tau, draw), given_B)
+            fake_BI = self.with_condition(self.activation(self.outputs(given_B, draw), config.tau, draw), given_B)
         real_BI = self.shape.vectors(self.coded.levels[rows], self.coded.scores[rows])
-        real_BI = self._with_condition(real_BI, given_B[order])
+        real_BI = self.with_condition(real_BI, given_B[order])
         of_fake, of_real = critic(torch.cat([fake_BI, real_BI])).chunk(2)
         if config.adversary == "original":
             loss = F.softplus(of_fake).mean() + F.softplus(-of_real).mean()
@@ -205,10 +193,10 @@ class ConvolutionalGAN:
     def _generator_step(self, real_BI: Tensor, draw: torch.Generator, pick: torch.Generator) -> None:
         """The generator descends the sum of its adversarial, conditional, information and class losses."""
         given_B = self.law.draw(self.config.batch, pick).to(self.device)
-        out_BO = self._outputs(given_B, draw)
+        out_BO = self.outputs(given_B, draw)
         fake_BW = self.activation(out_BO, self.config.tau, draw)
         critic = self.critic.network
-        features = critic.features(self._with_condition(fake_BW, given_B))
+        features = critic.features(self.with_condition(fake_BW, given_B))
         judged = critic.last(features)
         loss = F.softplus(-judged).mean() if self.config.adversary == "original" else -judged.mean()
         if self.width:
@@ -228,15 +216,6 @@ class ConvolutionalGAN:
         others = x_BW.index_fill(1, self.target_T, 0.0)
         guess = F.log_softmax(classifier(others, classifier.masks(len(others), draw)), dim=1)
         return -(x_BW[:, self.target_T] * guess).sum(dim=1).mean()
-
-    def _outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:
-        """The generator's outputs (B, K + S) for fresh noise beside the conditional vectors."""
-        noise = torch.randn(len(given_B), self.config.noise, generator=draw, device=self.device)
-        out: Tensor = self.generator.network(self._with_condition(noise, given_B))
-        return out
-
-    def _with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
-        return torch.cat([x_BI, gan.one_hot(given_B, self.width)], dim=1) if self.width else x_BI
 
 
 def information_loss(fake_BF: Tensor, real_BF: Tensor) -> Tensor:

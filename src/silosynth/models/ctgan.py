@@ -27,7 +27,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models import gan
-from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, RowShape, span
 from silosynth.models.marginals import PILOT, Raking, rake
 
 
@@ -66,14 +66,14 @@ def levels_of(shape: RowShape, columns: tuple[int, ...]) -> Tensor:
     return torch.cat([shape.starts[c] + torch.arange(shape.widths[c]) for c in columns] or [shape.starts[:0]])
 
 
-class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
+class ConditionalGAN(gan.ConditionedGAN[gan.CriticPart]):
     """Generator, critic, and the conditions of a table."""
 
     def __init__(self, coded: EncodedRows, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape = coded.shape
         self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)
-        self.width = sum(self.widths)
+        self.noise, self.width = config.noise, sum(self.widths)
         self.conditions = gan.Conditions(coded.levels[:, list(coded.categorical)], self.widths)
         self.activation = gan.Activation(coded.shape).to(device)
         self.level_of_P = levels_of(coded.shape, coded.categorical).to(device)
@@ -116,12 +116,7 @@ class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
 
     def _rows(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows as the generator makes them."""
-        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
-        drawn = []
-        for size in chunks(n, self.shape.size):
-            conditions = self.law.draw(size, pick, "frequency").to(self.device)
-            drawn.append(self.activation.draw(self._outputs(conditions, draw), draw))
-        return joined(drawn)
+        return self.drawn(n, streams, self.shape.size)
 
     def state(self, training: bool) -> dict[str, Any]:
         """Networks, and the counts of levels, which sampling draws by."""
@@ -148,7 +143,7 @@ class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
 
     def made(self, given_B: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """The generator's outputs for these conditions, and the rows (both (B, K + S)) that they become."""
-        out_BO = self._outputs(given_B, draw)
+        out_BO = self.outputs(given_B, draw)
         return out_BO, self.activation(out_BO, self.config.tau, draw)
 
     def critic_step(self, made_BW: Tensor, given_B: Tensor, draw: torch.Generator, pick: torch.Generator) -> None:
@@ -157,8 +152,8 @@ class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
         order = torch.randperm(config.batch, generator=pick)
         rows = self.conditions.matching(given_B[order], pick).to(self.device)
         given_B, order = given_B.to(self.device), order.to(self.device)
-        fake_BW = self._with_condition(made_BW, given_B)
-        real_BW = self._with_condition(
+        fake_BW = self.with_condition(made_BW, given_B)
+        real_BW = self.with_condition(
             self.shape.vectors(self.coded.levels[rows], self.coded.scores[rows]), given_B[order]
         )
         critic, fake_BW, real_BW = self.critic.network, self._packed(fake_BW), self._packed(real_BW)
@@ -171,7 +166,7 @@ class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
     def generator_gradient(self, made_BW: Tensor, given_B: Tensor, draw: torch.Generator) -> Tensor:
         """Gradient (B, K + S) of the generator's loss in the rows that it made, as the critic sees them."""
         made_BW = made_BW.detach().requires_grad_()
-        critic, fake_BW = self.critic.network, self._packed(self._with_condition(made_BW, given_B))
+        critic, fake_BW = self.critic.network, self._packed(self.with_condition(made_BW, given_B))
         loss = -critic(fake_BW, critic.masks(len(fake_BW), draw)).mean()
         (grad_made_BW,) = torch.autograd.grad(loss, made_BW)
         return grad_made_BW
@@ -199,15 +194,6 @@ class ConditionalGAN(gan.AveragedGAN[gan.CriticPart]):
         self.set_generator_gradient(out_BO, made_BW, self.generator_gradient(made_BW, given_B, draw), given_B)
         self.generator.step()
         self.average.take()
-
-    def _outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:
-        """The generator's outputs (B, K + S) for fresh noise beside the conditional vectors."""
-        noise = torch.randn(len(given_B), self.config.noise, generator=draw, device=self.device)
-        out: Tensor = self.generator.network(self._with_condition(noise, given_B))
-        return out
-
-    def _with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
-        return torch.cat([x_BI, gan.one_hot(given_B, self.width)], dim=1) if self.width else x_BI
 
     def _packed(self, x_BW: Tensor) -> Tensor:
         """Rows side by side, ``pac`` of them, as the critic judges them together (CTGAN, section 4.4)."""

@@ -59,6 +59,11 @@ class RowShape:
         return torch.repeat_interleave(torch.arange(len(self.widths)), torch.tensor(self.widths, dtype=torch.int64))
 
     @cached_property
+    def member_KC(self) -> Tensor:
+        """1 where a level belongs to a column, else 0."""
+        return (self.column_of[:, None] == torch.arange(len(self.widths))).float()
+
+    @cached_property
     def starts(self) -> Tensor:
         """Where the levels of each column (C,) begin among all K."""
         widths = torch.tensor(self.widths, dtype=torch.int64)

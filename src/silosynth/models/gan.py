@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.models.encoded import RowShape
+from silosynth.core.streams import Streams
+from silosynth.models.encoded import RowShape, chunks, joined
 from silosynth.models.training import AdamConfig, MovingAverage, build, trainee
 
 C = TypeVar("C", bound=nn.Module)
@@ -155,6 +156,41 @@ class AveragedGAN(Generic[C]):
             self.critic.restore(state["critic"])
 
 
+class ConditionedGAN(AveragedGAN[C]):
+    """A GAN whose networks see rows beside the conditions that they are made for.
+
+    Attributes:
+        noise: numbers of fresh noise that the generator gets.
+        width: P; 0 without conditions.
+        law: by which conditions are drawn to sample.
+        activation: from the generator's outputs to rows.
+    """
+
+    noise: int
+    width: int
+    law: ConditionLaw
+    activation: Activation
+
+    def drawn(self, n: int, streams: Streams, size: int) -> tuple[Tensor, Tensor]:
+        """Rows (n, C) and (n, S) under conditions as frequent as in the law; ``size`` numbers are held for each."""
+        draw, pick = streams.child("noise").torch(self.device), streams.child("rows").torch()
+        drawn = []
+        for rows in chunks(n, size):
+            conditions = self.law.draw(rows, pick, "frequency").to(self.device)
+            drawn.append(self.activation.draw(self.outputs(conditions, draw), draw))
+        return joined(drawn)
+
+    def outputs(self, given_B: Tensor, draw: torch.Generator) -> Tensor:
+        """The generator's outputs (B, K + S) for fresh noise beside the conditional vectors."""
+        noise = torch.randn(len(given_B), self.noise, generator=draw, device=self.device)
+        out: Tensor = self.generator.network(self.with_condition(noise, given_B))
+        return out
+
+    def with_condition(self, x_BI: Tensor, given_B: Tensor) -> Tensor:
+        """Vectors beside their conditional vectors (B, I + P)."""
+        return torch.cat([x_BI, one_hot(given_B, self.width)], dim=1) if self.width else x_BI
+
+
 class Activation(nn.Module):
     """From a generator's outputs to rows: tanh for scores, a softmax per column for levels (CTGAN, section 4.4)."""
 
@@ -164,8 +200,7 @@ class Activation(nn.Module):
         self.column_of: Tensor
         self.member_KC: Tensor
         self.register_buffer("column_of", shape.column_of, persistent=False)
-        member = F.one_hot(shape.column_of, len(shape.widths)) if shape.levels else torch.zeros(0, 0)
-        self.register_buffer("member_KC", member.float(), persistent=False)
+        self.register_buffer("member_KC", shape.member_KC, persistent=False)
 
     def forward(self, out_BO: Tensor, tau: float, generator: torch.Generator) -> Tensor:
         """Differentiable rows (B, K + S): levels by the Gumbel-softmax at temperature ``tau``."""
@@ -262,23 +297,18 @@ def critic_loss(of_fake_B: Tensor, of_real_B: Tensor) -> Tensor:
     return of_fake_B.mean() - of_real_B.mean()
 
 
-def gradient_penalty(
-    critic: Callable[[Tensor], Tensor], fake_BW: Tensor, real_BW: Tensor, mix_B1: Tensor, pac: int = 1
-) -> Tensor:
-    """Mean over rows of (|gradient| - 1)² at points ``mix_B1`` of the way from fake to real (Gulrajani et al. 2017).
-
-    With ``pac`` above one the norm is that of ``pac`` rows together, which ``critic`` judges as one.
-    """
+def gradient_penalty(critic: Callable[[Tensor], Tensor], fake_BW: Tensor, real_BW: Tensor, mix_B1: Tensor) -> Tensor:
+    """Mean over rows of (|gradient| - 1)² at points ``mix_B1`` of the way from fake to real (Gulrajani et al. 2017)."""
     between = fake_BW + mix_B1 * (real_BW - fake_BW)
     if not between.requires_grad:
         between.requires_grad_()
     (gradient_BW,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-    return norm_penalty(gradient_BW, pac).mean()
+    return norm_penalty(gradient_BW).mean()
 
 
-def norm_penalty(gradient_BW: Tensor, pac: int = 1) -> Tensor:
-    """(|gradient| - 1)² (B / pac,) of each group of ``pac`` rows, given the gradients."""
-    penalty: Tensor = (gradient_BW.reshape(len(gradient_BW) // pac, -1).norm(dim=1) - 1).square()
+def norm_penalty(gradient_BW: Tensor) -> Tensor:
+    """(|gradient| - 1)² (B,) of each row, given the gradients."""
+    penalty: Tensor = (gradient_BW.norm(dim=1) - 1).square()
     return penalty
 
 
@@ -316,7 +346,7 @@ class ConditionLaw:
 
     def __init__(self, counts_P: Tensor, widths: tuple[int, ...]) -> None:
         self.counts, self.widths = counts_P, widths
-        column_of = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
+        column_of = RowShape(widths).column_of
         self._lines = {
             "log": _cumulative(counts_P.double().log1p(), column_of, len(widths)),
             "frequency": _cumulative(counts_P.double(), column_of, len(widths)),
@@ -342,8 +372,7 @@ class Conditions:
 
     def __init__(self, levels_NC: Tensor, widths: tuple[int, ...]) -> None:
         self.rows, self.columns, self.width = len(levels_NC), len(widths), sum(widths)
-        starts = torch.tensor((0, *widths)).cumsum(0)[:-1]
-        position_NC = levels_NC.cpu() + starts
+        position_NC = levels_NC.cpu() + RowShape(widths).starts
         counts = torch.bincount(position_NC.flatten(), minlength=self.width)
         self.law = ConditionLaw(counts, widths)
         self._row_of = position_NC.flatten().argsort(stable=True) // max(1, self.columns)  # rows, by position

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
-from silosynth.models.encoded import EncodedRows, chunks, joined, span
+from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
 from silosynth.models.latent import gaussian_path
 from silosynth.models.training import Learner, batches, build, dropout, time_features
 
@@ -45,18 +45,16 @@ class Multinomial(nn.Module):
     def __init__(self, widths: tuple[int, ...], alpha_bar: Tensor) -> None:
         super().__init__()
         self.widths, self.steps = widths, len(alpha_bar)
-        sizes = torch.tensor(widths, dtype=torch.int64)
-        column_of = torch.repeat_interleave(torch.arange(len(widths)), sizes)
-        member = F.one_hot(column_of, len(widths)) if widths else torch.zeros(0, 0)
+        shape, sizes = RowShape(widths), torch.tensor(widths, dtype=torch.int64)
         self.sizes: Tensor
         self.starts: Tensor
         self.column_of: Tensor
         self.member_KC: Tensor
         self.bar: Tensor
         self.register_buffer("sizes", sizes, persistent=False)
-        self.register_buffer("starts", sizes.cumsum(0) - sizes, persistent=False)
-        self.register_buffer("column_of", column_of, persistent=False)
-        self.register_buffer("member_KC", member.float(), persistent=False)
+        self.register_buffer("starts", shape.starts, persistent=False)
+        self.register_buffer("column_of", shape.column_of, persistent=False)
+        self.register_buffer("member_KC", shape.member_KC, persistent=False)
         self.register_buffer("bar", F.pad(alpha_bar.double(), (0, 1), value=1.0), persistent=False)  # [-1] is clean
 
     def noised(self, levels_BC: Tensor, t_B: Tensor, generator: torch.Generator) -> Tensor:

@@ -9,8 +9,6 @@ from silosynth.algorithms.central import options
 from silosynth.algorithms.central.protocol import ModelPrepared, PrepareModel, SynthesiseRows, TrainModel
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct, from_state, to_state
-from silosynth.encoders.column import fit_encoder
-from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder
 from silosynth.encoders.table import ColumnParty
 from silosynth.models.autoencoder import TVAE
 from silosynth.models.conv_gan import ConvolutionalGAN
@@ -80,7 +78,7 @@ class CentralSilo(ColumnParty):
         target = getattr(config, "target", "")
         if target and target not in table.names:
             raise ConfigError("Option 'target' names a column to model", target, nearest(target, table.names))
-        self.columns.fit(config.encoders, fit_mode_encoder if isinstance(config.encoders, ModeConfig) else fit_encoder)
+        self.columns.fit(config.encoders)
         if target and all(encoder.width < 2 for encoder in self.columns.encoders if encoder.name == target):
             remedy = "Name another one, or none: the classifier is then left out."
             raise ConfigError("Option 'target' names a column with at least two levels or modes", target, remedy)

@@ -8,8 +8,6 @@ from silosynth.algorithms.tabvfl import protocol as tabvfl
 from silosynth.algorithms.tabvfl.networks import Batches, Guest
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.encoders.column import fit_encoder
-from silosynth.encoders.normalised import fit_standard_encoder
 from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import encoded_rows
 
@@ -51,8 +49,7 @@ class TabVFLSilo(ColumnParty):
 
     def _prepare(self, ask: tabvfl.PrepareGuest) -> tabvfl.GuestPrepared:
         """Encode the columns; Algorithm 1, line 1."""
-        fit = fit_standard_encoder if ask.config.numbers == "standard" else fit_encoder
-        self.columns.fit(ask.config.encoders, fit)
+        self.columns.fit(ask.config.encoders, ask.config.numbers)
         return tabvfl.GuestPrepared(len(self.columns.table), self._make_guest(ask).width)
 
     def _embed(self, ask: tabvfl.Embed) -> tabvfl.Embedded:

@@ -16,8 +16,6 @@ from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGA
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import fit_encoder
-from silosynth.encoders.normalised import fit_standard_encoder
 from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import EncodedRows, encoded_rows, shape_of
 from silosynth.models.marginals import Calibration, level_shares
@@ -184,7 +182,7 @@ class VFLGANSilo(ColumnParty):
             self.account.begin(dp, learnt.events)
             self.shares = torch.cat([torch.zeros(0), *(part.float() for part in learnt.shares if len(part) > 1)])
             return protocol.VFLGANPreparedPrivately(learnt.rows, self._nonce(), learnt.events)
-        self.columns.fit(config.encoders, fit_standard_encoder if config.numbers == "standard" else fit_encoder)
+        self.columns.fit(config.encoders, config.numbers)
         size = shape_of(self.columns.encoders).size
         if config.select == "frechet" and size > MOST_COVARIANCES:
             rule = f"Option select = 'frechet' is for rows of at most {MOST_COVARIANCES} numbers"

@@ -17,7 +17,6 @@ from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.algorithms.vtgan.private import STEPS, PrivateSteps
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.encoders.normalised import fit_mode_encoder
 from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.gan import ConditionLaw, Conditions
@@ -110,7 +109,7 @@ class VTGANSilo(ColumnParty):
             self.private.account.begin(dp, learnt.events)
             self._encode_rows()
             return protocol.EncodedPrivately(learnt.rows, self.private.nonce, learnt.events, columns)
-        self.columns.fit(ask.config.encoders, fit_mode_encoder)
+        self.columns.fit(ask.config.encoders)
         self._encode_rows()
         return protocol.Encoded(len(self.rows), columns, self.conditions.width)
 
