@@ -9,36 +9,33 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
-from silosynth.models.autoencoder import TVAEConfig
-from silosynth.models.conv_gan import CTABGANConfig
-from silosynth.models.ctgan import CTGANConfig
-from silosynth.models.tabddpm import TabDDPMConfig
+from silosynth.models import autoencoder, conv_gan, ctgan, tabddpm
 
 Synthesis = Literal["shared", "partitioned"]  # whether synthetic columns leave their silo
 
 
-class CTGANOptions(CTGANConfig):
+class CTGANOptions(ctgan.CTGANConfig):
     """Options of "ctgan"."""
 
     encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
     synthesis: Synthesis = "shared"
 
 
-class CTABGANOptions(CTABGANConfig):
+class CTABGANOptions(conv_gan.CTABGANConfig):
     """Options of "ctabgan"."""
 
     encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
     synthesis: Synthesis = "shared"
 
 
-class TVAEOptions(TVAEConfig):
+class TVAEOptions(autoencoder.TVAEConfig):
     """Options of "tvae"."""
 
     encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
     synthesis: Synthesis = "shared"
 
 
-class TabDDPMOptions(TabDDPMConfig):
+class TabDDPMOptions(tabddpm.TabDDPMConfig):
     """Options of "tabddpm"."""
 
     encoders: EncoderConfig = EncoderConfig()  # columns as categories, normal scores and special values

@@ -17,12 +17,10 @@ columns, to whoever assembles the table (not at all if they stay partitioned). N
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from silosynth.algorithms.central.options import checked
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, expect, shared_columns
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect, shared_columns
 from silosynth.core.messages import Done, Message, Release, Struct
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -61,8 +59,8 @@ class SynthesiseRows(Message):
 
 
 def coordinate(
-    roster: Roster, config: Struct, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: Struct, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Have the silo train; returns the coordinator's part of the model, which is the number of rows."""
     if state is None:
         (prepared,) = expect((yield roster.everyone(PrepareModel(config))), ModelPrepared)
@@ -77,7 +75,7 @@ def coordinate(
 
 
 def synthesise(
-    roster: Roster, config: Struct, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: Struct, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Have the silo draw ``rows`` synthetic rows; its columns, or none where they stay partitioned."""
     share = checked(config).synthesis == "shared"

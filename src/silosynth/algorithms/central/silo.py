@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from silosynth.algorithms.central import options
 from silosynth.algorithms.central.protocol import ModelPrepared, PrepareModel, SynthesiseRows, TrainModel
+from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct, from_state, to_state
 from silosynth.encoders.table import ColumnParty
-from silosynth.models.autoencoder import TVAE
-from silosynth.models.conv_gan import ConvolutionalGAN
-from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models import autoencoder, conv_gan, ctgan, tabddpm
 from silosynth.models.encoded import TableModel, encoded_rows, no_codes, shape_of
-from silosynth.models.tabddpm import RowDiffusion
 
 MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
-    options.CTGANOptions: ConditionalGAN,
-    options.CTABGANOptions: ConvolutionalGAN,
-    options.TVAEOptions: TVAE,
-    options.TabDDPMOptions: RowDiffusion,
+    options.CTGANOptions: ctgan.ConditionalGAN,
+    options.CTABGANOptions: conv_gan.ConvolutionalGAN,
+    options.TVAEOptions: autoencoder.TVAE,
+    options.TabDDPMOptions: tabddpm.RowDiffusion,
 }
 
 
@@ -48,7 +45,7 @@ class CentralSilo(ColumnParty):
             case _:
                 raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from `state` or `trained`."""
         if state["config"] is None:
             return
@@ -58,7 +55,7 @@ class CentralSilo(ColumnParty):
         if self.model is not None:
             self.model.restore(state["model"])
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """Options, encoders and model; with ``training`` also what training needs."""
         return {
             "config": None if self.config is None else to_state(self.config),

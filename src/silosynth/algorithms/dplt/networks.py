@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError
 from silosynth.encoders.column import Encoder
 
@@ -159,13 +159,13 @@ class Latent:
         """S."""
         return int(self.state_C.max()) + 1
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """In storable form."""
         members, sizes = list(self.members), list(self.sizes)
         return {"members": members, "sizes": sizes, "shares": self.share_C, "states": self.state_C}
 
     @classmethod
-    def restored(cls, state: dict[str, Any]) -> Latent:
+    def restored(cls, state: State) -> Latent:
         """What `state` stored."""
         return cls(tuple(state["members"]), tuple(state["sizes"]), state["shares"], state["states"])
 
@@ -241,13 +241,13 @@ class Tree:
             states[edge.child] = torch.multinomial(row_RT, 1, generator=draw).flatten()
         return torch.stack([states[i] for i in range(len(states))], dim=1)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """In storable form."""
         edges = [{"parent": edge.parent, "child": edge.child, "joint": edge.joint_ST} for edge in self.edges]
         return {"first": self.first_S, "edges": edges}
 
     @classmethod
-    def restored(cls, state: dict[str, Any]) -> Tree:
+    def restored(cls, state: State) -> Tree:
         """What `state` stored."""
         return cls(state["first"], tuple(Edge(e["parent"], e["child"], e["joint"]) for e in state["edges"]))
 

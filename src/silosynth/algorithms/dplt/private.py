@@ -29,11 +29,9 @@ from torch import Tensor
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
-from silosynth.privacy.accounting import affords, cost, spent
+from silosynth.privacy import accounting, mechanisms, sealed
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
 from silosynth.privacy.masks import Words, add_mask
-from silosynth.privacy.mechanisms import noised_counts
-from silosynth.privacy.sealed import derive
 
 HALVINGS = 9  # of what composition may save
 WORDS = 5  # of 63 bits, for a seed of 32 bytes
@@ -60,7 +58,7 @@ def epsilons(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]
     counts = sum(math.comb(count, 2) for count in columns), latent, math.comb(latent, 2)
     shares = config.shares.groups, config.shares.latents, config.shares.tree
     total = sum(share for share, count in zip(shares, counts, strict=True) if count)
-    first = dp.epsilon - spent(events, 0.0).pure_epsilon  # by adding up
+    first = dp.epsilon - accounting.spent(events, 0.0).pure_epsilon  # by adding up
     if not first > 0:
         raise ConfigError("Encoders must leave a part of epsilon", dp.epsilon, "Give a smaller dp.encoders.")
 
@@ -74,7 +72,7 @@ def epsilons(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]
             for each, count in zip(divided(epsilon), counts, strict=True)
             for _ in range(count)
         ]
-        return cost([*events, *tables], dp) <= dp.epsilon
+        return accounting.cost([*events, *tables], dp) <= dp.epsilon
 
     low, high = first, 2 * first
     while within(high):
@@ -95,7 +93,7 @@ class TableNoise:
 
     def noised(self, counts: Tensor, epsilon: float, what: str, joint: bool = False) -> Tensor:
         """Noised counts of one table, or of a share of it modulo 2^64: a row is in one cell of it."""
-        noised, event = noised_counts(counts, epsilon, what, self.rng)
+        noised, event = mechanisms.noised_counts(counts, epsilon, what, self.rng)
         if event is not None:
             self.events.append(replace(event, scope="all", joint=joint, target=self.target.delta))
         return noised
@@ -109,7 +107,7 @@ class TableNoise:
             ProtocolError: names the epsilons of the tables, and the target.
         """
         target = self.target
-        if target.private and not (max(epsilons) < math.inf and affords(target, [*before, *self.events])):
+        if target.private and not (max(epsilons) < math.inf and accounting.affords(target, [*before, *self.events])):
             rule = "A silo releases no tables that cost more than its target, with all that it has released"
             raise ProtocolError(rule, tuple(epsilons), f"It is epsilon {target.epsilon:g} at delta {target.delta:g}.")
 
@@ -117,7 +115,7 @@ class TableNoise:
 def seed_of(streams: Streams) -> bytes:
     """32 bytes that are a function of a stream."""
     words = (streams.child(number).integer().to_bytes(8, "big") for number in range(WORDS))
-    return derive(b"".join(words), b"silosynth dplt seed 1")
+    return sealed.derive(b"".join(words), b"silosynth dplt seed 1")
 
 
 def random_words(seed: bytes, rows: int, columns: int) -> Words:

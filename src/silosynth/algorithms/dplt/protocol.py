@@ -47,7 +47,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +55,7 @@ from torch import Tensor
 from silosynth.algorithms.dplt import networks, private
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
 from silosynth.core.messages import Message, Release, Struct, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -184,8 +183,8 @@ class DPLTSynthesise(Message, release=Release.SYNTHETIC):
 
 
 def coordinate(
-    roster: Roster, config: DPLTConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: DPLTConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Learn the tree; returns it, which is the coordinator's part of the model."""
     state = {"stage": 0} if state is None else state
     for stage in range(state["stage"], len(STEPS)):
@@ -198,7 +197,7 @@ def coordinate(
 
 
 def synthesise(
-    roster: Roster, config: DPLTConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: DPLTConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw states of all latent attributes, and have silos draw ``rows`` rows for them."""
     states_RL = networks.Tree.restored(model["tree"]).draw(rows, streams.child("states").torch())
@@ -208,9 +207,7 @@ def synthesise(
     return conversation.shared_columns((yield roster.each(asks)))
 
 
-def _prepare(
-    roster: Roster, config: DPLTConfig, streams: Streams, state: dict[str, Any]
-) -> Conversation[dict[str, Any]]:
+def _prepare(roster: Roster, config: DPLTConfig, streams: Streams, state: State) -> Conversation[State]:
     """Row count, and an upper bound of it, which is greater with differential privacy; epsilons of all tables."""
     replies = yield roster.everyone(PrepareAttributes(config, len(roster)))
     if not config.dp.private:
@@ -226,14 +223,14 @@ def _prepare(
     return {"epsilons": list(epsilons), "rows": round(sum(rows) / len(rows)), "most": max(rows) + spare}
 
 
-def _group(roster: Roster, config: DPLTConfig, streams: Streams, state: dict[str, Any]) -> Conversation[dict[str, Any]]:
+def _group(roster: Roster, config: DPLTConfig, streams: Streams, state: State) -> Conversation[State]:
     """Each silo's latent attributes."""
     replies = yield roster.everyone(GroupAttributes(*state["epsilons"][:2]))
     grouped = expect(replies, NoisedGrouped) if config.dp.private else expect(replies, Grouped)
     return {**state, "states": [list(reply.states) for reply in grouped], "first": grouped[0].first_S}
 
 
-def _hide(roster: Roster, config: DPLTConfig, streams: Streams, state: dict[str, Any]) -> Conversation[dict[str, Any]]:
+def _hide(roster: Roster, config: DPLTConfig, streams: Streams, state: State) -> Conversation[State]:
     """Deal random factors; each silo's latent attributes, hidden, for each other."""
     asks = {}
     for silo in roster:
@@ -243,9 +240,7 @@ def _hide(roster: Roster, config: DPLTConfig, streams: Streams, state: dict[str,
     return {**state, "envelopes": [to_state(envelope) for reply in hidden for envelope in reply.envelopes]}
 
 
-def _relate(
-    roster: Roster, config: DPLTConfig, streams: Streams, state: dict[str, Any]
-) -> Conversation[dict[str, Any]]:
+def _relate(roster: Roster, config: DPLTConfig, streams: Streams, state: State) -> Conversation[State]:
     """Tables of all pairs, and the tree."""
     states = dict(zip(roster, state["states"], strict=True))
     dealt = {pair: _dealt(streams, pair, states, state["most"]) for pair in itertools.combinations(roster, 2)}

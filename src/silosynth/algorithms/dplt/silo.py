@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from silosynth.algorithms.dplt import networks, private, protocol as dplt
 from silosynth.algorithms.dplt.options import DPLTConfig
+from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, from_state, to_state
 from silosynth.encoders.table import ColumnParty
@@ -212,7 +212,7 @@ class DPLTSilo(ColumnParty):
             raise ProtocolError("A silo prepares its attributes first", "another message comes first")
         return self.prepared.config
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """What drawing rows needs, and what was answered and released, once; with ``training`` also what hides it."""
         return {
             "prepared": None if self.prepared is None else to_state(self.prepared),
@@ -223,7 +223,7 @@ class DPLTSilo(ColumnParty):
             "hidden": to_state(self.hidden) if training and self.hidden is not None else None,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what `state` or `trained` returned."""
         self.answered = list(state.get("told", []))
         self.events = [from_state(Event, event) for event in state.get("events", [])]

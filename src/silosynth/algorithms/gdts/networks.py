@@ -22,10 +22,8 @@ from torch import Tensor, nn
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.streams import Streams
 from silosynth.encoders.federated import Merged
-from silosynth.models.ctgan import ConditionalGAN
+from silosynth.models import ctgan, latent_table, training
 from silosynth.models.encoded import EncodedRows, TableModel
-from silosynth.models.latent_table import LatentTable
-from silosynth.models.training import flatten, unflatten
 
 Floats = NDArray[np.float64]
 SHARPNESS = 10.0  # a silo that differs by the whole range of distances weighs exp(-10) times as much
@@ -52,21 +50,21 @@ def make_model(
     if not encoded.shape.size:
         return None
     if config.generator == "ctgan":
-        gan = ConditionalGAN(encoded, config.ctgan, streams, device)
+        gan = ctgan.ConditionalGAN(encoded, config.ctgan, streams, device)
         if counts_K is not None:
             gan.counted(counts_K)
         return gan
-    return LatentTable(encoded, config.diffusion, streams, device, rows, counts_K)
+    return latent_table.LatentTable(encoded, config.diffusion, streams, device, rows, counts_K)
 
 
 def weights_of(networks: Mapping[str, nn.Module]) -> Tensor:
     """All weights (W,) of some networks, and batch normalisation's running statistics."""
-    return flatten(_state(networks))
+    return training.flatten(_state(networks))
 
 
 def put_weights(networks: Mapping[str, nn.Module], weights_W: Tensor) -> None:
     """Put weights back; networks keep what is not averaged, such as batch counters."""
-    state = unflatten(weights_W, _state(networks))
+    state = training.unflatten(weights_W, _state(networks))
     for name, network in networks.items():
         network.load_state_dict({key.split("/", 1)[1]: x for key, x in state.items() if key.startswith(f"{name}/")})
 

@@ -10,18 +10,16 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
-from silosynth.models.ctgan import CTGANConfig
-from silosynth.models.latent import LatentConfig
-from silosynth.models.latent_table import STAGES, LatentTableConfig
+from silosynth.models import ctgan, latent, latent_table
 
 
-class GANOptions(CTGANConfig):
+class GANOptions(ctgan.CTGANConfig):
     """The paper's GAN, and how columns are encoded for it."""
 
     encoders: ModeConfig = ModeConfig()
 
 
-class DiffusionOptions(LatentTableConfig):
+class DiffusionOptions(latent_table.LatentTableConfig):
     """Ours: SiloFuse's autoencoder and flow over all columns, and how columns are encoded for them."""
 
     encoders: EncoderConfig = EncoderConfig()
@@ -59,8 +57,8 @@ class GDTSConfig(Struct):
             raise ConfigError("GDTS averages silos' models, not steps", self.ctgan.average, "Set ctgan.average = 0.")
         if self.numbers == "noised" and math.isinf(self.epsilon):
             raise ConfigError("Noised histograms need a finite epsilon", self.epsilon, "Set epsilon = 1.0.")
-        if self.generator == "diffusion" and self.rounds < STAGES:
-            raise ConfigError(f"Generator 'diffusion' is trained in {STAGES} rounds or more", self.rounds)
+        if self.generator == "diffusion" and self.rounds < latent_table.STAGES:
+            raise ConfigError(f"Generator 'diffusion' is trained in {latent_table.STAGES} rounds or more", self.rounds)
         if self.mode == "md":
             self._check_md()
 
@@ -85,7 +83,7 @@ _PAPER = GDTSConfig(
 
 def _narrow(coder: int, flow: int) -> DiffusionOptions:
     """Networks half as wide as those of "best", which silos train in minutes on one core."""
-    return DiffusionOptions(steps=coder, latent=LatentConfig(held_out=0.0, width=256, batch=512, steps=flow))
+    return DiffusionOptions(steps=coder, latent=latent.LatentConfig(held_out=0.0, width=256, batch=512, steps=flow))
 
 
 PRESETS: Mapping[str, GDTSConfig] = {

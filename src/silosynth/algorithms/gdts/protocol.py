@@ -59,7 +59,7 @@ from torch import Tensor
 
 from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, silo_weights, weights_of
 from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.lost import present
 from silosynth.core.messages import Done, Message, Release
@@ -214,20 +214,20 @@ class MergedColumns:
         counts_K: Tensor = (weight_P * rows_P.sum() / rows_P) @ self.counts_PK.double()
         return counts_K.ceil().long()  # no level is forgotten
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """In storable form."""
         encoders = stored(self.encoders)
         return {"encoders": encoders, "counts": self.counts_PK, "rows": self.rows, "weights": self.weights}
 
     @classmethod
-    def restored(cls, state: dict[str, Any]) -> MergedColumns:
+    def restored(cls, state: State) -> MergedColumns:
         """What `state` stored."""
         return cls(restored(state["encoders"]), state["counts"], state["rows"], state["weights"])
 
 
 def coordinate(
-    roster: Roster, config: GDTSConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: GDTSConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train; returns the coordinator's part of the model, which is all that sampling needs."""
     if config.secure and len(roster) < LEAST:
         raise ConfigError(
@@ -248,7 +248,7 @@ def coordinate(
 
 
 def synthesise(
-    roster: Roster, config: GDTSConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: GDTSConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Make ``rows`` synthetic rows. The coordinator needs no silo for that."""
     yield from ()
@@ -305,9 +305,8 @@ def _summaries(
 
 
 def _train_fl(
-    roster: Roster, config: GDTSConfig, merged: MergedColumns, model: LocalModel, streams: Streams,
-    state: dict[str, Any],
-) -> Conversation[None]:  # fmt: skip
+    roster: Roster, config: GDTSConfig, merged: MergedColumns, model: LocalModel, streams: Streams, state: State
+) -> Conversation[None]:
     """Silos train, the coordinator averages, ``rounds`` times."""
     for number in range(state["round"], config.rounds):
         yield Progress("federated rounds", number, config.rounds)
@@ -363,7 +362,7 @@ def averaged(asks: dict[str, SendWeights], width: int) -> Conversation[Tensor]:
 
 
 def _train_md(
-    roster: Roster, config: GDTSConfig, merged: MergedColumns, model: Any, streams: Streams, state: dict[str, Any]
+    roster: Roster, config: GDTSConfig, merged: MergedColumns, model: Any, streams: Streams, state: State
 ) -> Conversation[None]:
     """All steps. An epoch has as many as the mean silo has batches of rows."""
     gan: ConditionalGAN = model

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ import torch
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, weights_of
 from silosynth.algorithms.gdts.options import GDTSConfig
+from silosynth.core.conversation import State
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, fields_of, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable
@@ -36,9 +36,8 @@ from silosynth.encoders.table import ColumnParty, can_be_missing
 from silosynth.models.ctgan import ConditionalGAN
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.training import flatten, unflatten
+from silosynth.privacy import masker, mechanisms
 from silosynth.privacy.events import Event
-from silosynth.privacy.masker import Masker
-from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels
 
 
 class GDTSSilo(ColumnParty):
@@ -48,7 +47,7 @@ class GDTSSilo(ColumnParty):
         self.config: GDTSConfig | None = None
         self.encoders: gdts.TakeEncoders | None = None
         self.model: LocalModel | None = None
-        self.masker = Masker(self.seat)
+        self.masker = masker.Masker(self.seat)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -141,7 +140,7 @@ class GDTSSilo(ColumnParty):
 
     # State.
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """Encoders, model and its training. Nothing once trained: the coordinator has the generator."""
         if not training:
             return {}
@@ -152,7 +151,7 @@ class GDTSSilo(ColumnParty):
             "masker": self.masker.state(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what `state` returned; what `trained` returned restores nothing."""
         if not state or state["prepared"] is None or not len(self.columns.table):
             return
@@ -188,7 +187,7 @@ def categories(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.
     if math.isinf(config.epsilon):
         exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
         return gdts.ExactSummaries(tuple(exact), len(table))
-    count, event = noised_counts(torch.tensor([len(table)]), config.epsilon, "the number of rows", rng)
+    count, event = mechanisms.noised_counts(torch.tensor([len(table)]), config.epsilon, "the number of rows", rng)
     rows = max(1, int(count[0]))
     noised = [_noised_category(column, rows, config, rng) for column in columns]
     events = tuple(e for e in (event, *(event for _, event in noised)) if e is not None)
@@ -215,13 +214,14 @@ def _noised_category(
     boolean = bool(levels) and all(isinstance(level, bool) for level in levels)
     codes = torch.where(column.missing, absent, column.values)
     counts, what = torch.bincount(codes, minlength=absent + 1), f"counts of the levels of column {column.name!r}"
-    missing, _ = noised_counts(counts[absent:], config.epsilon, what, rng)
+    missing, _ = mechanisms.noised_counts(counts[absent:], config.epsilon, what, rng)
     # The levels' event covers the missing count too: a row is on one level, or missing.
     places: tuple[int, ...] = tuple(range(absent))
     if config.delta and not boolean:
-        places, counts, event = noised_levels(places, counts[:absent], config.epsilon, config.delta, what, rng)
+        held = counts[:absent]
+        places, counts, event = mechanisms.noised_levels(places, held, config.epsilon, config.delta, what, rng)
     else:
-        counts, event = noised_counts(counts[:absent], config.epsilon, what, rng)
+        counts, event = mechanisms.noised_counts(counts[:absent], config.epsilon, what, rng)
     count_of = {levels[place]: count for place, count in zip(places, counts.tolist(), strict=True)}
     if boolean:  # the more frequent value, and the other one where a row seems to hold it
         most = max(count_of, key=lambda level: count_of[level])
@@ -243,11 +243,11 @@ def _noised_number(
             f'Declare them in every silo, schema={{"{column.name}": {{"low": …, "high": …}}}}, or set numbers="exact".',
         )
     values, what = column.values[~column.missing].double(), f"a histogram of column {column.name!r}"
-    counts, event = noised_histogram(values, schema.low, schema.high, config.bins, config.epsilon, what, rng)
+    counts, event = mechanisms.noised_histogram(values, schema.low, schema.high, config.bins, config.epsilon, what, rng)
     if not can_be_missing(column):
         return of_bins(column, schema, counts, None), [event] if event else []
     what = f"missing values of column {column.name!r}"
-    count, second = noised_counts(column.missing.sum()[None], config.epsilon, what, rng)
+    count, second = mechanisms.noised_counts(column.missing.sum()[None], config.epsilon, what, rng)
     clear = 4 * math.sqrt(2) / config.epsilon  # about 4 standard deviations of the noise
     missing = int(count[0]) if int(count[0]) > clear else None
     return of_bins(column, schema, counts, missing), [e for e in (event, second) if e is not None]

@@ -5,12 +5,11 @@ Shapes: N training rows, B a batch of them, C columns with levels, S columns wit
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.options import CoderConfig
+from silosynth.core.conversation import State
 from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
@@ -133,7 +132,7 @@ class Coder:
             scores.append(means)
         return self.columns.decode(torch.cat(levels).cpu(), torch.cat(scores).cpu(), streams)
 
-    def state(self, training: bool) -> dict[str, Any]:
+    def state(self, training: bool) -> State:
         """All that is needed to continue training, or (smaller) to decode."""
         if not self.columns.encoders:
             return {"encoders": None}
@@ -146,7 +145,7 @@ class Coder:
             "shares": self.shares,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
         if state["encoders"] is None:
             return

@@ -37,7 +37,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,17 +44,13 @@ from torch.func import functional_call
 
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
-from silosynth.core.conversation import Conversation, Roster, expect
+from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.latent import LatentGenerator, flow_loss, times
-from silosynth.privacy import dpsgd
-from silosynth.privacy.accounting import Account, Charge, Charged, EncodersLearnt, agree_and_charge, noise_multiplier
-from silosynth.privacy.agreement import Agreements, Group, OfferShares, is_new
+from silosynth.privacy import accounting, agreement, dpsgd, mechanisms, sealed
 from silosynth.privacy.events import Event, Scope, Target, gaussian_steps
-from silosynth.privacy.mechanisms import noised_counts
-from silosynth.privacy.sealed import Seat
 
 SLOTS = "silofuse: slots"  # what silos agree on a secret for: the slots' order, and whether row counts are equal
 _COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta, for too few of them
@@ -73,7 +68,7 @@ class LearnCoder(Message):
     slots: bool
 
 
-class CoderLearnt(EncodersLearnt):
+class CoderLearnt(accounting.EncodersLearnt):
     """Silo: its noised number of rows, and the number of latents of each.
 
     Attributes:
@@ -110,18 +105,18 @@ class ClippedLatents(Message, release=Release.ROWS):
 # The coordinator.
 
 
-def prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[dict[str, Any]]:
+def prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[State]:
     """Have silos learn their encoders, agree on a secret, and charge all steps to come."""
     first = next(iter(roster))
     upload, coder = config.dp_mode == "upload", config.coder_of(len(roster))
     asks = {silo: LearnCoder(coder, config.dp, upload and silo == first) for silo in roster}
     replies = expect((yield roster.each(asks)), CoderLearnt)
-    charged = yield from agree_and_charge(roster, SLOTS, replies, partial(_steps, config, len(roster)))
+    charged = yield from accounting.agree_and_charge(roster, SLOTS, replies, partial(_steps, config, len(roster)))
     widths, latter = [reply.latents for reply in replies], to_state(charged.events[1])
     return {"part": 0, "rows": charged.rows, "widths": widths, "slots": replies[0].slots, "latter": latter}
 
 
-def gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[str, Any]]:
+def gather_latents(roster: Roster, state: State) -> Conversation[State]:
     """The state with all latents, from which the model of latents is trained."""
     ask = AskChargedLatents(state["slots"], sum(state["widths"]))
     replies = expect((yield roster.everyone(ask)), NoisedLatents, ClippedLatents)
@@ -132,9 +127,7 @@ def gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[s
     return {**state, "rows": rows, "latents": z_NL, "generator": None}
 
 
-def train_latent_part(
-    generator: LatentGenerator, x_NL: Tensor, state: dict[str, Any], clip: float, streams: Streams
-) -> None:
+def train_latent_part(generator: LatentGenerator, x_NL: Tensor, state: State, clip: float, streams: Streams) -> None:
     """One part of the training of the model of latents by DP-SGD, in mode "release"."""
     steps, part = from_state(Event, state["latter"]), generator.learner.done // generator.part
     goal = min(generator.config.steps, (part + 1) * generator.part)
@@ -147,13 +140,13 @@ def _steps(config: SiloFuseConfig, silos: int, rows: int, learnt: Sequence[Event
     rate = min(1.0, max(1.0, min(training.batch, rows / 8)) / rows)
     scope: Scope = "release" if config.releases else "all"
     first = replace(dp, epsilon=dp.epsilon * training.autoencoders)
-    noise = noise_multiplier(first, learnt, rate, silos * training.coder_steps)
+    noise = accounting.noise_multiplier(first, learnt, rate, silos * training.coder_steps)
     what = "steps of the silo's autoencoder"
     coder = gaussian_steps(what, noise, rate, training.coder_steps, scope=scope, target=dp.delta)
     what, rate, steps = "latents of all rows, sent once", (rate if config.releases else 1.0), 1
     if config.releases:
         what, steps = "steps of the coordinator's model of latents", training.latent_steps
-    noise = noise_multiplier(dp, [*learnt, *[coder] * silos], rate, steps)
+    noise = accounting.noise_multiplier(dp, [*learnt, *[coder] * silos], rate, steps)
     return coder, gaussian_steps(what, noise, rate, steps, scope=scope, joint=True, target=dp.delta)
 
 
@@ -163,11 +156,11 @@ def _steps(config: SiloFuseConfig, silos: int, rows: int, learnt: Sequence[Event
 class SiloFusePrivateSide:
     """What a silo does under differential privacy, with its `Coder`."""
 
-    def __init__(self, coder: Coder, seat: Seat, streams: Streams) -> None:
+    def __init__(self, coder: Coder, seat: sealed.Seat, streams: Streams) -> None:
         self.coder, self.streams, self.silos = coder, streams.child("private"), len(seat.roster)
-        self.group, self.account, self.nonce = Group(seat), Account(), ""
+        self.group, self.account, self.nonce = agreement.Group(seat), accounting.Account(), ""
         rule = "Silos agree on the order of slots, for this training alone"
-        self.agreements = Agreements(rule, self._group_for, self.group)
+        self.agreements = agreement.Agreements(rule, self._group_for, self.group)
         self.sent: AskChargedLatents | None = None  # the ask that latents were sent for
 
     @property
@@ -184,15 +177,15 @@ class SiloFusePrivateSide:
         match ask:
             case LearnCoder():
                 return self._learn(ask)
-            case Charge():
+            case accounting.Charge():
                 return self._charge(ask)
             case AskChargedLatents():
                 return self._latents(ask)
             case _:
                 return self.agreements.answer(ask)
 
-    def _group_for(self, ask: OfferShares) -> Group | None:
-        return self.group if is_new(ask, SLOTS, self.nonce) else None
+    def _group_for(self, ask: agreement.OfferShares) -> agreement.Group | None:
+        return self.group if agreement.is_new(ask, SLOTS, self.nonce) else None
 
     def train(self, part: int, parts: int) -> None:
         """Train the autoencoder for one of ``parts`` equal parts of the steps that were charged.
@@ -204,12 +197,12 @@ class SiloFusePrivateSide:
         steps = charged.events[0]
         train_coder(self.coder, part, parts, steps, steps.rate * charged.rows, clip, self.streams.child("coder", part))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """All that is needed to continue training."""
         sent = None if self.sent is None else to_state(self.sent)
         return {"account": self.account.state(), "group": self.group.state(), "sent": sent}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
         self.account.restore(state["account"])
         self.group.restore(state["group"])
@@ -227,14 +220,14 @@ class SiloFusePrivateSide:
         """A noised number, below that of rows with a probability that its event is charged for."""
         epsilon, delta = dp.epsilon * _COUNT, dp.delta * _OVERFULL
         count = torch.tensor([self.coder.rows])
-        noisy, event = noised_counts(
+        noisy, event = mechanisms.noised_counts(
             count, epsilon, "the number of rows, rounded up", self.streams.child("slots").noise()
         )
         spare = math.ceil(-math.log(delta) / epsilon)
         charged = () if event is None else (replace(event, delta=delta, scope="all", target=dp.delta),)
         return max(2, int(noisy[0]) + spare), charged
 
-    def _charge(self, ask: Charge) -> Charged:
+    def _charge(self, ask: accounting.Charge) -> accounting.Charged:
         coder, *latter = ask.events
         if coder.joint or coder.times < self.coder.config.steps or len(latter) != 1:
             raise ProtocolError(

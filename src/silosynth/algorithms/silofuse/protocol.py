@@ -71,7 +71,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,7 +79,7 @@ from silosynth.algorithms.silofuse import private
 from silosynth.algorithms.silofuse.networks import JointCoder
 from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Done, Message, Positive, Release
 from silosynth.core.schema import Table
@@ -203,8 +202,8 @@ class SettleWeights(Message):
 
 
 def coordinate(
-    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train; returns the coordinator's part of the model (Algorithm 1)."""
     if state is None:
         state = yield from (private.prepare if config.dp.private else _prepare)(roster, config)
@@ -217,20 +216,20 @@ def coordinate(
 
 
 def synthesise(
-    roster: Roster, config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: SiloFuseConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (Algorithm 2)."""
     z_GL = _drawn(config, model, rows, streams, device)
     return (yield from _decoded(roster, config, split(z_GL, model["widths"]), rows, streams))
 
 
-def _prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[dict[str, Any]]:
+def _prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[State]:
     replies = expect((yield roster.everyone(FitCoder(config.coder_of(len(roster))))), CoderFitted)
     conversation.check_same_rows(roster, [reply.rows for reply in replies])
     return {"part": 0, "rows": replies[0].rows, "widths": [reply.latents for reply in replies]}
 
 
-def _train_autoencoders(roster: Roster, state: dict[str, Any]) -> Conversation[None]:
+def _train_autoencoders(roster: Roster, state: State) -> Conversation[None]:
     for part in range(state["part"], PARTS):
         yield Progress("autoencoders", part, PARTS)
         expect((yield roster.everyone(TrainAutoencoder(part, PARTS))), Done)
@@ -238,14 +237,14 @@ def _train_autoencoders(roster: Roster, state: dict[str, Any]) -> Conversation[N
     yield Progress("autoencoders", PARTS, PARTS)
 
 
-def _gather_latents(roster: Roster, state: dict[str, Any]) -> Conversation[dict[str, Any]]:
+def _gather_latents(roster: Roster, state: State) -> Conversation[State]:
     replies = expect((yield roster.everyone(AskLatents())), Latents)
     return {**state, "latents": torch.cat([reply.z_NL for reply in replies], dim=1), "generator": None}
 
 
 def _train_diffusion(
-    config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any]
-) -> Conversation[dict[str, Any]]:
+    config: SiloFuseConfig, streams: Streams, device: torch.device, state: State
+) -> Conversation[State]:
     """Train the generator of the latents in ``state``, which every checkpoint holds too (lines 13-18); the model."""
     z_NL = state["latents"].to(device)
     generator = LatentGenerator(state["rows"], z_NL.shape[1], config.generator(), streams.child("diffusion"), device)
@@ -269,11 +268,11 @@ def split(z_GL: Tensor, widths: list[int]) -> list[Tensor]:
     return [z.contiguous() for z in z_GL.split(widths, dim=1)]
 
 
-def _model(state: dict[str, Any], generator: LatentGenerator) -> dict[str, Any]:
+def _model(state: State, generator: LatentGenerator) -> State:
     return {"rows": state["rows"], "widths": state["widths"], "generator": generator.state(training=False)}
 
 
-def _drawn(config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device) -> Tensor:
+def _drawn(config: SiloFuseConfig, model: State, rows: int, streams: Streams, device: torch.device) -> Tensor:
     """Generated latents (G, L): for ``rows`` rows, or more of them to match marginals by (Algorithm 2, lines 1-4)."""
     generator = LatentGenerator(model["rows"], sum(model["widths"]), config.generator(), streams, device)
     generator.restore(model["generator"])
@@ -294,8 +293,8 @@ def _decoded(
 
 
 def coordinate_end_to_end(
-    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train autoencoders and diffusion jointly; returns the coordinator's part of the model."""
     if config.latent.path != "gaussian" or config.coder.form != "plain":
         raise ConfigError("Joint training is for plain latents and Gaussian diffusion", config.latent.path)
@@ -357,8 +356,8 @@ def _check_not_private(config: SiloFuseConfig) -> None:
 
 
 def coordinate_joint(
-    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train joint latents, then SiloFuse's generator of them; returns the coordinator's part of the model."""
     if config.coder.form != "plain":
         raise ConfigError(
@@ -378,7 +377,7 @@ def coordinate_joint(
 
 
 def synthesise_joint(
-    roster: Roster, config: SiloFuseConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: SiloFuseConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """As `synthesise`, except that every silo reads all latents."""
     z_GL = _drawn(config, model, rows, streams, device)
@@ -386,8 +385,8 @@ def synthesise_joint(
 
 
 def _train_joint(
-    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: dict[str, Any]
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: State
+) -> Conversation[State]:
     """Train the autoencoder; the state with latents (N, L) of all rows."""
     joint = JointCoder(state["rows"], sum(state["widths"]), config.coder, streams, device)
     if state["joint"] is not None:

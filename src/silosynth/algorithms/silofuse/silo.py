@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse import protocol
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.private import SiloFusePrivateSide
+from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.encoders.table import ColumnParty
@@ -33,11 +32,11 @@ class CoderSilo(ColumnParty):
             case _:
                 raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from `state` or `trained`."""
         self.coder.restore(state)
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """Encoders and autoencoder, which decode; with ``training`` also what training needs."""
         return self.coder.state(training)
 
@@ -61,11 +60,11 @@ class SiloFuseSilo(CoderSilo):
                 return protocol.Latents(self.coder.encode())
         return self.private.answer(ask) or super().answer(ask)
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         private = {"private": self.private.state()} if training else {}
         return {**super()._state(training), **private}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from `state` or `trained`."""
         super().restore(state)
         if "private" in state:

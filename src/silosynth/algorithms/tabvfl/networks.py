@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING, Phase, TabVFLConfig
+from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, Kind
@@ -104,12 +105,12 @@ class PhasedTrainee(Trainee[nn.ModuleDict]):
             self.network.load_state_dict(self.kept[number])
         self.kept = {}
 
-    def state(self, training: bool) -> dict[str, Any]:
+    def state(self, training: bool) -> State:
         """All that is needed to continue; or the weights alone."""
         kept = {str(number): state for number, state in self.kept.items()} if training else {}
         return {"phase": self.phase, "kept": kept, **super().state(training)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
         self.phase = state["phase"]
         super().restore(state)
@@ -320,7 +321,7 @@ class Host:
         self.trainee = PhasedTrainee(networks.to(device), config)
 
     @classmethod
-    def restored(cls, config: TabVFLConfig, model: dict[str, Any], device: torch.device) -> Host:
+    def restored(cls, config: TabVFLConfig, model: State, device: torch.device) -> Host:
         """The networks of a trained model's coordinator part."""
         host = cls(model["widths"], model["classes"], config, Streams(0), device)
         host.trainee.restore(model["host"])

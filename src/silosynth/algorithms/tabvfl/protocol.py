@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ from torch import Tensor
 from silosynth.algorithms.tabvfl.networks import Batches, Embeddings, Host, Labels, Rows, partitions, spans
 from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING, Phase, TabVFLConfig
 from silosynth.core import conversation, lost
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.streams import Streams
@@ -178,8 +178,8 @@ class EndPhase(Message):
 
 def coordinate(
     roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams, device: torch.device,
-    state: dict[str, Any] | None = None,
-) -> Conversation[dict[str, Any]]:  # fmt: skip
+    state: State | None = None,
+) -> Conversation[State]:  # fmt: skip
     """Train; returns the coordinator's part of the model, and the latent vectors of all rows."""
     if config.finetune and labels is None:
         raise ConfigError("Fine-tuning needs a label", None, "Name one, or set finetune = false.")
@@ -199,8 +199,8 @@ def embed(roster: Roster, host: Host, rows: int) -> Conversation[tuple[Tensor, T
 
 def _train(
     roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams, device: torch.device,
-    state: dict[str, Any] | None,
-) -> Conversation[dict[str, Any]]:  # fmt: skip
+    state: State | None,
+) -> Conversation[State]:  # fmt: skip
     state = (yield from _begin(roster, config, labels, streams)) if state is None else state
     training = _TwoPhases(roster, config, labels, streams, device, state)
     yield from training.run()
@@ -209,9 +209,7 @@ def _train(
     return {**sizes, "latents": latents_ND, "host": training.host.trainee.state(training=False)}
 
 
-def _begin(
-    roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams
-) -> Conversation[dict[str, Any]]:
+def _begin(roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams) -> Conversation[State]:
     order = streams.child("order").integer()
     parts = zip(roster, partitions(config, len(roster)), strict=True)
     replies = yield roster.each({silo: PrepareGuest(config, part, order) for silo, part in parts})
@@ -240,7 +238,7 @@ class _TwoPhases:
 
     def __init__(
         self, roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams, device: torch.device,
-        state: dict[str, Any],
+        state: State,
     ) -> None:  # fmt: skip
         self.roster, self.config, self.labels, self.streams, self.first = roster, config, labels, streams, state
         self.host = Host(state["widths"], state["classes"], config, streams.child("host"), device)
@@ -383,7 +381,7 @@ class _TwoPhases:
             cache.restore(self.first["memory"])
         return cache
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> State:
         """With simulated absence, the cache too; otherwise all silos are there after resuming and fill it."""
         return {
             **self.first, "place": self.place, "epoch": self.epoch,
@@ -423,11 +421,11 @@ class EmbeddingCache:
         masks = self.masks.fill(rows_B, {silo: _mask(silo, reply) for silo, reply in replies.items() if self.masked})
         return Embeddings(z, masks, [silo in replies for silo in self.silos])
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """All of it."""
         return {"z": self.z.state(), "masks": self.masks.state()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
         self.z.restore(state["z"])
         self.masks.restore(state["masks"])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from silosynth.algorithms.tabvfl import protocol as tabvfl
 from silosynth.algorithms.tabvfl.networks import Batches, Guest
+from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.encoders.table import ColumnParty
@@ -73,14 +72,14 @@ class TabVFLSilo(ColumnParty):
 
     # State.
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from `state` or `trained`; rows may be others."""
         if state["asked"] is None:
             return
         self.columns.restore(state["encoders"])
         self._make_guest(from_state(tabvfl.PrepareGuest, state["asked"])).trainee.restore(state["part"])
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """Encoders and networks, which embed rows; with ``training`` also the optimiser, and kept weights."""
         if self.guest is None or self.prepared is None:
             return {"asked": None}

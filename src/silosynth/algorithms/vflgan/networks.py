@@ -24,15 +24,12 @@ from torch.func import functional_call
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.private import ChargedSteps, noise_as_in_paper
 from silosynth.core.streams import Draw, Streams, integers, keyed, uniforms
+from silosynth.models import autoencoder, gan
 from silosynth.models import vflgan as models
-from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import EncodedRows, chunks, joined
-from silosynth.models.gan import frozen, make_critic
 from silosynth.models.marginals import Calibration, calibrate
 from silosynth.models.training import MovingAverage, Trainee, build, trainee
-from silosynth.privacy.accounting import Account
-from silosynth.privacy.agreement import Group
-from silosynth.privacy.dpsgd import poisson_mask, set_gradient
+from silosynth.privacy import accounting, agreement, dpsgd
 
 STARTING = 1024  # rows by which a generator's start is set
 MATCHING = 16_384  # most rows by which drawn marginals are matched
@@ -47,7 +44,7 @@ class CommonDraws:
         batch: rows of a batch, where they are not sampled each with a probability.
     """
 
-    def __init__(self, secret: Group, rows: int, batch: int) -> None:
+    def __init__(self, secret: agreement.Group, rows: int, batch: int) -> None:
         self.secret, self.rows, self.batch = secret, rows, batch
         self._epoch, self._order = -1, torch.zeros(0, dtype=torch.int64)
 
@@ -60,7 +57,7 @@ class CommonDraws:
 
     def sample_of(self, step: int, rate: float) -> Tensor:
         """Row numbers (R,) of a critic step with differential privacy: each row on its own, with this probability."""
-        return poisson_mask(self.rows, rate, keyed(self.secret.key(f"rows {step}"))).nonzero().flatten()
+        return dpsgd.poisson_mask(self.rows, rate, keyed(self.secret.key(f"rows {step}"))).nonzero().flatten()
 
     def noise(self, rows: int, width: int, context: str) -> Tensor:
         """z (B, Z), on the CPU whatever the silos' devices: it must be the same everywhere."""
@@ -83,7 +80,7 @@ class LocalGAN:
 
     def __init__(
         self, rows: EncodedRows, config: GANConfig, parts: Sequence[Trainee[Any]], draws: CommonDraws,
-        charged: ChargedSteps | None, account: Account, streams: Streams, device: torch.device,
+        charged: ChargedSteps | None, account: accounting.Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         self.rows, self.config, self.parts, self.draws = rows, config, parts, draws
         self.charged, self.account, self.streams, self.device = charged, account, streams, device
@@ -147,7 +144,7 @@ class LocalGAN:
             rng = self.streams.child("privacy", self.critic_steps).noise()
             real_rows, made_rows = (self.real, self.between, grad_real_RW), (self.fake, grad_fake_BW)
             scales = self.charged.scales(self.config.dp.clip)
-            set_gradient(self.real_loss, real_rows, self.made_loss, made_rows, *scales, rng)
+            dpsgd.set_gradient(self.real_loss, real_rows, self.made_loss, made_rows, *scales, rng)
         if self.config.unsound:
             weights = self.critic.network.first.linears[0].parameters()
             gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -166,7 +163,7 @@ class LocalGAN:
         self.generator_steps += 1
         draw = self.streams.child("generator", step).torch(self.device)
         critic = self.critic.network
-        with frozen(critic):
+        with gan.frozen(critic):
             made = self._make(self.draws.noise(self.made, self.config.noise, f"generator {step}"), draw)
             self.features = critic.features(made)
         return self.features.detach().cpu()
@@ -175,7 +172,7 @@ class LocalGAN:
         """Set the gradients of all parts, by -E[D_i] and the gradients of D_s (equations (17) and (18))."""
         for part in self.parts:
             part.clear()
-        with frozen(self.critic.network):
+        with gan.frozen(self.critic.network):
             judged = self.critic.network.judge(self.features)
         ((grad_fake_BW.to(self.device) * self.features).sum(1) - judged).mean().backward()
 
@@ -230,7 +227,7 @@ class LocalGAN:
         They cost no message, and no privacy budget: shares are counted with noise then (docs/decisions/0004).
         """
         draw, shape = self.streams.child("matching").torch(self.device), self.rows.shape
-        buckets = Buckets(shape).to(self.device)
+        buckets = autoencoder.Buckets(shape).to(self.device)
         rows = max(64, min(MATCHING, MOST_NUMBERS // max(1, shape.size)))
         z_GZ = torch.randn(rows, self.config.noise, generator=draw, device=self.device)
         match = calibrate(buckets, *self._heads(self._outputs(z_GZ, weights)), shares_K.to(self.device), draw)
@@ -282,7 +279,7 @@ class SharedCritic:
     ) -> None:
         self.silos, self.config, self.charged, self.device = silos, config, charged, device
         self.streams = streams
-        critic = make_critic(silos * config.critic[-1], config.shared, 1, 0.0, streams.child("weights").torch())
+        critic = gan.make_critic(silos * config.critic[-1], config.shared, 1, 0.0, streams.child("weights").torch())
         self.critic = trainee(critic.to(device), config)
         self.real_loss = models.SharedRealLoss(self.critic.network, config.penalty)
         self.made_loss = models.SharedMadeLoss(self.critic.network)
@@ -305,7 +302,7 @@ class SharedCritic:
             (self.made_loss(fake_BW).mean() + self.real_loss(real_RW, between).mean()).backward()
         else:
             rng, scales = self.streams.child("privacy", step).noise(), self.charged.scales(self.config.dp.clip)
-            set_gradient(self.real_loss, (real_RW, between), self.made_loss, (fake_BW,), *scales, rng)
+            dpsgd.set_gradient(self.real_loss, (real_RW, between), self.made_loss, (fake_BW,), *scales, rng)
         self.critic.step()
         return self.config.lambda1 * gradients[0], self.config.lambda1 * gradients[1]
 

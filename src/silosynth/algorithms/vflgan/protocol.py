@@ -70,7 +70,6 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,12 +78,11 @@ from silosynth.algorithms.vflgan import private
 from silosynth.algorithms.vflgan.networks import SharedCritic
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, Roster, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, Roster, State, expect
 from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
-from silosynth.privacy.accounting import Charge, Charged, EncodersLearnt, agree_and_charge
-from silosynth.privacy.agreement import agree, new_purpose
+from silosynth.privacy import accounting, agreement
 
 BATCHES = "vflgan: batches"  # purpose of the secret from which rows and noise of every step are drawn
 PUBLICATION = "vflgan: publication"  # and of that from which a synthetic table's noise is drawn
@@ -112,7 +110,7 @@ class VFLGANPrepared(Message, release=Release.COUNTS):
     nonce: str
 
 
-class VFLGANPreparedPrivately(EncodersLearnt):
+class VFLGANPreparedPrivately(accounting.EncodersLearnt):
     """The same with noise, and what that and the encoders have cost."""
 
 
@@ -187,8 +185,8 @@ class VFLGANSynthesise(Message):
 
 
 def coordinate(
-    roster: Roster, config: VFLGANConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: VFLGANConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train VFLGAN; returns the coordinator's part of the model: the number of rows and the training's name."""
     state = (yield from begin(roster, config)) if state is None else state
     charged = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
@@ -200,14 +198,14 @@ def coordinate(
 
 
 def coordinate_vertigan(
-    roster: Roster, config: VertiGANConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: VertiGANConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train VertiGAN; returns the same as `coordinate`."""
     state = (yield from begin(roster, config)) if state is None else state
     return (yield from _train(roster, config, state, BackboneRound(NOTHING, True), partial(_backbone_round, roster)))
 
 
-def begin(roster: Roster, config: VFLGANConfig | VertiGANConfig) -> Conversation[dict[str, Any]]:
+def begin(roster: Roster, config: VFLGANConfig | VertiGANConfig) -> Conversation[State]:
     """Encoders, the secret of batches, and the charge."""
     if config.unsound:
         warnings.warn(
@@ -219,25 +217,25 @@ def begin(roster: Roster, config: VFLGANConfig | VertiGANConfig) -> Conversation
     replies = yield roster.everyone(VFLGANPrepare(config))
     if config.dp.private:
         learnt = expect(replies, VFLGANPreparedPrivately)
-        charge = yield from agree_and_charge(roster, BATCHES, learnt, partial(private.solve, config))
+        charge = yield from accounting.agree_and_charge(roster, BATCHES, learnt, partial(private.solve, config))
         nonces, charged = [reply.nonce for reply in learnt], private.charged_steps(charge, config, len(roster))
-        more: dict[str, Any] = {"rows": charge.rows, "budget": to_state(charged)}
+        more: State = {"rows": charge.rows, "budget": to_state(charged)}
     else:
         exact = expect(replies, VFLGANPrepared)
         conversation.check_same_rows(roster, [reply.rows for reply in exact])
         nonces, more = [reply.nonce for reply in exact], {"rows": exact[0].rows, "budget": None}
-        yield from agree(roster, new_purpose(BATCHES, nonces), fresh=False)
+        yield from agreement.agree(roster, agreement.new_purpose(BATCHES, nonces), fresh=False)
         if config.unsound:  # nothing is solved for: silos list the event themselves
-            expect((yield roster.everyone(Charge(exact[0].rows, (), ()))), Charged)
+            expect((yield roster.everyone(accounting.Charge(exact[0].rows, (), ()))), accounting.Charged)
     run = hashlib.sha256(" ".join(nonces).encode()).hexdigest()[:16]
     return {"round": 0, "run": run, "best": float("inf"), **more}
 
 
 def _train(
-    roster: Roster, config: GANConfig, state: dict[str, Any], start: Message,
+    roster: Roster, config: GANConfig, state: State, start: Message,
     train_round: Callable[[int, Replies, bool], Conversation[Replies]],
-    save: Callable[[], dict[str, Any]] = dict,
-) -> Conversation[dict[str, Any]]:  # fmt: skip
+    save: Callable[[], State] = dict,
+) -> Conversation[State]:  # fmt: skip
     """All rounds. After each report, ``start`` begins the next one; a round not before a report begins its next."""
     rounds = config.rounds(state["rows"])
     replies: Replies = {}
@@ -297,13 +295,13 @@ def _choose(roster: Roster, best: float) -> Conversation[float]:
 
 
 def synthesise(
-    roster: Roster, config: GANConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: GANConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Make ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned.
 
     z comes from a secret of the silos, so that the coordinator cannot tell which z made which row.
     """
     draw = f"{'/'.join(streams.path)} of {model['run']}"
-    yield from agree(roster, f"{PUBLICATION} {draw}", fresh=False)
+    yield from agreement.agree(roster, f"{PUBLICATION} {draw}", fresh=False)
     replies = yield roster.everyone(VFLGANSynthesise(rows, draw, config.synthesis == "shared"))
     return conversation.shared_columns(replies)

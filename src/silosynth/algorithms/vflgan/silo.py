@@ -5,14 +5,13 @@ Shapes: N rows, C columns with levels, S scores, K levels of all columns, W feat
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.vflgan import private, protocol
 from silosynth.algorithms.vflgan.networks import CommonDraws, LocalGAN
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
+from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.streams import Streams
@@ -21,8 +20,7 @@ from silosynth.models.encoded import EncodedRows, encoded_rows, shape_of
 from silosynth.models.marginals import Calibration, level_shares
 from silosynth.models.training import build, trainee
 from silosynth.models.vflgan import MOST_COVARIANCES, Generator
-from silosynth.privacy.accounting import Account, Charge, Charged
-from silosynth.privacy.agreement import Agreements, Group, OfferShares, is_new
+from silosynth.privacy import accounting, agreement
 from silosynth.privacy.events import Event
 
 
@@ -31,7 +29,7 @@ class VFLGANPart(LocalGAN):
 
     def __init__(
         self, rows: EncodedRows, config: GANConfig, draws: CommonDraws, charged: private.ChargedSteps | None,
-        account: Account, streams: Streams, device: torch.device,
+        account: accounting.Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         generator = build(
             Generator, config.noise, config.generator, rows.shape.size, config.norm_epsilon, True,
@@ -82,7 +80,7 @@ class VertiGANPart(LocalGAN):
 
     def __init__(
         self, rows: EncodedRows, config: VertiGANConfig, draws: CommonDraws, charged: private.ChargedSteps | None,
-        account: Account, streams: Streams, device: torch.device,
+        account: accounting.Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         shared, own = config.generator[: config.backbone], config.generator[config.backbone :]
         weights = streams.child("weights", "generator").torch()  # of the head; of the backbone where only to sample
@@ -135,11 +133,11 @@ class VFLGANSilo(ColumnParty):
 
     def _set_up(self) -> None:
         self.silos = len(self.seat.roster)
-        self.secret, self.publication = Group(self.seat), Group(self.seat)
+        self.secret, self.publication = agreement.Group(self.seat), agreement.Group(self.seat)
         rule = "Silos agree on a secret for a training that this one was prepared for, or for a publication"
-        self.agreements = Agreements(rule, self._group_for, self.secret)
+        self.agreements = agreement.Agreements(rule, self._group_for, self.secret)
         self.config: GANConfig = VFLGANConfig()
-        self.account = Account()
+        self.account = accounting.Account()
         self.charged: private.ChargedSteps | None = None
         self.shares = torch.zeros(0)  # of rows on each level (K,), once counted; noised with differential privacy
         self.training: VFLGANPart | VertiGANPart | None = None
@@ -154,7 +152,7 @@ class VFLGANSilo(ColumnParty):
         match ask:
             case protocol.VFLGANPrepare():
                 return self._prepare(ask)
-            case Charge():
+            case accounting.Charge():
                 return self._charge(ask)
             case protocol.MeasureDistance():
                 return self._measure_distance()
@@ -193,16 +191,16 @@ class VFLGANSilo(ColumnParty):
         """A word that no other training has."""
         return f"{self.streams.child('nonce', repr(self.config)).integer():016x}"
 
-    def _group_for(self, ask: OfferShares) -> Group | None:
+    def _group_for(self, ask: agreement.OfferShares) -> agreement.Group | None:
         """The secret of this training, whose purpose contains this silo's nonce; or of a publication."""
-        if is_new(ask, protocol.BATCHES, self._nonce()):
+        if agreement.is_new(ask, protocol.BATCHES, self._nonce()):
             return self.secret
         return self.publication if ask.purpose.startswith(protocol.PUBLICATION) and not ask.fresh else None
 
-    def _charge(self, ask: Charge) -> Charged:
+    def _charge(self, ask: accounting.Charge) -> accounting.Charged:
         """Charge all steps before the first."""
         if self.config.unsound:
-            return Charged(b"", private.UNSOUND)
+            return accounting.Charged(b"", private.UNSOUND)
         if not self.config.dp.private or self.training is not None:
             raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
         tag = self.secret.key(f"{len(self.columns.table)} rows")
@@ -263,7 +261,7 @@ class VFLGANSilo(ColumnParty):
 
     # State.
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from `state` or `trained`."""
         self.match = None
         self.columns.restore(state["encoders"])
@@ -279,7 +277,7 @@ class VFLGANSilo(ColumnParty):
         if state["training"] is not None:
             self._make().restore(state["training"])
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """Encoders and networks; with ``training`` also optimisers, what was charged, and the secret of batches."""
         if not self.columns.encoders:
             return {"encoders": []}

@@ -34,8 +34,7 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, keyed, uniforms
 from silosynth.models.encoded import EncodedRows
 from silosynth.models.gan import orthonormalise
-from silosynth.privacy.accounting import Account, joint_steps
-from silosynth.privacy.agreement import Group
+from silosynth.privacy import accounting, agreement
 from silosynth.privacy.dpsgd import block_clips, poisson_mask, set_private_gradient
 from silosynth.privacy.events import Event
 
@@ -50,7 +49,7 @@ _STEEP = 1e-12  # added to a squared norm, so that its root has a gradient at ze
 def solve(config: VTGANConfig, rows: int, learnt: Sequence[Event]) -> tuple[Event, ...]:
     """The event of all critic steps."""
     rate, steps = min(config.batch / rows, 1.0), config.critic_steps * config.rounds(rows)
-    return joint_steps(STEPS, config.dp, rate, steps, learnt)
+    return accounting.joint_steps(STEPS, config.dp, rate, steps, learnt)
 
 
 # The coordinator.
@@ -126,13 +125,13 @@ class PrivateSteps:
 
     def __init__(self, streams: Streams, silos: int) -> None:
         self.streams, self.silos = streams, silos
-        self.account = Account()
+        self.account = accounting.Account()
         self.nonce = f"{streams.child('nonce').integer():016x}"
         self.pending: tuple[int, Tensor, Tensor] | None = None  # a step, and its made and real rows as vectors
 
     @torch.no_grad()
     def features(
-        self, bottoms: Bottoms, secret: Group, step: int, slice_BF: Tensor, rows: EncodedRows
+        self, bottoms: Bottoms, secret: agreement.Group, step: int, slice_BF: Tensor, rows: EncodedRows
     ) -> tuple[Tensor, Tensor]:
         """Features of made rows (B, W_i), and of those that the secret samples (R, W_i)."""
         rng = keyed(secret.key(f"rows of step {step}"))

@@ -68,7 +68,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,13 +76,12 @@ from silosynth.algorithms.vtgan import private
 from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.messages import Done, Message, Release, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
-from silosynth.privacy.accounting import EncodersLearnt, agree_and_charge
-from silosynth.privacy.agreement import agree
+from silosynth.privacy import accounting, agreement
 from silosynth.privacy.events import Event
 
 ORDER = "vtgan: order of rows"  # purpose of the secret order that row numbers refer to
@@ -108,7 +106,7 @@ class Encoded(Message, release=Release.COUNTS):
     conditions: int
 
 
-class EncodedPrivately(EncodersLearnt):
+class EncodedPrivately(accounting.EncodersLearnt):
     """My noised row count, and number of columns."""
 
     columns: int
@@ -254,8 +252,8 @@ class VTGANSynthesise(Message):
 
 
 def coordinate(
-    roster: Roster, config: VTGANConfig, streams: Streams, device: torch.device, state: dict[str, Any] | None = None
-) -> Conversation[dict[str, Any]]:
+    roster: Roster, config: VTGANConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
     """Train; returns the coordinator's part of the model (paper, Algorithm 1)."""
     config = config.settled
     if state is None:
@@ -277,22 +275,22 @@ def coordinate(
     return {**state, "round": rounds, "tops": tops.state(training=False)}
 
 
-def _begin(roster: Roster, config: VTGANConfig) -> Conversation[dict[str, Any]]:
+def _begin(roster: Roster, config: VTGANConfig) -> Conversation[State]:
     """Line 1, the widths of all parts by P_r, and the secret from which the silos shuffle, or sample."""
     replies = yield roster.everyone(EncodeRows(config))
     if config.dp.private:
         learnt = expect(replies, EncodedPrivately)
         columns = [reply.columns for reply in learnt]
-        charged = yield from agree_and_charge(roster, ORDER, learnt, partial(private.solve, config))
+        charged = yield from accounting.agree_and_charge(roster, ORDER, learnt, partial(private.solve, config))
         rows = charged.rows
         yield from _build(roster, config, columns)
-        more: dict[str, Any] = {"conditions": [0] * len(roster), "event": to_state(charged.events[0])}
+        more: State = {"conditions": [0] * len(roster), "event": to_state(charged.events[0])}
     else:
         encoded = expect(replies, Encoded)
         columns, rows = [reply.columns for reply in encoded], encoded[0].rows
         conversation.check_same_rows(roster, [reply.rows for reply in encoded])
         yield from _build(roster, config, columns)
-        yield from agree(roster, ORDER)
+        yield from agreement.agree(roster, ORDER)
         more = {"conditions": [reply.conditions for reply in encoded]}
     return {"round": 0, "rows": rows, "columns": columns, "tops": None, **more}
 
@@ -427,7 +425,7 @@ def _generator_step(
 
 
 def synthesise(
-    roster: Roster, config: VTGANConfig, model: dict[str, Any], rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: VTGANConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Make ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (section 3.1.7).
 
@@ -435,7 +433,7 @@ def synthesise(
     """
     config = config.settled
     draw = f"{'/'.join(streams.path)} of {_digest(model['tops'])}"
-    yield from agree(roster, f"{PUBLICATION} {draw}", fresh=False)
+    yield from agreement.agree(roster, f"{PUBLICATION} {draw}", fresh=False)
     sizes = SiloSizes(model["rows"], model["columns"], model["conditions"])
     tops = Tops(config, sizes, streams, device)
     tops.restore(model["tops"])
@@ -462,7 +460,7 @@ def _sample_conditions(
     return torch.cat([sizes.among_all(roster.parties.index(silo), reply.position_G) for silo, reply in drawn]), counts
 
 
-def _digest(tops: dict[str, Any]) -> str:
+def _digest(tops: State) -> str:
     """A name for a trained model, so that no two publish in the same order."""
     digest = hashlib.sha256()
     for tensor in tops["generator"]["network"].values():

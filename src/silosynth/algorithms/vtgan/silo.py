@@ -5,8 +5,6 @@ Shapes: N rows, B rows of a batch, R pushed rows, C columns with levels, S score
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,13 +13,13 @@ from silosynth.algorithms.vtgan import protocol
 from silosynth.algorithms.vtgan.networks import Bottoms
 from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.algorithms.vtgan.private import STEPS, PrivateSteps
+from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.encoders.table import ColumnParty
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.gan import ConditionLaw, Conditions
-from silosynth.privacy.accounting import Charge
-from silosynth.privacy.agreement import Agreements, Group, OfferShares, is_new
+from silosynth.privacy import accounting, agreement
 
 _EXACT_STEPS = (
     protocol.DrawConditions, protocol.PushRows, protocol.PushListed, protocol.DescendBottomCritic,
@@ -38,10 +36,10 @@ class VTGANSilo(ColumnParty):
 
     def _set_up(self) -> None:
         self.name, self.silos = self.seat.name, self.seat.roster.parties
-        self.secret = Group(self.seat)  # of row numbers
-        self.publication = Group(self.seat)  # and of the order of publication
+        self.secret = agreement.Group(self.seat)  # of row numbers
+        self.publication = agreement.Group(self.seat)  # and of the order of publication
         rule = "A secret is fresh for row numbers, and the same again for a publication"
-        self.agreements = Agreements(rule, self._group_for, self.secret)
+        self.agreements = agreement.Agreements(rule, self._group_for, self.secret)
         self.config = VTGANConfig()
         self.build: protocol.BuildBottoms | None = None
         self.batches: dict[int, tuple[Tensor, Tensor]] = {}  # own conditions and rows, by step
@@ -61,7 +59,7 @@ class VTGANSilo(ColumnParty):
         match ask:
             case protocol.EncodeRows():
                 return self._encode(ask)
-            case Charge():
+            case accounting.Charge():
                 tag = self.secret.key(f"{len(self.columns.table)} rows")
                 return self.private.account.charge_joint(ask, len(self.silos), tag, STEPS)
             case protocol.BuildBottoms():
@@ -89,13 +87,13 @@ class VTGANSilo(ColumnParty):
             case _:
                 raise ProtocolError("A VT-GAN silo does not understand this message", type(ask).__name__)
 
-    def _group_for(self, ask: OfferShares) -> Group | None:
+    def _group_for(self, ask: agreement.OfferShares) -> agreement.Group | None:
         """The secret of row numbers, new in every training; or that of a publication, the same for the same one."""
         if ask.purpose.startswith(protocol.PUBLICATION):
             return None if ask.fresh else self.publication
         ours = ask.fresh and ask.purpose == protocol.ORDER
         if self.config.dp.private:
-            ours = bool(self.private.account.learnt) and is_new(ask, protocol.ORDER, self.private.nonce)
+            ours = bool(self.private.account.learnt) and agreement.is_new(ask, protocol.ORDER, self.private.nonce)
         return self.secret if ours else None
 
     # Encoders and networks.
@@ -242,7 +240,7 @@ class VTGANSilo(ColumnParty):
 
     # State.
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from `state` or `trained`."""
         self.columns.restore(state["encoders"])
         if not self.columns.encoders:
@@ -257,7 +255,7 @@ class VTGANSilo(ColumnParty):
             self.secret.restore(state["group"])
             self.private.account.restore(state["private"])
 
-    def _state(self, training: bool) -> dict[str, Any]:
+    def _state(self, training: bool) -> State:
         """Encoders, networks, counts of levels; with ``training`` also optimisers, and the secret of row numbers."""
         if not self.columns.encoders:
             return {"encoders": []}
@@ -283,7 +281,7 @@ class RowNumbers:
         rows: N.
     """
 
-    def __init__(self, secret: Group, config: VTGANConfig, rows: int) -> None:
+    def __init__(self, secret: agreement.Group, config: VTGANConfig, rows: int) -> None:
         self.secret, self.config, self.rows = secret, config, rows
         self._order_of, self._order = "", torch.arange(0)
 
