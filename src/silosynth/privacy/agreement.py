@@ -27,9 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import torch
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms
 
 from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
@@ -146,7 +144,7 @@ class Group:
         Raises:
             ProtocolError: nothing is agreed yet.
         """
-        stream = Cipher(ChaCha20(self._key("permutation", context, str(n)), bytes(16)), None).encryptor()
+        stream = Cipher(algorithms.ChaCha20(self._key("permutation", context, str(n)), bytes(16)), None).encryptor()
         words = np.frombuffer(stream.update(bytes(8 * n)), dtype="<i8")
         return torch.from_numpy(np.argsort(words, kind="stable"))
 
@@ -160,7 +158,7 @@ class Group:
             ProtocolError: nothing is agreed yet.
         """
         nonce = os.urandom(_NONCE)
-        return nonce + ChaCha20Poly1305(self._key("seal", context)).encrypt(nonce, plaintext, None)
+        return nonce + aead.ChaCha20Poly1305(self._key("seal", context)).encrypt(nonce, plaintext, None)
 
     def open(self, context: str, blob: bytes) -> bytes:
         """What a silo of the group sealed for ``context``.
@@ -168,7 +166,7 @@ class Group:
         Raises:
             ProtocolError: nothing is agreed yet; or it was altered, or sealed by others or for another context.
         """
-        cipher = ChaCha20Poly1305(self._key("seal", context))
+        cipher = aead.ChaCha20Poly1305(self._key("seal", context))
         try:
             return cipher.decrypt(blob[:_NONCE], blob[_NONCE:], None)
         except (InvalidTag, ValueError):  # ValueError: shorter than a nonce

@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
 from silosynth.core.errors import ProtocolError
@@ -87,7 +86,7 @@ def to_numbers(words: Words, silos: int) -> Tensor:
 
 def add_mask(words: Words, seed: bytes, sign: int) -> None:
     """Add the mask of ``seed`` to ``words`` in place, or subtract it if ``sign`` is below zero."""
-    stream = Cipher(ChaCha20(seed, bytes(16)), None).encryptor()
+    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor()
     change = np.add if sign > 0 else np.subtract
     for start in range(0, len(words), _STEP):
         part = words[start : start + _STEP]

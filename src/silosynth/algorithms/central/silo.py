@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from silosynth.algorithms.central import options
-from silosynth.algorithms.central.protocol import ModelPrepared, PrepareModel, SynthesiseRows, TrainModel
+from silosynth.algorithms.central import options, protocol
 from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct, from_state, to_state
@@ -34,13 +33,13 @@ class CentralSilo(ColumnParty):
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
         match ask:
-            case PrepareModel():
+            case protocol.PrepareModel():
                 return self._prepare(ask)
-            case TrainModel() | SynthesiseRows() if self.config is None:
+            case protocol.TrainModel() | protocol.SynthesiseRows() if self.config is None:
                 raise ProtocolError("A silo is prepared before it trains or draws", type(ask).__name__)
-            case TrainModel():
+            case protocol.TrainModel():
                 return self._train(ask)
-            case SynthesiseRows():
+            case protocol.SynthesiseRows():
                 return self._synthesise(ask)
             case _:
                 raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
@@ -63,7 +62,7 @@ class CentralSilo(ColumnParty):
             "model": None if self.model is None else self.model.state(training),
         }
 
-    def _prepare(self, ask: PrepareModel) -> ModelPrepared:
+    def _prepare(self, ask: protocol.PrepareModel) -> protocol.ModelPrepared:
         """Fit the column encoders and make a fresh model.
 
         Raises:
@@ -81,14 +80,14 @@ class CentralSilo(ColumnParty):
             raise ConfigError("Option 'target' names a column with at least two levels or modes", target, remedy)
         self.config = config
         self._make_model()
-        return ModelPrepared(len(table))
+        return protocol.ModelPrepared(len(table))
 
-    def _train(self, ask: TrainModel) -> Done:
+    def _train(self, ask: protocol.TrainModel) -> Done:
         if self.model is not None:
             self.model.train(ask.part, ask.parts)
         return Done()
 
-    def _synthesise(self, ask: SynthesiseRows) -> Message:
+    def _synthesise(self, ask: protocol.SynthesiseRows) -> Message:
         streams = self.streams.child("synthesise", ask.draw)
         levels, scores = no_codes(self.columns.encoders, ask.rows)
         if self.model is not None:

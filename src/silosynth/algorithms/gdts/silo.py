@@ -24,8 +24,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from silosynth.algorithms.gdts import protocol as gdts
-from silosynth.algorithms.gdts.networks import LocalModel, make_model, put_weights, weights_of
+from silosynth.algorithms.gdts import networks, protocol as gdts
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.conversation import State
 from silosynth.core.errors import DataError, ProtocolError
@@ -46,7 +45,7 @@ class GDTSSilo(ColumnParty):
     def _set_up(self) -> None:
         self.config: GDTSConfig | None = None
         self.encoders: gdts.TakeEncoders | None = None
-        self.model: LocalModel | None = None
+        self.model: networks.LocalModel | None = None
         self.masker = masker.Masker(self.seat)
 
     def answer(self, ask: Message) -> Message:
@@ -101,18 +100,18 @@ class GDTSSilo(ColumnParty):
             raise ProtocolError("A silo summarises its columns before it encodes them", "TakeEncoders comes too early")
         self.encoders, self.columns.encoders = ask, ask.encoders
         rows = encoded_rows(ask.encoders, self.columns.encode(), self.device)
-        self.model = make_model(self.config, rows, ask.rows, self.streams.child("model"), self.device)
+        self.model = networks.make_model(self.config, rows, ask.rows, self.streams.child("model"), self.device)
 
     # Mode "fl".
 
     def _train_part(self, ask: gdts.TrainPart) -> None:
         config, model = self._training(ask)
-        put_weights(model.given(ask.part, config.rounds), ask.weights_W)
+        networks.put_weights(model.given(ask.part, config.rounds), ask.weights_W)
         model.train(ask.part, config.rounds)
 
     def _send_weights(self, ask: gdts.SendWeights) -> Message:
         config, model = self._training(ask)
-        weights_W = weights_of(model.networks(ask.part, config.rounds))
+        weights_W = networks.weights_of(model.networks(ask.part, config.rounds))
         return self.masker.mask(weights_W, ask.weight, ask.part) if config.secure else gdts.LocalWeights(weights_W)
 
     # Mode "md".
@@ -161,7 +160,7 @@ class GDTSSilo(ColumnParty):
         if self.model is not None:
             self.model.restore(state["model"])
 
-    def _training(self, ask: Message) -> tuple[GDTSConfig, LocalModel]:
+    def _training(self, ask: Message) -> tuple[GDTSConfig, networks.LocalModel]:
         if self.config is None or self.model is None:
             raise ProtocolError("A silo takes encoders before it trains", f"{type(ask).__name__} comes too early")
         return self.config, self.model

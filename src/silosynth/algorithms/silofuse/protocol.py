@@ -75,8 +75,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.silofuse import private
-from silosynth.algorithms.silofuse.networks import JointCoder
+from silosynth.algorithms.silofuse import networks, private
 from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
@@ -388,7 +387,7 @@ def _train_joint(
     roster: Roster, config: SiloFuseConfig, streams: Streams, device: torch.device, state: State
 ) -> Conversation[State]:
     """Train the autoencoder; the state with latents (N, L) of all rows."""
-    joint = JointCoder(state["rows"], sum(state["widths"]), config.coder, streams, device)
+    joint = networks.JointCoder(state["rows"], sum(state["widths"]), config.coder, streams, device)
     if state["joint"] is not None:
         joint.learner.restore(state["joint"])
     learner = joint.learner
@@ -404,7 +403,7 @@ def _train_joint(
     return {**state, "joint": None, "latents": torch.cat(latents).cpu(), "generator": None}
 
 
-def _train_joint_part(roster: Roster, joint: JointCoder, widths: list[int]) -> Conversation[None]:
+def _train_joint_part(roster: Roster, joint: networks.JointCoder, widths: list[int]) -> Conversation[None]:
     """A tenth of the iterations, judged by held-out rows."""
     learner, streams = joint.learner, joint.streams
     length = max(1, learner.steps // PARTS)
@@ -419,7 +418,7 @@ def _train_joint_part(roster: Roster, joint: JointCoder, widths: list[int]) -> C
 
 
 def _iterate_joint(
-    roster: Roster, joint: JointCoder, rows: Tensor, widths: list[int], draw: torch.Generator
+    roster: Roster, joint: networks.JointCoder, rows: Tensor, widths: list[int], draw: torch.Generator
 ) -> Conversation[None]:
     e_BL = (yield from _encoded(roster, rows)).to(joint.device).requires_grad_()
     z_BL = joint.network(e_BL)
@@ -428,7 +427,7 @@ def _iterate_joint(
     yield _update(roster, e_BL, widths)
 
 
-def _judge_joint(roster: Roster, joint: JointCoder) -> Conversation[None]:
+def _judge_joint(roster: Roster, joint: networks.JointCoder) -> Conversation[None]:
     z_BL = joint.encode((yield from _encoded(roster, joint.judge_rows)))  # in one piece: silos remember the last
     ask = AskLoss(joint.noised(z_BL, joint.streams.child("judge").torch(joint.device)))
     replies = expect((yield roster.everyone(ask)), HeldOutLoss)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.silofuse import protocol
-from silosynth.algorithms.silofuse.networks import Coder
-from silosynth.algorithms.silofuse.private import SiloFusePrivateSide
+from silosynth.algorithms.silofuse import networks, private, protocol
 from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
@@ -18,7 +16,7 @@ class CoderSilo(ColumnParty):
     """A silo that holds its columns, its encoder and its decoder: fits them, and decodes synthetic rows."""
 
     def _set_up(self) -> None:
-        self.coder = Coder(self.columns, self.device)
+        self.coder = networks.Coder(self.columns, self.device)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -46,7 +44,7 @@ class SiloFuseSilo(CoderSilo):
 
     def _set_up(self) -> None:
         super()._set_up()
-        self.private = SiloFusePrivateSide(self.coder, self.seat, self.streams)
+        self.private = private.SiloFusePrivateSide(self.coder, self.seat, self.streams)
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -61,8 +59,8 @@ class SiloFuseSilo(CoderSilo):
         return self.private.answer(ask) or super().answer(ask)
 
     def _state(self, training: bool) -> State:
-        private = {"private": self.private.state()} if training else {}
-        return {**super()._state(training), **private}
+        more = {"private": self.private.state()} if training else {}
+        return {**super()._state(training), **more}
 
     def restore(self, state: State) -> None:
         """Continue from `state` or `trained`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from silosynth.algorithms.tabvfl import protocol as tabvfl
-from silosynth.algorithms.tabvfl.networks import Batches, Guest
+from silosynth.algorithms.tabvfl import networks, protocol as tabvfl
 from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
@@ -15,7 +14,7 @@ class TabVFLSilo(ColumnParty):
     """A silo's side. With a restored state it embeds whatever rows it has."""
 
     prepared: tabvfl.PrepareGuest | None = None
-    guest: Guest | None = None
+    guest: networks.Guest | None = None
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -57,15 +56,15 @@ class TabVFLSilo(ColumnParty):
             guest.descend(ask.of, ask.grad_BW)
         return tabvfl.Embedded(*guest.embed(ask.phase, ask.step))
 
-    def _make_guest(self, ask: tabvfl.PrepareGuest) -> Guest:
+    def _make_guest(self, ask: tabvfl.PrepareGuest) -> networks.Guest:
         """Networks, and the encoded rows, if there are any."""
         rows = encoded_rows(self.columns.encoders, self.columns.encode(), self.device)
-        batches = Batches(len(self.columns.table), ask.config, ask.order)
+        batches = networks.Batches(len(self.columns.table), ask.config, ask.order)
         self.prepared = ask
-        self.guest = Guest(rows, ask.config, ask.partition, batches, self.streams.child("guest"), self.device)
+        self.guest = networks.Guest(rows, ask.config, ask.partition, batches, self.streams.child("guest"), self.device)
         return self.guest
 
-    def _guest(self, ask: Message) -> Guest:
+    def _guest(self, ask: Message) -> networks.Guest:
         if self.guest is None:
             raise ProtocolError("A silo is prepared first", f"{type(ask).__name__} comes too early")
         return self.guest

@@ -24,8 +24,7 @@ from torch.func import functional_call
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.private import ChargedSteps, noise_as_in_paper
 from silosynth.core.streams import Draw, Streams, integers, keyed, uniforms
-from silosynth.models import autoencoder, gan
-from silosynth.models import vflgan as models
+from silosynth.models import autoencoder, gan, vflgan as models
 from silosynth.models.encoded import EncodedRows, chunks, joined
 from silosynth.models.marginals import Calibration, calibrate
 from silosynth.models.training import MovingAverage, Trainee, build, trainee

@@ -74,8 +74,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.vflgan import private
-from silosynth.algorithms.vflgan.networks import SharedCritic
+from silosynth.algorithms.vflgan import networks, private
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, Roster, State, expect
@@ -190,7 +189,7 @@ def coordinate(
     """Train VFLGAN; returns the coordinator's part of the model: the number of rows and the training's name."""
     state = (yield from begin(roster, config)) if state is None else state
     charged = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
-    shared = SharedCritic(len(roster), config, charged, streams, device)
+    shared = networks.SharedCritic(len(roster), config, charged, streams, device)
     if "shared" in state:
         shared.restore(state["shared"])
     train_round = partial(_train_round, roster, config, shared)
@@ -260,7 +259,7 @@ def _reports(number: int, rounds: int) -> bool:
 
 
 def _train_round(
-    roster: Roster, config: VFLGANConfig, shared: SharedCritic, number: int, replies: Replies, more: bool
+    roster: Roster, config: VFLGANConfig, shared: networks.SharedCritic, number: int, replies: Replies, more: bool
 ) -> Conversation[Replies]:
     """T_d critic steps, then one of the generators. From the features of the first to those that come next."""
     for i in range(config.critic_steps):

@@ -8,9 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.vflgan import private, protocol
-from silosynth.algorithms.vflgan.networks import CommonDraws, LocalGAN
-from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
+from silosynth.algorithms.vflgan import networks, options, private, protocol
 from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
@@ -24,12 +22,12 @@ from silosynth.privacy import accounting, agreement
 from silosynth.privacy.events import Event
 
 
-class VFLGANPart(LocalGAN):
+class VFLGANPart(networks.LocalGAN):
     """A silo's part in training VFLGAN: each answer to gradients of D_s begins the next step."""
 
     def __init__(
-        self, rows: EncodedRows, config: GANConfig, draws: CommonDraws, charged: private.ChargedSteps | None,
-        account: accounting.Account, streams: Streams, device: torch.device,
+        self, rows: EncodedRows, config: options.GANConfig, draws: networks.CommonDraws,
+        charged: private.ChargedSteps | None, account: accounting.Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         generator = build(
             Generator, config.noise, config.generator, rows.shape.size, config.norm_epsilon, True,
@@ -75,12 +73,12 @@ class VFLGANPart(LocalGAN):
             raise ProtocolError("Gradients follow the features that they belong to", name)
 
 
-class VertiGANPart(LocalGAN):
+class VertiGANPart(networks.LocalGAN):
     """A silo's part in training VertiGAN: backbone G_b, which all silos share, and head of its generator."""
 
     def __init__(
-        self, rows: EncodedRows, config: VertiGANConfig, draws: CommonDraws, charged: private.ChargedSteps | None,
-        account: accounting.Account, streams: Streams, device: torch.device,
+        self, rows: EncodedRows, config: options.VertiGANConfig, draws: networks.CommonDraws,
+        charged: private.ChargedSteps | None, account: accounting.Account, streams: Streams, device: torch.device,
     ) -> None:  # fmt: skip
         shared, own = config.generator[: config.backbone], config.generator[config.backbone :]
         weights = streams.child("weights", "generator").torch()  # of the head; of the backbone where only to sample
@@ -136,7 +134,7 @@ class VFLGANSilo(ColumnParty):
         self.secret, self.publication = agreement.Group(self.seat), agreement.Group(self.seat)
         rule = "Silos agree on a secret for a training that this one was prepared for, or for a publication"
         self.agreements = agreement.Agreements(rule, self._group_for, self.secret)
-        self.config: GANConfig = VFLGANConfig()
+        self.config: options.GANConfig = options.VFLGANConfig()
         self.account = accounting.Account()
         self.charged: private.ChargedSteps | None = None
         self.shares = torch.zeros(0)  # of rows on each level (K,), once counted; noised with differential privacy
@@ -223,7 +221,7 @@ class VFLGANSilo(ColumnParty):
         self.rows = encoded_rows(self.columns.encoders, self.columns.encode(), self.device, padded=True)
         n, config = len(self.rows), self.config
         batch = min(config.batch, max(1, n)) if self.charged is None else round(self.charged.expected)
-        draws = CommonDraws(self.secret, n, batch)
+        draws = networks.CommonDraws(self.secret, n, batch)
         parts = self.rows, config, draws, self.charged, self.account, self.streams, self.device
         self.training = self.part(*parts)  # type: ignore[arg-type]
         if n and not config.dp.private:
@@ -252,7 +250,7 @@ class VFLGANSilo(ColumnParty):
         if self.publication.purpose != f"{protocol.PUBLICATION} {ask.draw}" or self.training is None:
             raise ProtocolError("Silos agree on the noise of a publication before it", ask.draw, "Agree on it first.")
         training, streams = self.training, self.streams.child("synthesise", ask.draw)
-        z_GZ = CommonDraws(self.publication, 0, 1).noise(ask.rows, self.config.noise, "publication")
+        z_GZ = networks.CommonDraws(self.publication, 0, 1).noise(ask.rows, self.config.noise, "publication")
         weights = training.best or training.weights()
         if self.config.calibrate and self.match is None:
             self.match = training.matching(self.shares, weights)
@@ -267,7 +265,7 @@ class VFLGANSilo(ColumnParty):
         self.columns.restore(state["encoders"])
         if not self.columns.encoders:
             return
-        self.config, self.shares = from_state(GANConfig, state["config"]), state["shares"]
+        self.config, self.shares = from_state(options.GANConfig, state["config"]), state["shares"]
         self.charged = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
         if state["group"] is None:
             self.account.begin(self.config.dp, [from_state(Event, event) for event in state["events"]])

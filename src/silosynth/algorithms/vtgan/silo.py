@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.vtgan import protocol
-from silosynth.algorithms.vtgan.networks import Bottoms
+from silosynth.algorithms.vtgan import networks, private, protocol
 from silosynth.algorithms.vtgan.options import VTGANConfig
-from silosynth.algorithms.vtgan.private import STEPS, PrivateSteps
 from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
@@ -45,7 +43,7 @@ class VTGANSilo(ColumnParty):
         self.batches: dict[int, tuple[Tensor, Tensor]] = {}  # own conditions and rows, by step
         self.pending: Message | None = None  # the last step that gradients may be sent for
         self.pushed = torch.zeros(0, dtype=torch.int64)
-        self.private = PrivateSteps(self.streams.child("private"), len(self.silos))
+        self.private = private.PrivateSteps(self.streams.child("private"), len(self.silos))
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator."""
@@ -61,7 +59,7 @@ class VTGANSilo(ColumnParty):
                 return self._encode(ask)
             case accounting.Charge():
                 tag = self.secret.key(f"{len(self.columns.table)} rows")
-                return self.private.account.charge_joint(ask, len(self.silos), tag, STEPS)
+                return self.private.account.charge_joint(ask, len(self.silos), tag, private.STEPS)
             case protocol.BuildBottoms():
                 return self._build(ask)
             case protocol.DrawConditions():
@@ -124,7 +122,7 @@ class VTGANSilo(ColumnParty):
 
     def _build(self, ask: protocol.BuildBottoms) -> Done:
         self.build, shape, silos = ask, self.rows.shape, len(self.silos)
-        self.bottoms = Bottoms(shape, self.config, ask.width, ask.slice, silos, self.streams, self.device)
+        self.bottoms = networks.Bottoms(shape, self.config, ask.width, ask.slice, silos, self.streams, self.device)
         return Done()
 
     # Conditions, and the rows that fulfil them.
