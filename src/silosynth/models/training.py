@@ -137,7 +137,10 @@ def trainee(network: N, config: AdamConfig) -> Trainee[N]:
 
 
 class Learner(Trainee[nn.Module]):
-    """A network, AdamW, and an exponential moving average of the weights.
+    """A network, AdamW, and an exponential moving average of the weights, for diffusions and autoencoders.
+
+    No `MovingAverage`, as GANs have: that averages running statistics too, where here those of the time are kept beside
+    the averaged weights that held-out rows prefer.
 
     Args:
         network: what is trained.

@@ -83,11 +83,9 @@ class AttributesPrepared(Message, release=Release.COUNTS):
     columns: int
 
 
-class NoisedAttributesPrepared(Message, release=Release.NOISED):
+class NoisedAttributesPrepared(AttributesPrepared, release=Release.NOISED):
     """Silo: the same, with a noised row count and the events of my encoders."""
 
-    rows: int
-    columns: int
     events: tuple[Event, ...]
 
 
@@ -110,11 +108,9 @@ class Grouped(Message, release=Release.STATISTICS):
     first_S: Tensor
 
 
-class NoisedGrouped(Message, release=Release.NOISED):
+class NoisedGrouped(Grouped, release=Release.NOISED):
     """Silo: the same, from noised tables."""
 
-    states: tuple[int, ...]
-    first_S: Tensor
     events: tuple[Event, ...]
 
 
@@ -163,11 +159,9 @@ class Related(Message, release=Release.STATISTICS):
     shares: tuple[Tensor, ...]
 
 
-class NoisedRelated(Message, release=Release.NOISED):
+class NoisedRelated(Related, release=Release.NOISED):
     """Silo: the same with noise."""
 
-    own: tuple[Tensor, ...]
-    shares: tuple[Tensor, ...]
     events: tuple[Event, ...]
 
 
@@ -279,9 +273,7 @@ def _dealt(
     return first, private.product(u, v) - first
 
 
-def _tables(
-    replies: Mapping[str, Related | NoisedRelated], states: Mapping[str, Sequence[int]]
-) -> dict[networks.Pair, Tensor]:
+def _tables(replies: Mapping[str, Related], states: Mapping[str, Sequence[int]]) -> dict[networks.Pair, Tensor]:
     """Counts of all pairs of latent attributes, which are numbered silo by silo."""
     silos, tables = list(replies), dict[networks.Pair, Tensor]()
     first = dict(zip(silos, itertools.accumulate([0, *map(len, states.values())]), strict=False))
