@@ -287,8 +287,8 @@ def test_an_error_names_where_silos_disagree():
     with pytest.raises(SchemaError, match=r"'visits' must have the same dtype.*int32 in a.*float64 in b"):
         ss.simulate({"a": ours, "b": theirs})
     play = Play()
-    schema = play.silos["b"].schema
+    schema = play.silos["b"].columns.schema
     changed = tuple(replace(c, kind="mixed") if c.name == "income" else c for c in schema.columns)
-    play.silos["b"].schema = replace(schema, columns=changed)
+    play.silos["b"].columns.schema = replace(schema, columns=changed)
     with pytest.raises(SchemaError, match=r"'income' must be of the same kind.*continuous in a, c; mixed in b"):
         play.begin()

@@ -85,7 +85,7 @@ def test_a_gan_of_a_row_less_with_the_same_noised_quantities_is_the_same(
         numbers = torch.arange(ROWS)
         return ((numbers % 7 == 2) | (sampled & (numbers == ROWS - 1)))[:n]
 
-    monkeypatch.setattr(networks, "poisson_mask", mask)
+    monkeypatch.setattr(dpsgd, "poisson_mask", mask)
     # Each row's own draws do not depend on those of other rows.
     monkeypatch.setattr(networks, "integers", lambda draw, below, rows, device: torch.arange(rows) % below)
     monkeypatch.setattr(networks, "uniforms", lambda draw, *shape, device: torch.full(shape, 0.25))

@@ -49,8 +49,9 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.latent import LatentGenerator, flow_loss, times
-from silosynth.privacy import accounting, agreement, dpsgd, mechanisms, sealed
+from silosynth.privacy import accounting, agreement, dpsgd, sealed
 from silosynth.privacy.events import Event, Scope, Target, gaussian_steps
+from silosynth.privacy.mechanisms import noised_counts
 
 SLOTS = "silofuse: slots"  # what silos agree on a secret for: the slots' order, and whether row counts are equal
 _COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta, for too few of them
@@ -220,7 +221,7 @@ class SiloFusePrivateSide:
         """A noised number, below that of rows with a probability that its event is charged for."""
         epsilon, delta = dp.epsilon * _COUNT, dp.delta * _OVERFULL
         count = torch.tensor([self.coder.rows])
-        noisy, event = mechanisms.noised_counts(
+        noisy, event = noised_counts(
             count, epsilon, "the number of rows, rounded up", self.streams.child("slots").noise()
         )
         spare = math.ceil(-math.log(delta) / epsilon)
