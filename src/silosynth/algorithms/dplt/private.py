@@ -29,9 +29,10 @@ from torch import Tensor
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
-from silosynth.privacy import accounting, mechanisms, sealed
+from silosynth.privacy import accounting, sealed
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
 from silosynth.privacy.masks import Words, add_mask
+from silosynth.privacy.mechanisms import noised_counts
 
 HALVINGS = 9  # of what composition may save
 WORDS = 5  # of 63 bits, for a seed of 32 bytes
@@ -93,7 +94,7 @@ class TableNoise:
 
     def noised(self, counts: Tensor, epsilon: float, what: str, joint: bool = False) -> Tensor:
         """Noised counts of one table, or of a share of it modulo 2^64: a row is in one cell of it."""
-        noised, event = mechanisms.noised_counts(counts, epsilon, what, self.rng)
+        noised, event = noised_counts(counts, epsilon, what, self.rng)
         if event is not None:
             self.events.append(replace(event, scope="all", joint=joint, target=self.target.delta))
         return noised
