@@ -198,5 +198,6 @@ def test_costs_come_from_processes_of_their_own(tmp_path: Path):
 def test_latents_tell_of_the_label(method: str):
     job = LatentsJob("airline_satisfaction", method, rows=1500, epochs=30, options=(("rate", 0.02),))
     row = latents.measure(job)
-    assert row["clean AUC"] > (0.55 if method == "without-finetuning" else 0.85)
+    least = {"without-finetuning": 0.55, "lt-fixed": 0.75}.get(method, 0.85)  # both learn less of the label
+    assert row["clean AUC"] > least
     assert row["paper AUC"] > row["clean AUC"] - 0.1
