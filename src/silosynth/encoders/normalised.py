@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -211,28 +211,30 @@ def _variational(z: np.ndarray, config: ModeConfig, rng: np.random.Generator) ->
     most = min(config.modes, len(np.unique(z)), len(z) // config.min_count)
     if most < 2:
         return np.ones(1), np.array([z.mean()]), np.array([z.std()])
-    model = BayesianGaussianMixture(
+    model = _Mixture(
         n_components=most, weight_concentration_prior_type="dirichlet_process",
         weight_concentration_prior=_CONCENTRATION, random_state=int(rng.integers(2**31)), warm_start=True,
         max_iter=2, tol=sys.float_info.max,
     )  # fmt: skip
-    _ascend(model, z[:, None])
+    model.fit(z[:, None])  # two steps
+    model.set_params(max_iter=_STEPS, tol=_TOLERANCE * len(z)).fit(z[:, None])
     return model.weights_, model.means_[:, 0], np.sqrt(model.covariances_[:, 0, 0])
 
 
-def _ascend(model: BayesianGaussianMixture, z_n1: np.ndarray) -> None:
-    """Take steps of variational inference until one gains less than `_TOLERANCE`.
+class _Mixture(BayesianGaussianMixture):  # type: ignore[misc]
+    """A mixture that stops after `_STEPS` steps without a warning: the next one pretends to gain nothing.
 
-    Each call of ``fit`` takes one step (the first takes two) and, under the infinite tolerance, reports convergence. We
-    decide when to stop, since superfluous modes may take hundreds of steps to fade, which calls for no warning, and
-    a warning could only be silenced for all threads at once.
+    Superfluous modes may take hundreds of steps to fade, which calls for no warning; and a warning could only be
+    silenced for all threads at once.
     """
-    before = -math.inf
-    for _ in range(_STEPS):
-        bound = model.fit(z_n1).lower_bound_
-        if abs(bound - before) < _TOLERANCE * len(z_n1):
-            return
-        before = bound
+
+    steps = 0
+
+    def _compute_lower_bound(self, *args: Any) -> float:
+        self.steps += 1
+        if self.steps <= _STEPS:
+            self.bound = float(super()._compute_lower_bound(*args))
+        return self.bound
 
 
 def _common_modes(rows: torch.Tensor, mixture: Mixture, config: ModeConfig) -> Mixture:
