@@ -64,7 +64,6 @@ class Losses:
         self.sum = self.added + math.fsum(epsilon * times for epsilon, times in self.pure.items())
         self.apart = max(self.pure, default=0.0) > _NO_SAVING  # then all are added
         self.grid = _grid(max(self.pure, default=0.0), self.sum, gaussian or bool(self.steps))
-        self._fixed: Any = None
 
     def epsilon(self, delta: float, *more: tuple[float, float, int]) -> float:
         """Epsilon at ``delta``, with ``more`` Gaussian steps (noise, rate, how many) added.
@@ -75,27 +74,41 @@ class Losses:
         steps = [(*kind, times) for kind, times in self.steps.items()] + list(more)
         if delta < LEAST_DELTA or (self.apart and not steps) or any(map(_hopeless, steps)):
             return math.inf if steps else self.sum
-        total = self._composed()
-        for noise, rate, times in more:
-            total = total.compose(_gaussian(noise, rate, times, self.grid))
-        epsilon = (self.sum if self.apart else self.added) + float(total.get_epsilon_for_delta(0.999 * delta))
+        pure = () if self.apart else tuple(self.pure.items())
+        epsilon = _epsilon(pure, tuple(self.steps.items()), tuple(more), self.grid, delta)
+        epsilon += self.sum if self.apart else self.added
         return epsilon if steps else min(epsilon, self.sum)
 
-    def _composed(self) -> Any:
-        if self._fixed is None:
-            losses, total = _library(), _library().identity(self.grid)
-            for epsilon, times in self.pure.items() if not self.apart else ():
-                one = losses.from_discrete_laplace_mechanism(
-                    epsilon, value_discretization_interval=self.grid, use_connect_dots=True
-                )
-                total = total.compose(one.self_compose(times))
-            for (noise, rate), times in self.steps.items():
-                total = total.compose(_gaussian(noise, rate, times, self.grid))
-            self._fixed = total
-        return self._fixed
+
+# The coordinator, each silo and then a statement ask for the same cost: all but the first find it here.
+@lru_cache(maxsize=1024)
+def _epsilon(
+    pure: tuple[tuple[float, int], ...],
+    steps: tuple[tuple[tuple[float, float], int], ...],
+    more: tuple[tuple[float, float, int], ...],
+    grid: float,
+    delta: float,
+) -> float:
+    total = _composed(pure, steps, grid)
+    for noise, rate, times in more:
+        total = total.compose(_gaussian(noise, rate, times, grid))
+    return float(total.get_epsilon_for_delta(0.999 * delta))
 
 
-@lru_cache(maxsize=32)  # silos, and then a statement, ask for the same ones
+@lru_cache(maxsize=8)
+def _composed(
+    pure: tuple[tuple[float, int], ...], steps: tuple[tuple[tuple[float, float], int], ...], grid: float
+) -> Any:
+    losses, total = _library(), _library().identity(grid)
+    for epsilon, times in pure:
+        one = losses.from_discrete_laplace_mechanism(epsilon, value_discretization_interval=grid, use_connect_dots=True)
+        total = total.compose(one.self_compose(times))
+    for (noise, rate), times in steps:
+        total = total.compose(_gaussian(noise, rate, times, grid))
+    return total
+
+
+@lru_cache(maxsize=32)
 def _gaussian(noise: float, rate: float, times: int, grid: float) -> Any:
     one = _library().from_gaussian_mechanism(
         noise, value_discretization_interval=grid, sampling_prob=rate, use_connect_dots=True
