@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +25,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
+LONG, TOO_LONG = 1.0, 5.0  # seconds of a processor, of which a busy machine takes up to twice as many for the same work
+USED = "processor seconds"
+
 OUTSIDE = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}
 _outside: list[str] = []
 sys.addaudithook(lambda event, _: _outside.append(event) if event in OUTSIDE else None)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays until the end: collecting garbage need not look at it."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,12 +43,69 @@ def pytest_runtest_setup() -> None:
     _outside.clear()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def mixtures_are_fitted_once() -> Iterator[None]:
+    """Tests train on the same few tables again and again: a column's mixture is fitted once for each stream."""
+    module = sys.modules.get("silosynth.encoders.normalised")
+    if module is None:  # imported by none of these tests
+        yield
+        return
+    fit, fitted = module._variational, dict[tuple[bytes, Any, str], Any]()
+
+    def once(z: np.ndarray, config: Any, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        key = z.tobytes(), config, str(rng.bit_generator.state)
+        if key not in fitted:
+            fitted[key] = fit(z, config, rng), rng.bit_generator.state
+        parts, rng.bit_generator.state = fitted[key]
+        return tuple(part.copy() for part in parts)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_variational", once)
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A quick test that takes far too long fails: it is to be made smaller, or marked."""
+    start = time.process_time()
+    result = yield
+    used = time.process_time() - start
+    if quick(item):
+        item.user_properties.append((USED, used))
+        if used > TOO_LONG:
+            pytest.fail(f"mark this test slow: it took {used:.1f} seconds of a processor, and one is allowed", False)
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names the quick tests that took longer than allowed, if not by far."""
+    used = {
+        report.nodeid: dict(report.user_properties).get(USED, 0) for report in terminalreporter.getreports("passed")
+    }
+    for name, seconds in sorted(used.items(), key=lambda pair: -pair[1]):
+        if seconds > LONG:
+            terminalreporter.write_line(f"more than one second of a processor: {seconds:.1f} {name}")
+
+
+def quick(item: pytest.Item) -> bool:
+    """Neither live nor slow."""
+    return not any(map(item.get_closest_marker, ("live", "slow")))
+
+
 @pytest.fixture(autouse=True)
 def only_live_tests_reach_outside(request: pytest.FixtureRequest) -> Iterator[None]:
     """A quick test that starts a process or opens a socket fails: it is to be marked."""
     yield
-    if _outside and not any(map(request.node.get_closest_marker, ("live", "slow"))):
+    if _outside and quick(request.node):
         pytest.fail(f"mark this test live: it causes {sorted(set(_outside))}", pytrace=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The same for fixtures that several tests share."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +117,14 @@ def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def people() -> pd.DataFrame:
+def people(everyone: pd.DataFrame) -> pd.DataFrame:
     """A small table with columns of several kinds that depend on each other."""
+    return everyone.copy()
+
+
+@pytest.fixture(scope="session")
+def everyone() -> pd.DataFrame:
+    """That table, for fixtures that several tests share; nobody changes it."""
     draw = np.random.default_rng(3)
     n = 400
     age = draw.integers(18, 90, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ high = 4
 preset = "fast"
 device = "cpu"
 [algorithm.options]
-"coder.steps" = 60
-"latent.width" = 64
-"latent.steps" = 60
+"coder.steps" = 20
+"latent.width" = 16
+"latent.steps" = 20
 "latent.sample_steps" = 5
 [sample]
 rows = 250
@@ -43,7 +44,7 @@ target = "ill"
 folder = "out"
 """
 
-SMALL = {"coder.steps": 60, "latent.width": 64, "latent.steps": 60, "latent.sample_steps": 5}
+SMALL = {"coder.steps": 20, "latent.width": 16, "latent.steps": 20, "latent.sample_steps": 5}
 
 
 def call(*arguments: object) -> Result:
@@ -62,19 +63,29 @@ def plan(table: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def model(people: pd.DataFrame, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(everyone: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small trained model in a file."""
     silos = {"clinic": ["age", "visits", "ill"], "bank": ["income", "region"]}
-    path = tmp_path / "people.silosynth"
-    silosynth.fit("silofuse", silosynth.simulate(people, silos), "fast", options=SMALL, progress=False).save(path)
+    path = tmp_path_factory.mktemp("model") / "people.silosynth"
+    silosynth.fit("silofuse", silosynth.simulate(everyone, silos), "fast", options=SMALL, progress=False).save(path)
     return path
 
 
-def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(plan: Path, people: pd.DataFrame) -> None:
-    result = call("run", plan, "--json")
+@pytest.fixture(scope="module")
+def run(everyone: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """What a run printed, and the folder that it left, which nobody changes."""
+    folder = tmp_path_factory.mktemp("run")
+    everyone.to_csv(folder / "people.csv", index=False)
+    (folder / "plan.toml").write_text(PLAN)
+    result = call("run", folder / "plan.toml", "--json")
     assert result.exit_code == 0, result.stderr
-    facts, out = said(result), plan.parent / "out"
+    return result, folder / "out"
+
+
+def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(run: tuple[Result, Path], people: pd.DataFrame) -> None:
+    result, out = run
+    facts = said(result)
     names = {"model.silosynth", "synthetic.csv", "report.html", "ledger.jsonl", "schema.toml"}
     assert {path.name for path in out.iterdir()} == names
     synthetic = pd.read_csv(out / "synthetic.csv")
@@ -89,13 +100,11 @@ def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(plan: Path, people: 
     assert "Fitting silofuse (fast) on 320 rows in 2 silos" in result.stderr
 
 
-def test_a_finished_run_can_be_inspected_and_run_again(plan: Path) -> None:
-    assert call("run", plan, "--quiet").exit_code == 0
-    out = plan.parent / "out"
-    first = (out / "synthetic.csv").read_bytes()
-    assert call("sample", out / "model.silosynth", "-n", 250, "-o", out / "again.csv").exit_code == 0
-    assert (out / "again.csv").read_bytes() == first  # without a seed both are the first rows that the model draws
-    (out / "again.csv").unlink()
+def test_a_finished_run_can_be_inspected(run: tuple[Result, Path], tmp_path: Path) -> None:
+    _, out = run
+    assert call("sample", out / "model.silosynth", "-n", 250, "-o", tmp_path / "again.csv").exit_code == 0
+    # without a seed both are the first rows that the model draws
+    assert (tmp_path / "again.csv").read_bytes() == (out / "synthetic.csv").read_bytes()
     facts = said(call("inspect", out, "--json"))
     assert facts["state"] == "finished"
     assert facts["ledger_totals"]
@@ -104,13 +113,20 @@ def test_a_finished_run_can_be_inspected_and_run_again(plan: Path) -> None:
     assert "silofuse, preset fast, seed 0, 320 rows" in shown
     assert "one un-noised value per training row" in shown
     assert "Guarantee: none" in shown
-    assert call("run", plan, "--quiet").exit_code == 0
-    assert (out / "synthetic.csv").read_bytes() == first
 
 
-def test_an_interrupted_run_is_continued_to_the_same_bytes(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_run_again(run: tuple[Result, Path], plan: Path) -> None:
+    _, out = run
+    shutil.copytree(out, plan.parent / "out")
+    (plan.parent / "out" / "synthetic.csv").write_text("of the run before")
     assert call("run", plan, "--quiet").exit_code == 0
-    out = plan.parent / "out"
+    assert (plan.parent / "out" / "synthetic.csv").read_bytes() == (out / "synthetic.csv").read_bytes()
+
+
+def test_an_interrupted_run_is_continued_to_the_same_bytes(
+    run: tuple[Result, Path], plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out = run
     names = ("model.silosynth", "synthetic.csv", "report.html", "ledger.jsonl")
     whole = {name: (out / name).read_bytes() for name in names}
     plan.write_text(PLAN.replace('folder = "out"', 'folder = "again"'))

@@ -26,7 +26,7 @@ ROWS = 200
 CLIP = 1.0
 SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
 BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
-DP = {"epsilon": 8.0, "delta": 1e-4}
+DP = {"epsilon": 1.0, "delta": 1e-4}  # the noise of so little is found soon
 SMALL = {
     "batch": 40,
     "epochs": 1,

@@ -37,7 +37,7 @@ from silosynth.privacy.sealed import seats
 CPU = torch.device("cpu")
 MODES = ("upload", "release")
 TINY = {
-    "dp": {"epsilon": 8.0, "delta": 1e-5},
+    "dp": {"epsilon": 2.0, "delta": 1e-5},  # the noise of so little is found soon
     "dp_training": {"coder_steps": 10, "latent_steps": 4, "hidden": [8], "width": 8, "batch": 40},
     "latent.width": 16, "latent.steps": 6, "latent.checks": 2, "latent.sample_steps": 3, "least_rows": 50,
 }  # fmt: skip
@@ -70,7 +70,7 @@ def model(request: pytest.FixtureRequest) -> ss.Model:
 
 def test_it_costs_the_target_almost_and_never_more(model: ss.Model) -> None:
     privacy = model.describe()["privacy"]
-    assert 0.95 * 8 <= privacy["release"]["epsilon"] <= 8
+    assert 0.95 * 2 <= privacy["release"]["epsilon"] <= 2
     assert privacy["release"]["delta"] <= 1e-5 * (1 + 1e-9)
     assert len(model.sample(40)) == 40
 
@@ -80,7 +80,7 @@ def test_each_mode_states_against_whom_it_protects(model: ss.Model) -> None:
     upload = model.config.dp_mode == "upload"  # type: ignore[attr-defined]
     if upload:
         assert "holds against the coordinator and the other silos as well" in privacy["rest"]
-        assert all(budget["epsilon"] <= 8 for budget in privacy["silos"].values())
+        assert all(budget["epsilon"] <= 2 for budget in privacy["silos"].values())
     else:
         wanted = "It does not hold against the coordinator, which read one un-noised value per training row."
         assert privacy["rest"] == wanted
@@ -105,7 +105,7 @@ def test_inspect_shows_the_budget_as_a_table(model: ss.Model, tmp_path: Any) -> 
     assert "What noise protects" in shown and "does not cover" in shown
     assert "for the released model and its synthetic tables" in shown
     facts = json.loads(runner.invoke(app, ["inspect", str(tmp_path / "m.silosynth"), "--json"]).stdout)
-    assert facts["privacy"]["release"]["epsilon"] <= 8
+    assert facts["privacy"]["release"]["epsilon"] <= 2
 
 
 def test_joint_training_and_a_mechanism_of_the_paper_are_refused() -> None:
@@ -226,7 +226,7 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
 ) -> None:
     """The model depends on that row only through these quantities; each changes by at most its sensitivity."""
     config = replace(
-        PRESETS["fast"], dp=Target(epsilon=8.0, delta=1e-5), dp_mode=mode, least_rows=50,
+        PRESETS["fast"], dp=Target(epsilon=2.0, delta=1e-5), dp_mode=mode, least_rows=50,
         dp_training=PrivateTraining(coder_steps=10, latent_steps=3, hidden=(8,), width=8, batch=40),
         latent=LatentConfig(width=8, steps=4, checks=2), coder=CoderConfig(sigma=0.0),
     )  # fmt: skip

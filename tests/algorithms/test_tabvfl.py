@@ -79,7 +79,9 @@ def test_a_few_steps_end_at_the_weights_of_the_network_in_one_piece():
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("more", [{}, {"validation": 0.3, "patience": 1}], ids=["last", "best"])
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, marks=pytest.mark.slow), {"validation": 0.3, "patience": 1}], ids=["last", "best"]
+)
 def test_resuming_from_any_checkpoint_gives_the_same_bytes(design, more):
     straight = Play(design=design, **more)
     whole = straight.train()

@@ -37,7 +37,9 @@ def inputs_of(play: Play) -> list:
 
 
 @going_on
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize(
+    "design", [pytest.param(design, marks=() if design == "tabvfl" else pytest.mark.slow) for design in DESIGNS]
+)
 def test_training_with_simulated_absence_resumes_to_the_same_bytes(design, missing):
     options = {"design": design, "missing": missing, "absence": 0.5, "pretraining_epochs": 4, "finetuning_epochs": 4}
     straight = Play(2, **options)

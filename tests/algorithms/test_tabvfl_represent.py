@@ -130,7 +130,7 @@ def test_a_saved_representation_is_the_same(tmp_path, design):
         ss.Representation.load(tmp_path / "r")
 
 
-@pytest.mark.parametrize("silos", [1, 2, 5])
+@pytest.mark.parametrize("silos", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("design", DESIGNS)
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(design, silos):
     data = table(24)

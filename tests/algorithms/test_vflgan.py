@@ -152,21 +152,21 @@ def test_backbones_stay_equal_and_other_weights_do_not(name):
 
 def test_there_is_one_exchange_per_step_and_one_more_with_each_report(monkeypatch):
     monkeypatch.setattr(vflgan, "REPORTS", 10)
-    play = Play(epochs=100)  # 400 critic steps: 80 rounds of 6 steps, with a report before every eighth
-    before = Play(epochs=100)
+    play = Play(epochs=50)  # 200 critic steps: 40 rounds of 6 steps, with a report before every fourth
+    before = Play(epochs=50)
     before.begin()
     play.whole()
     rounds = play.config.rounds(70)
-    assert rounds == 80
+    assert rounds == 40
     assert play.exchanges - before.exchanges == rounds * (play.config.critic_steps + 1) + 10
 
 
 def test_vertigan_takes_one_exchange_per_round(monkeypatch):
     monkeypatch.setattr(vflgan, "REPORTS", 10)
-    play, before = Play("vertigan", epochs=100), Play("vertigan")
+    play, before = Play("vertigan", epochs=50), Play("vertigan")
     before.begin()
     play.whole()
-    assert play.exchanges - before.exchanges == 80 + 10
+    assert play.exchanges - before.exchanges == 40 + 10
 
 
 def test_all_silos_take_the_same_rows_and_the_same_noise():
@@ -356,7 +356,7 @@ def test_standardised_numbers_come_back_with_their_missing_ones_and_within_their
     frame = table(300)
     frame.loc[:59, "income"] = np.nan
     federation = ss.simulate(frame, silos={"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
-    options = SIZES | {"numbers": "standard", "least_rounds": 40}
+    options = SIZES | {"numbers": "standard", "least_rounds": 20}
     drawn = ss.fit("vflgan", federation, preset="fast", options=options, progress=False).sample(300)
     assert drawn.dtypes.equals(frame.dtypes)
     assert 0 < drawn["income"].isna().mean() < 0.7

@@ -28,7 +28,7 @@ from silosynth.core.messages import Message
 from silosynth.papers import results, vtgan_figures4_5
 from silosynth.papers.vtgan_figures4_5 import SETTINGS, attacked
 
-ROWS, BATCH, ROUNDS = 200, 40, 40
+ROWS, BATCH, ROUNDS = 200, 40, 20
 ADAM = {"rate": 2e-4, "betas": (0.5, 0.9)}  # the paper's, so that settings differ in privacy alone
 TINY = {"width": 24, "generator_width": 12, "noise": 4, "batch": BATCH, "epochs": ROUNDS * BATCH // ROWS} | ADAM
 SILOS = {"bank": ["job", "home", "income"], "clinic": ["sex", "health", "visits"]}

@@ -15,7 +15,7 @@ from silosynth.attacks.generators import Catalogued
 from silosynth.catalog import algorithm
 
 SMALL = {
-    "epochs": 6, "batch": 16, "generator": [8, 16], "critic": [12, 8], "shared": [6], "noise": 4, "select": "last",
+    "epochs": 3, "batch": 16, "generator": [8, 16], "critic": [12, 8], "shared": [6], "noise": 4, "select": "last",
 }  # fmt: skip
 SILOS = {"a": ["age", "x1", "x2", "region"], "b": [f"x{i}" for i in range(3, 10)]}
 WHOLE = table(60, 1)

@@ -73,12 +73,12 @@ def test_what_can_be_foreseen_is_told_before_anything_is_trained_and_told_anew_i
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_a_trial_tells_how_long_a_training_takes_and_ends_early(lockstep: bool) -> None:
-    options = {"epochs": 100_000, "select": "last" if lockstep else "frechet", "numbers": "standard"}
+    options = {"epochs": 10_000, "select": "last" if lockstep else "frechet", "numbers": "standard"}
     fit = Catalogued("vflgan", "fast", options, {"a": ["age", "x1"], "b": ["x2", "x3", "region"]})
     table = TABLE[["age", "x1", "x2", "x3", "region"]]
     trains = [(table, 1), (table, 2), (table[:15], 3)][: 3 if lockstep else 1]
     assert fit.in_lockstep == lockstep
-    assert fit.seconds(trains, limit=0.2) > 20  # no step takes less than 0.2 milliseconds
+    assert fit.seconds(trains, limit=0.2) > 2  # no step takes less than 0.2 milliseconds
 
 
 def test_what_was_kept_is_not_done_again(tmp_path: Path) -> None:
@@ -97,19 +97,20 @@ def test_a_folder_keeps_one_audit(tmp_path: Path, other: Game) -> None:
 
 
 def test_an_audit_goes_on_with_more_trainings_to_the_same_figures(tmp_path: Path) -> None:
-    few, many = (Trainings(count, folder=tmp_path / "audit") for count in (10, 14))
+    few, many = (Trainings(count, folder=tmp_path / "audit") for count in (10, 11))
     membership.play(TABLE, Copier(50), {"record": 3}, few)
     taken_up = membership.play(TABLE, Copier(50), {"record": 3}, many)
-    anew = membership.play(TABLE, Copier(50), {"record": 3}, Trainings(14))
+    anew = membership.play(TABLE, Copier(50), {"record": 3}, Trainings(11))
     assert [found.score for found in taken_up] == [found.score for found in anew]
 
 
+@pytest.mark.slow
 def test_canaries_go_on_with_more_trainings_to_the_same_bound(tmp_path: Path) -> None:
-    few, more = (Trainings(count, folder=tmp_path) for count in (20, 26))
+    few, more = (Trainings(count, folder=tmp_path) for count in (20, 22))
     canaries.many(TABLE, Copier(50), few)
     taken_up = canaries.many(TABLE, Copier(50), more)
-    assert len(list(tmp_path.glob("canaries-1/canary-*.json"))) == 2 * 26
-    assert taken_up == canaries.many(TABLE, Copier(50), Trainings(26))
+    assert len(list(tmp_path.glob("canaries-1/canary-*.json"))) == 2 * 22
+    assert taken_up == canaries.many(TABLE, Copier(50), Trainings(22))
 
 
 def test_the_canary_is_in_the_trainings_whose_names_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from silosynth.attacks import membership
 from silosynth.core.errors import DataError
@@ -35,6 +35,7 @@ def _distances(frame: pd.DataFrame) -> list[float]:
     return found
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 25))
 def test_neighbours_are_those_of_the_equation(seed: int, rows: int) -> None:
     draw = np.random.default_rng(seed)

@@ -174,7 +174,7 @@ cells = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_frame_survives_with_its_inferred_schema(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 8))

@@ -89,7 +89,8 @@ def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None
 def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
     whole = customers(300).drop(columns="customer")
     silos = {"north": Rows(whole[:180].reset_index(drop=True)), "south": Rows(whole[180:].reset_index(drop=True))}
-    options = {"generator": "ctgan", "rounds": 2, "ctgan.epochs": 2, "ctgan.batch": 50, "ctgan.least_rounds": 0}
+    options = {"generator": "ctgan", "rounds": 2, "ctgan.epochs": 2, "ctgan.batch": 50, "ctgan.least_rounds": 0,
+               "ctgan.generator": [8], "ctgan.critic": [8], "ctgan.encoders.modes": 2}  # fmt: skip
     place = run(job(silos, algorithm="gdts", align=None, options=options), parties(silos, tmp_path), tmp_path)
     made = pd.read_parquet(place / "synthetic.parquet")
     assert list(made.columns) == list(whole.columns) and len(made) == 50

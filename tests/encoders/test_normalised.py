@@ -148,7 +148,7 @@ SHAPES = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.lists(st.floats(-1e300, 1e300) | st.floats(-3, 3), min_size=1, max_size=12),
@@ -183,7 +183,7 @@ def test_an_all_missing_column_has_one_level_and_no_scores():
 
 @pytest.mark.parametrize("config", [ModeConfig(), ModeConfig(min_count=25), ModeConfig(fit_rows=400, modes=30)])
 def test_no_mode_is_held_by_fewer_rows_than_min_count(config):
-    for seed in range(8):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         values = np.concatenate([rng.normal(size=1000), rng.normal(30, 0.1, 6), [500.0, -900.0], rng.normal(60, 1, 40)])
         column, schema = numbers(values)
@@ -194,7 +194,7 @@ def test_no_mode_is_held_by_fewer_rows_than_min_count(config):
 
 @pytest.mark.parametrize("extreme", [10_000_000, 91])
 def test_the_extreme_of_one_person_is_neither_kept_nor_published(extreme):
-    for seed in range(5):
+    for seed in range(2):
         values = np.random.default_rng(seed).integers(18, 90, size=2000)
         values[0] = extreme
         encoder, _, back = there_and_back(*numbers(values), seed=seed)

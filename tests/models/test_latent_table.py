@@ -13,8 +13,8 @@ from silosynth.models.training import flatten
 from silosynth.runtime.wire import pack, unpack
 
 CPU = torch.device("cpu")
-LATENT = LatentConfig(width=32, depth=2, steps=60, batch=64, sample_steps=4, held_out=0.0, fit_to_rows=False)
-TINY = LatentTableConfig(hidden=(16,), steps=40, batch=32, latent=LATENT)
+LATENT = LatentConfig(width=32, depth=2, steps=20, batch=64, sample_steps=4, held_out=0.0, fit_to_rows=False)
+TINY = LatentTableConfig(hidden=(16,), steps=16, batch=32, latent=LATENT)
 
 
 def coded(rows: int = 200, seed: int = 1) -> EncodedRows:
@@ -65,7 +65,7 @@ def test_parts_add_up_to_all_steps():
     for part in range(7):
         model.train(part, 7)
     steps = [learner.optimizer.state_dict()["state"][0]["step"] for learner in (model.learner, model.flow.learner)]
-    assert steps == [model.steps, 60] == [model.learner.done, model.flow.learner.done]
+    assert steps == [model.steps, TINY.latent.steps] == [model.learner.done, model.flow.learner.done]
 
 
 def test_moments_are_those_of_the_latents():
@@ -124,8 +124,8 @@ def dependency(levels: torch.Tensor, scores: torch.Tensor) -> tuple[float, float
 
 
 LEARNS = LatentTableConfig(
-    hidden=(16,), steps=300, batch=64,
-    latent=LatentConfig(width=32, depth=2, steps=300, batch=128, sample_steps=8, held_out=0.0, fit_to_rows=False),
+    hidden=(16,), steps=200, batch=64,
+    latent=LatentConfig(width=32, depth=2, steps=200, batch=128, sample_steps=8, held_out=0.0, fit_to_rows=False),
 )  # fmt: skip
 
 

@@ -54,6 +54,25 @@ def fits() -> Fits:
     return Fits()
 
 
+@pytest.fixture(scope="session")
+def reports() -> dict[Any, Any]:
+    return {}
+
+
+@pytest.fixture
+def figures_once(reports: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a table's size have the first one's figures, which take longest and are not what is tested."""
+    evaluate = settings.evaluate
+
+    def once(train: pd.DataFrame, *tables: Any, figures: str, **more: Any) -> Any:
+        size = len(train), figures
+        if size not in reports:
+            reports[size] = evaluate(train, *tables, figures=figures, **more)  # type: ignore[arg-type]
+        return reports[size]
+
+    monkeypatch.setattr(settings, "evaluate", once)
+
+
 @pytest.fixture
 def experiment() -> PaperExperiment:
     """A split GAN and the central one."""

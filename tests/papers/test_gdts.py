@@ -31,7 +31,8 @@ from silosynth.papers.tables import TableSplit
 
 EXPERIMENTS = {"copies": copies, "odd": odd}
 SMALL = {"generator": "ctgan", "ctgan.generator": (8,), "ctgan.critic": (8,), "ctgan.noise": 4}
-OURS = {"diffusion.hidden": (8,), "diffusion.latent.width": 8, "diffusion.latent.depth": 1}
+OURS = {"diffusion.hidden": (8,), "diffusion.latent.width": 8, "diffusion.latent.depth": 1,
+        "diffusion.latent.sample_steps": 3}  # fmt: skip
 
 
 def table(rows: int = 60) -> pd.DataFrame:

@@ -90,7 +90,7 @@ def test_a_row_holds_its_settings_figures_and_costs(experiment: PaperExperiment,
     json.dumps([split, central], allow_nan=False)
 
 
-def test_what_is_asked_of_the_algorithms(experiment: PaperExperiment, fits: Any) -> None:
+def test_what_is_asked_of_the_algorithms(experiment: PaperExperiment, fits: Any, figures_once: None) -> None:
     computed(experiment.jobs(**TINY, seed=4), fits)
     split, central = fits.calls
     assert (split["name"], central["name"]) == ("vtgan", "ctgan")
@@ -154,7 +154,7 @@ def test_sizes_that_all_rows_share_are_in_the_title() -> None:
 
 @pytest.mark.parametrize("ending", ["json", "md"])
 def test_rows_that_a_file_holds_are_found_again(
-    ending: str, experiment: PaperExperiment, fits: Any, tmp_path: Path
+    ending: str, experiment: PaperExperiment, fits: Any, figures_once: None, tmp_path: Path
 ) -> None:
     path, jobs = tmp_path / f"rows.{ending}", experiment.jobs(**TINY)
     first = Results(experiment, path)

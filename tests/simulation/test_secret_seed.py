@@ -12,7 +12,8 @@ import silosynth as ss
 from silosynth.core.errors import ConfigError
 from silosynth.runtime.wire import pack
 
-PRIVATE = {"preset": "fast", "options": TINY["vflgan private"], "progress": False}
+TARGET = {"epsilon": 1.0, "delta": 1e-5, "encoders": 0.5}  # the noise of so little is found soon
+PRIVATE = {"preset": "fast", "options": TINY["vflgan private"] | {"dp": TARGET}, "progress": False}
 PUBLIC = {"preset": "fast", "options": TINY["vflgan"], "progress": False}
 
 
