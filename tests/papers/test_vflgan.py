@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
@@ -151,4 +150,6 @@ def test_a_grid_has_images_in_reading_order():
 
 def decoded(png: bytes) -> np.ndarray:
     """Of a grey PNG, numbers from 0 to 1."""
+    from matplotlib.image import imread  # half a second, for these tests alone
+
     return np.asarray(imread(io.BytesIO(png)))[:, :, 0]
