@@ -118,7 +118,7 @@ def test_initial_weights_keep_the_size_of_what_passes(size):
     with torch.no_grad():
         rows = made(torch.randn(200, 30, generator=generator("noise")))
         judged = critic(torch.randn(200, size, generator=generator("rows")))
-        outputs = model._outputs(torch.zeros(200, dtype=torch.int64), generator("outputs"))
+        outputs = model.outputs(torch.zeros(200, dtype=torch.int64), generator("outputs"))
     assert 0.3 < float(rows.std()) < 3 and 0.02 < float(judged.std()) < 3
     assert 0.3 < float(outputs.std()) < 3
 
