@@ -105,7 +105,7 @@ def test_strangers_and_twins_stay_outside(abroad: Abroad[Namespace], tmp_path: P
     other = Abroad(tmp_path, abroad.hosts)
     other.provision()
     other.start("shop")
-    other.says("shop", "has a certificate of another provisioning")
+    other.says("shop", "has a certificate from another provisioning")
     other.running["shop"].terminate()
     other.running["shop"].wait(60)
     shutil.copytree(abroad.kits / "bank", tmp_path / "twin", ignore=shutil.ignore_patterns("work"))
