@@ -108,4 +108,4 @@ def test_operators_stop_jobs(here: Abroad[Host]) -> None:
 def test_a_name_is_used_once(here: Abroad[Host]) -> None:
     for at, kit in ((COORDINATOR, COORDINATOR), ("alice", "alice")):
         again = here.command(at, "submit", str(here.folder / "early.toml"), "--kit", str(here.kits / kit))
-        assert again.returncode == 2 and "A job's name is used once" in again.stderr
+        assert again.returncode == 2 and "A job's name is used only once" in again.stderr
