@@ -169,7 +169,7 @@ def _submit_from_elsewhere(ui: Session, kit: kits.StartKit, order: coordinator.O
     name, log = order.job.name, _timed(ui)
     with Console(kit.dispatcher) as console:
         if any(info.name == name for info in console.jobs()):
-            raise ConfigError("A job's name is used once", name, "Submit it under another name.")
+            raise ConfigError("A job's name is used only once", name, "Submit it under another name.")
         console.wait_for_parties(order.job.silos, _WEEK, lambda away: log(f"waiting for {away}") if away else None)
         number = coordinator.submit(console, order)
         log(f"submitted {name}")
