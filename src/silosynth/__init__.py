@@ -1,7 +1,8 @@
 """Organisations that may not pool their tables train one generator of synthetic tables together.
 
 >>> import silosynth as ss
->>> federation = ss.simulate(frame, silos={"bank": ["income"], "clinic": ["age"]})  # doctest: +SKIP
+>>> train, holdout = ss.split(frame, holdout=0.2, seed=0)  # doctest: +SKIP
+>>> federation = ss.simulate(train, silos={"bank": ["income"], "clinic": ["age"]})  # doctest: +SKIP
 >>> model = ss.fit("silofuse", federation, preset="fast", seed=7)  # doctest: +SKIP
 >>> table = model.sample(1000)  # doctest: +SKIP
 
@@ -20,6 +21,7 @@ from silosynth.core.version import VERSION as __version__
 if TYPE_CHECKING:
     from silosynth.core.errors import SilosynthError
     from silosynth.data import datasets
+    from silosynth.data.splits import split
     from silosynth.evaluation import Report, evaluate
     from silosynth.simulation.federation import Federation, simulate
     from silosynth.simulation.model import Model, load
@@ -41,6 +43,7 @@ __all__ = [
     "load",
     "represent",
     "simulate",
+    "split",
 ]
 
 _HOMES = {
@@ -54,6 +57,7 @@ _HOMES = {
     "load": "silosynth.simulation.model",
     "represent": "silosynth.simulation.training",
     "simulate": "silosynth.simulation.federation",
+    "split": "silosynth.data.splits",
 }
 
 

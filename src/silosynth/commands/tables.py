@@ -91,13 +91,13 @@ def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, s
 
 def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Training and hold-out rows, drawn at random, each in the table's order."""
-    count = round(len(frame) * share)
-    if count == 0:
+    from silosynth.data.splits import held_out
+
+    held = held_out(len(frame), share, seed)
+    if not held.any():
         return frame, None
-    if count >= len(frame):
-        raise DataError("Rows must be left for training", f"{count} of {len(frame)} held out", "Hold out fewer.")
-    held = np.zeros(len(frame), dtype=bool)
-    held[Streams(seed).child("split").numpy().permutation(len(frame))[:count]] = True
+    if held.all():
+        raise DataError("Rows must be left for training", f"{held.sum()} of {len(frame)} held out", "Hold out fewer.")
     return frame[~held].reset_index(drop=True), frame[held].reset_index(drop=True)
 
 
