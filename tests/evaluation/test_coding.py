@@ -28,9 +28,13 @@ def kind_of(values: object) -> str:
     [
         (list("abc"), "categorical"),
         ([True, False, True], "categorical"),
-        (list(range(20)), "categorical"),
-        (list(range(21)), "numeric"),
-        ([0.0, 1.0, 1.0], "numeric"),
+        (list(range(20)) * 2, "categorical"),
+        (list(range(21)) * 2, "numeric"),
+        ([0.0, 1.0, 1.0], "categorical"),
+        ([1.0, 2.0, 3.0, 3.0], "categorical"),
+        ([1.0, 2.0, 3.5, 3.0], "numeric"),
+        (["2020-01-01", None, "2021-01-01"], "datetime"),
+        (["2020-01-01", None, "20210101"], "categorical"),
         ([0.0, 1.0, np.nan], "categorical"),  # how pandas stores an integer column with a gap
         ([0.5, 1.0, np.nan], "numeric"),
         (pd.array([1, 2, None], dtype="Int64"), "categorical"),
@@ -52,7 +56,7 @@ def test_kind(values: object, kind: str) -> None:
 
 
 def test_training_table_alone_decides_the_kind() -> None:
-    few, many = pd.DataFrame({"c": [1, 2]}), pd.DataFrame({"c": range(50)})
+    few, many = pd.DataFrame({"c": [1, 2]}), pd.DataFrame({"c": [*range(50), 1]})
     assert coded(training=few, synthetic=many)["synthetic"].fields[0].categorical
     assert not coded(training=many, synthetic=few)["synthetic"].fields[0].categorical
 

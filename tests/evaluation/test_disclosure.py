@@ -53,8 +53,10 @@ def test_nearest_neighbours_against_loops(
     real = pd.concat(frames[:2])
     lines = {c: (float(real[c].mean()), float(real[c].std(ddof=0))) for c in ("age", "wage", "gain")}
     slow = [min(slow_distance(a, b, lines) for _, b in frames[0].iterrows()) for _, a in frames[2].iterrows()]
-    fast = disclosure.nearest_squared(synthetic, train, disclosure._lines(train, holdout))
+    fast, place = disclosure.nearest(synthetic, train, disclosure._lines(train, holdout))
     np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-12)
+    found = [slow_distance(a, frames[0].iloc[i], lines) for (_, a), i in zip(frames[2].iterrows(), place, strict=True)]
+    np.testing.assert_allclose(found, slow, rtol=1e-9, atol=1e-12)
 
 
 def test_copies_against_a_loop() -> None:
@@ -118,7 +120,7 @@ def test_unseen_copies_are_scaled_to_the_training_size() -> None:
     assert (score.value, score.floor) == (10, 10)
 
 
-def test_without_holdout_copies_have_the_halves_floor_and_neighbours_are_skipped() -> None:
+def test_without_holdout_copies_have_the_training_rows_floor_and_neighbours_are_skipped() -> None:
     train = pd.DataFrame({"a": ["x"] * 50, "b": [1.5] * 50})
     tables = code_tables({"training": train, "synthetic": train})
     rng = np.random.default_rng(0)

@@ -29,8 +29,9 @@ from statsmodels.stats.proportion import proportion_confint
 
 from silosynth.attacks import features, generators, shadows
 from silosynth.attacks.findings import GROUP, Bools, Finding
-from silosynth.attacks.membership import DEPTH, TREES, Trainings
+from silosynth.attacks.membership import DEPTH, TREES, Trainings, coded_by
 from silosynth.core.errors import ConfigError
+from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import MAX_INTEGER_LEVELS, code_tables
 from silosynth.evaluation.scores import Floats, Ints, Score
@@ -57,22 +58,27 @@ class CanaryTraces:
 
     fit: generators.Fit
     canaries: int  # the last rows of the whole table
+    schema: Schema | None = None  # of the records; None infers it
 
     def __call__(self, trains: Sequence[shadows.Train], whole: pd.DataFrame) -> list[shadows.Kept]:
         """Features by name; "near" has one number for each canary."""
         records, canaries = whole.iloc[: -self.canaries], whole.iloc[-self.canaries :]
         return [
-            features.to_plain(features.of_table(records, made) | {"near": near(canaries, made, records)})
+            features.to_plain(
+                features.of_table(records, made, self.schema) | {"near": near(canaries, made, records, self.schema)}
+            )
             for made in generators.tables(self.fit, trains)
         ]
 
 
-def near(canaries: pd.DataFrame, synthetic: pd.DataFrame, records: pd.DataFrame) -> Floats:
+def near(
+    canaries: pd.DataFrame, synthetic: pd.DataFrame, records: pd.DataFrame, schema: Schema | None = None
+) -> Floats:
     """How many synthetic rows are nearer to each canary (K) than half its way to the next record or canary.
 
     Where none is, a number below 1 that grows as the nearest synthetic row comes nearer.
     """
-    points = features.embed(code_tables({"records": records, "members": canaries, "others": synthetic}))
+    points = features.embed(code_tables({"records": records, "members": canaries, "others": synthetic}, schema))
     radius_K, _ = cKDTree(points["records"]).query(points["members"])
     if len(canaries) > 1:
         radius_K = np.minimum(radius_K, cKDTree(points["members"]).query(points["members"], k=2)[0][:, 1])
@@ -82,7 +88,7 @@ def near(canaries: pd.DataFrame, synthetic: pd.DataFrame, records: pd.DataFrame)
     return np.asarray(count_K + 1 / (1 + nearest_K))
 
 
-def craft(records: pd.DataFrame, count: int, streams: Streams) -> pd.DataFrame:
+def craft(records: pd.DataFrame, count: int, streams: Streams, schema: Schema | None = None) -> pd.DataFrame:
     """Canaries (K) far from the records and from each other, of values that their columns have.
 
     Candidates take each column's least, greatest or some record's value, or any of its levels alike; of these, always
@@ -95,7 +101,7 @@ def craft(records: pd.DataFrame, count: int, streams: Streams) -> pd.DataFrame:
         raise ConfigError(f"There are between 1 and {CANDIDATES} canaries", count)
     draw = streams.numpy()
     candidates = pd.DataFrame({name: _values(records[name], draw) for name in records.columns})
-    points = features.embed(code_tables({"records": records, "members": candidates}))
+    points = features.embed(code_tables({"records": records, "members": candidates}, schema))
     distance, _ = cKDTree(points["records"]).query(points["members"])
     chosen: list[int] = []
     for _ in range(count):
@@ -117,7 +123,9 @@ def _values(column: pd.Series, draw: np.random.Generator) -> pd.Series:
     return distinct.iloc[draw.integers(len(distinct), size=CANDIDATES)].reset_index(drop=True)
 
 
-def many(records: pd.DataFrame, fit: generators.Fit, how: Trainings, claim: Claim | None = None) -> Finding:
+def many(
+    records: pd.DataFrame, fit: generators.Fit, how: Trainings, claim: Claim | None = None, schema: Schema | None = None
+) -> Finding:
     """A lower bound on epsilon from ``how.count`` trainings with one canary, and as many without.
 
     A training's side is part of its name, so that what is kept of fewer trainings goes with more of them.
@@ -135,7 +143,7 @@ def many(records: pd.DataFrame, fit: generators.Fit, how: Trainings, claim: Clai
         for i in range(how.count)
         for side, present in sides.items()
     ]
-    kept = _trained(records, craft(records, 1, streams.child("craft")), fit, jobs, how)
+    kept = _trained(records, craft(records, 1, streams.child("craft"), schema), fit, jobs, how, schema)
     features_MF = np.concatenate([shadows.matrix(kept, [job.name for job in jobs], kind) for kind in FEATURES], axis=1)
     with_MF, without_MF = features_MF[::2], features_MF[1::2]
     half, delta = how.count // 2, _delta(claim)
@@ -152,8 +160,9 @@ def many(records: pd.DataFrame, fit: generators.Fit, how: Trainings, claim: Clai
 
 
 def one_run(
-    records: pd.DataFrame, fit: generators.Fit, count: int, how: Trainings, claim: Claim | None = None
-) -> Finding:
+    records: pd.DataFrame, fit: generators.Fit, count: int, how: Trainings, claim: Claim | None = None,
+    schema: Schema | None = None,
+) -> Finding:  # fmt: skip
     """A lower bound on epsilon from one training with about half of ``count`` canaries.
 
     Raises:
@@ -165,7 +174,7 @@ def one_run(
     streams, size = Streams(how.seed).child("one run", count), len(records)
     coin_K = streams.child("coins").numpy().random(count) < 0.5
     job = _job(f"one-run-{count}", size, np.flatnonzero(coin_K), how.seed)
-    kept = _trained(records, craft(records, count, streams.child("craft")), fit, [job], how)
+    kept = _trained(records, craft(records, count, streams.child("craft"), schema), fit, [job], how, schema)
     near_K, each = np.array(kept[job.name]["near"]), max(1, int(GUESSED * count))
     order = np.argsort(near_K, kind="stable")
     right = int(coin_K[order[-each:]].sum() + (~coin_K[order[:each]]).sum())
@@ -180,10 +189,16 @@ def _job(name: str, records: int, present: Ints, seed: int) -> shadows.Shadow:
 
 
 def _trained(
-    records: pd.DataFrame, canaries: pd.DataFrame, fit: generators.Fit, jobs: list[shadows.Shadow], how: Trainings
+    records: pd.DataFrame,
+    canaries: pd.DataFrame,
+    fit: generators.Fit,
+    jobs: list[shadows.Shadow],
+    how: Trainings,
+    schema: Schema | None,
 ) -> dict[str, shadows.Kept]:
     whole = pd.concat([records, canaries.astype(records.dtypes.to_dict())], ignore_index=True)
-    game = shadows.Game(whole, CanaryTraces(fit, len(canaries)), f"{generators.described(fit)} {how.seed}")
+    description = f"{generators.described(fit)} {how.seed}" + coded_by(schema)
+    game = shadows.Game(whole, CanaryTraces(fit, len(canaries), schema), description)
     folder: Path | None = None if how.folder is None else how.folder / f"canaries-{len(canaries)}"
     return how.carry_out(game, jobs, fit, folder)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from silosynth.core.schema import Schema
 from silosynth.evaluation.coding import Coded, code_tables, line
 from silosynth.evaluation.scores import Floats
 
@@ -18,7 +19,7 @@ MOST_LEVELS = 64
 RANKS = np.array([1, 2, 4, 8, 16, 32, 64, 128])  # of synthetic rows, by how near they are to a record
 
 
-def of_table(train: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Floats]:
+def of_table(train: pd.DataFrame, synthetic: pd.DataFrame, schema: Schema | None = None) -> dict[str, Floats]:
     """Both sets of features (F) of a synthetic table, as many for every table that has the columns of ``train``.
 
     *naive*: mean, median and variance of a numeric column, and the share of its missing values; of a categorical one
@@ -28,7 +29,7 @@ def of_table(train: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Floats]:
     Raises:
         DataError: the synthetic table has not the columns of ``train``.
     """
-    coded = code_tables({"training": train, "synthetic": synthetic})
+    coded = code_tables({"training": train, "synthetic": synthetic}, schema)
     known, made = coded["training"], coded["synthetic"]
     naive: list[float] = []
     columns: list[Floats] = []
@@ -43,14 +44,14 @@ def of_table(train: pd.DataFrame, synthetic: pd.DataFrame) -> dict[str, Floats]:
     return {"naive": np.array(naive), "correlation": correlations(np.stack(columns, axis=1))}
 
 
-def of_record(train: pd.DataFrame, row: int, synthetic: pd.DataFrame) -> Floats:
+def of_record(train: pd.DataFrame, row: int, synthetic: pd.DataFrame, schema: Schema | None = None) -> Floats:
     """How near synthetic rows come to record ``row`` of ``train``, and how far they reach from the middle towards it.
 
     The logarithms of the distances of the nearest one, of the 2nd, 4th, … 128th (or the last); and as many of the
     furthest points in the direction of the record. An attacker who knows the record can take them, and does better with
     them than with features of the whole table (Houssiau et al. 2022 and Meeus et al. 2023 count rows that are like it).
     """
-    points = embed(code_tables({"records": train, "others": synthetic}))
+    points = embed(code_tables({"records": train, "others": synthetic}, schema))
     middle_D = points["records"].mean(axis=0)
     record_D, made_nD = points["records"][row] - middle_D, points["others"] - middle_D
     distance_n = np.sort(np.linalg.norm(made_nD - record_D, axis=1))

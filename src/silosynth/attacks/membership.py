@@ -32,6 +32,7 @@ from sklearn.ensemble import RandomForestClassifier
 from silosynth.attacks import features, generators, shadows
 from silosynth.attacks.findings import Finding, auc_score, curve
 from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded
 from silosynth.evaluation.scores import Floats, Ints, auc_with_influence
@@ -51,12 +52,13 @@ METHOD = "95 % normal interval, DeLong's variance of one split"
 class LeaveOneOut:
     """Trains, and keeps the features of the synthetic table; with ``intermediate`` those of intermediate features.
 
-    ``targets`` are positions of the records that nearness is taken to.
+    ``targets`` are positions of the records that nearness is taken to; without a ``schema`` it is inferred.
     """
 
     fit: generators.Fit
     targets: tuple[int, ...] = ()
     intermediate: bool = False
+    schema: Schema | None = None
 
     def __call__(self, trains: Sequence[shadows.Train], whole: pd.DataFrame) -> list[shadows.Kept]:
         """Features of each training by "assd naive", "assd correlation", "assd nearness-<target>"; and of "asif"."""
@@ -68,8 +70,8 @@ class LeaveOneOut:
         ]
 
     def _of(self, whole: pd.DataFrame, made: pd.DataFrame) -> shadows.Kept:
-        near = {f"{NEAR}{row}": features.of_record(whole, row, made) for row in self.targets}
-        return _named("assd", {**features.of_table(whole, made), **near})
+        near = {f"{NEAR}{row}": features.of_record(whole, row, made, self.schema) for row in self.targets}
+        return _named("assd", {**features.of_table(whole, made, self.schema), **near})
 
 
 def _named(scheme: str, own: Mapping[str, Floats]) -> shadows.Kept:
@@ -98,8 +100,9 @@ class Trainings:
 
 
 def play(
-    train: pd.DataFrame, fit: generators.Fit, targets: Mapping[str, int], how: Trainings, intermediate: bool = False
-) -> list[Finding]:
+    train: pd.DataFrame, fit: generators.Fit, targets: Mapping[str, int], how: Trainings, intermediate: bool = False,
+    schema: Schema | None = None,
+) -> list[Finding]:  # fmt: skip
     """ASSD against each target, and ASIF with ``intermediate``; the trainings on all records serve all targets.
 
     Args:
@@ -108,6 +111,7 @@ def play(
         targets: what to call a record in the findings -> its position in ``train``.
         how: how many trainings, and where they are kept.
         intermediate: whether ASIF too.
+        schema: of the records; None infers it.
 
     Raises:
         ConfigError: fewer than `LEAST` trainings of a side, or there are no intermediate features.
@@ -126,8 +130,8 @@ def play(
         for name, rows in ((f"{side}-{i:04d}", rows) for side, rows in sides.items())
     ]
     known = tuple(targets.values())
-    description = f"{generators.described(fit)} {known} {intermediate} {how.seed}"
-    game = shadows.Game(train.reset_index(drop=True), LeaveOneOut(fit, known, intermediate), description)
+    description = f"{generators.described(fit)} {known} {intermediate} {how.seed}" + coded_by(schema)
+    game = shadows.Game(train.reset_index(drop=True), LeaveOneOut(fit, known, intermediate, schema), description)
     kept = how.carry_out(game, jobs, fit, how.folder)
     return [
         judge(kept, row, label, kind, how.count, streams.child("adversary", row, kind))
@@ -135,6 +139,11 @@ def play(
         for kind in kept[jobs[0].name]
         if NEAR not in kind or kind.endswith(f"{NEAR}{row}")
     ]
+
+
+def coded_by(schema: Schema | None) -> str:
+    """What a description says of the kinds by which features are taken."""
+    return "" if schema is None else f" {[(column.name, column.kind) for column in schema.columns]}"
 
 
 def judge(kept: dict[str, shadows.Kept], row: int, label: str, kind: str, count: int, streams: Streams) -> Finding:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from silosynth.attacks.findings import GROUP, Bools, Finding, wilson
 from silosynth.core.errors import DataError
+from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.scores import Floats, Ints, Score
@@ -66,6 +67,7 @@ def ask(
     seed: int = 0,
     silos: Sequence[Sequence[str]] | None = None,
     neighbours: int = 1,
+    schema: Schema | None = None,
 ) -> list[Finding]:
     """All three risks; attribute inference for each column as the secret, with all others known.
 
@@ -76,11 +78,12 @@ def ask(
         seed: of the rows asked about, and of random guesses.
         silos: columns that linking is about, two groups; None for the first and the second half of all columns.
         neighbours: how many nearest synthetic rows linking looks at.
+        schema: of the training rows; None infers it.
 
     Raises:
         DataError: a table is empty, columns differ, or there is a single column.
     """  # fmt: skip
-    coded = code_tables({"train": train, "control": control, "synthetic": synthetic})
+    coded = code_tables({"train": train, "control": control, "synthetic": synthetic}, schema)
     if len(coded["train"].fields) < 2:
         raise DataError("These attacks need two columns at least", len(coded["train"].fields))
     streams = Streams(seed).child("questions")

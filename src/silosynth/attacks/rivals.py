@@ -36,6 +36,7 @@ from sklearn.neural_network import MLPClassifier
 from silosynth.attacks.features import embed
 from silosynth.attacks.findings import Finding, auc_score, curve
 from silosynth.core.errors import DataError
+from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.scores import Floats, auc_with_influence
@@ -132,8 +133,9 @@ ATTACKS: Mapping[str, tuple[Attack, bool, str]] = {  # name -> attack, whether i
 
 
 def attack(
-    members: pd.DataFrame, others: pd.DataFrame, synthetic: pd.DataFrame, reference: pd.DataFrame | None, seed: int = 0
-) -> list[Finding]:
+    members: pd.DataFrame, others: pd.DataFrame, synthetic: pd.DataFrame, reference: pd.DataFrame | None,
+    seed: int = 0, schema: Schema | None = None,
+) -> list[Finding]:  # fmt: skip
     """Every attack's area under the ROC curve, with DeLong's interval.
 
     Args:
@@ -142,6 +144,7 @@ def attack(
         synthetic: the synthetic table.
         reference: further records of the population; without them, attacks that need them are left out.
         seed: of all random draws.
+        schema: of the members; None infers it.
 
     Raises:
         DataError: there are no members or no others, or tables' columns differ.
@@ -152,7 +155,7 @@ def attack(
     size = min(len(members), len(others))
     members, others = (_subsample(frame, size, streams) for frame in (members, others))
     frames = {"members": members, "others": others, "synthetic": synthetic}
-    points = embed(code_tables(frames if reference is None else frames | {"reference": reference}))
+    points = embed(code_tables(frames if reference is None else frames | {"reference": reference}, schema))
     candidates = np.concatenate([points["members"], points["others"]])
     truth = np.repeat([True, False], [len(members), len(others)])
     findings = []

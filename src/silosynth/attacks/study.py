@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from silosynth.attacks.findings import Finding
 from silosynth.attacks.membership import Trainings
 from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.files import make_folder, write_atomic
+from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.data import sources
-from silosynth.evaluation import svg
-from silosynth.evaluation.coding import Coded, code_tables
-from silosynth.evaluation.scores import Score, Skipped
+from silosynth.evaluation import premises, svg
+from silosynth.evaluation.coding import Coded, code_tables, schema_of
+from silosynth.evaluation.scores import Premise, Score, Skipped
 
 ATTACKS: Mapping[str, str] = {
     "assd": "Trains many generators with and without the two most vulnerable records, and tells their tables apart.",
@@ -51,6 +52,8 @@ class Subject:
         reference: further ones, which attackers know; None for none.
         silos: columns of two silos or more, for linkability.
         claim: what the generator's accountant states.
+        schema: column kinds instead of the inferred ones, or a schema, as for `silosynth.evaluate`. Attackers do not
+            look at identifiers.
     """
 
     train: pd.DataFrame
@@ -60,6 +63,7 @@ class Subject:
     reference: pd.DataFrame | None = None
     silos: Sequence[Sequence[str]] | None = None
     claim: canaries.Claim | None = None
+    schema: Schema | Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,12 @@ class Audit:
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    premises: tuple[Premise, ...] = ()
+
+    @property
+    def doubts(self) -> list[str]:
+        """Premises of rivals and questions that fail: what these find may be no trace of training."""
+        return [f"{p.label}: no, {p.finding}. {p.remedy}" for p in self.premises if p.holds is False]
 
     def finding(self, name: str) -> Finding:
         """The finding whose score is called ``name``.
@@ -84,6 +94,7 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """As dicts, lists, strings and numbers."""
         return {
+            "premises": [asdict(premise) for premise in self.premises],
             "findings": [finding.to_dict() for finding in self.findings],
             "skipped": [{"name": s.name, "why": s.why} for s in self.skipped],
             "about": dict(self.about),
@@ -99,7 +110,7 @@ class Audit:
         if target.suffix.lower() == ".json":
             text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
         else:
-            text = render(self.findings, self.skipped, self.about)
+            text = render(self)
         write_atomic(target, text.encode())
         return target
 
@@ -122,24 +133,34 @@ def audit(
     """
     how = how or Trainings()
     _check(subject, attacks)
+    schema = schema_of(subject.train, subject.schema)
     findings, skipped = list[Finding](), list[Skipped]()
     if "assd" in attacks or "asif" in attacks:
-        findings += _leave_one_out(subject, how, "asif" in attacks)
+        findings += _leave_one_out(subject, how, "asif" in attacks, schema)
     if "rivals" in attacks or "questions" in attacks:
         synthetic = _synthetic(subject, how)
         if "rivals" in attacks:
             assert subject.others is not None  # checked
-            findings += rivals.attack(subject.train, subject.others, synthetic, subject.reference, how.seed)
+            findings += rivals.attack(subject.train, subject.others, synthetic, subject.reference, how.seed, schema)
             skipped += _unreferenced(subject)
         if "questions" in attacks:
             assert subject.others is not None
-            findings += questions.ask(subject.train, subject.others, synthetic, how.seed, subject.silos)
+            findings += questions.ask(subject.train, subject.others, synthetic, how.seed, subject.silos, schema=schema)
     if subject.fit is not None and "canaries" in attacks:
-        findings.append(canaries.many(subject.train, subject.fit, how, subject.claim))
+        findings.append(canaries.many(subject.train, subject.fit, how, subject.claim, schema))
     if subject.fit is not None and "one-run" in attacks:
-        findings.append(canaries.one_run(subject.train, subject.fit, canaries_in_one, how, subject.claim))
+        findings.append(canaries.one_run(subject.train, subject.fit, canaries_in_one, how, subject.claim, schema))
     about = {"records": len(subject.train), "trainings": how.count, "seed": how.seed, "attacks": list(attacks)}
-    return Audit(tuple(findings), tuple(skipped), about)
+    about["left_out"] = [name for name in schema.names if name not in schema.modelled]
+    return Audit(tuple(findings), tuple(skipped), about, _premises(subject, attacks, how.seed, schema))
+
+
+def _premises(subject: Subject, attacks: Sequence[str], seed: int, schema: Schema) -> tuple[Premise, ...]:
+    """Whether training records and others differ in nothing but training, for attacks that compare them."""
+    if subject.others is None or not set(attacks) & set(COMPARES):
+        return ()
+    tables = code_tables({"training": subject.train, "hold-out": subject.others}, schema)
+    return premises.examine(tables["training"], tables["hold-out"], Streams(seed).child("premises").numpy())
 
 
 def _check(subject: Subject, attacks: Sequence[str]) -> None:
@@ -166,12 +187,12 @@ def vulnerable(train: Coded) -> dict[str, int]:
     return records
 
 
-def _leave_one_out(subject: Subject, how: Trainings, intermediate: bool) -> list[Finding]:
+def _leave_one_out(subject: Subject, how: Trainings, intermediate: bool, schema: Schema) -> list[Finding]:
     assert subject.fit is not None  # checked
     if len(subject.train) < 3:
         raise DataError("Leaving one record out needs three or more", len(subject.train))
-    chosen = vulnerable(code_tables({"training": subject.train})["training"])
-    return membership.play(subject.train, subject.fit, chosen, _within(how, "shadows"), intermediate)
+    chosen = vulnerable(code_tables({"training": subject.train}, schema)["training"])
+    return membership.play(subject.train, subject.fit, chosen, _within(how, "shadows"), intermediate, schema)
 
 
 def _synthetic(subject: Subject, how: Trainings) -> pd.DataFrame:
@@ -232,6 +253,9 @@ p { margin: .2rem 0; }
 <p>{{ setting }}</p>
 <p class="soft">Ticks mark what guessing gets, bands 95 % intervals. An attack that finds nothing proves
 nothing: a better one may find something.</p>
+{% for doubt in found.doubts %}
+<p class="alarm">{{ doubt }} What rivals and questions find may be no trace of training.</p>
+{% endfor %}
 {% for card in cards %}
 <section class="card"><div>
 <h2>{{ card.score.label }}: {{ card.value }}</h2>
@@ -242,29 +266,29 @@ nothing: a better one may find something.</p>
 {% if card.claim %}<p class="{{ 'alarm' if card.refuted else 'soft' }}">{{ card.claim }}</p>{% endif %}
 </div><div>{{ card.roc }}</div></section>
 {% endfor %}
-{% for absent in skipped %}<p class="soft">{{ absent.name }} was not carried out: {{ absent.why }}.</p>
+{% for absent in found.skipped %}<p class="soft">{{ absent.name }} was not carried out: {{ absent.why }}.</p>
 {% endfor %}
 </body>
 </html>
 """
 
 
-def render(findings: Sequence[Finding], skipped: Sequence[Skipped], about: Mapping[str, Any]) -> str:
+def render(found: Audit) -> str:
     """The whole page. It carries no date: the same audit gives the same bytes."""
     from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    facts = {**about, "attacks": ", ".join(about.get("attacks", ()))}
-    setting = " · ".join(f"{name}: {value}" for name, value in facts.items())
+    facts = {name: ", ".join(value) if isinstance(value, list) else value for name, value in found.about.items()}
+    setting = " · ".join(f"{name}: {value}" for name, value in facts.items() if value != "")
     cards = [
         {
             "score": finding.score, "value": number(finding.score, finding.score.value),
             "interval": interval(finding.score), "plot": Markup(_plot(finding.score)), "roc": Markup(_roc(finding)),
             "rates": rates(finding), "claim": claim(finding), "refuted": finding.refuted,
         }
-        for finding in findings
+        for finding in found.findings
     ]  # fmt: skip
-    return environment.from_string(PAGE).render(side=SIDE, setting=setting, cards=cards, skipped=skipped)
+    return environment.from_string(PAGE).render(side=SIDE, setting=setting, cards=cards, found=found)
 
 
 def number(score: Score, value: float | None) -> str:

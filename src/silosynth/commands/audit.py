@@ -62,6 +62,9 @@ def audit(
     folder: Annotated[
         Path, typer.Option(help="Where finished trainings are kept; the same command continues from there.")
     ] = Path("audit"),
+    schema: Annotated[
+        Path | None, typer.Option(help="With --train: a model or a TOML file that declares columns.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="File to write: .html with curves, or .json.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of trainings and attackers.")] = 0,
 ) -> None:
@@ -71,9 +74,11 @@ def audit(
 
     if (file is None) == (train is None):
         raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
+    if file is not None and schema is not None:
+        raise ConfigError("An experiment file declares its own columns", str(schema), "Leave --schema out.")
     claim = None if epsilon is None else Claim(epsilon, delta)
     paths = {"others": holdout, "reference": reference, "synthetic": synthetic}
-    subject = _subject(file, train, fit, paths, records, rows, claim, seed)
+    subject = _subject(ui, file, train, fit, paths, records, rows, claim, seed, schema)
     attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
     ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
     with ui.progress("Auditing") as progress:
@@ -82,6 +87,10 @@ def audit(
     if report is not None:
         result.save(report)
         ui.note(f"Report: {report}")
+    for doubt in result.doubts:
+        ui.note(f"warning: {doubt} What rivals and questions find may be no trace of training.")
+    if result.about["left_out"]:
+        ui.note(f"Identifiers are left out: {', '.join(result.about['left_out'])}.")
     _show(ui, result.findings)
     for skipped in result.skipped:
         ui.note(f"{skipped.name} was not carried out: {skipped.why}")
@@ -99,8 +108,8 @@ def _announcing(ui: Session) -> Any:
 
 
 def _subject(
-    file: Path | None, train: Path | None, command: str | None, paths: dict[str, Path | None], records: int | None,
-    rows: int | None, claim: canaries.Claim | None, seed: int,
+    ui: Session, file: Path | None, train: Path | None, command: str | None, paths: dict[str, Path | None],
+    records: int | None, rows: int | None, claim: canaries.Claim | None, seed: int, schema: Path | None,
 ) -> study.Subject:  # fmt: skip
     """The records, the generator and the tables that attacks work on."""
     from silosynth.attacks import generators, study
@@ -112,8 +121,10 @@ def _subject(
     if file is None:
         assert train is not None  # one of the two is given
         table = tables.read(train)
+        kinds: Any = tables.declared(ui, schema, list(table.columns))
     else:
-        table, held_out, catalogued = _planned(file, rows)
+        table, held_out, catalogued = _planned(ui, file, rows)
+        kinds = catalogued.kinds
         generator, silos = generator or catalogued, list((catalogued.silos or {}).values())
         inputs["others"] = held_out if inputs["others"] is None else inputs["others"]
         claim = claim or _claimed(catalogued)
@@ -121,10 +132,12 @@ def _subject(
     inputs["others"] = _together(inputs["others"], rest)
     if inputs["others"] is not None and inputs["reference"] is None and len(inputs["others"]) > 2 * len(table):
         inputs["others"], inputs["reference"] = _drawn(inputs["others"], len(table), seed + 1)
-    return study.Subject(table, generator, silos=silos, claim=claim, **inputs)
+    return study.Subject(table, generator, silos=silos, claim=claim, schema=kinds, **inputs)
 
 
-def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame | None, generators.Catalogued]:
+def _planned(
+    ui: Session, file: Path, rows: int | None
+) -> tuple[pd.DataFrame, pd.DataFrame | None, generators.Catalogued]:
     """The training records, the held-out ones, and the generator of an experiment file."""
     from silosynth import catalog
     from silosynth.attacks import generators
@@ -143,6 +156,9 @@ def _planned(file: Path, rows: int | None) -> tuple[pd.DataFrame, pd.DataFrame |
     federation = material.federation(plan.overrides())
     kinds = {column.name: column.kind for column in federation.schema.columns}
     names = [name for name in material.train.columns if name in federation.schema.modelled]
+    left_out = [name for name in federation.schema.names if name not in names]
+    if left_out:
+        ui.note(f"Identifiers are left out: {', '.join(left_out)}.")
     silos = {silo: [c for c in held if c in names] for silo, held in material.silos.items()}
     fit = generators.Catalogued(how.name, how.preset, how.options, silos, {n: kinds[n] for n in names}, rows or 1000)
     return material.train[names], None if material.holdout is None else material.holdout[names], fit

@@ -295,7 +295,9 @@ def _report(ui: Session, kit: kits.StartKit, table: Any, out: Path, target: str 
     rows = read_silo(kit.folder)
     real = rows.read().drop(columns=rows.identifiers)
     own = [name for name in real.columns if name in table.columns]
-    result = run.measure(ui, {"train": real[own], "synthetic": table[own], "holdout": None}, target, None, None)
+    declared = {name: rule for name, rule in rows.declared.items() if name in own}
+    frames = {"train": real[own], "synthetic": table[own], "holdout": None}
+    result = run.measure(ui, frames, target, None, schema=declared)
     result.save(out)
     ui.show(f"{result}\n\nreport {out}")
     ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}

@@ -12,7 +12,7 @@ import typer
 
 import silosynth
 from silosynth.commands.session import Session, add_command
-from silosynth.core.errors import ConfigError
+from silosynth.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from silosynth import Federation, Model, Report
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
+    from silosynth.core.schema import Schema
     from silosynth.experiment.grammar import Command, Experiment
 
 MODEL = "model.silosynth"
 LEDGER = "ledger.jsonl"
 SCHEMA = "schema.toml"
 EVALUATE = """Example: silosynth evaluate --train train.csv --holdout holdout.csv --synthetic synthetic.csv
---target income --report report.html"""
+--target income --report report.html
+
+The table of a finished run, once more: silosynth evaluate experiment/"""
 DEMO = """\
 # Two organisations hold different columns on the same people, row by row.
 # Change what you like and run it again: silosynth run {file}
@@ -168,10 +171,10 @@ def _federation(ui: Session, plan: Experiment, material: Material, central: bool
 
 
 def _check_target(plan: Experiment, federation: Federation) -> None:
-    """Refuse a target that does not exist now, instead of after hours of training."""
+    """Refuse a target that cannot be predicted now, instead of after hours of training."""
     target = plan.evaluate.target
-    if target is not None:
-        federation.schema[target]
+    if target is not None and federation.schema[target].kind == "identifier":
+        raise ConfigError("The target must not be an identifier", target, "Declare another kind: [schema.…].")
 
 
 def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
@@ -187,12 +190,11 @@ def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) ->
 
 
 def _publish(ui: Session, plan: Experiment, material: Material, federation: Federation, model: Model) -> None:
+    from silosynth.commands import tables
+
     synthetic, written = _synthetic(plan, material, model)
-    names = [name for name in material.train.columns if name in federation.schema.modelled]
-    frames: dict[str, Any] = {"train": material.train[names], "synthetic": synthetic[names]}
-    frames["holdout"] = None if material.holdout is None else material.holdout[names]
-    silos = {silo: [c for c in held if c in names] for silo, held in material.silos.items()}
-    report = measure(ui, frames, plan.evaluate.target, {s: held for s, held in silos.items() if held}, model.ledger)
+    tables.keep_split(plan, material)
+    report = _judged(ui, material, synthetic, federation.schema, plan.evaluate.target, model.ledger)
     paths = {"model": MODEL, "report": plan.evaluate.report, "ledger": LEDGER, "schema": SCHEMA}
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
@@ -200,7 +202,19 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
     ui.show(f"Guarantee: {model.describe()['guarantee']}\n\n{report}\n")
     ui.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
     ui.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
-    ui.facts |= {"scores": report.to_dict()["scores"], "ledger_totals": totals}
+    ui.facts |= {key: report.to_dict()[key] for key in ("premises", "left_out", "scores")}
+    ui.facts |= {"ledger_totals": totals}
+
+
+def _judged(
+    ui: Session, material: Material, synthetic: pd.DataFrame, schema: Schema, target: str | None,
+    ledger: Sequence[Mapping[str, Any]], seed: int = 0,
+) -> Report:  # fmt: skip
+    """The report on a synthetic table of a run; it takes columns as the run did."""
+    names = [name for name in material.train.columns if name in schema.names]
+    holdout = None if material.holdout is None else material.holdout[names]
+    frames = {"train": material.train[names], "holdout": holdout, "synthetic": synthetic}
+    return measure(ui, frames, target, material.silos, ledger, seed, schema)
 
 
 def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.DataFrame, list[Path]]:
@@ -268,20 +282,34 @@ def write_parts(parts: Mapping[str, Any], out: Path) -> list[Path]:
     """Write each silo's synthetic columns to a file of its own: ``synthetic.csv`` becomes ``synthetic-bank.csv``."""
     from silosynth.data import sources
 
-    written = [out.with_name(f"{out.stem}-{name}{out.suffix}") for name in parts]
+    written = part_paths(list(parts), out)
     for path, frame in zip(written, parts.values(), strict=True):
         sources.write(frame, path)
     return written
 
 
+def part_paths(silos: Sequence[str], out: Path) -> list[Path]:
+    """Where `write_parts` writes each silo's columns."""
+    return [out.with_name(f"{out.stem}-{name}{out.suffix}") for name in silos]
+
+
 def evaluate(
     ui: Session,
-    train: Annotated[Path, typer.Option(help="The real rows that the generator was trained on.")],
-    synthetic: Annotated[Path, typer.Option(help="The synthetic rows.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="The output folder of a run: its tables and columns.")
+    ] = None,
+    train: Annotated[Path | None, typer.Option(help="The real rows that the generator was trained on.")] = None,
+    synthetic: Annotated[
+        Path | None, typer.Option(help="The synthetic rows; with a folder, instead of those of the run.")
+    ] = None,
     holdout: Annotated[Path | None, typer.Option(help="Real rows not trained on; some figures need them.")] = None,
     target: Annotated[str | None, typer.Option(help="The column that models learn to predict.")] = None,
     silos: Annotated[
         Path | None, typer.Option(help="An experiment file, to tell column pairs within a silo from others.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="What declares columns: a model, a run's schema.toml, or (default) the file of --silos."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="File to write: .html, or .json.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of subsamples and models.")] = 0,
@@ -289,14 +317,55 @@ def evaluate(
     """Measure how useful a synthetic table is, and what it reveals."""
     from silosynth.commands import tables
 
-    frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
-    frames["holdout"] = None if holdout is None else tables.read(holdout)
-    result = measure(ui, frames, target=target, silos=_silos(silos, list(frames["train"].columns)), seed=seed)
+    if folder is not None:
+        _refuse_beside_a_run(train=train, holdout=holdout, silos=silos, schema=schema)
+        result = _of_run(ui, folder, synthetic, target, seed)
+    elif train is None or synthetic is None:
+        raise ConfigError(
+            "An evaluation needs real and synthetic rows", remedy="Name a run's folder, or --train and --synthetic."
+        )
+    else:
+        frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
+        frames["holdout"] = None if holdout is None else tables.read(holdout)
+        columns = list(frames["train"].columns)
+        kinds = tables.declared(ui, schema or silos, columns)
+        result = measure(ui, frames, target, _silos(silos, columns), seed=seed, schema=kinds)
     if report is not None:
         result.save(report)
         ui.note(f"Report: {report}")
     ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
     ui.show(str(result))
+
+
+def _refuse_beside_a_run(**paths: Path | None) -> None:
+    given = [f"--{name}" for name, path in paths.items() if path is not None]
+    if given:
+        raise ConfigError(
+            "A run's folder says what it was trained on", ", ".join(given), "Leave these out, or the folder."
+        )
+
+
+def _of_run(ui: Session, folder: Path, synthetic: Path | None, target: str | None, seed: int) -> Report:
+    """The report on a finished run's synthetic table, or on another one, from the rows that the run was trained on."""
+    import pandas as pd
+
+    from silosynth import catalog
+    from silosynth.commands import tables
+
+    plan, held, digest = tables.kept_split(folder)
+    material = tables.gather(plan, catalog.algorithm(plan.algorithm.name).horizontal, held)
+    if material.digest() != digest:
+        raise DataError(
+            "The tables must be those that the run was trained on", f"{plan.source.name}: they have changed",
+            "Restore them, or run again.",
+        )  # fmt: skip
+    model = silosynth.load(folder / MODEL)
+    out = folder / plan.sample.path
+    paths = [synthetic or out]
+    if synthetic is None and stays_in_silos(model):
+        paths = part_paths(list(model.roster), out)
+    drawn = pd.concat([tables.read(path) for path in paths], axis=1)
+    return _judged(ui, material, drawn, model.schema, target or plan.evaluate.target, model.ledger, seed)
 
 
 def measure(
@@ -306,10 +375,13 @@ def measure(
     silos: Mapping[str, Sequence[str]] | None,
     ledger: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
+    schema: Schema | Mapping[str, Any] | None = None,
 ) -> Report:
     """Evaluate, with a progress bar."""
     with ui.progress("Evaluating") as progress:
-        return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=progress)
+        return silosynth.evaluate(
+            **frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=progress, schema=schema
+        )
 
 
 def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:

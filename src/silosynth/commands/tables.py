@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +14,22 @@ import numpy as np
 import pandas as pd
 
 from silosynth.commands.session import Session
-from silosynth.core.errors import DataError, nearest
+from silosynth.core.errors import DataError, StorageError, nearest
+from silosynth.core.files import read as contents, write_atomic
 from silosynth.core.schema import ColumnSchema, Schema, check_partition
 from silosynth.core.streams import Streams
 from silosynth.data import datasets, sources
 from silosynth.data.frames import to_table
 from silosynth.data.infer import describe
+from silosynth.data.splits import held_out
+from silosynth.experiment import grammar
 from silosynth.experiment.grammar import DataSection, Experiment, SiloSection
 from silosynth.simulation.federation import Federation, simulate
+from silosynth.simulation.model import load
+
+Held = dict[str, list[int]]
+WHOLE = "table"
+SPLIT = "split.json"
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,16 @@ class Material:
     """If silos hold shares of the rows: the positions of each silo's rows in ``train``."""
     tables: dict[str, pd.DataFrame] | None = None
     """If silos hold rows in tables of their own: each silo's part of ``train``."""
+    held: Held = field(default_factory=dict)
+    """Positions of the rows held out: by silo, if silos hold rows in tables of their own, or of `WHOLE`."""
+
+    def digest(self) -> str:
+        """A hash of the names and values of training and hold-out rows."""
+        sha = hashlib.sha256(repr(list(self.train.columns)).encode())
+        for frame in (self.train, self.holdout):
+            if frame is not None:
+                sha.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+        return sha.hexdigest()
 
     def federation(self, declared: Mapping[str, Any]) -> Federation:
         """The federation of the training rows; kinds that are neither declared nor published are inferred."""
@@ -51,35 +71,61 @@ def read(path: str | Path) -> pd.DataFrame:
     return sources.read(path)
 
 
-def gather(experiment: Experiment, horizontal: bool = False) -> Material:
+def gather(experiment: Experiment, horizontal: bool = False, held: Held | None = None) -> Material:
     """Read all tables of an experiment and hold rows out.
 
     Args:
         experiment: the checked file.
         horizontal: whether silos with tables of their own hold different rows of the same columns.
+        held: positions of the rows to hold out, as `Material` has them; None to draw them.
 
     Raises:
         DataError: a column is missing or held twice, silos' tables differ in their number of rows, or a silo's share
             is less than a row.
     """
     if horizontal and not experiment.shares:
-        return _stacked(experiment)
+        return _stacked(experiment, held)
     frame, silos = _joined(experiment)
     kinds = _published_kinds(experiment, frame)
-    train, held = _split(experiment, frame)
+    train, holdout, drawn = _split(experiment, {WHOLE: frame}, held)
     if not experiment.shares:
-        return Material(train, held, silos, kinds)
-    train, rows = _dealt(train, experiment.shares, experiment.split.seed)
-    return Material(train, held, silos, kinds, rows=rows)
+        return Material(train[WHOLE], holdout, silos, kinds, held=drawn)
+    dealt, rows = _dealt(train[WHOLE], experiment.shares, experiment.split.seed)
+    return Material(dealt, holdout, silos, kinds, rows=rows, held=drawn)
 
 
-def _split(experiment: Experiment, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Training and hold-out rows."""
+def _split(
+    experiment: Experiment, tables: dict[str, pd.DataFrame], held: Held | None
+) -> tuple[dict[str, pd.DataFrame], pd.DataFrame | None, Held]:
+    """Training rows of each table, hold-out rows of all, and the positions of those that were held out."""
     split = experiment.split
-    if split.path is None:
-        return hold_out(frame, split.share, split.seed)
-    holdout = read(experiment.resolve(split.path))
-    return frame, holdout[_known("the hold-out", list(frame.columns), holdout)]
+    if split.path is not None:
+        columns = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
+        holdout = read(experiment.resolve(split.path))
+        return tables, holdout[_known("the hold-out", columns, holdout)], {}
+    if held is None:
+        held = {name: _drawn(len(table), split.share, split.seed) for name, table in tables.items()}
+    parts = {name: _parted(table, held[name]) for name, table in tables.items()}
+    holdouts = [part for _, part in parts.values() if len(part)]
+    return (
+        {name: train for name, (train, _) in parts.items()},
+        pd.concat(holdouts, ignore_index=True) if holdouts else None,
+        held,
+    )
+
+
+def _drawn(n: int, share: float, seed: int) -> list[int]:
+    """Positions of the rows to hold out of n."""
+    held = held_out(n, share, seed)
+    if held.all():
+        raise DataError("Rows must be left for training", f"{held.sum()} of {n} held out", "Hold out fewer.")
+    positions: list[int] = held.nonzero()[0].tolist()
+    return positions
+
+
+def _parted(frame: pd.DataFrame, held: Sequence[int]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    out = np.isin(np.arange(len(frame)), held)
+    return frame[~out].reset_index(drop=True), frame[out].reset_index(drop=True)
 
 
 def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, str]:
@@ -87,18 +133,6 @@ def _published_kinds(experiment: Experiment, frame: pd.DataFrame) -> dict[str, s
         return {}
     kinds = datasets.info(experiment.data.dataset).kinds
     return {name: kind for name, kind in kinds.items() if name in frame.columns}
-
-
-def hold_out(frame: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Training and hold-out rows, drawn at random, each in the table's order."""
-    from silosynth.data.splits import held_out
-
-    held = held_out(len(frame), share, seed)
-    if not held.any():
-        return frame, None
-    if held.all():
-        raise DataError("Rows must be left for training", f"{held.sum()} of {len(frame)} held out", "Hold out fewer.")
-    return frame[~held].reset_index(drop=True), frame[held].reset_index(drop=True)
 
 
 def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple[pd.DataFrame, dict[str, list[int]]]:
@@ -115,20 +149,45 @@ def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple
     return train[owner >= 0].reset_index(drop=True), rows
 
 
-def _stacked(experiment: Experiment) -> Material:
+def _stacked(experiment: Experiment, held: Held | None) -> Material:
     """Silos' own tables of the same columns. Only the evaluation sees them below each other."""
     sections = experiment.participants
     tables = {name: _table(experiment, silo, None) for name, silo in sections.items()}
     tables = {name: table[_columns_of(name, sections[name], table)] for name, table in tables.items()}
     tables = _in_common_dtypes(tables)
     silos = {name: list(table.columns) for name, table in tables.items()}
-    if experiment.split.path is not None:
-        return Material(*_split(experiment, pd.concat(tables.values(), ignore_index=True)), silos, tables=tables)
-    parts = {name: _split(experiment, table) for name, table in tables.items()}
-    train = {name: rows for name, (rows, _) in parts.items()}
-    held = [held for _, held in parts.values() if held is not None]
-    holdout = pd.concat(held, ignore_index=True) if held else None
-    return Material(pd.concat(train.values(), ignore_index=True), holdout, silos, tables=train)
+    train, holdout, drawn = _split(experiment, tables, held)
+    return Material(pd.concat(train.values(), ignore_index=True), holdout, silos, tables=train, held=drawn)
+
+
+def keep_split(experiment: Experiment, material: Material) -> None:
+    """Write which rows were trained on into the output folder, so that the table can be judged afterwards."""
+    content = {
+        "file": os.path.relpath(experiment.source, experiment.folder),
+        "experiment": experiment.to_dict(),
+        "digest": material.digest(),
+        "holdout": material.held,
+    }
+    write_atomic(experiment.folder / SPLIT, json.dumps(content, default=str).encode())
+
+
+def kept_split(folder: Path) -> tuple[Experiment, Held, str]:
+    """What `keep_split` wrote: the experiment, rows held out, and the digest of all rows.
+
+    Raises:
+        StorageError: there is no such file, or it is damaged.
+    """
+    if not (folder / SPLIT).exists():
+        raise StorageError(
+            "The folder must be that of a finished run of this version", str(folder),
+            "Name the tables instead: --train, --holdout, --synthetic.",
+        )  # fmt: skip
+    try:
+        kept = json.loads(contents(folder / SPLIT))
+        plan = grammar.restored(kept["experiment"], folder / kept["file"])
+        return plan, kept["holdout"], kept["digest"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError("The split of a run must be whole", str(folder / SPLIT), "Run it again.") from error
 
 
 def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -198,6 +257,19 @@ def show_schema(ui: Session, schema: Schema, frame: pd.DataFrame) -> None:
         | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason}
         for c, line in zip(schema.columns, lines, strict=True)
     ]
+
+
+def declared(ui: Session, file: Path | None, columns: Sequence[str]) -> Schema | dict[str, Any] | None:
+    """What a model, or the [schema] of a TOML file, says about the columns of a table; None without a file."""
+    if file is None:
+        return None
+    if file.suffix.lower() != ".toml":
+        return load(file).schema
+    rules = grammar.read(file).overrides()
+    absent = [name for name in rules if name not in columns]
+    if absent:
+        ui.note(f"{file.name} declares columns that the table lacks: {', '.join(absent)}.")
+    return {name: rule for name, rule in rules.items() if name in columns}
 
 
 def schema_toml(schema: Schema) -> str:

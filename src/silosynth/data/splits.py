@@ -47,7 +47,8 @@ def split(table: Any, holdout: float = 0.2, seed: int = 0, identifier: str | Non
     if not table:
         raise DataError("A split needs at least one silo's table", "none", "Pass {name: table}.")
     parts = _held(table, holdout, seed, identifier)
-    return tuple({silo: _rows(table[silo], held ^ kept) for silo, held in parts.items()} for kept in (True, False))
+    train = {silo: _rows(table[silo], ~held) for silo, held in parts.items()}
+    return train, {silo: _rows(table[silo], held) for silo, held in parts.items()}
 
 
 def held_out(n: int, share: float, seed: int) -> NDArray[np.bool_]:

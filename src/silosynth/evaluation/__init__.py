@@ -2,6 +2,6 @@
 
 from silosynth.evaluation.evaluate import evaluate
 from silosynth.evaluation.report import Report
-from silosynth.evaluation.scores import ColumnScore, Pairs, Rows, Score, Skipped
+from silosynth.evaluation.scores import ColumnScore, Pairs, Premise, Rows, Score, Skipped
 
-__all__ = ["ColumnScore", "Pairs", "Report", "Rows", "Score", "Skipped", "evaluate"]
+__all__ = ["ColumnScore", "Pairs", "Premise", "Report", "Rows", "Score", "Skipped", "evaluate"]

@@ -1,9 +1,10 @@
 """Frames → columns of numbers and codes, coded alike in all tables. All figures are computed from these.
 
-The *training* table alone decides on kinds: text, booleans, declared categories
-and integers with at most `MAX_INTEGER_LEVELS` levels are categorical; other numbers and instants are numeric. A float
-column with gaps whose present values are all whole counts as integer, because that is how pandas stores an integer
-column with missing values.
+The *training* table alone decides on kinds, and they are those that generators are fitted with: inferred as
+`silosynth.simulate` and ``silosynth inspect`` do (`data.infer`), unless declared. Categories and booleans are
+categorical, and so are integers with at most `MAX_INTEGER_LEVELS` levels; other numbers and instants, also those that
+are written as text, are numeric. Identifiers are left out. A column that no generator could be fitted on, such as one
+of mixed types, is taken by its dtype.
 
 Legend: n rows, d columns, K levels of one column (code K stands for missing).
 """
@@ -11,7 +12,7 @@ Legend: n rows, d columns, K levels of one column (code K stands for missing).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +21,15 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from silosynth.core.errors import DataError, nearest
-from silosynth.data.frames import to_pandas
+from silosynth.core.schema import ColumnSchema, Kind, Schema
+from silosynth.data.frames import encode, to_pandas
+from silosynth.data.infer import infer
 from silosynth.evaluation.scores import ColumnKind, Floats, Ints
 
 ValueType = Literal["number", "instant", "truth", "text"]  # of a frame's column
 
 MAX_INTEGER_LEVELS = 20
+BY_DTYPE = ""  # in place of a kind
 LARGEST = 1e60  # ratios of squares of larger numbers overflow
 SMALLEST = 1 / LARGEST  # smaller numbers count as 0
 
@@ -72,18 +76,60 @@ class Coded:
         return self if len(self) <= at_most else self.take(np.sort(rng.choice(len(self), at_most, replace=False)))
 
 
-def code_tables(frames: Mapping[str, Any]) -> dict[str, Coded]:
-    """Code all frames alike. The first is the training table, which decides on columns and kinds.
+def schema_of(frame: Any, declared: Schema | Mapping[str, Any] | None = None, name: str = "training") -> Schema:
+    """The kinds of the columns of a table: declared, or inferred.
+
+    Args:
+        frame: the table.
+        declared: kinds by column, as for `silosynth.simulate`; or the schema of a federation or a model, of which only
+            the table's columns count.
+        name: what to call the table in errors.
 
     Raises:
-        DataError: a table is empty, columns differ, or a column's values are not comparable with the training table's.
+        DataError: it is no table, or is empty.
+        SchemaError: a declared kind does not fit its column.
+    """
+    table = _frame(frame, name)
+    reasons = {c.name: c.reason for c in declared.columns} if isinstance(declared, Schema) else {}
+    if isinstance(declared, Schema):
+        declared = {column.name: column.kind for column in declared.columns if column.name in table.columns}
+    declared = dict(declared or {})
+    columns = [_column_schema(table[[c]], {c: declared.pop(c)} if c in declared else {}) for c in table.columns]
+    if declared:
+        infer(table, declared)  # which refuses names that the table lacks
+    return Schema(tuple(replace(column, reason=reasons.get(column.name) or column.reason) for column in columns))
+
+
+def _column_schema(column: pd.DataFrame, declared: Mapping[str, Any]) -> ColumnSchema:
+    try:
+        return infer(column, declared).columns[0]
+    except DataError:
+        if declared:
+            raise
+        (name,) = column.columns
+        return ColumnSchema(name, BY_DTYPE, str(column[name].dtype), reason="no generator can be fitted on it")
+
+
+def code_tables(frames: Mapping[str, Any], schema: Schema | Mapping[str, Any] | None = None) -> dict[str, Coded]:
+    """Code all frames alike. The first is the training table, which decides on columns and (`schema_of`) on kinds.
+
+    Raises:
+        DataError: a table is empty, columns differ, none is left without identifiers, or a column's values are not
+            comparable with the training table's.
+        SchemaError: a declared kind does not fit its column.
     """
     tables = {name: _frame(frame, name) for name, frame in frames.items()}
     first = next(iter(tables))
-    names = list(tables[first].columns)
+    kinds = {column.name: column for column in schema_of(tables[first], schema, first).columns}
+    left_out = {name for name, column in kinds.items() if column.kind == Kind.IDENTIFIER.value}
+    names = [name for name in tables[first].columns if name not in left_out]
+    if not names:
+        raise DataError(
+            f"The {first} table needs a column that is not an identifier", sorted(left_out), "Declare another kind."
+        )
     for name, table in tables.items():
-        _check_columns(names, list(table.columns), first, name)
-    coded = [_code_column(c, {name: table[c] for name, table in tables.items()}) for c in names]
+        _check_columns(names, [c for c in table.columns if c not in left_out], first, name)
+    coded = [_code_column(kinds[c], {name: table[c] for name, table in tables.items()}) for c in names]
     fields = tuple(field for field, _ in coded)
     return {name: Coded(fields, tuple(columns[name] for _, columns in coded)) for name in tables}
 
@@ -115,6 +161,22 @@ def check_silos(silos: Mapping[str, Iterable[str]], fields: Sequence[Field]) -> 
     if unowned:
         raise DataError("Every column needs a silo", unowned, "Add them to `silos`, or leave `silos` out.")
     return tuple(owner[name] for name in names)
+
+
+def row_keys(*tables: Coded) -> list[Ints]:
+    """A number from 0 for each row of the tables, the same for rows equal in every column; missing equals missing."""
+    keys = np.zeros(sum(map(len, tables)), np.int64)
+    for columns in zip(*(table.values for table in tables), strict=True):
+        codes, levels = pd.factorize(np.concatenate(columns), use_na_sentinel=False)
+        keys, _ = pd.factorize(keys * len(levels) + codes)
+    return np.split(keys, np.cumsum([len(table) for table in tables])[:-1])
+
+
+def row_counts(*tables: Coded) -> Ints:
+    """How often each distinct row (columns) occurs in each of the tables (rows)."""
+    keys = row_keys(*tables)
+    size = 1 + int(max(own.max() for own in keys))
+    return np.stack([np.bincount(own, minlength=size) for own in keys])
 
 
 def cut(values: Floats, real: Floats, bins: int) -> Ints:
@@ -161,12 +223,14 @@ def _check_columns(names: list[str], others: list[str], first: str, name: str) -
         raise DataError(f"The {name} table has columns that the {first} table lacks", extra, "Drop them first.")
 
 
-def _code_column(name: str, series: Mapping[str, pd.Series[Any]]) -> tuple[Field, dict[str, NDArray[Any]]]:
-    first = next(iter(series.values()))
+def _code_column(column: ColumnSchema, series: Mapping[str, pd.Series[Any]]) -> tuple[Field, dict[str, NDArray[Any]]]:
+    name, first = column.name, next(iter(series.values()))
     value_type = _value_type(first, name)
-    kind = _kind(first, value_type)
+    kind = _kind(first, value_type, column.kind)
     if kind == "categorical" and value_type in ("text", "instant"):
         return _code_texts(name, series)
+    if value_type == "text":
+        return Field(name, kind), {t: _written(s, column, t) for t, s in series.items()}
     numbers = {t: _numbers(s, value_type, name, t) for t, s in series.items()}
     if kind != "categorical":
         return Field(name, kind), dict(numbers)
@@ -193,12 +257,16 @@ def _value_type(series: pd.Series[Any], name: str) -> ValueType:
     return "truth" if inferred == "boolean" else "text"
 
 
-def _kind(series: pd.Series[Any], value_type: ValueType) -> ColumnKind:
-    if isinstance(series.dtype, pd.CategoricalDtype) or value_type in ("text", "truth"):
-        return "categorical"
-    if value_type == "instant":
-        return "datetime"
-    return "categorical" if _integer(series) and series.nunique() <= MAX_INTEGER_LEVELS else "numeric"
+def _kind(series: pd.Series[Any], value_type: ValueType, kind: str) -> ColumnKind:
+    """How a column of a kind (a value of `Kind`, or `BY_DTYPE`) is coded."""
+    if kind in (Kind.CATEGORICAL.value, Kind.BOOLEAN.value):
+        return "numeric" if value_type == "number" and series.isna().all() else "categorical"
+    if value_type == "number":
+        few = kind != Kind.CONTINUOUS.value and series.nunique() <= MAX_INTEGER_LEVELS
+        return "categorical" if few and (kind == Kind.INTEGER.value or _integer(series)) else "numeric"
+    if kind == BY_DTYPE:
+        return "datetime" if value_type == "instant" else "categorical"
+    return "datetime" if kind == Kind.DATETIME.value else "numeric"
 
 
 def _integer(series: pd.Series[Any]) -> bool:
@@ -230,6 +298,16 @@ def _numbers(series: pd.Series[Any], value_type: ValueType, name: str, table: st
             "Replace infinities by missing values, or clip them.",
         )
     return np.where(np.abs(values) < SMALLEST, 0.0, values)
+
+
+def _written(series: pd.Series[Any], column: ColumnSchema, table: str) -> Floats:
+    """Instants or numbers that the training table has as text; in another table they may be values already."""
+    try:
+        read = encode(series, column)
+    except DataError as error:
+        rule = f"Column {column.name!r} of the {table} table must be written as in the training table: {error.rule}"
+        raise DataError(rule, error.value, f'Or declare it: schema={{"{column.name}": "categorical"}}.') from error
+    return np.where(read.missing.numpy(), np.nan, read.values.numpy().astype(np.float64))
 
 
 def _plain_numbers(series: pd.Series[Any], value_type: ValueType) -> Floats:

@@ -1,6 +1,9 @@
 """Basic disclosure figures: exact copies, nearest-neighbour share, distance to the closest record.
 
 They compare the synthetic table's closeness to its training rows with its closeness to a hold-out it has never seen.
+A real row attracts several synthetic rows at once, and which real rows were trained on is chance: intervals are those
+of random splits of the real rows (tests let fresh real rows pass for synthetic ones).
+
 They are no attacks (`silosynth.attacks` has those), and passing them proves nothing: data that pass can still be
 attacked. Where the hold-out is smaller than the training table, only as many training rows are drawn, and copies of the
 others count as chance: at k of n rows a table of pure copies has a nearest-neighbour share near 50 + 50 k / n %.
@@ -12,14 +15,14 @@ computed in blocks and in float64.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import binom
 from statsmodels.stats.proportion import proportion_confint
 
-from silosynth.evaluation.coding import Coded, line
-from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Least, Scale, Score, Skipped
+from silosynth.evaluation.coding import Coded, line, row_counts
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, Floats, Ints, Least, Scale, Score, Skipped
 
 MOST_SYNTHETIC = 10_000
 MOST_REAL = 16_384
@@ -34,38 +37,50 @@ def exact_copies(
 ) -> list[Score | Skipped]:
     """Share of synthetic rows that equal a training row in every column; and the same at the hold-out's size."""
     if holdout is None:
-        return [_copies_alone(train, synthetic, rng), Skipped("exact_copy_rate_equal_size", NEEDS_HOLDOUT)]
+        return [_copies_alone(train, synthetic), Skipped("exact_copy_rate_equal_size", NEEDS_HOLDOUT)]
     n, h = len(train), len(holdout)
-    copied, in_holdout = _copied(synthetic, train), _copied(synthetic, holdout)
-    least = min(100.0, _percent(in_holdout) * max(1.0, n / h))
-    factor = f"times {max(1.0, n / h):.2f}, which is at most what {n:,} would give"
-    note = f"share of synthetic rows found among {h:,} hold-out rows, {factor}"
-    full = _share_score("exact_copy_rate", "Exact copies", copied, (least, note), COPY_TEXT)
+    factor = max(1.0, n / h)
+    note = (
+        f"share of synthetic rows found among {h:,} hold-out rows, "
+        f"times {factor:.2f}, which is at most what {n:,} would give"
+    )
+    full = _copy_score(
+        "exact_copy_rate", "Exact copies", row_counts(train, holdout, synthetic), factor, note, COPY_TEXT
+    )
     k = min(n, h)
-    equal_train, equal_holdout = _copied(synthetic, train.sample(k, rng)), _copied(synthetic, holdout.sample(k, rng))
+    counts = row_counts(train.sample(k, rng), holdout.sample(k, rng), synthetic)
     text = f"How many synthetic rows equal one of {k:,} training rows; to compare with as many unseen real rows."
-    label = "Exact copies, equal sizes"
     note = f"share of synthetic rows found among {k:,} hold-out rows"
-    least = _percent(equal_holdout)
-    return [full, _share_score("exact_copy_rate_equal_size", label, equal_train, (least, note), text)]
+    return [full, _copy_score("exact_copy_rate_equal_size", "Exact copies, equal sizes", counts, 1.0, note, text)]
 
 
-def _copies_alone(train: Coded, synthetic: Coded, rng: np.random.Generator) -> Score:
-    order, half = rng.permutation(len(train)), len(train) // 2
+def _copy_score(name: str, label: str, counts: Ints, factor: float, note: str, text: str) -> Score:
+    """The share of copies of training rows, beside ``factor`` times that of hold-out rows.
+
+    Were all real rows dealt anew, each distinct row that only one of the two has would be the other's as likely: the
+    synthetic rows that equal it count for or against together. From these comes the error of value less floor.
+    """
+    train, holdout, synthetic = counts
+    m = int(synthetic.sum())
+    weight = synthetic[(train > 0) != (holdout > 0)].astype(np.float64)
+    error = math.sqrt(factor * float((weight**2).sum() + weight.max(initial=0.0) ** 2)) / m
+    least = min(100.0, 100 * factor * float(synthetic[holdout > 0].sum()) / m)
+    return _share_score(name, label, float(synthetic[train > 0].sum()), m, (least, note), text, PERCENT, error, DEALT)
+
+
+def _copies_alone(train: Coded, synthetic: Coded) -> Score:
+    in_train, in_synthetic = row_counts(train, synthetic)
+    n, m, repeated = len(train), len(synthetic), in_train[in_train > 1].astype(np.float64)
     floor: Least = None, "no floor: one training row"
-    if half:
-        least = _percent(_copied(train.take(order[:half]), train.take(order[half:])))
-        floor = least, "share of one half of the training rows found in the other half; not scaled"
-    return _share_score("exact_copy_rate", "Exact copies", _copied(synthetic, train), floor, COPY_TEXT)
-
-
-def _copied(rows: Coded, among: Coded) -> NDArray[np.bool_]:
-    """(rows,) whether a row equals one of `among` in every column; missing equals missing."""
-    keys = np.zeros(len(rows) + len(among), np.int64)
-    for a, b in zip(rows.values, among.values, strict=True):
-        codes, levels = pd.factorize(np.concatenate([a, b]), use_na_sentinel=False)
-        keys, _ = pd.factorize(keys * len(levels) + codes)
-    return np.isin(keys[: len(rows)], keys[len(rows) :])
+    if n > 1:
+        floor = 100 * float(repeated.sum()) / n, "share of training rows that equal another training row"
+    weight = in_synthetic[in_train > 0].astype(np.float64)
+    error = math.hypot(float(np.linalg.norm(weight)) / m, float(np.linalg.norm(repeated)) / n)
+    label, method = (
+        "Exact copies",
+        "95 % normal interval of the difference from the floor, Wilson's where that is wider",
+    )
+    return _share_score("exact_copy_rate", label, float(weight.sum()), m, floor, COPY_TEXT, PERCENT, error, method)
 
 
 def neighbours(
@@ -78,28 +93,28 @@ def neighbours(
     near, far = train.sample(k, rng), holdout.sample(k, rng)
     queries, others = synthetic.sample(MOST_SYNTHETIC, rng), far.sample(MOST_SYNTHETIC, rng)
     lines = _lines(near, far)
-    to_train, to_holdout = nearest_squared(queries, near, lines), nearest_squared(queries, far, lines)
-    baseline = nearest_squared(others, near, lines)
-    return [_neighbour_share(to_train, to_holdout, k, len(train)), _closest(to_train, baseline, k)]
+    to_train, to_holdout = nearest(queries, near, lines), nearest(queries, far, lines)
+    baseline, _ = nearest(others, near, lines)
+    return [_neighbour_share(to_train, to_holdout, k, len(train)), _closest(to_train[0], baseline, k)]
 
 
-def nearest_squared(queries: Coded, among: Coded, lines: Floats) -> Floats:
-    """Exact squared distance of each query to its nearest row in `among`."""
+def nearest(queries: Coded, among: Coded, lines: Floats) -> tuple[Floats, Ints]:
+    """Exact squared distance of each query to its nearest row in `among`, and that row's position."""
     a, b = _embed(queries, lines), _embed(among, lines)
     wide = [j for j, f in enumerate(queries.fields) if f.categorical and len(f.levels) > DUMMY_LEVELS]
     norms = (b * b).sum(axis=1)
     step = max(1, CELLS // len(among))
-    nearest = np.empty(len(queries))
+    least, place = np.empty(len(queries)), np.empty(len(queries), np.int64)
     for start in range(0, len(queries), step):
         rows = slice(start, start + step)
         distances = norms - 2 * (a[rows] @ b.T)  # the query's own norm does not change which row is nearest
         for j in wide:
             distances += queries.values[j][rows, None] != among.values[j][None, :]
-        at = distances.argmin(axis=1)
-        nearest[rows] = ((a[rows] - b[at]) ** 2).sum(axis=1)  # recomputed, so that equal distances are equal floats
+        place[rows] = at = distances.argmin(axis=1)
+        least[rows] = ((a[rows] - b[at]) ** 2).sum(axis=1)  # recomputed, so that equal distances are equal floats
         for j in wide:
-            nearest[rows] += queries.values[j][rows] != among.values[j][at]
-    return nearest
+            least[rows] += queries.values[j][rows] != among.values[j][at]
+    return least, place
 
 
 def _lines(*tables: Coded) -> Floats:
@@ -124,13 +139,20 @@ def _embed(table: Coded, lines: Floats) -> Floats:
     return np.stack(columns, axis=1) if columns else np.zeros((len(table), 1))
 
 
-def _neighbour_share(to_train: Floats, to_holdout: Floats, k: int, n: int) -> Score:
-    tied = np.isclose(to_train, to_holdout, rtol=1e-9, atol=0)
-    closer = np.where(tied, 0.5, (to_train < to_holdout).astype(np.float64))
+def _neighbour_share(to_train: tuple[Floats, Ints], to_holdout: tuple[Floats, Ints], k: int, n: int) -> Score:
+    """The share of synthetic rows that are nearer to training rows; real rows attract several at once (its error)."""
+    (near, at_train), (far, at_holdout) = to_train, to_holdout
+    tied = np.isclose(near, far, rtol=1e-9, atol=0)
+    closer = np.where(tied, 0.5, (near < far).astype(np.float64))
+    attracted = np.bincount(at_train, closer, k), np.bincount(at_holdout, 1 - closer, k)
+    spread = float(np.var(np.concatenate(attracted))) * 2 * k
+    error = math.sqrt(k / (2 * (2 * k - 1)) * spread) / len(closer)
     text = "How many synthetic rows lie closer to a training row than to an unseen real row; 50 % shows no attraction."
-    note = f"50 % by symmetry: {k:,} of {n:,} training rows against {k:,} hold-out rows"
-    on = Scale("disclosure", "%", "near", 50.0)
-    return _share_score("nearest_neighbour_share", "Nearest-neighbour share", closer, (50.0, note), text, on)
+    floor: Least = 50.0, f"50 % by symmetry: {k:,} of {n:,} training rows against {k:,} hold-out rows"
+    on, label = Scale("disclosure", "%", "near", 50.0), "Nearest-neighbour share"
+    return _share_score(
+        "nearest_neighbour_share", label, float(closer.sum()), len(closer), floor, text, on, error, DEALT
+    )
 
 
 def _closest(to_train: Floats, baseline: Floats, k: int) -> Score:
@@ -151,20 +173,18 @@ def _median_interval(rising: Floats) -> tuple[float, float]:
     return float(rising[max(low - 1, 0)]), float(rising[min(high, len(rising) - 1)])
 
 
-def _percent(hits: NDArray[np.bool_]) -> float:
-    return 100 * float(hits.mean())
-
-
 def _share_score(
-    name: str, label: str, hits: NDArray[np.bool_] | Floats, floor: Least, text: str, on: Scale = PERCENT
+    name: str, label: str, count: float, n: int, floor: Least, text: str, on: Scale, error: float, method: str
 ) -> Score:
-    count, n = float(hits.sum()), len(hits)
+    """A share of n rows; ``error`` is that of its difference from the floor."""
     value = 100 * count / n
     low, high = (100 * float(end) for end in proportion_confint(count, n, method="wilson"))
-    ends = min(low, value), max(high, value)  # at 0 and 100 %, Wilson's ends have rounding errors
-    return on.score(name, label, value, floor, ends, n, text, "95 % Wilson interval")
+    reach = 100 * 1.96 * error
+    ends = max(0.0, min(low, value - reach)), min(100.0, max(high, value + reach))
+    return on.score(name, label, value, floor, (min(ends[0], value), max(ends[1], value)), n, text, method)
 
 
+DEALT = "95 % normal interval of random splits of the real rows, Wilson's where that is wider"
 COPY_TEXT = (
     "How many synthetic rows equal a training row in every column; "
     "more than for as many unseen real rows means that rows were copied."

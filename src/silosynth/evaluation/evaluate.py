@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from silosynth.core.errors import ConfigError
-from silosynth.evaluation import disclosure, fidelity, gan_papers, silofuse_paper, utility
-from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables
+from silosynth.core.schema import Kind, Schema
+from silosynth.data.frames import to_pandas
+from silosynth.evaluation import disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
+from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, schema_of
 from silosynth.evaluation.report import Report
 from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, Skipped
 
@@ -42,13 +44,17 @@ def evaluate(
     progress: OnProgress | None = None,
     max_rows: int = MAX_ROWS,
     figures: Literal["quick", "all", "gan", "gdts"] = "quick",
+    schema: Schema | Mapping[str, Any] | None = None,
 ) -> Report:
     """Measure how faithful, useful and disclosive a synthetic table is.
 
+    What the figures presuppose of the real rows is tested first (`premises`): where it fails, the report says so at the
+    top, with the remedy, and draws no conclusions.
+
     Args:
         train: the real rows the generator was trained on (pandas, Polars or Arrow; so are the other tables).
-        holdout: real rows the generator has not seen; without them, floors are computed from two halves of `train`,
-            and figures that need unseen rows are skipped.
+        holdout: real rows the generator has not seen, as `silosynth.split` draws them; without them, floors are
+            computed from two halves of `train`, and figures that need unseen rows are skipped.
         synthetic: the synthetic rows.
         target: the column to predict, for the utility figures.
         silos: each silo's columns, to distinguish pairs within a silo from pairs across silos. Several silos with the
@@ -60,9 +66,12 @@ def evaluate(
         figures: "quick" skips SiloFuse's utility where it takes long; "all" always computes it, and the
             figures of the VT-GAN paper; "gan" computes only these, column shapes and pair trends; "gdts" does the
             same with the four classifiers of the GDTS paper.
+        schema: column kinds instead of the inferred ones, as for `silosynth.simulate`; or the `schema` of the model or
+            of the federation. Identifiers are left out, and the report lists them.
 
     Raises:
         DataError: the tables cannot be compared; names the column, the table and the remedy.
+        SchemaError: a declared kind does not fit its column.
         ConfigError: an option is invalid.
     """
     if figures not in ("quick", "all", *GAN_CLASSIFIERS):
@@ -72,16 +81,20 @@ def evaluate(
     on_progress: OnProgress = progress or (lambda stage, share: None)
     on_progress("reading", 0.0)
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
-    coded = code_tables(frames)
+    kinds = schema_of(train, schema)
+    left_out = {column.name: column.reason for column in kinds.columns if column.kind == Kind.IDENTIFIER.value}
+    coded = code_tables(frames, kinds)
     fields = coded["training"].fields
-    silos = _column_silos(silos, fields)
+    silos = _column_silos(_without(left_out, silos), fields)
     owners: tuple[str | None, ...] = check_silos(silos, fields) if silos is not None else (None,) * len(fields)
     position = None if target is None else check_target(target, fields)
-    streams = np.random.default_rng(seed).spawn(9)
+    streams = np.random.default_rng(seed).spawn(10)
     uncapped = (coded["training"], coded.get("hold-out"), coded["synthetic"])
     copies = [] if figures in GAN_CLASSIFIERS else disclosure.exact_copies(*uncapped, streams[0])
     tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
 
+    on_progress("premises", 0.02)
+    examined = premises.examine(coded["training"], coded.get("hold-out"), streams[9], _repeated(train, left_out))
     on_progress("fidelity", 0.05)
     compared = fidelity.compare(tables.train, tables.synthetic, streams[3])
     floor = _floor(tables, streams[3])
@@ -103,9 +116,30 @@ def evaluate(
         silos=None if silos is None else {name: tuple(columns) for name, columns in silos.items()},
         target=target,
         ledger=None if ledger is None else tuple(ledger),
+        premises=examined,
+        left_out=left_out,
     )
     on_progress("done", 1.0)
     return report
+
+
+def _without(
+    left_out: Mapping[str, str], silos: Mapping[str, Sequence[str]] | None
+) -> Mapping[str, Sequence[str]] | None:
+    """The columns of silos that are compared; silos that hold none of them are left out."""
+    if silos is None or not left_out:
+        return silos
+    kept = {
+        silo: columns if isinstance(columns, str) else [name for name in columns if name not in left_out]
+        for silo, columns in silos.items()
+    }
+    return {silo: columns for silo, columns in kept.items() if columns}
+
+
+def _repeated(train: Any, identifiers: Iterable[str]) -> list[str]:
+    """Identifiers with the same value in several rows."""
+    frame = to_pandas(train)
+    return [name for name in identifiers if frame[name].dropna().duplicated().any()]
 
 
 def _column_silos(

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from silosynth.core.files import write_atomic
 from silosynth.core.version import VERSION
 from silosynth.evaluation import svg
-from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Rows, Score, Skipped
+from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, Skipped
 from silosynth.privacy.statement import cell, mechanism, statement, totals
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
@@ -41,13 +41,20 @@ GROUPS = {
     "disclosure": ("Disclosure", "What does it give away about people in the training table?"),
 }
 NOTHING_FOUND = "No figure is measurably worse than its floor, which does not prove that nothing leaks."
+WITHHELD = "No verdict: the real rows are not what these figures presuppose. See above."
 NO_VERDICT = {"distance_to_closest_record"}  # shown but never judged: data that pass can still be attacked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """All results of `evaluate`. `print(report)` shows a summary; `save` writes HTML or JSON."""
+    """All results of `evaluate`. `print(report)` shows a summary; `save` writes HTML or JSON.
 
+    ``premises`` say what was found of the real rows that figures are judged by; where one fails, nothing is concluded
+    (`withheld` says why). ``left_out`` has the identifiers, which are not compared, and why they are identifiers.
+    """
+
+    premises: tuple[Premise, ...] = field(default=(), kw_only=True)
+    left_out: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     scores: tuple[Score, ...]
     skipped: tuple[Skipped, ...]
     columns: tuple[ColumnScore, ...]
@@ -56,6 +63,12 @@ class Report:
     silos: Mapping[str, tuple[str, ...]] | None = None
     target: str | None = None
     ledger: tuple[Mapping[str, Any], ...] | None = None
+
+    @property
+    def withheld(self) -> str | None:
+        """Why no verdicts are given: the premises that fail, each with its remedy; None if none fails."""
+        failed = [p for p in self.premises if p.holds is False]
+        return " ".join(f"{p.label}: no, {p.finding}. {p.remedy}" for p in failed) or None
 
     def score(self, name: str) -> Score:
         """The score called `name`. Raises KeyError with the reason for skipping it, or with the names that exist."""
@@ -88,7 +101,8 @@ class Report:
         return target
 
     def __str__(self) -> str:
-        return "\n".join([_heading(self), "", *_summary(self.scores), *_skips(self.skipped)])
+        head = [_heading(self), "", *_examined(self), ""]
+        return "\n".join([*head, *_summary(self.scores), *_skips(self.skipped)])
 
 
 def _heading(report: Report) -> str:
@@ -98,6 +112,16 @@ def _heading(report: Report) -> str:
         f"silosynth evaluation: {len(report.columns)} columns, {rows.n_train:,} training, "
         f"{holdout} hold-out and {rows.n_synthetic:,} synthetic rows"
     )
+
+
+def _examined(report: Report) -> list[str]:
+    """What was found of the real rows, and what was left out."""
+    lines = ["VERDICTS ARE WITHHELD: read no figure below as one"] if report.withheld else []
+    for premise in report.premises:
+        answer = {True: "yes", False: "NO", None: "?"}[premise.holds]
+        lines.append(f"{premise.label}: {answer}, {premise.finding}")
+        lines += [f"  {premise.remedy}"] if premise.remedy else []
+    return lines + [f"left out: {name} ({why})" for name, why in report.left_out.items()]
 
 
 def _summary(scores: Sequence[Score]) -> list[str]:
@@ -171,7 +195,7 @@ def render(report: Report) -> str:
         report=report,
         spiky=svg.spiky,
         version=VERSION,
-        groups=_groups(report.scores),
+        groups=_groups(report.scores, report.withheld is not None),
         columns=_columns(report.columns),
         pairs=_pairs(report.pairs, tuple(report.silos or ())),
         ledger=None if report.ledger is None else _ledger(report.ledger, tuple(report.silos or ())),
@@ -181,22 +205,23 @@ def render(report: Report) -> str:
     )
 
 
-def _groups(scores: Sequence[Score]) -> list[dict[str, Any]]:
+def _groups(scores: Sequence[Score], withheld: bool) -> list[dict[str, Any]]:
     """Scores by group, known groups first; a group shares its scales."""
     order = [*GROUPS, *dict.fromkeys(s.group for s in scores if s.group not in GROUPS)]
     members = {name: [s for s in scores if s.group == name] for name in order}
-    return [_group(name, own) for name, own in members.items() if own]
+    return [_group(name, own, withheld) for name, own in members.items() if own]
 
 
-def _group(name: str, scores: Sequence[Score]) -> dict[str, Any]:
+def _group(name: str, scores: Sequence[Score], withheld: bool) -> dict[str, Any]:
     title, question = GROUPS.get(name, (name.capitalize(), name.capitalize()))
     scales = {scale: [s for s in scores if (s.unit, s.ideal) == scale] for scale in {(s.unit, s.ideal) for s in scores}}
     domains = {scale: svg.round_domain(x for s in own for x in _drawn(s)) for scale, own in scales.items()}
-    views = [_score(score, domains[score.unit, score.ideal]) for score in scores]
-    return {"slug": name, "title": title, "question": question, "answer": _answer(name, scores), "scores": views}
+    views = [_score(score, domains[score.unit, score.ideal], withheld) for score in scores]
+    answer = WITHHELD if withheld else _answer(name, scores)
+    return {"slug": name, "title": title, "question": question, "answer": answer, "scores": views}
 
 
-def _score(score: Score, domain: tuple[float, float]) -> dict[str, Any]:
+def _score(score: Score, domain: tuple[float, float], withheld: bool) -> dict[str, Any]:
     value, floor, ideal = (figure(score, number) for number in (score.value, score.floor, score.ideal))
     interval = _interval(figure(score, score.low), figure(score, score.high))
     caption = f"{score.label}: {value} {score.unit}, {interval or 'no interval'}, floor {floor}, ideal {ideal}"
@@ -207,7 +232,7 @@ def _score(score: Score, domain: tuple[float, float]) -> dict[str, Any]:
         "ideal": ideal,
         "interval": interval or "no interval",
         "unit": "" if score.unit == "score" or score.unit in score.label else score.unit,
-        "relation": relate(score),
+        "relation": Relation("none", "verdict withheld") if withheld else relate(score),
         "ends": [figure(score, end) for end in domain],
         "plot": svg.range_plot(score, domain, caption),
     }

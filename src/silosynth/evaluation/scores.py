@@ -83,6 +83,23 @@ class Skipped:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Premise:
+    """Something that must hold of the real rows: where it fails, figures are no verdicts on the synthetic table."""
+
+    name: str  # "enough_rows", "no_rows_in_common" or "one_population"
+    label: str
+    holds: bool | None  # None: not tested, `finding` says why
+    finding: str  # in words
+    value: float | None = None  # rows; share of hold-out rows in %; area under the ROC curve
+    low: float | None = None  # 95 % interval of `value`
+    high: float | None = None
+    unit: str = ""
+    expected: float | None = None  # the least number of rows; the share or area of a random split
+    p_value: float | None = None  # of random splits, the share in which it looks as bad
+    remedy: str = ""  # where it fails
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnScore:
     """One column: its shape error in %, and the data of a plot of real over synthetic.

@@ -74,16 +74,30 @@ def separate(real: Coded, other: Coded, kind: str, rng: np.random.Generator) -> 
 
 
 def _cross_validate(x: Floats, y: NDArray[np.int64], classifier: FitPredict, seed: int) -> Separation:
-    folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, y))
+    probability, area_F, error_F = _folds(x, y, classifier, FOLDS, seed)
+    error = math.sqrt(float((error_F**2).sum())) / FOLDS
+    return Separation(float(area_F.mean()), error, probability, len(y) // 2)
+
+
+def areas(x: Floats, y: NDArray[np.int64], folds: int, seed: int) -> tuple[Floats, Floats]:
+    """Areas (folds) by which XGBoost tells rows with y = 1 from those with y = 0, and their standard errors."""
+    return _folds(x, y, _xgboost, folds, seed)[1:]
+
+
+def _folds(
+    x: Floats, y: NDArray[np.int64], classifier: FitPredict, count: int, seed: int
+) -> tuple[Floats, Floats, Floats]:
+    """Out-of-fold probabilities (rows), and each fold's area and standard error (folds)."""
+    folds = list(StratifiedKFold(count, shuffle=True, random_state=seed).split(x, y))
     fitted = side_by_side([partial(classifier, x[train], y[train], x[test], seed) for train, test in folds])
     probability = np.empty(len(y))
-    areas, variance = [], 0.0
+    measured = []
     for (_, test), predicted in zip(folds, fitted, strict=True):
         probability[test] = predicted
         area, influence = figures.auc_with_influence(y[test] == 1, predicted)
-        areas.append(area)
-        variance += float((influence**2).sum())
-    return Separation(float(np.mean(areas)), math.sqrt(variance) / FOLDS, probability, len(y) // 2)
+        measured.append((area, math.sqrt(float((influence**2).sum()))))
+    area_F, error_F = np.array(measured).T
+    return probability, area_F, error_F
 
 
 def two_sample_auc(

@@ -427,6 +427,13 @@ class Experiment(FileSection):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
+def restored(content: Mapping[str, Any], source: Path) -> Experiment:
+    """The experiment whose `Experiment.to_dict` is ``content``, as if read from the file ``source``."""
+    plan = Experiment.model_validate(content)
+    plan._source = source
+    return plan
+
+
 def read(path: str | Path) -> Experiment:
     """Read and check an experiment file.
 

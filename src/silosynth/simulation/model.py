@@ -287,7 +287,7 @@ class Model(TrainedModel):
             ConfigError: ``n`` is not a positive integer, or more than an identifier's dtype can number; or the model
                 keeps synthetic columns in their silos.
         """
-        return to_synthetic_frame(list(self._tables(n, seed, BATCH)), self._schema, 1, self.flavour)
+        return to_synthetic_frame(list(self._tables(n, seed, BATCH)), self.schema, 1, self.flavour)
 
     def sample_batches(self, n: int, batch: int = BATCH, seed: int | None = None) -> Iterator[Any]:
         """``n`` rows in frames of at most ``batch`` rows, in bounded memory; running numbers go on across frames.
@@ -300,7 +300,7 @@ class Model(TrainedModel):
         """
         start = 1
         for table in self._tables(n, seed, batch):
-            yield to_synthetic_frame([table], self._schema, start, self.flavour)
+            yield to_synthetic_frame([table], self.schema, start, self.flavour)
             start += len(table)
 
     def sample_parts(self, n: int, seed: int | None = None) -> dict[str, Any]:
@@ -344,7 +344,7 @@ class Model(TrainedModel):
         n = whole_number("The number of rows to sample", n, positive=True)
         size = whole_number("The number of rows of a batch", batch, positive=True)
         seed = None if seed is None else whole_number("A seed", seed)
-        check_identifiers_fit(self._schema, n)
+        check_identifiers_fit(self.schema, n)
         streams = sampling_streams(Streams(self.seed), self._calls, seed)
         self._calls += seed is None
         parties = self._parties(streams)
@@ -353,7 +353,7 @@ class Model(TrainedModel):
             yield self._converse(parties, conversation), parties
 
     @property
-    def _schema(self) -> Schema:
+    def schema(self) -> Schema:
         """All columns' kinds, in the frame's order."""
         return all_columns(self.schemas, self._entry.horizontal).select(self.columns)
 
