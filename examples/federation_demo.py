@@ -94,7 +94,7 @@ def main() -> None:
 def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Distribute the table, provision, and put each silo's rows and settings into its kit."""
     table, rng = ss.datasets.demo(), np.random.default_rng(0)
-    people = table.frame[:2200].copy()
+    people, holdout = ss.split(table.frame, holdout=0.2, seed=0)
     people.insert(0, "person", [f"P-{number:05d}" for number in rng.permutation(99_999)[: len(people)]])
     out.mkdir(parents=True, exist_ok=True)
     (out / "federation.toml").write_text(FEDERATION.format(port=port), encoding="utf-8")
@@ -108,7 +108,7 @@ def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
         (kit / "silo.toml").write_text(SILO, encoding="utf-8")
         policy = (kit / "policy.toml").read_text(encoding="utf-8")
         (kit / "policy.toml").write_text(policy.replace("public_seed = false", "public_seed = true"), encoding="utf-8")
-    return people, table.frame[2200:], table.target
+    return people, holdout, table.target
 
 
 @contextmanager

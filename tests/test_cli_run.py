@@ -86,7 +86,7 @@ def run(everyone: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tup
 def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(run: tuple[Result, Path], people: pd.DataFrame) -> None:
     result, out = run
     facts = said(result)
-    names = {"model.silosynth", "synthetic.csv", "report.html", "ledger.jsonl", "schema.toml"}
+    names = {"model.silosynth", "synthetic.csv", "report.html", "ledger.jsonl", "schema.toml", "split.json"}
     assert {path.name for path in out.iterdir()} == names
     synthetic = pd.read_csv(out / "synthetic.csv")
     assert len(synthetic) == facts["rows"] == 250
@@ -370,6 +370,62 @@ def test_any_synthetic_table_can_be_evaluated(plan: Path, people: pd.DataFrame) 
     assert facts["path"] == str(report)
     assert report.read_text().startswith("<!")
     assert call("evaluate", *tables, "--target", "sick").exit_code == 2
+
+
+def test_the_table_of_a_finished_run_can_be_judged_afterwards(plan: Path, people: pd.DataFrame) -> None:
+    numbered = people.assign(person_id=range(1000, 1000 + len(people)))
+    numbered.to_csv(plan.parent / "people.csv", index=False)
+    plan.write_text(PLAN.replace('columns = ["income"', 'columns = ["person_id", "income"') + "[split]\nseed = 3\n")
+    ran = said(call("run", plan, "--json"))
+    out = plan.parent / "out"
+    assert ran["premises"][0]["name"] == "enough_rows"
+    assert list(ran["left_out"]) == ["person_id"]
+    kept = json.loads((out / "split.json").read_text())
+    held = silosynth.split(people, 0.2, seed=3)[1]
+    assert kept["holdout"] == {"table": held.index.tolist()}
+    plan.write_text("")  # the folder says all that is needed
+    result = call("evaluate", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert said(result)["scores"] == ran["scores"]
+    assert said(result)["left_out"] == ran["left_out"]
+    again = plan.parent / "again.csv"
+    assert call("sample", out / "model.silosynth", "-n", 90, "-o", again, "--seed", 3).exit_code == 0
+    other = call("evaluate", out, "--synthetic", again, "--json")
+    assert said(other)["rows"] == {"n_train": 320, "n_holdout": 80, "n_synthetic": 90}
+    assert call("evaluate", out, "--train", again).exit_code == 2
+    numbered[::-1].to_csv(plan.parent / "people.csv", index=False)
+    changed = call("evaluate", out)
+    assert changed.exit_code == 2
+    assert "they have changed" in changed.stderr
+    (out / "split.json").unlink()
+    assert call("evaluate", out).exit_code == 4
+    assert "--train" in call("evaluate", out).stderr
+    assert call("evaluate").exit_code == 2
+
+
+def test_rows_of_silos_can_be_judged_afterwards(rows_plan: Path) -> None:
+    for text in (OWN + ROWS + "[schema.income]\nkind = 'continuous'\n", SHARED + ROWS):
+        rows_plan.write_text(text)
+        ran = said(call("run", rows_plan, "--json"))
+        assert said(call("evaluate", rows_plan.parent / "out", "--json"))["scores"] == ran["scores"]
+
+
+def test_columns_that_stay_in_silos_can_be_judged_afterwards(plan: Path) -> None:
+    plan.write_text(PLAN.replace("[sample]", 'synthesis = "partitioned"\n[sample]'))
+    ran = said(call("run", plan, "--json"))
+    assert said(call("evaluate", plan.parent / "out", "--json"))["scores"] == ran["scores"]
+
+
+def test_columns_are_declared_by_a_model_a_schema_or_an_experiment(plan: Path, model: Path) -> None:
+    table = plan.parent / "people.csv"
+    tables = ("--train", table, "--synthetic", table)
+    plan.write_text(PLAN + "[schema.ill]\nkind = 'categorical'\n[schema.region]\nkind = 'identifier'\n")
+    (plan.parent / "schema.toml").write_text("[schema.region]\nkind = 'identifier'\n[schema.gone]\nkind = 'integer'\n")
+    assert list(said(call("evaluate", *tables, "--silos", plan, "--json"))["left_out"]) == ["region"]
+    shown = call("evaluate", *tables, "--schema", plan.parent / "schema.toml", "--json")
+    assert list(said(shown)["left_out"]) == ["region"]
+    assert "declares columns that the table lacks: gone" in shown.stderr
+    assert said(call("evaluate", *tables, "--schema", model, "--json"))["left_out"] == {}
 
 
 @pytest.mark.slow

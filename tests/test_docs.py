@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from silosynth import catalog
 from silosynth.cli import app
+from silosynth.data import datasets
+from silosynth.evaluation import Score, fidelity
+from silosynth.evaluation.coding import code_tables
 from silosynth.experiment import grammar as experiment
 
 ROOT = Path(__file__).parents[1]
@@ -57,8 +62,40 @@ def test_the_guide_names_every_preset_and_algorithm() -> None:
 
 
 @pytest.mark.slow
-def test_the_python_code_of_the_readme_runs(tmp_path: Path) -> None:
-    (code,) = _blocks(ROOT / "README.md", "python")
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_quickstart_runs_and_its_floors_are_those_of_random_halves(page: str, tmp_path: Path) -> None:
+    """Its figures, not only its exit code: a floor of rows split by position lies far outside."""
+    code = _blocks(ROOT / page, "python")[0] + '\nreport.save("report.json")\n'
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "demo.silosynth"}
+    files = {"report.html", "report.json"} | ({"demo.silosynth"} if page == "README.md" else set())
+    assert {path.name for path in tmp_path.iterdir()} == files
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [premise["holds"] for premise in report["premises"]] == [True, True, True]
+    assert report["ledger"]
+    floors = {score["name"]: score["floor"] for score in report["scores"]}
+    rows = report["rows"]
+    many = _floors_of_random_rows(rows["n_train"], rows["n_holdout"], rows["n_synthetic"])
+    for name, drawn in many.items():
+        assert min(drawn) <= floors[name] <= max(drawn), name
+    assert 0.44 < floors["two_sample_auc_xgboost"] < 0.56
+    if page == "README.md":
+        assert "VERDICTS ARE WITHHELD" not in done.stdout
+        assert "show through" not in (tmp_path / "report.html").read_text()
+
+
+def _floors_of_random_rows(n: int, h: int, m: int) -> dict[str, list[float]]:
+    """Floors of the shape and the trend error for n training, h hold-out and m synthetic rows of the demo table."""
+    (table,) = code_tables({"demo": datasets.demo().frame}).values()
+    found: dict[str, list[float]] = {"column_shape_error": [], "pair_trend_error": []}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(table))
+        compared = fidelity.compare(table.take(order[:n]), table.take(order[n : n + h]), rng, replicates=False)
+        floor = fidelity.Floor(compared, fidelity.size_scale(n, m, n, h), "")
+        scores = [*fidelity.column_shape(compared, floor), *fidelity.pair_trend(compared, floor, [None] * 8)]
+        for name, drawn in found.items():
+            (score,) = (score for score in scores if score.name == name)
+            assert isinstance(score, Score) and score.floor is not None
+            drawn.append(score.floor)
+    return found

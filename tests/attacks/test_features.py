@@ -46,7 +46,7 @@ def test_features_of_numbers_are_as_those_of_tables() -> None:
 
 
 def test_nearness_is_distance_to_a_record_and_reach_towards_it() -> None:
-    train = pd.DataFrame({"x": [0.0, 1.0, 2.0, 9.0], "y": [1.0, 1.0, 2.0, 2.0]})
+    train = pd.DataFrame({"x": [0.0, 1.5, 2.0, 9.0], "y": [1.5, 1.5, 2.0, 2.5]})
     made = pd.DataFrame({"x": [8.0, 0.0, 3.0], "y": [2.0, 1.0, 2.0]})
     found = features.of_record(train, 3, made)
     spread = train.std(ddof=0)

@@ -12,10 +12,12 @@ import pandas as pd
 import polars as pl
 import pytest
 
+import silosynth as ss
 import silosynth.evaluation
-from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.evaluation import Report, Score, Skipped, evaluate
 from silosynth.evaluation.fidelity import _edges, densities
+from silosynth.evaluation.report import render
 
 People = Callable[..., pd.DataFrame]
 SILOS = {"tax office": ["age", "wage", "gain", "rich"], "registry": ["job", "children", "born"]}
@@ -209,6 +211,55 @@ def test_polars_tables_give_the_same_report(people: People) -> None:
     tables = [people(60, seed) for seed in (1, 2, 3)]
     pandas, polars = evaluate(*tables, "rich"), evaluate(*(pl.from_pandas(t) for t in tables), "rich")
     assert [s.value for s in pandas.scores] == [s.value for s in polars.scores]
+
+
+def with_key(frame: pd.DataFrame, first: int) -> pd.DataFrame:
+    """With an identifier, and dates as text."""
+    return frame.assign(person_id=range(first, first + len(frame)), born=frame["born"].dt.strftime("%Y-%m-%d"))
+
+
+def test_columns_are_taken_as_fit_takes_them(people: People) -> None:
+    train, holdout, synthetic = (with_key(people(120, seed), 1000 * seed) for seed in (1, 2, 3))
+    silos = {name: [*columns, "person_id"] if name == "registry" else columns for name, columns in SILOS.items()}
+    report = evaluate(train, holdout, synthetic, "rich", silos, figures="gan")
+    kinds = {column.name: column.kind for column in report.columns}
+    assert kinds["born"] == "datetime"
+    assert list(report.left_out) == ["person_id"]
+    assert "identifier" in report.left_out["person_id"]
+    assert "person_id" not in kinds and "person_id" not in (report.silos or {})["registry"]
+    assert "left out: person_id" in str(report) and "Identifiers are left out: person_id" in render(report)
+    plain = [t.drop(columns="person_id").assign(born=pd.to_datetime(t["born"])) for t in (train, holdout, synthetic)]
+    instants = evaluate(plain[0], plain[1], plain[2], "rich", SILOS, figures="gan")
+    assert [score.value for score in instants.scores] == [score.value for score in report.scores]
+    mixed = evaluate(train, holdout, plain[2], "rich", SILOS | {"registry": silos["registry"]}, figures="gan")
+    assert [score.value for score in mixed.scores] == [score.value for score in report.scores]
+
+
+def test_declared_kinds_count(people: People) -> None:
+    train, synthetic = with_key(people(120, 1), 0), with_key(people(100, 3), 0)
+    declared = {"born": "categorical", "age": "categorical", "person_id": "integer", "children": "continuous"}
+    report = evaluate(train, None, synthetic, schema=declared, figures="gan")
+    kinds = {column.name: column.kind for column in report.columns}
+    assert (kinds["born"], kinds["age"], kinds["person_id"]) == ("categorical", "categorical", "numeric")
+    assert kinds["children"] == "numeric"
+    assert report.left_out == {}
+    federation = ss.simulate(train, schema=declared)
+    again = evaluate(train, None, synthetic, schema=federation.schema, figures="gan")
+    assert again.to_dict() == report.to_dict()
+    with pytest.raises(SchemaError, match="Did you mean 'born'"):
+        evaluate(train, None, synthetic, schema={"borne": "categorical"})
+    with pytest.raises(SchemaError, match="cannot be of kind 'integer'"):
+        evaluate(train, None, synthetic, schema={"job": "integer"})
+
+
+def test_tables_that_do_not_fit_the_kinds_are_refused(people: People) -> None:
+    train, synthetic = with_key(people(120, 1), 0), with_key(people(100, 3), 0)
+    with pytest.raises(DataError, match="'born' of the synthetic table must be written as in the training table"):
+        evaluate(train, None, synthetic.assign(born="spring"))
+    with pytest.raises(DataError, match="needs a column that is not an identifier"):
+        evaluate(train[["person_id"]], None, synthetic[["person_id"]])
+    with pytest.raises(DataError, match="target"):
+        evaluate(train, None, synthetic, target="person_id")
 
 
 STRANGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {

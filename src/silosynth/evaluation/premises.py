@@ -23,7 +23,7 @@ from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from silosynth.evaluation.coding import Coded, row_counts
-from silosynth.evaluation.scores import Floats, Ints, Premise, normal_interval
+from silosynth.evaluation.scores import Ints, Premise, normal_interval
 from silosynth.evaluation.utility import AT_MOST, areas, codes_matrix
 
 LEVEL = 0.01
@@ -45,11 +45,13 @@ def examine(
     if holdout is None:
         why = "no hold-out rows were given; floors are those of two random halves of the training rows"
         return enough_rows(len(train) // 2, None), _untested("no_rows_in_common", why), _untested("one_population", why)
-    enough = enough_rows(len(train), len(holdout))
+    enough, common = enough_rows(len(train), len(holdout)), rows_in_common(train, holdout, rng)
+    if not enough.holds:
+        return enough, common, _untested("one_population", "too few rows")
     if repeated:
         why = f"several rows have the same {' and '.join(map(repr, repeated))}, so that rows depend on each other"
-        return enough, rows_in_common(train, holdout, rng), _untested("one_population", why)
-    return enough, rows_in_common(train, holdout, rng), one_population(train, holdout, rng)
+        return enough, common, _untested("one_population", why)
+    return enough, common, one_population(train, holdout, rng)
 
 
 LABELS = {
@@ -62,9 +64,9 @@ LABELS = {
 def enough_rows(train: int, holdout: int | None) -> Premise:
     """Whether both real samples are large enough to conclude anything."""
     least = train if holdout is None else min(train, holdout)
-    found = f"{train:,} training and {holdout:,} hold-out rows"
-    if holdout is None:
-        found = f"halves of {train:,} training rows"
+    found = f"halves of {train:,} training rows"
+    if holdout is not None:
+        found = f"{train:,} training and {holdout:,} hold-out rows"
     holds = least >= LEAST
     if not holds:
         found += f"; with fewer than {LEAST} nothing can be concluded"
@@ -106,14 +108,12 @@ def one_population(train: Coded, holdout: Coded, rng: np.random.Generator) -> Pr
     p_d = np.array([_column(train, holdout, j) for j in range(len(train.fields))])
     unlike = [train.fields[j].name for j in np.argsort(p_d, kind="stable") if p_d[j] * len(p_d) <= COLUMNS]
     found = f"{len(unlike)} of {len(p_d)} columns differ" + (f" ({_named(unlike)})" if unlike else "")
-    few = min(len(train), len(holdout)) < LEAST
-    if few:
-        return _premise("one_population", not unlike, found, None, "AUC", p=_corrected(p_d), remedy=_remedy(unlike))
     area, low, high, p = _told_apart(train, holdout, rng)
     found += f"; a classifier tells them apart with AUC {area:.3f} ({low:.3f} to {high:.3f}), 0.5 is guessing"
-    fails = bool(unlike) or p <= JOINT
-    both = min(_corrected(p_d), 1.0, p * COLUMNS / JOINT)  # at the level of `COLUMNS`
-    return _premise("one_population", not fails, found, area, "AUC", (low, high), 0.5, both, _remedy(fails))
+    holds = not unlike and p > JOINT
+    worst = min(1.0, float(p_d.min()) * len(p_d), p * COLUMNS / JOINT)  # at the level of `COLUMNS`
+    remedy = "" if holds else REMEDY
+    return _premise("one_population", holds, found, area, "AUC", (low, high), 0.5, worst, remedy)
 
 
 def _told_apart(train: Coded, holdout: Coded, rng: np.random.Generator) -> tuple[float, float, float, float]:
@@ -144,14 +144,6 @@ def _chi_squared(counts_2K: Ints) -> float:
     rest = counts_2K[:, rarest < EXPECTED].sum(axis=1, keepdims=True)
     table = np.concatenate([common, rest], axis=1) if rarest[rarest < EXPECTED].sum() >= EXPECTED else common
     return float(stats.chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
-
-
-def _corrected(p_d: Floats) -> float:
-    return min(1.0, float(p_d.min(initial=1.0)) * len(p_d))
-
-
-def _remedy(fails: object) -> str:
-    return REMEDY if fails else ""
 
 
 def _named(names: Sequence[str]) -> str:
