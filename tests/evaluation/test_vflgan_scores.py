@@ -65,7 +65,7 @@ def test_frechet_refuses_what_has_no_gaussian(rows: np.ndarray):
 
 
 def test_numbers_are_in_units_of_the_real_deviation_and_levels_are_one_hot():
-    real = pd.DataFrame({"x": [0.0, 10.0, 20.0, 30.0] * 50, "c": ["a", "b"] * 100})
+    real = pd.DataFrame({"x": [0.0, 10.5, 20.0, 30.0] * 50, "c": ["a", "b"] * 100})
     coded = code_tables({"real": real, "moved": real.assign(x=real["x"] + 5.0), "other": real.assign(c="b")})
     assert table_frechet(coded["real"], coded["moved"]) == pytest.approx(25.0 / real["x"].var())
     assert table_frechet(coded["real"], coded["real"]) == pytest.approx(0.0, abs=1e-9)

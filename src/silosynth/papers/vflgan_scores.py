@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -204,10 +204,10 @@ def averaged(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def coded(real: pd.DataFrame, synthetic: pd.DataFrame, categories: Collection[str]) -> tuple[Coded, Coded]:
-    """Both tables coded alike; integers that are not categories become floats, which are never coded as levels."""
-    integers = {c for c in real if c not in categories and pd.api.types.is_integer_dtype(real[c].dtype)}
-    kinds: dict[Any, Any] = {c: "category" if c in categories else "float64" for c in {*categories, *integers}}
-    tables = code_tables({"training": real.astype(kinds), "synthetic": synthetic.astype(kinds)})
+    """Both tables coded alike; numbers that are not categories are never coded as levels."""
+    numbers = [str(c) for c in real.select_dtypes("number") if c not in categories]
+    schema = dict.fromkeys(numbers, "continuous") | dict.fromkeys(categories, "categorical")
+    tables = code_tables({"training": real, "synthetic": synthetic}, schema)
     return tables["training"], tables["synthetic"]
 
 
