@@ -98,6 +98,25 @@ def test_a_command_is_audited(copying: str, tmp_path: Path) -> None:
     assert found["claimed"] == 0.001 and found["score"]["value"] > 0 and found["refuted"]
 
 
+def test_columns_are_taken_as_fit_takes_them_and_unlike_rows_are_doubted(tmp_path: Path) -> None:
+    """Identifiers, inferred or declared, are left out; others that differ anyhow are no evidence of training."""
+    rows = table(120, 1).assign(person_id=range(1000, 1120), day=pd.date_range("2020", periods=120).astype(str))
+    rows.head(60).to_csv(tmp_path / "train.csv", index=False)
+    rows.tail(60).to_csv(tmp_path / "holdout.csv", index=False)
+    (tmp_path / "schema.toml").write_text("[schema.region]\nkind = 'identifier'\n")
+    train = tmp_path / "train.csv"
+    common = ("--train", train, "--synthetic", train, "--holdout", tmp_path / "holdout.csv", "-a", "questions")
+    result = call(*common, "--schema", tmp_path / "schema.toml", "--json", "--report", tmp_path / "audit.html")
+    value = said(result)
+    assert value["about"]["left_out"] == ["region", "person_id"]
+    assert not {"inference_region", "inference_person_id"} & {finding["score"]["name"] for finding in value["findings"]}
+    assert [premise["holds"] for premise in value["premises"]] == [True, True, False]
+    assert "1 of 11 columns differ (day)" in value["premises"][2]["finding"]
+    assert "may be no trace of training" in result.stderr
+    assert "may be no trace of training" in (tmp_path / "audit.html").read_text()
+    assert call(tmp_path / "plan.toml", "--schema", tmp_path / "schema.toml").exit_code == 2
+
+
 @pytest.mark.slow
 def test_a_table_alone_is_attacked_without_training(copying: str, tmp_path: Path) -> None:
     train, holdout = tmp_path / "train.csv", tmp_path / "holdout.csv"
