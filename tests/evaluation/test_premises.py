@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -167,9 +168,15 @@ def test_fresh_rows_are_no_leak(people: People) -> None:
     assert max(worse.values()) <= 4, worse  # 2.5 % of 40 are 1; with Wilson's interval alone there are up to 14
 
 
+needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
+
+
 @pytest.mark.slow
-def test_at_most_one_random_split_in_a_hundred_is_rejected() -> None:
-    (table,) = coded(demo=datasets.demo().frame)
+@pytest.mark.parametrize(
+    "name", ["demo", *(pytest.param(name, marks=needs_data) for name in ("wine_quality_white", "loan"))]
+)
+def test_at_most_one_random_split_in_a_hundred_is_rejected(name: str) -> None:
+    (table,) = coded(rows=datasets.demo().frame if name == "demo" else datasets.load(name))
     rng, rejected = np.random.default_rng(0), 0
     for _ in range(200):
         order = rng.permutation(len(table))

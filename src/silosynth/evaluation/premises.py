@@ -83,7 +83,7 @@ def rows_in_common(train: Coded, holdout: Coded, rng: np.random.Generator) -> Pr
     p = (1 + int((dealt_R >= common).sum())) / (1 + len(dealt_R))
     share, chance = common / h, float(dealt_R.mean()) / h
     low, high = (float(end) for end in proportion_confint(common, h, method="wilson"))
-    found = f"{share:.1%} of the hold-out rows are also training rows; duplicates explain {chance:.1%}"
+    found = f"{100 * share:.1f} % of the hold-out rows are also training rows; duplicates explain {100 * chance:.1f} %"
     holds = p > COMMON
     remedy = "" if holds else f"Remove the copies. {REMEDY}"
     ends = 100 * min(low, share), 100 * max(high, share)
