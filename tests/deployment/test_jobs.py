@@ -13,9 +13,10 @@ import torch
 from tests.deployment.common import OPEN, SMALL, Rows, customers, job, parties, run, two_silos
 
 import silosynth as ss
-from silosynth.algorithms.gdts.protocol import NoisedSummaries
-from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
-from silosynth.core.errors import PolicyError, SilosynthError
+from silosynth.algorithms.gdts.options import GDTSConfig
+from silosynth.algorithms.gdts.protocol import NoisedSummaries, Summarise
+from silosynth.algorithms.silofuse.protocol import AskLatents, FitCoder, SynthesiseFromLatents, TrainAutoencoder
+from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError, StorageError
 from silosynth.core.messages import Message
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
@@ -153,6 +154,57 @@ def test_a_finite_budget_lets_nothing_out_without_noise(tmp_path: Path) -> None:
     tight = OPEN.model_copy(update={"largest_epsilon": 10.0})
     with pytest.raises(PolicyError, match=r"nothing about rows leaves without noise.*Described"):
         run(job(silos, algorithm="gdts", align=None, options={}), parties(silos, tmp_path, north=tight), tmp_path)
+
+
+def test_names_of_levels_that_one_row_holds_cost_what_no_budget_has(tmp_path: Path) -> None:
+    """With delta 0, GDTS releases all names, and charges nothing for noise that then protects nobody."""
+    silos = {"north": Rows(customers(100).drop(columns="customer"))}
+    tight = OPEN.model_copy(update={"largest_epsilon": 0.1})
+    silo = parties(silos, tmp_path, north=tight)["north"]
+    begun = job(silos, algorithm="gdts", align=None, options={})
+    silo.answer(protocol.Begin(begun))
+    columns = silo.answer(protocol.PrepareRows())
+    assert isinstance(columns, protocol.PreparedSchema)
+    text = columns.schema.select(["paid"])
+    config = replace(GDTSConfig(), epsilon=1e6, delta=0.0)
+    with pytest.raises(PolicyError, match=r"all noise is charged.*NoisedSummaries without events"):
+        silo.answer(Summarise(config, text, "categories"))
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_first_refusal_ends_the_job_at_the_silo(restored: bool, tmp_path: Path) -> None:
+    silos = two_silos()
+    policy = OPEN.model_copy(update={"refused": ["algorithms.silofuse.Latents"]})
+    silo = parties(silos, tmp_path, bank=policy)["bank"]
+    begun = job(silos, align=None)
+    silo.answer(protocol.Begin(begun))
+    silo.answer(protocol.PrepareRows())
+    silo.answer(FitCoder(begun.config.coder_of(2)))
+    before = silo.state()
+    with pytest.raises(PolicyError, match="refused"):
+        silo.answer(AskLatents())
+    if restored:
+        silo = parties(silos, tmp_path, bank=OPEN)["bank"]  # in a new process, and by another policy
+        with pytest.raises(ProtocolError, match="the first message that it refuses"):
+            silo.restore(before)
+    with pytest.raises(ProtocolError, match="the first message that it refuses"):
+        silo.answer(TrainAutoencoder(0, 1))
+
+
+def test_a_job_goes_on_after_an_error_that_may_be_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silos = two_silos()
+    silo = parties(silos, tmp_path)["bank"]
+    begun = job(silos, align=None)
+    silo.answer(protocol.Begin(begun))
+    silo.answer(protocol.PrepareRows())
+    before = silo.state()
+    (tmp_path / "bank" / "part.silosynth").mkdir(parents=True)  # as good as a full disk
+    with pytest.raises(StorageError):
+        silo.answer(protocol.KeepPart())
+    with pytest.raises(ProtocolError, match="the first message that it refuses"):
+        silo.answer(FitCoder(begun.config.coder_of(2)))
+    silo.restore(before)
+    assert isinstance(silo.answer(FitCoder(begun.config.coder_of(2))), Message)
 
 
 def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 import warnings
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 
 from silosynth.core.errors import CheckpointError, StorageError
-from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning, PartStore, Saved
+from silosynth.runtime.checkpoint import CheckpointStore, CheckpointWarning, PartStore, Saved, secret_seed
 from silosynth.runtime.ledger import Position
 
 
@@ -117,3 +119,27 @@ def test_state_that_cannot_be_stored_leaves_the_one_before(store: CheckpointStor
         latest = store.latest()
     assert latest is not None
     assert latest.number == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
+def test_nobody_else_may_read_what_a_party_keeps(store: CheckpointStore, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store.commit(saved(1))
+        PartStore(tmp_path / "part").save(1, {"rows": 3})
+        secret_seed(tmp_path, again=False)
+    finally:
+        os.umask(before)
+    kept = [*store.folder.rglob("*.ckpt"), tmp_path / "part" / "000001.ckpt", tmp_path / "seed"]
+    assert len(kept) >= 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
+def test_what_others_could_read_is_closed_and_said(tmp_path: Path) -> None:
+    parts = PartStore(tmp_path)
+    parts.save(1, {"rows": 3})
+    (tmp_path / "000001.ckpt").chmod(0o644)
+    with pytest.warns(CheckpointWarning, match=r"Others on this machine could read .*000001\.ckpt"):
+        assert parts.load(1) == {"rows": 3}
+    assert stat.S_IMODE((tmp_path / "000001.ckpt").stat().st_mode) == 0o600

@@ -14,15 +14,17 @@ from typing import BinaryIO
 
 from silosynth.core.errors import SilosynthError, StorageError, nearest
 
+PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files: as the user's umask says, or for the user alone
 _PART = re.compile(r"\.[0-9a-f]{8}\..+")  # the names of `replacing`'s temporary files
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], mode: int = PUBLIC) -> Iterator[Path]:
     """Write a file through a temporary one beside it, which replaces it only once everything succeeded.
 
     Yields the path of an empty temporary file in the same folder, with the same suffix. It is flushed to disk and
-    renamed to ``path`` when the block ends, and removed when the block raises: ``path`` is never half-written.
+    renamed to ``path`` when the block ends, and removed when the block raises: ``path`` is never half-written. It has
+    ``mode`` from the first byte.
 
     Raises:
         StorageError: the folder is missing, the disk is full, or any other `OSError` within the block.
@@ -31,7 +33,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     part = target.with_name(f".{secrets.token_hex(4)}.{target.name}")
     try:
         _check_target(target)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         yield part
         _flush(part)
         os.replace(part, target)
@@ -57,13 +59,13 @@ def sweep(folder: str | os.PathLike[str]) -> None:
                 raise storage_error(error, "removed", path) from error
 
 
-def write_atomic(path: str | os.PathLike[str], data: bytes | Callable[[BinaryIO], object]) -> None:
+def write_atomic(path: str | os.PathLike[str], data: bytes | Callable[[BinaryIO], object], mode: int = PUBLIC) -> None:
     """Write ``data`` (bytes, or a function that writes to an open file) to ``path``, all or nothing.
 
     Raises:
         StorageError: see `replacing`.
     """
-    with replacing(path) as part, open(part, "wb") as file:
+    with replacing(path, mode) as part, open(part, "wb") as file:
         if callable(data):
             data(file)
         else:
@@ -80,6 +82,21 @@ def read(path: str | os.PathLike[str]) -> bytes:
         return existing(path).read_bytes()
     except OSError as error:
         raise storage_error(error, "read", Path(path)) from error
+
+
+def close_to_others(path: Path) -> bool:
+    """Whether others could read or write a private file until now; from now on they cannot.
+
+    Raises:
+        StorageError: its mode cannot be changed.
+    """
+    try:
+        if os.name != "posix" or not path.stat().st_mode & 0o077:
+            return False
+        path.chmod(PRIVATE)
+    except OSError as error:
+        raise storage_error(error, "closed to others", path) from error
+    return True
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

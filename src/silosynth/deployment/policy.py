@@ -116,6 +116,10 @@ class SiloPolicy(FileSection):
             what = f"{wire_name(type(reply))}, which gives away {reply.release.value}"
             raise _refusal("largest_epsilon", "while it is set, nothing about rows leaves without noise", what)
         events = getattr(reply, "events", ())
+        if reply.release is Release.NOISED and not events:  # such as names of levels that one row may hold (delta 0)
+            raise _refusal(
+                "largest_epsilon", "while it is set, all noise is charged", f"{wire_name(type(reply))} without events"
+            )
         total = spent([*before, *events], DELTA).epsilon if events else 0.0
         if total > self.largest_epsilon:
             raise _refusal(
@@ -173,7 +177,7 @@ class Releases:
         line = {"job": job, "attempt": attempt, "number": number, "events": [asdict(event) for event in events]}
         files.make_folder(self.path.parent)
         before = files.read(self.path) if self.path.exists() else b""
-        files.write_atomic(self.path, before + json.dumps(line).encode() + b"\n")
+        files.write_atomic(self.path, before + json.dumps(line).encode() + b"\n", files.PRIVATE)
 
     def _read(self) -> dict[tuple[str, int], list[Event]]:
         if not self.path.exists():

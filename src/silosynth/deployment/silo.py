@@ -1,7 +1,8 @@
 """A silo's side of a job: it checks its policy, opens its own table, aligns, and lets its party answer.
 
-Every ask and every reply passes through `DeploymentSilo.answer`, and so through the policy. What the silo keeps lies in
-the job's own folder: checkpoints, its part of the model, the synthetic table.
+Every ask and every reply passes through `DeploymentSilo.answer`, and so through the policy. The first refusal ends the
+job at this silo: a coordinator that went on might learn from later replies what the refused one would have told. What
+the silo keeps lies in the job's own folder: checkpoints, its part of the model, the synthetic table.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
 from silosynth.core.conversation import Party, Roster, State
-from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, nearest
-from silosynth.core.files import make_folder, write_atomic
+from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
+from silosynth.core.files import PRIVATE, make_folder, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
@@ -33,13 +34,20 @@ from silosynth.simulation import federation, model
 if TYPE_CHECKING:
     import pandas as pd
 
-SYNTHETIC, PART = "synthetic.parquet", "part.silosynth"
+SYNTHETIC, PART, CLOSED = "synthetic.parquet", "part.silosynth", "closed"
+_PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
 
 def common_streams(job: protocol.Job) -> Streams:
     """The seed that all silos use for the common order, besides their own keys: different for each job."""
     name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
     return Streams(name if job.seed is None else job.seed).child("alignment")
+
+
+def _closed() -> ProtocolError:
+    return ProtocolError(
+        "A job ends at a silo with the first message that it refuses", "another message", "Submit the job anew."
+    )
 
 
 class DeploymentSilo(Party):
@@ -72,23 +80,33 @@ class DeploymentSilo(Party):
         self._party: Party | None = None
         self._part: State | None = None  # of the model, once training has ended
         self._drawn: list[Table] = []
+        self._closed = (folder / CLOSED).exists()
 
     def answer(self, ask: Message) -> Message:
-        """Answer, if the policy allows both the ask and the reply.
+        """Answer, if the policy allows both the ask and the reply; the first error ends the job at this silo.
 
         Raises:
             PolicyError: a rule forbids it.
-            ProtocolError: the message comes at the wrong time.
+            ProtocolError: the message comes at the wrong time, or after an error.
         """
+        if self._closed:
+            raise _closed()
         try:
             self.policy.check_message(ask)
             reply = self._answer(ask)
             self.policy.check_message(reply)
             self._release(reply)
-        except SilosynthError as error:
-            self._say(f"refused: {error}")
+        except Exception as error:
+            self._close(error)
             raise
         return reply
+
+    def _close(self, error: Exception) -> None:
+        """Answer no more; nor from a checkpoint, unless the error is one of this machine, which may be mended."""
+        self._closed = True
+        self._say(f"refused: {error}" if isinstance(error, SilosynthError) else f"failed: {type(error).__name__}")
+        if not isinstance(error, _PASSING):
+            write_atomic(make_folder(self.folder) / CLOSED, f"{type(error).__name__}\n".encode(), PRIVATE)
 
     def _answer(self, ask: Message) -> Message:
         match ask:
@@ -128,6 +146,8 @@ class DeploymentSilo(Party):
 
     def restore(self, state: State) -> None:
         """See `Party.restore`. The current policy applies, and the table must not have changed."""
+        if (self.folder / CLOSED).exists():
+            raise _closed()
         version, sources = state["sources"]
         protocol.check_same("the checkpoint", (version, sources), "this silo", protocol.installed())
         self.job = job = from_state(protocol.Job, state["job"])
@@ -145,6 +165,7 @@ class DeploymentSilo(Party):
         self._party = party
         if state["party"] is not None:
             party.restore(state["party"])
+        self._closed = False
         self._say("resumes from a checkpoint")
 
     # The steps of a job.
@@ -159,7 +180,7 @@ class DeploymentSilo(Party):
     def _begin(self, job: protocol.Job) -> Done:
         self._admit(job)
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
-        self._secret, self._attempt, self._n_releases = secrets.randbits(62), secrets.token_hex(8), 0
+        self._secret, self._attempt, self._n_releases = secrets.randbits(256), secrets.token_hex(8), 0
         self._frame = frame = self.rows.read()
         self._check_identifiers(frame)
         if job.align is not None:
@@ -202,7 +223,9 @@ class DeploymentSilo(Party):
 
     def _keep(self) -> Done:
         self._part = self._working().trained()
-        write_atomic(make_folder(self.folder) / PART, pack({"job": to_state(self._begun()), "part": self._part}))
+        write_atomic(
+            make_folder(self.folder) / PART, pack({"job": to_state(self._begun()), "part": self._part}), PRIVATE
+        )
         self._say("trained")
         return Done()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from silosynth.core.conversation import State
 from silosynth.core.errors import CheckpointError, StorageError
-from silosynth.core.files import make_folder, read, storage_error, write_atomic
+from silosynth.core.files import PRIVATE, close_to_others, make_folder, read, storage_error, write_atomic
 from silosynth.runtime.ledger import Position
 from silosynth.runtime.wire import pack, unpack
 
@@ -24,7 +24,7 @@ SEED = "seed"
 
 
 class CheckpointWarning(UserWarning):
-    """The newest checkpoint cannot be used; an older one is."""
+    """The newest checkpoint cannot be used, and an older one is; or others could read one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +147,11 @@ class PartStore:
 
 
 def secret_seed(folder: Path, again: bool) -> int:
-    """A secret seed of 128 bits, kept in the run's folder: drawn anew, or with ``again`` the one that is there."""
+    """A secret seed of 256 bits, kept in the run's folder: drawn anew, or with ``again`` the one that is there."""
     path = folder / SEED
     if not (again and path.exists()):
-        write_atomic(path, str(secrets.randbits(128)).encode())
-    path.chmod(0o600)  # each time: a process may have been killed in between
-    return int(read(path))
+        write_atomic(path, str(secrets.randbits(256)).encode(), PRIVATE)
+    return int(_read_private(path))
 
 
 def warn_skipped(error: CheckpointError) -> None:
@@ -180,7 +179,7 @@ def _parts(folder: Path) -> list[Path]:
 
 def _write_part(folder: Path, number: int, content: State, keep: int) -> None:
     make_folder(folder)
-    write_atomic(_path(folder, number), pack(content))
+    write_atomic(_path(folder, number), pack(content), PRIVATE)
     # Higher numbers are left over from a run that this one replaces (it resumed from before them, or started over).
     for path in _parts(folder):
         if not number - keep < int(path.stem) <= number:
@@ -189,9 +188,17 @@ def _write_part(folder: Path, number: int, content: State, keep: int) -> None:
 
 def _read_part(path: Path) -> State:
     try:
-        return unpack(read(path))
+        return unpack(_read_private(path))
     except StorageError as error:
         raise _DamagedError(path, error) from error
+
+
+def _read_private(path: Path) -> bytes:
+    """A file's bytes, after closing it to others, of which users should know if they could read it."""
+    content = read(path)
+    if close_to_others(path):
+        warnings.warn(f"Others on this machine could read {path}; it is closed to them now.", CheckpointWarning, 2)
+    return content
 
 
 def _remove(path: Path) -> None:

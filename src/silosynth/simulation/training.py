@@ -277,7 +277,7 @@ def _secret(folder: str | Path | None, resume: bool) -> int:
         return secret_seed(files.make_folder(folder), again=resume)
     if resume:
         raise ConfigError("A run with a secret seed is resumed from the folder that keeps it", None, "Name the folder.")
-    return secrets.randbits(128)
+    return secrets.randbits(256)
 
 
 def secret_run(secret: int, fingerprint: str) -> tuple[int, str]:
