@@ -1,4 +1,7 @@
-"""What README and guide show works: experiment files are valid, links lead somewhere, commands exist, code runs."""
+"""What README and docs show is right: files are valid, links lead somewhere, commands, scripts and targets exist.
+
+`test_snippets` runs what can be run.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typer.testing import CliRunner
 from silosynth import catalog
 from silosynth.cli import app
 from silosynth.data import datasets
+from silosynth.deployment import policy
 from silosynth.evaluation import Score, fidelity
 from silosynth.evaluation.coding import code_tables
 from silosynth.experiment import grammar as experiment
@@ -26,16 +30,64 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 GROUPS = ("bench", "coordinator", "datasets", "party")  # of commands
 
 
-def _blocks(page: Path, language: str) -> list[str]:
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/index.md"], ids=lambda page: page.name)
 def test_experiment_files_in_the_docs_are_valid(page: Path, tmp_path: Path) -> None:
-    text, *_ = (block for block in _blocks(page, "toml") if "[silos." in block)
-    (tmp_path / "experiment.toml").write_text(text, encoding="utf-8")
-    plan = experiment.read(tmp_path / "experiment.toml")
-    catalog.algorithm(plan.algorithm.name).configure(plan.algorithm.preset, plan.algorithm.options)
+    whole = [block for block in blocks(page, "toml") if "[silos." in block]
+    for text in blocks(page, "toml"):
+        file = text if text in whole else whole[0].partition("[algorithm]")[0] + text  # a section by itself
+        (tmp_path / "experiment.toml").write_text(file, encoding="utf-8")
+        plan = experiment.read(tmp_path / "experiment.toml")
+        catalog.algorithm(plan.algorithm.name).configure(plan.algorithm.preset, plan.algorithm.options)
+
+
+def test_sources_in_the_docs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CRM_USER", "CRM_PASSWORD"):
+        monkeypatch.setenv(name, "x")
+    (tmp_path / "secret").touch(0o600)
+    for text in blocks(ROOT / "docs/guide/data-sources.md", "toml"):
+        path = re.search(r'^path = "(.*)"', text, re.MULTILINE)
+        (tmp_path / (path[1] if path else "unused")).touch()
+        text = text.replace("/run/secrets/crm", str(tmp_path / "secret"))
+        for file in re.findall(r'"(?:sqlite|duckdb):///(.*)"', text):  # where an absolute one is, no test may write
+            text = text.replace(file, Path(file).name)
+            (tmp_path / Path(file).name).touch()
+        (tmp_path / policy.SILO).write_text(text, encoding="utf-8")
+        assert policy.read_silo(tmp_path)
+
+
+KNOWN = {"bash", "sh", "python", "toml", "text", "ini", "sql"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_has_a_language_and_an_end(page: Path) -> None:
+    fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(fences[1::2]) <= {""}
+    assert set(fences[::2]) <= KNOWN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_targets_scripts_and_files_of_commands_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for words in (
+        line.split("#")[0].split()
+        for block in (*blocks(page, "bash"), *blocks(page, "sh"))
+        for line in block.splitlines()
+    ):
+        if words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), words
+        own = [word for word in words if re.match(r"(\.ci|benchmarks|deploy|examples|tests)/", word)]
+        assert all((ROOT / word).exists() for word in own), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_the_docs_can_be_read(page: Path) -> None:
+    for code in blocks(page, "python"):
+        compile(code, str(page), "exec")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -47,8 +99,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_in_the_docs_exist(page: Path) -> None:
-    lines = [line for block in _blocks(page, "bash") for line in block.splitlines()]
-    for words in (line.split("#")[0].split() for line in lines if line.startswith("silosynth ")):
+    lines = [line for block in (*blocks(page, "bash"), *blocks(page, "sh")) for line in block.splitlines()]
+    found = (re.match(r"(?:kubectl exec .* -- )?silosynth (.*)", line.split("#")[0]) for line in lines)
+    for words in (["silosynth", *match[1].split()] for match in found if match):
         named = words[1:3] if words[1] in GROUPS else words[1:2]
         shown = CliRunner().invoke(app, [*named, "--help"])
         assert shown.exit_code == 0, words
@@ -65,7 +118,7 @@ def test_the_guide_names_every_preset_and_algorithm() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_quickstart_runs_and_its_floors_are_those_of_random_halves(page: str, tmp_path: Path) -> None:
     """Its figures, not only its exit code: a floor of rows split by position lies far outside."""
-    code = _blocks(ROOT / page, "python")[0] + '\nreport.save("report.json")\n'
+    code = blocks(ROOT / page, "python")[0] + '\nreport.save("report.json")\n'
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     files = {"report.html", "report.json"} | ({"demo.silosynth"} if page == "README.md" else set())

@@ -155,3 +155,21 @@ def test_cut_against_a_loop() -> None:
     assert cut(values, real, 10).tolist() == [0, 0, 0, 1, 9, 9, 9, 10]
     assert cut(values, np.array([4.0, 4.0]), 10).tolist() == [0] * 7 + [10]
     assert cut(values, np.array([np.nan]), 10).tolist() == [0] * 7 + [10]
+
+
+@pytest.mark.parametrize(
+    ("values", "order"),
+    [
+        (["10-19", "<10", "20+", "(rare)"], ("<10", "10-19", "20+")),
+        ([">50K", "<=50K"], ("<=50K", ">50K")),
+        ([">9", "9", "under 9", "≥ 10"], ("under 9", "9", ">9", "≥ 10")),
+        (["b", "a", "c"], ()),
+        (["1st", "second"], ()),
+        (pd.Categorical(["low", "high"], ["low", "middle", "high"], ordered=True), ("low", "middle", "high")),
+        (pd.Categorical(["low", "high"], ["low", "high"]), ()),
+        ([30, 4, 4], ("4", "30")),
+        ([True, False], ("False", "True")),
+    ],
+)
+def test_levels_that_have_an_order(values: object, order: tuple[str, ...]) -> None:
+    assert coded(training=pd.DataFrame({"c": values}))["training"].fields[0].order == order

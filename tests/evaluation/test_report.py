@@ -1,18 +1,26 @@
 from __future__ import annotations
 
+import base64
+import dataclasses
+import hashlib
+import json
 import re
 import struct
 import zlib
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from silosynth.evaluation import svg
+from silosynth.evaluation.about import About
 from silosynth.evaluation.report import MAX_OVERLAYS, Report, human_bytes, relate, render
-from silosynth.evaluation.scores import ColumnScore, Pairs, Rows, Score, Skipped
+from silosynth.evaluation.scores import ColumnScore, Pairs, Rows, Score, SiloScores, Skipped
 
 EVIL = "<script>alert('x')</script>\"&"
 SILOS = {"bank": ("age", "income"), "tax <b>office</b>": ("region",), "insurer": ("claims", EVIL)}
@@ -101,7 +109,7 @@ def make_report(**changes: Any) -> Report:
 class Elements(HTMLParser):
     """Start tags with their attributes, and whether every element is closed in order."""
 
-    VOID = frozenset({"meta", "link", "br"})
+    VOID = frozenset({"meta", "link", "br", "input"})
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -138,9 +146,16 @@ def test_nothing_is_fetched(page: str) -> None:
     assert "default-src 'none'" in page
     assert not re.search(r"https?:|@import|url\(", page)
     for tag, attrs in Elements(page).tags:
-        assert tag not in {"script", "iframe", "object", "embed"}
+        assert tag not in {"iframe", "object", "embed"}
         for name in ("src", "href"):
             assert (attrs.get(name) or "#").startswith(("#", "data:"))
+
+
+def test_the_page_allows_one_script_and_carries_no_other(page: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in page
+    assert not [name for _, attrs in Elements(page).tags for name in attrs if name.startswith("on")]
 
 
 def test_anchors_lead_somewhere_and_elements_are_closed(page: str) -> None:
@@ -152,11 +167,44 @@ def test_anchors_lead_somewhere_and_elements_are_closed(page: str) -> None:
 
 
 def test_names_levels_and_ledger_entries_are_escaped(page: str) -> None:
-    assert "<script" not in page
+    assert page.count("<script") == 1
     assert "tax <b>" not in page
     assert "&lt;script&gt;alert(" in page
     names = [attrs.get("data-column") for attrs in Elements(page).of_class("card")]
     assert EVIL in names
+
+
+def test_the_page_head_on_paper_cannot_leave_its_string() -> None:
+    page = render(make_report(about=About(data='Wages "} body { display: none } </style><script>alert(1)</script> é')))
+    style = page.split("<style>")[1].split("</style>")[0]
+    assert style.rstrip().endswith("}")
+    (running,) = re.findall(r'@top-left \{ content: "(.*)"; \} \}', style)
+    assert re.fullmatch(r"(?:[0-9A-Za-z]|\\[0-9a-f]+ )+", running)
+    assert r"\22 \7d \20 body" in running
+    assert page.count("<script>") == 1 and page.count("</style>") == 1
+
+
+def test_facts_of_the_head_are_shown_and_folded(page: str) -> None:
+    named = About(data=EVIL, algorithm="gdts", preset="fast", seed="secret", left_out={EVIL: "identifier"}, silos=SILOS)
+    page = render(make_report(about=named))
+    head = page.split("<header>")[1].split("</header>")[0]
+    for fact in ("data", "generator", "evaluated", "privacy guarantee", "silos", "pooled", "left out", "clamped"):
+        assert f'data-fact="{fact}"' in head
+    assert "gdts, preset fast, a secret seed" in head
+    assert "<summary>3 silos</summary>" in head and "tax &lt;b&gt;office&lt;/b&gt;</b> 1 column: region" in head
+    assert EVIL not in head
+    assert f"<title>silosynth evaluation: {Markup.escape(EVIL)}</title>" in page
+
+
+def test_silos_with_different_rows_have_a_row_each() -> None:
+    silos = (SiloScores("north", 1200, (make_score(), make_score("pair_trend_error", value=0.4))),)
+    silos += (SiloScores(EVIL, 30, (make_score(low=0.4), make_score("pair_trend_error", floor=None, floor_note="x"))),)
+    table = section(render(make_report(by_silo=silos)), "by-silo")
+    north, other = table.split("<tr data-silo=")[1:]
+    assert "1,200" in north and "0.62" in north and "0.55 to 0.70" in north
+    assert "1.24 times its floor" in north and "no worse than its floor" in north
+    assert "floor inside the interval" in other and "no floor: x" in other
+    assert 'id="by-silo"' not in render(make_report())
 
 
 def test_same_report_same_bytes(page: str) -> None:
@@ -298,6 +346,18 @@ def test_within_and_across_silos_are_shown_beside_their_floors() -> None:
     assert 'id="blocks"' in page
 
 
+@pytest.mark.parametrize(("d", "titles", "names"), [(40, 3 * 40 * 40, 0), (41, 0, 3)])
+def test_cells_have_names_and_values(d: int, titles: int, names: int) -> None:
+    columns = [f"c{i} <b>" for i in range(d)]
+    pairs = section(render(make_report(pairs=make_pairs(columns, [None] * d), silos=None)), "pairs")
+    assert pairs.count("<title>c") == titles
+    cells = [
+        json.loads(attrs["data-cells"] or "") for attrs in Elements(pairs).of_class("heat") if "data-cells" in attrs
+    ]
+    assert [one["names"] for one in cells] == [columns] * names
+    assert all(one["scale"] > 0 for one in cells)
+
+
 def test_undefined_associations_are_left_blank() -> None:
     pairs = make_pairs(["x", "y"], ["a", "b"], floor=False)
     hollow = np.array([[1.0, np.nan], [np.nan, 1.0]])
@@ -371,6 +431,39 @@ def test_beyond_eight_levels_the_rest_is_one_level_and_sums_stay() -> None:
     assert picture.count('class="level"') == 10
     shares = [float(x) for x in re.findall(r">([\d.]+) % ·", picture)]
     assert sum(shares) == pytest.approx(100, abs=0.5)
+
+
+def test_levels_keep_their_order_when_rare_ones_are_folded() -> None:
+    levels = [f"{10 * i} to {10 * i + 9}" for i in range(12)]
+    column = make_levels("age", 1.0, levels)
+    shares = np.array([1, 2, 9, 9, 9, 9, 9, 9, 9, 9, 2, 1]) / 78
+    picture = svg.column_overlay(dataclasses.replace(column, real_shares=shares, synthetic_shares=shares))
+    assert re.findall(r'class="level"[^>]*>([^<]+)<', picture) == [*levels[2:10], "(other)"]
+
+
+def test_a_column_is_a_picture_for_notebooks_and_files(tmp_path: Path) -> None:
+    report = make_report()
+    for column in report.columns:
+        picture = report.plot(column.name)
+        root = ElementTree.fromstring(picture._repr_svg_())
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "script" not in {element.tag.rpartition("}")[2] for element in root.iter()}
+        assert len(list(root.iter())) > 10
+    assert repr(report.plot("age")) == "Picture of column 'age': shape error 1.00 %, floor 0.40 %"
+    path = report.plot("age").save(tmp_path / "age.svg")
+    assert path.read_text(encoding="utf-8") == report.plot("age").svg
+    with pytest.raises(KeyError, match="Did you mean 'age'"):
+        report.plot("aeg")
+
+
+def test_a_notebook_shows_the_figures(page: str) -> None:
+    report = make_report()
+    assert repr(report) == "Report on a table of 5 columns: 3 of 3 figures worse than the floor"
+    shown = report._repr_html_()
+    assert Elements(shown).open == []
+    assert EVIL not in shown and "takes minutes &lt;script&gt;" in shown
+    for score in report.scores:
+        assert f'>{score.label}</th><td style="text-align:left">{score.value:.3f}'[:-1] in shown
 
 
 def test_the_raster_keeps_the_matrix() -> None:

@@ -184,6 +184,73 @@ def test_the_console_is_watched(tmp_path: Path) -> None:
     assert "heard" in str(chromium(tmp_path, page, "--dump-dom")[1])
 
 
+USE = """<!doctype html><html><body><iframe src="report.html" style="width:1280px;height:900px"></iframe>
+<pre id="found"></pre><script>
+addEventListener("load", () => setTimeout(() => {
+  const view = document.querySelector("iframe").contentWindow, page = view.document;
+  const seen = kind => [...page.querySelectorAll(kind)].filter(e => e.getClientRects().length).length;
+  const find = page.getElementById("find"), before = seen(".card");
+  const readouts = [...page.querySelectorAll("[data-heat]")].map(figure => {
+    const area = figure.querySelector("image, .frame"), box = area.getBoundingClientRect();
+    const at = { bubbles: true, clientX: box.left + box.width * CELL, clientY: box.top + 1 };
+    const target = figure.querySelector("image") || figure.querySelectorAll("title")[1].parentElement;
+    target.dispatchEvent(new view.PointerEvent("pointermove", at));
+    return figure.querySelector(".readout").textContent;
+  });
+  find.value = "TYPED"; find.dispatchEvent(new view.Event("input"));
+  document.getElementById("found").textContent = JSON.stringify({
+    before, after: seen(".card"), rows: seen("tr[data-find]"), said: page.getElementById("found").textContent, readouts,
+  });
+}, 500));
+</script></body></html>"""
+
+
+def used(folder: Path, cell: float, typed: str) -> dict[str, Any]:
+    """What the page in ``folder`` shows after a cell was pointed at and a column was searched."""
+    harness = folder / "use.html"
+    harness.write_text(USE.replace("CELL", str(cell)).replace("TYPED", typed), encoding="utf-8")
+    dom, console = chromium(folder, harness, "--window-size=1400,2000", "--dump-dom")
+    assert console == []
+    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
+    return dict(json.loads(found.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")))
+
+
+def test_columns_are_found_by_name_and_silo_and_cells_say_what_they_are(saved: Saved) -> None:
+    shown = used(saved.path.parent, 0.25, "BANK")
+    assert (shown["before"], shown["after"], shown["rows"]) == (6, 2, 2)
+    assert shown["said"] == "2 of 6 columns"
+    assert all(re.fullmatch(r"age × income: -?\d\.\d{3}", text) for text in shown["readouts"])
+
+
+def test_cells_of_a_raster_say_what_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame(rng.normal(size=(40, 50)), columns=[f"c{i}" for i in range(50)]) for _ in range(2)]
+    report = evaluate(tables[0], None, tables[1], figures="gan")
+    report.save(tmp_path / "report.html")
+    shown = used(tmp_path, (7 + 0.5) / 50, "c7")
+    assert (shown["after"], shown["rows"]) == (1, 1)
+    matrices = report.pairs.real, report.pairs.synthetic, report.pairs.synthetic - report.pairs.real
+    for text, matrix in zip(shown["readouts"], matrices, strict=True):
+        named, value = text.split(": about ")
+        assert named == "c0 × c7"
+        assert float(value) == pytest.approx(matrix[0, 7], abs=0.02)
+
+
+def test_paper_is_a4_and_shows_what_is_folded(tmp_path: Path, saved: Saved) -> None:
+    pdf = tmp_path / "report.pdf"
+    chromium(tmp_path, saved.path, "--no-pdf-header-footer", f"--print-to-pdf={pdf}")
+    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf.read_bytes())
+    assert 5 <= len(boxes) <= 12
+    assert {(round(float(w)), round(float(h))) for w, h in boxes} <= {(595, 842), (596, 842)}
+    if shutil.which("pdftotext") is None:
+        return
+    text = subprocess.run(["pdftotext", "-layout", pdf, "-"], capture_output=True, text=True, check=True).stdout
+    pages = text.split("\f")[:-1]
+    assert all("silosynth evaluation" in page.splitlines()[0] for page in pages)
+    assert all(re.search(rf"\b{i} ?/ ?{len(pages)}$", page.rstrip()) for i, page in enumerate(pages, 1))
+    assert "Marks compare a figure with its floor only" in text and "Find a column" not in text
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (375, False)])
 def test_screenshots_show_something(tmp_path: Path, saved: Saved, width: int, dark: bool) -> None:
     blank = tmp_path / "blank.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,17 @@ def test_what_prints_itself_tells_no_values():
     federation = ss.simulate(frame(), {"one": ["a"], "two": ["b", "c"]})
     assert repr(federation) == "Federation of one (60 rows, 1 columns), two (60 rows, 2 columns)"
     assert repr(fit()) == "Model of 'silofuse' (fast): 3 columns, 60 training rows"
+    many = ss.simulate(frame(), rows={f"silo{i}": range(i, 60) for i in range(7)})
+    assert repr(many) == "Federation of 7 silos (399 rows, 3 columns)"
+
+
+def test_notebooks_show_silos_and_columns():
+    shown = ss.simulate(frame().rename(columns={"a": "<b>"}), {"one": ["<b>"], "two": ["b", "c"]})._repr_html_()
+    assert "<b>" not in shown and "&lt;b&gt;" in shown
+    assert re.findall(r"<th scope=.row[^>]*>(\w+)</th>", shown) == ["one", "two"]
+    shown = fit()._repr_html_()
+    assert "Model of &#x27;silofuse&#x27; (fast): 3 columns, 60 training rows" in shown
+    assert "privacy guarantee: none" in shown and "seed " in shown
 
 
 def test_unknown_names_name_the_nearest():

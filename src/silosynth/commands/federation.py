@@ -283,10 +283,10 @@ def fetch(
     ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
     ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
     if report is not None:
-        _report(ui, site, table, report, target)
+        _report(ui, site, job, table, report, target)
 
 
-def _report(ui: Session, kit: kits.StartKit, table: Any, out: Path, target: str | None) -> None:
+def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
     from silosynth.deployment.policy import read_silo
 
@@ -297,7 +297,7 @@ def _report(ui: Session, kit: kits.StartKit, table: Any, out: Path, target: str 
     own = [name for name in real.columns if name in table.columns]
     declared = {name: rule for name, rule in rows.declared.items() if name in own}
     frames = {"train": real[own], "synthetic": table[own], "holdout": None}
-    result = run.measure(ui, frames, target, None, schema=declared)
+    result = run.measure(ui, frames, target, None, schema=declared, data=f"rows of silo {kit.name!r}, job {job}")
     result.save(out)
     ui.show(f"{result}\n\nreport {out}")
     ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}

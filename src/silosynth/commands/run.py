@@ -194,7 +194,7 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
 
     synthetic, written = _synthetic(plan, material, model)
     tables.keep_split(plan, material)
-    report = _judged(ui, material, synthetic, federation.schema, plan.evaluate.target, model.ledger)
+    report = _judged(ui, plan, material, synthetic, federation.schema, model)
     paths = {"model": MODEL, "report": plan.evaluate.report, "ledger": LEDGER, "schema": SCHEMA}
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
@@ -207,14 +207,22 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
 
 
 def _judged(
-    ui: Session, material: Material, synthetic: pd.DataFrame, schema: Schema, target: str | None,
-    ledger: Sequence[Mapping[str, Any]], seed: int = 0,
+    ui: Session, plan: Experiment, material: Material, synthetic: pd.DataFrame, schema: Schema, model: Model,
+    target: str | None = None, seed: int = 0,
 ) -> Report:  # fmt: skip
     """The report on a synthetic table of a run; it takes columns as the run did."""
     names = [name for name in material.train.columns if name in schema.names]
     holdout = None if material.holdout is None else material.holdout[names]
     frames = {"train": material.train[names], "holdout": holdout, "synthetic": synthetic}
-    return measure(ui, frames, target, material.silos, ledger, seed, schema)
+    about: dict[str, Any] = {"schema": schema, "model": model, "data": _data_name(plan), "rows": material.held_rows()}
+    return measure(ui, frames, target or plan.evaluate.target, material.silos, seed, **about)
+
+
+def _data_name(plan: Experiment) -> str:
+    """What the tables of an experiment are called: a data set, or files."""
+    shared = [] if plan.data is None else [plan.data.dataset or plan.data.path]
+    sources = [*shared, *(silo.path for silo in plan.participants.values())]
+    return ", ".join(Path(source).name for source in sources if source is not None)
 
 
 def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.DataFrame, list[Path]]:
@@ -311,6 +319,9 @@ def evaluate(
         Path | None,
         typer.Option(help="What declares columns: a model, a run's schema.toml, or (default) the file of --silos."),
     ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The model file that drew the rows: the report's head describes it.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="File to write: .html, or .json.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of subsamples and models.")] = 0,
 ) -> None:
@@ -318,7 +329,7 @@ def evaluate(
     from silosynth.commands import tables
 
     if folder is not None:
-        _refuse_beside_a_run(train=train, holdout=holdout, silos=silos, schema=schema)
+        _refuse_beside_a_run(train=train, holdout=holdout, silos=silos, schema=schema, model=model)
         result = _of_run(ui, folder, synthetic, target, seed)
     elif train is None or synthetic is None:
         raise ConfigError(
@@ -328,8 +339,9 @@ def evaluate(
         frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
         frames["holdout"] = None if holdout is None else tables.read(holdout)
         columns = list(frames["train"].columns)
-        kinds = tables.declared(ui, schema or silos, columns)
-        result = measure(ui, frames, target, _silos(silos, columns), seed=seed, schema=kinds)
+        about: dict[str, Any] = {"schema": tables.declared(ui, schema or silos, columns), "data": train.name}
+        about["model"] = None if model is None else silosynth.load(model)
+        result = measure(ui, frames, target, _silos(silos, columns), seed, **about)
     if report is not None:
         result.save(report)
         ui.note(f"Report: {report}")
@@ -365,7 +377,7 @@ def _of_run(ui: Session, folder: Path, synthetic: Path | None, target: str | Non
     if synthetic is None and stays_in_silos(model):
         paths = part_paths(list(model.roster), out)
     drawn = pd.concat([tables.read(path) for path in paths], axis=1)
-    return _judged(ui, material, drawn, model.schema, target or plan.evaluate.target, model.ledger, seed)
+    return _judged(ui, plan, material, drawn, model.schema, model, target, seed)
 
 
 def measure(
@@ -373,15 +385,12 @@ def measure(
     frames: Mapping[str, Any],
     target: str | None,
     silos: Mapping[str, Sequence[str]] | None,
-    ledger: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
-    schema: Schema | Mapping[str, Any] | None = None,
+    **about: Any,
 ) -> Report:
-    """Evaluate, with a progress bar."""
+    """Evaluate, with a progress bar; ``about`` are arguments of `silosynth.evaluate` that describe the tables."""
     with ui.progress("Evaluating") as progress:
-        return silosynth.evaluate(
-            **frames, target=target, silos=silos, seed=seed, ledger=ledger, progress=progress, schema=schema
-        )
+        return silosynth.evaluate(**frames, target=target, silos=silos, seed=seed, progress=progress, **about)
 
 
 def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | None:

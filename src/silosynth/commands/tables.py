@@ -65,6 +65,15 @@ class Material:
             return simulate(self.train, schema=kinds, rows=self.rows)
         return simulate(self.train, silos=self.silos, schema=kinds)
 
+    def held_rows(self) -> Mapping[str, Any] | None:
+        """Which rows of ``train`` each silo holds; None if silos hold columns."""
+        import numpy as np
+
+        if self.tables is None:
+            return self.rows
+        ends = np.cumsum([len(table) for table in self.tables.values()]).tolist()
+        return {silo: slice(end - len(t), end) for (silo, t), end in zip(self.tables.items(), ends, strict=True)}
+
 
 def read(path: str | Path) -> pd.DataFrame:
     """A table file as a pandas frame."""

@@ -11,6 +11,7 @@ Legend: n rows, d columns, K levels of one column (code K stands for missing).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -45,6 +46,7 @@ class Field:
     name: str
     kind: ColumnKind
     levels: tuple[str, ...] = ()  # labels of the codes 0..K-1, over all tables, sorted
+    order: tuple[str, ...] = ()  # of levels that have one, the training table's; shown, and not used by any figure
 
     @property
     def categorical(self) -> bool:
@@ -342,7 +344,7 @@ def _code_numbers(name: str, numbers: Mapping[str, Floats], truth: bool) -> tupl
     levels = np.unique(np.concatenate(present)) + 0.0
     labels = tuple(_label(v, truth) for v in levels.tolist())
     codes = {t: np.where(np.isnan(v), len(levels), np.searchsorted(levels, v)) for t, v in numbers.items()}
-    return Field(name, "categorical", labels), {t: c.astype(np.int64) for t, c in codes.items()}
+    return Field(name, "categorical", labels, labels), {t: c.astype(np.int64) for t, c in codes.items()}
 
 
 def _label(value: float, truth: bool) -> str:
@@ -358,7 +360,21 @@ def _code_texts(name: str, series: Mapping[str, pd.Series[Any]]) -> tuple[Field,
     codes = {
         t: np.array([*(place[x] for x in own), len(labels)], np.int64)[own_codes] for t, (own_codes, own) in raw.items()
     }
-    return Field(name, "categorical", tuple(labels)), dict(codes)
+    return Field(name, "categorical", tuple(labels), _order(next(iter(series.values())).dtype, labels)), dict(codes)
+
+
+_NUMBERED = re.compile(
+    r"(?:(?P<below><=?|≤|under |up to )|(?P<above>>=?|≥|over ))?\s*(?P<number>-?\d+(?:\.\d+)?)", re.I
+)
+
+
+def _order(dtype: Any, labels: Sequence[str]) -> tuple[str, ...]:
+    """Levels in order: that of an ordered dtype, or of the numbers they begin with ("<18", "18-29"), if all do."""
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        return tuple(map(str, dtype.categories))
+    found = {label: _NUMBERED.match(label) for label in labels if not label.startswith("(")}  # "(rare)" has no place
+    keys = {x: (float(m["number"]), bool(m["above"]) - bool(m["below"])) for x, m in found.items() if m}
+    return tuple(sorted(keys, key=lambda label: keys[label])) if len(keys) == len(found) else ()
 
 
 def _factorise(series: pd.Series[Any], name: str, table: str) -> tuple[Ints, list[str]]:

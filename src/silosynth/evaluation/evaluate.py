@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-from silosynth.core.errors import ConfigError
+from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.schema import Kind, Schema
 from silosynth.data.frames import to_pandas
 from silosynth.evaluation import disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
+from silosynth.evaluation.about import AnyModel, about
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, schema_of
 from silosynth.evaluation.report import Report
-from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, Skipped
+from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, SiloScores, Skipped
 
 MAX_ROWS = 100_000
 GAN_CLASSIFIERS = {"gan": utility.VTGAN, "gdts": utility.GDTS}  # `figures` -> classifiers of that paper
@@ -45,6 +48,9 @@ def evaluate(
     max_rows: int = MAX_ROWS,
     figures: Literal["quick", "all", "gan", "gdts"] = "quick",
     schema: Schema | Mapping[str, Any] | None = None,
+    rows: Mapping[str, Any] | None = None,
+    model: AnyModel | None = None,
+    data: str | None = None,
 ) -> Report:
     """Measure how faithful, useful and disclosive a synthetic table is.
 
@@ -52,13 +58,14 @@ def evaluate(
     top, with the remedy, and draws no conclusions.
 
     Args:
-        train: the real rows the generator was trained on (pandas, Polars or Arrow; so are the other tables).
+        train: the real rows the generator was trained on (pandas, Polars or Arrow; so are the other tables); or
+            ``{silo: table}``, if silos hold different rows of the same columns, and then ``holdout`` may be, too.
         holdout: real rows the generator has not seen, as `silosynth.split` draws them; without them, floors are
             computed from two halves of `train`, and figures that need unseen rows are skipped.
         synthetic: the synthetic rows.
         target: the column to predict, for the utility figures.
         silos: each silo's columns, to distinguish pairs within a silo from pairs across silos. Several silos with the
-            same columns hold different rows: no pair is across silos, and the report is the same as without silos.
+            same columns hold different rows: no pair is across silos, and all figures are the same as without silos.
         seed: of all subsamples, folds and models; the same seed gives the same report.
         ledger: the run's ledger entries, shown in the report.
         progress: called with the name of a stage and the share of the work done.
@@ -68,6 +75,10 @@ def evaluate(
             same with the four classifiers of the GDTS paper.
         schema: column kinds instead of the inferred ones, as for `silosynth.simulate`; or the `schema` of the model or
             of the federation. Identifiers are left out, and the report lists them.
+        rows: which training rows each silo holds, as for `silosynth.simulate`: the report then has figures per silo.
+        model: what drew the synthetic rows. The head of the report describes it; silos, ledger and schema are the
+            model's, unless given.
+        data: the name of the data, for the head of the report.
 
     Raises:
         DataError: the tables cannot be compared; names the column, the table and the remedy.
@@ -80,15 +91,23 @@ def evaluate(
         raise ConfigError("max_rows must be at least 1", max_rows)
     on_progress: OnProgress = progress or (lambda stage, share: None)
     on_progress("reading", 0.0)
+    train, rows = _stacked(train, rows)
+    holdout, _ = _stacked(holdout, None)
+    if model is not None:
+        ledger = model.ledger if ledger is None else ledger
+        schema = model.schema if schema is None else schema
+        silos = _silos_of(model, train) if silos is None else silos
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
     kinds = schema_of(train, schema)
     left_out = {column.name: column.reason for column in kinds.columns if column.kind == Kind.IDENTIFIER.value}
     coded = code_tables(frames, kinds)
     fields = coded["training"].fields
-    silos = _column_silos(_without(left_out, silos), fields)
+    if rows is not None and silos is None:
+        silos = {silo: [field.name for field in fields] for silo in rows}
+    holders, silos = silos, _column_silos(_without(left_out, silos), fields)
     owners: tuple[str | None, ...] = check_silos(silos, fields) if silos is not None else (None,) * len(fields)
     position = None if target is None else check_target(target, fields)
-    streams = np.random.default_rng(seed).spawn(10)
+    streams = np.random.default_rng(seed).spawn(11)
     uncapped = (coded["training"], coded.get("hold-out"), coded["synthetic"])
     copies = [] if figures in GAN_CLASSIFIERS else disclosure.exact_copies(*uncapped, streams[0])
     tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
@@ -118,6 +137,8 @@ def evaluate(
         ledger=None if ledger is None else tuple(ledger),
         premises=examined,
         left_out=left_out,
+        about=about(coded["training"], coded["synthetic"], left_out, data, holders, model, ledger),
+        by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in (rows or {}).items()),
     )
     on_progress("done", 1.0)
     return report
@@ -140,6 +161,50 @@ def _repeated(train: Any, identifiers: Iterable[str]) -> list[str]:
     """Identifiers with the same value in several rows."""
     frame = to_pandas(train)
     return [name for name in identifiers if frame[name].dropna().duplicated().any()]
+
+
+def _stacked(table: Any, rows: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
+    """One frame of all silos' rows, and which of them each silo holds; another table as it is."""
+    if not isinstance(table, Mapping):
+        return table, rows
+    if rows is not None or not table:
+        raise ConfigError("Either each silo has a table of its own, or `rows` says which rows it holds", len(table))
+    frames = {silo: to_pandas(frame) for silo, frame in table.items()}
+    ends = np.cumsum([len(frame) for frame in frames.values()]).tolist()
+    held = {silo: slice(end - len(frame), end) for (silo, frame), end in zip(frames.items(), ends, strict=True)}
+    return pd.concat(list(frames.values()), ignore_index=True), held
+
+
+def _silo(name: str, held: Any, coded: Mapping[str, Coded], max_rows: int, rng: np.random.Generator) -> SiloScores:
+    """The figures of one silo's training rows."""
+    places = _places(name, held, len(coded["training"]))
+    real, synthetic, holdout = coded["training"].take(places), coded["synthetic"], coded.get("hold-out")
+    real, floor, note = real.sample(max_rows, rng), None, NEEDS_HOLDOUT
+    if holdout is not None:
+        size = min(len(holdout), len(synthetic), max_rows)
+        synthetic, note = synthetic.sample(size, rng), f"the silo's rows against {size:,} hold-out rows of all silos"
+        floor = fidelity.Floor(fidelity.compare(real, holdout.sample(size, rng), rng, replicates=False), 1.0, note)
+    compared = fidelity.compare(real, synthetic.sample(max_rows, rng), rng)
+    found = [*fidelity.column_shape(compared, floor), *fidelity.pair_trend(compared, floor, (None,) * len(real.fields))]
+    return SiloScores(name, len(places), tuple(replace(s, floor_note=note) for s in found if isinstance(s, Score)))
+
+
+def _places(name: str, held: Any, n: int) -> NDArray[np.int64]:
+    """Positions of a silo's rows among n; given as positions, a slice, or a mask."""
+    try:
+        places = np.arange(n)[held if isinstance(held, slice) else np.asarray(held)]
+    except (IndexError, TypeError, ValueError) as error:
+        raise DataError(f"The rows of silo {name!r} must be rows of the training table", f"{n:,} rows") from error
+    if not len(places):
+        raise DataError(f"Silo {name!r} holds no training row", f"0 of {n:,} rows", "Leave it out.")
+    return np.atleast_1d(places)
+
+
+def _silos_of(model: AnyModel, train: Any) -> dict[str, list[str]]:
+    """Each silo's columns, without those that the training table lacks."""
+    columns = set(to_pandas(train).columns)
+    held = {silo: [name for name in names if name in columns] for silo, names in model.describe()["silos"].items()}
+    return {silo: names for silo, names in held.items() if names}
 
 
 def _column_silos(

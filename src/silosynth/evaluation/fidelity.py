@@ -442,11 +442,17 @@ def _density(values: Floats, edges: Floats) -> Floats:
 
 
 def level_shares(field: Field, real: Ints, synthetic: Ints) -> tuple[tuple[str, ...], Floats, Floats]:
-    """Labels and shares of the most frequent levels that are not rare, then of "(missing)" and "(other)", if any."""
+    """Labels and shares of the most frequent levels that are not rare, then of "(missing)" and "(other)", if any.
+
+    Levels come in their order, if they have one, else by frequency.
+    """
     size = len(field.levels) + 1
     counted, other = np.bincount(real, minlength=size), np.bincount(synthetic, minlength=size)
     order = np.argsort(-counted[:-1], kind="stable")[:TOP]
     named = order[counted[order] >= RARE]
+    if field.order:
+        place = {level: i for i, level in enumerate(field.order)}
+        named = np.array(sorted(named, key=lambda k: place.get(field.levels[k], len(place))), np.int64)
     labels = [field.levels[k] for k in named]
     groups = [np.array([k]) for k in named]
     rest = np.setdiff1d(np.arange(size - 1), named)

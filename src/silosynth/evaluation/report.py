@@ -1,11 +1,15 @@
-"""The report: summary, JSON, and one HTML page that needs nothing else: no script, no network, no fonts of its own.
+"""The report: summary, JSON, tables for notebooks, and one HTML page that needs nothing else: no network, no fonts.
 
-`render` turns a `Report` into views (plain values, numbers already formatted) and passes them to
-``template.html.j2``, which holds all structure and style. Everything from data or from a ledger is escaped.
+`render` turns a `Report` into views (plain values, numbers already formatted) and passes them to ``template.html.j2``,
+which holds the structure; ``report.css`` has the styles for screens and for paper, ``report.js`` what the page can do
+besides being read. Everything from data or from a ledger is escaped, and a browser that keeps to the page's security
+policy runs no script but this one.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import os
@@ -19,10 +23,12 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
+from silosynth.core import notebook
+from silosynth.core.errors import nearest
 from silosynth.core.files import write_atomic
-from silosynth.core.version import VERSION
 from silosynth.evaluation import svg
-from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, Skipped
+from silosynth.evaluation.about import About
+from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
 from silosynth.privacy.statement import cell, mechanism, statement, totals
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
@@ -51,8 +57,11 @@ class Report:
 
     ``premises`` say what was found of the real rows that figures are judged by; where one fails, nothing is concluded
     (`withheld` says why). ``left_out`` has the identifiers, which are not compared, and why they are identifiers.
+    ``about`` says what was evaluated; ``by_silo`` has figures per silo, where silos hold different rows.
     """
 
+    about: About = field(default_factory=About, kw_only=True)
+    by_silo: tuple[SiloScores, ...] = field(default=(), kw_only=True)
     premises: tuple[Premise, ...] = field(default=(), kw_only=True)
     left_out: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     scores: tuple[Score, ...]
@@ -100,8 +109,42 @@ class Report:
         write_atomic(target, text.encode("utf-8"))
         return target
 
+    def plot(self, column: str) -> svg.Picture:
+        """The picture of a column: real and synthetic distribution. Notebooks show it; `Picture.save` writes an SVG.
+
+        Raises:
+            KeyError: there is no such column; names the nearest one.
+        """
+        for score in self.columns:
+            if score.name == column:
+                return svg.picture(score)
+        raise KeyError(f"no column is called {column!r}. {nearest(column, [score.name for score in self.columns])}")
+
+    def __repr__(self) -> str:
+        states = [relate(score).state for score in self.scores]
+        worse = f"{states.count('short')} of {_count(len(states) - states.count('none'))} worse than the floor"
+        verdict = "verdicts withheld" if self.withheld else worse
+        return f"Report on {self.about.data or 'a table'} of {len(self.columns)} columns: {verdict}"
+
+    def _repr_html_(self) -> str:
+        head = ("figure", "value", "95 % interval", "floor", "unit", "")
+        withheld = self.withheld is not None
+        rows = [
+            (
+                s.label,
+                _printed(s, s.value),
+                _printed_interval(s),
+                _printed(s, s.floor),
+                s.unit,
+                _verdict(s, withheld).text,
+            )
+            for s in self.scores
+        ]
+        lines = [_heading(self), *_made_by(self.about), *_examined(self), *_skips(self.skipped)]
+        return notebook.table(head, rows, lines[0]) + "".join(notebook.paragraph(line) for line in lines[1:] if line)
+
     def __str__(self) -> str:
-        head = [_heading(self), "", *_examined(self), ""]
+        head = [_heading(self), *_made_by(self.about), "", *_examined(self), ""]
         return "\n".join([*head, *_summary(self.scores), *_skips(self.skipped)])
 
 
@@ -122,6 +165,17 @@ def _examined(report: Report) -> list[str]:
         lines.append(f"{premise.label}: {answer}, {premise.finding}")
         lines += [f"  {premise.remedy}"] if premise.remedy else []
     return lines + [f"left out: {name} ({why})" for name, why in report.left_out.items()]
+
+
+def _made_by(about: About) -> list[str]:
+    """Who made the synthetic table, and what may be claimed of it, if that is known."""
+    maker = [] if about.algorithm is None else [f"made by {_generator(about)}"]
+    return maker + ([] if about.guarantee is None else [f"privacy guarantee: {about.guarantee}"])
+
+
+def _generator(about: About) -> str:
+    seed = "a secret seed" if about.seed == "secret" else f"seed {about.seed}"
+    return f"{about.algorithm}, preset {about.preset}, {seed}"
 
 
 def _summary(scores: Sequence[Score]) -> list[str]:
@@ -183,7 +237,7 @@ class Relation(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """The HTML page. It carries no date: the same report gives the same bytes."""
+    """The HTML page: the same report gives the same bytes."""
     environment = Environment(
         loader=PackageLoader("silosynth.evaluation", ""),
         autoescape=True,
@@ -191,18 +245,122 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    style, script = (_source(environment, name) for name in ("report.css", "report.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("template.html.j2").render(
         report=report,
+        style=style,
+        script=script,
+        script_hash=f"sha256-{digest}",
+        running=_css_text(" · ".join(filter(None, ("silosynth evaluation", report.about.data, report.about.date)))),
+        head=_head(report),
         spiky=svg.spiky,
-        version=VERSION,
         groups=_groups(report.scores, report.withheld is not None),
+        by_silo=[_silo(silo, report.withheld is not None) for silo in report.by_silo],
         columns=_columns(report.columns),
         pairs=_pairs(report.pairs, tuple(report.silos or ())),
-        ledger=None if report.ledger is None else _ledger(report.ledger, tuple(report.silos or ())),
-        privacy=statement(report.ledger or ()),
+        ledger=None
+        if report.ledger is None
+        else _ledger(report.ledger, tuple(report.about.silos or report.silos or ())),
+        privacy=statement(report.ledger or (), horizontal=report.about.partition == "horizontal"),
         cell=cell,
         mechanism=mechanism,
     )
+
+
+def _source(environment: Environment, name: str) -> str:
+    """A file of the page, as it is; its line ends are those that browsers hash."""
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0].strip().replace("\r\n", "\n")
+
+
+def _css_text(text: str) -> str:
+    """Text for a string in a style sheet, where HTML's escapes mean nothing."""
+    return "".join(c if c.isascii() and c.isalnum() else f"\\{ord(c):x} " for c in text)
+
+
+UNKNOWN = "unknown: the evaluation was given no model"
+
+
+class Fact(NamedTuple):
+    """A line of the report's head, and its details, which are folded on screens."""
+
+    label: str
+    text: str
+    details: Sequence[tuple[str, str]] = ()
+
+
+def _head(report: Report) -> list[Fact]:
+    """What somebody who files the report must know first."""
+    about, left = report.about, report.about.left_out
+    return [
+        Fact("data", about.data or "not named"),
+        Fact("generator", UNKNOWN if about.algorithm is None else _generator(about)),
+        Fact("evaluated", f"{about.date or 'date unknown'}, with silosynth {about.version}"),
+        Fact("privacy guarantee", about.guarantee or f"{UNKNOWN} and no ledger"),
+        _silos_held(report),
+        _pooled(about),
+        Fact("left out", _plural(len(left), "column") if left else "nothing", [*left.items()]),
+        _clamped(report),
+    ]
+
+
+def _silos_held(report: Report) -> Fact:
+    silos = report.about.silos
+    if not silos:
+        return Fact("silos", "not given")
+    rows = {silo.name: f"{_plural(silo.rows, 'training row')}, " for silo in report.by_silo}
+    details = [(s, f"{rows.get(s, '')}{_plural(len(c), 'column')}: {', '.join(c)}") for s, c in silos.items()]
+    alike = len(silos) > 1 and len({frozenset(columns) for columns in silos.values()}) == 1
+    how = ", with different rows of the same columns" if alike else ""
+    return Fact("silos", _plural(len(silos), "silo") + how, details)
+
+
+def _pooled(about: About) -> Fact:
+    if about.pooled is None:
+        return Fact("pooled", UNKNOWN)
+    if not about.pooled:
+        return Fact("pooled", "nothing: no category is too rare to be released by name")
+    label = "which are drawn as other levels"
+    details = [
+        (name, label if share is None else f"{100 * share:.1f} % of the synthetic rows")
+        for name, share in about.pooled.items()
+    ]
+    return Fact("pooled", f"rare categories of {_plural(len(details), 'column')}, merged into “(rare)”", details)
+
+
+def _clamped(report: Report) -> Fact:
+    ranges = report.about.ranges
+    if ranges is None:
+        return Fact("clamped", UNKNOWN)
+    kinds = {column.name: column.kind for column in report.columns}
+    details = []
+    for name, held in ranges.items():
+        if held.beyond:
+            low, high = svg.end_labels(kinds[name], held.low, held.high)
+            why = ", as declared" if held.declared else ""
+            details.append((name, f"{low} to {high}{why}; {100 * held.beyond:.2g} % of the training values lie beyond"))
+    if not details:
+        return Fact("clamped", "nothing: no training value lies beyond the range of its synthetic column")
+    return Fact("clamped", f"the range of {_plural(len(details), 'column')}, so that no single row shows", details)
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def _silo(silo: SiloScores, withheld: bool) -> dict[str, Any]:
+    views = [
+        {
+            "score": score,
+            "value": figure(score, score.value),
+            "interval": _interval(figure(score, score.low), figure(score, score.high)),
+            "floor": figure(score, score.floor),
+            "relation": _verdict(score, withheld),
+        }
+        for score in silo.scores
+    ]
+    return {"name": silo.name, "rows": f"{silo.rows:,}", "scores": views}
 
 
 def _groups(scores: Sequence[Score], withheld: bool) -> list[dict[str, Any]]:
@@ -232,10 +390,14 @@ def _score(score: Score, domain: tuple[float, float], withheld: bool) -> dict[st
         "ideal": ideal,
         "interval": interval or "no interval",
         "unit": "" if score.unit == "score" or score.unit in score.label else score.unit,
-        "relation": Relation("none", "verdict withheld") if withheld else relate(score),
+        "relation": _verdict(score, withheld),
         "ends": [figure(score, end) for end in domain],
         "plot": svg.range_plot(score, domain, caption),
     }
+
+
+def _verdict(score: Score, withheld: bool) -> Relation:
+    return Relation("none", "verdict withheld") if withheld else relate(score)
 
 
 def _interval(low: str, high: str) -> str | None:

@@ -144,6 +144,19 @@ class Pairs:
     floor: Floats | None
 
 
+@dataclass(frozen=True, slots=True)
+class SiloScores:
+    """The synthetic table beside the training rows of one silo, where silos hold different rows of the same columns.
+
+    The floors are the same figures of as many hold-out rows of all silos: a generator that learnt the mixture of all
+    silos perfectly would reach them, and the more this silo differs from the others, the higher they are.
+    """
+
+    name: str
+    rows: int
+    scores: tuple[Score, ...]  # of columns, and of pairs of columns if there are several
+
+
 class Rows(NamedTuple):
     """Number of rows of each table, before any cap."""
 

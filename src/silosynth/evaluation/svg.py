@@ -12,21 +12,27 @@ hues, so that it suits both.
 from __future__ import annotations
 
 import base64
+import json
 import math
+import os
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
-from silosynth.evaluation.scores import ColumnScore, Floats, Score
+from silosynth.core.files import write_atomic
+from silosynth.evaluation.scores import ColumnKind, ColumnScore, Floats, Score
 
 Groups = Sequence[tuple[str, int]]  # silo name ("" for none) and number of its columns, which are neighbours
 
 POSITIVE, NEGATIVE, NEUTRAL = (0x2F, 0x86, 0xC8), (0xD9, 0x6F, 0x1A), (0x88, 0x90, 0x9A)
-VECTOR_CELLS = 40  # columns up to which a heatmap is drawn cell by cell; beyond, as a raster
-NAMED_CELLS = 20  # columns up to which rows have names and cells tooltips
+VECTOR_CELLS = 40  # columns up to which a heatmap is drawn cell by cell, with tooltips; beyond, as a raster
+NAMED_CELLS = 20  # columns up to which rows have names
 RASTER_CELLS = 400  # columns beyond which neighbours are merged, keeping the largest value
 MAX_LEVELS = 8  # levels drawn by name, the most frequent ones
 SPIKE = 12  # a histogram whose top exceeds this multiple of its mean has square-root heights
@@ -61,6 +67,56 @@ def column_overlay(column: ColumnScore) -> str:
     return density_overlay(column.edges, column.real_density, column.synthetic_density, label, spiky(column))
 
 
+@dataclass(frozen=True, repr=False, slots=True)
+class Picture:
+    """A picture with styles of its own: notebooks show it, `save` writes it to a file."""
+
+    text: str
+    svg: str
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write an SVG file. Returns the path."""
+        write_atomic(Path(path), self.svg.encode("utf-8"))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Picture of {self.text}"
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def picture(column: ColumnScore) -> Picture:
+    """The picture of one column by itself, with title, key and the ends of its axis."""
+    floor = "" if column.floor is None else f", floor {column.floor:.2f} %"
+    text = f"column {column.name!r}: shape error {column.error:.2f} %{floor}"
+    overlay, ends = column_overlay(column), axis_ends(column) or ("", "")
+    height = int(match[1]) if (match := re.search(r' height="(\d+)"', overlay)) else 0
+    body = (
+        f'<text class="head" x="0" y="14">{escape(text)}</text>{_KEY}'
+        f'<svg y="48" width="{_WIDTH}" height="{height}">{overlay}</svg>'
+        f'<text class="level" x="0" y="{height + 64}">{ends[0]}</text>'
+        f'<text class="shares" x="{_WIDTH}" y="{height + 64}">{ends[1]}</text>'
+    )
+    size = f'width="{_WIDTH + 2 * _MARGIN}" height="{height + 70 + 2 * _MARGIN}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(text)}">'
+    inner = f'<svg x="{_MARGIN}" y="{_MARGIN}" overflow="visible">{body}</svg>'
+    return Picture(text, f"{head}<style>{_STYLE}</style>{inner}</svg>")
+
+
+_WIDTH, _MARGIN = 420, 10
+_KEY = (
+    '<rect class="real" x="0" y="26" width="22" height="10"/><text x="28" y="35">real</text>'
+    '<line class="synthetic" x1="90" x2="112" y1="31" y2="31"/><text x="118" y="35">synthetic</text>'
+)
+_STYLE = (  # on a background of its own: notebooks may be dark
+    "svg{background:#fff}text{font:12px system-ui,sans-serif;fill:#1b2127}.head{font-weight:600}"
+    ".shares{text-anchor:end;fill:#56606b}.track{fill:#f1f3f4}.axis{stroke:#dcdfe2}.real{fill:#b9cfe2;stroke:#3c6e9c}"
+    ".synthetic{fill:none;stroke:#c24e00;stroke-width:2}.knob{fill:#fff;stroke:#c24e00;stroke-width:2}"
+    "path{vector-effect:non-scaling-stroke}"
+)
+
+
 def spiky(column: ColumnScore) -> bool:
     """Whether one bin is so high that the others would be invisible."""
     density = column.real_density
@@ -72,13 +128,18 @@ def axis_ends(column: ColumnScore) -> tuple[str, str] | None:
     if column.edges is None or len(column.edges) < 2:
         return None
     low, high = float(column.edges[0]), float(column.edges[-1])
-    if column.kind == "datetime":
-        kept = 10 if high - low > 2 * 86_400e9 else 16  # characters of an ISO date, and of one with minutes
-        low_text, high_text = (str(np.datetime64(int(end) // 1000, "us")) for end in (low, high))
-        return low_text[:kept].replace("T", " "), high_text[:kept].replace("T", " ")
     if low % 1 == high % 1 == 0.5 and high - low >= 1:
         low, high = low + 0.5, high - 0.5
-    return _number(low), _number(high)
+    return end_labels(column.kind, low, high)
+
+
+def end_labels(kind: ColumnKind, low: float, high: float) -> tuple[str, str]:
+    """Both ends of a range of numbers, or of instants in nanoseconds since 1970."""
+    if kind != "datetime":
+        return _number(low), _number(high)
+    kept = 10 if high - low > 2 * 86_400e9 else 16  # characters of an ISO date, and of one with minutes
+    low_text, high_text = (str(np.datetime64(int(end) // 1000, "us")) for end in (low, high))
+    return low_text[:kept].replace("T", " "), high_text[:kept].replace("T", " ")
 
 
 def density_overlay(edges: Floats, real: Floats, synthetic: Floats, label: str, root: bool = False) -> str:
@@ -104,7 +165,7 @@ def heatmap(
 ) -> str:
     """A square matrix from -scale to +scale, with a border line between silos and their names on the margins.
 
-    ``tip(i, j)`` is a cell's tooltip, used for up to `NAMED_CELLS` columns.
+    ``tip(i, j)`` is a cell's tooltip. A raster says what a script needs to make tooltips: names and scale.
     """
     d, side, above = len(names), 240, 20
     left, cell = 18 + (94 if d <= NAMED_CELLS else 0), side / max(d, 1)
@@ -113,7 +174,8 @@ def heatmap(
     body += _borders(groups, cell, side) + _silo_names(groups, cell, left) + "</g>"
     for i, name in enumerate(names if d <= NAMED_CELLS else ()):
         body += f'<text class="name" x="{left - 5}" y="{above + (i + 0.5) * cell + 4:.1f}">{_fit(name, 88)}</text>'
-    return _svg("heat", label, body, viewBox=f"0 0 {left + side + 2} {above + side + 2}")
+    cells = {} if d <= VECTOR_CELLS else {"data-cells": json.dumps({"names": list(names), "scale": scale})}
+    return _svg("heat", label, body, viewBox=f"0 0 {left + side + 2} {above + side + 2}", **cells)
 
 
 def by_silo(silos: Sequence[str | None], order: Sequence[str]) -> tuple[list[int], list[tuple[str, int]]]:
@@ -165,11 +227,12 @@ def _steps(x: Floats, y: Floats) -> str:
 
 
 def _folded(levels: Sequence[str], real: Floats, synthetic: Floats) -> tuple[list[str], Floats, Floats]:
-    """The first `MAX_LEVELS` levels and the missing ones; all others are summed into one."""
+    """The `MAX_LEVELS` most frequent levels and the missing ones, in their order; all others are summed into one."""
     if len(levels) <= MAX_LEVELS + 2:
         return list(levels), real, synthetic
     named = [i for i, level in enumerate(levels) if level not in (MISSING, OTHER)]
-    keep = named[:MAX_LEVELS] + [i for i, level in enumerate(levels) if level == MISSING]
+    frequent = sorted(named, key=lambda i: -real[i])[:MAX_LEVELS]
+    keep = sorted(frequent) + [i for i, level in enumerate(levels) if level == MISSING]
     rest = np.setdiff1d(np.arange(len(levels)), keep)
     a, b = (np.append(shares[keep], shares[rest].sum()) for shares in (real, synthetic))
     return [*(levels[i] for i in keep), OTHER], a, b
@@ -192,8 +255,7 @@ def _vector(matrix: Floats, cell: float, scale: float, tip: Callable[[int, int],
     shapes = []
     for i, row in enumerate(matrix.tolist()):
         for j, value in enumerate(row):
-            title = f"<title>{escape(tip(i, j))}</title>" if len(matrix) <= NAMED_CELLS and i != j else ""
-            shapes.append(_cell(i, j, value, cell, scale, title))
+            shapes.append(_cell(i, j, value, cell, scale, f"<title>{escape(tip(i, j))}</title>"))
     return "".join(shapes)
 
 
@@ -201,9 +263,9 @@ def _cell(i: int, j: int, value: float, cell: float, scale: float, title: str) -
     x, y, size = j * cell, i * cell, cell * 0.94
     box = f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}"'
     if i == j:
-        return f'<rect class="self" {box}/>'
+        return f'<rect class="self" {box}>{title}</rect>'
     if not _finite(value):
-        return f'<path class="gap" d="M{x + size * 0.3:.1f},{y + size / 2:.1f}h{size * 0.4:.1f}"/>'
+        return f'<path class="gap" d="M{x + size * 0.3:.1f},{y + size / 2:.1f}h{size * 0.4:.1f}">{title}</path>'
     shade = f' fill-opacity="{_unit(abs(value) / scale):.2f}"'
     if value < 0:
         return f'<rect class="neg" {box} rx="{size / 2:.1f}"{shade}>{title}</rect>'

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from silosynth.core import notebook
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.schema import Column, Kind, Schema, Table, agreed, below, beside, check_partition, union
@@ -20,6 +21,8 @@ from silosynth.data.infer import infer
 
 PAPER_SEED = 12343
 """Seed of the permuted partition in the SiloFuse paper (which does not name its generator)."""
+NAMED_SILOS = 6
+"""More silos than these are counted in a federation's line, not named."""
 
 
 def in_order(columns: Sequence[str], parts: int) -> dict[str, list[str]]:
@@ -104,9 +107,15 @@ class Federation:
     horizontal: bool = False
 
     def __repr__(self) -> str:
-        """The size of each silo's table; no values."""
+        """The size of each silo's table, or of all where there are many; no values."""
+        if len(self.tables) > NAMED_SILOS:
+            return f"Federation of {len(self.tables)} silos ({self.rows} rows, {len(self.columns)} columns)"
         sizes = ", ".join(f"{name} ({len(t)} rows, {len(t.names)} columns)" for name, t in self.tables.items())
         return f"Federation of {sizes}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, len(t), len(t.names), ", ".join(t.names)) for name, t in self.tables.items()]
+        return notebook.table(("silo", "rows", "columns", ""), rows, repr(self))
 
     @property
     def roster(self) -> Roster:

@@ -14,7 +14,7 @@ import torch
 from typing_extensions import Self
 
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
-from silosynth.core import files, messages
+from silosynth.core import files, messages, notebook
 from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
@@ -204,11 +204,23 @@ class TrainedModel:
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
             "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},
             "sent": totals(self.ledger),
-            "pooled": self._pooled(),
+            "pooled": list(dict.fromkeys(fields["name"] for fields in self._encoders() if fields.get("rare"))),
+            "ranges": self._ranges(),
             "guarantee": privacy["summary"],
             "privacy": privacy,
             "config": _plain(messages.to_state(self.config)),
         }
+
+    def _repr_html_(self) -> str:
+        facts = self.describe()
+        kinds = facts["columns"]
+        silos = [(s, len(held), ", ".join(f"{c} ({kinds[c]})" for c in held)) for s, held in facts["silos"].items()]
+        lines = (
+            "a secret seed" if self.seed == -1 else f"seed {self.seed}",
+            f"privacy guarantee: {facts['guarantee']}",
+            f"rare levels pooled in: {', '.join(facts['pooled']) or 'no column'}",
+        )
+        return notebook.table(("silo", "columns", ""), silos, repr(self)) + notebook.paragraph("; ".join(lines))
 
     def _about(self) -> dict[str, Any]:
         """Further entries of a file's metadata."""
@@ -227,11 +239,23 @@ class TrainedModel:
     def _entry(self) -> Algorithm:
         return algorithm(self.algorithm, self.KIND)
 
-    def _pooled(self) -> list[str]:
-        """Columns with levels of too few rows to be released by name."""
+    def _encoders(self) -> list[dict[str, Any]]:
+        """The fields of all column encoders."""
         parts = [*self.parts.values(), self.coordinator]
-        encoders = [encoder["fields"] for part in parts for encoder in part.get("encoders", [])]
-        return list(dict.fromkeys(fields["name"] for fields in encoders if fields.get("rare")))
+        return [encoder["fields"] for part in parts for encoder in part.get("encoders") or []]
+
+    def _ranges(self) -> dict[str, dict[str, Any]]:
+        """The ends of each column of numbers or instants (nanoseconds since 1970), and whether one was declared."""
+        declared = {
+            column.name: column.low is not None or column.high is not None
+            for schema in self.schemas.values()
+            for column in schema.columns
+        }
+        return {
+            fields["name"]: {"low": fields["low"], "high": fields["high"], "declared": declared[fields["name"]]}
+            for fields in self._encoders()
+            if "low" in fields
+        }
 
     def _parties(self, streams: Streams, tables: Mapping[str, Table] | None = None) -> dict[str, Party]:
         """Each silo's side as training left it, at its seat of training, with the rows of ``tables`` or none."""

@@ -1,0 +1,121 @@
+"""What a report is about: what somebody who files it must find in its head, as far as an evaluation can know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from silosynth.core.schema import Kind, Schema
+from silosynth.core.version import VERSION
+from silosynth.evaluation.coding import Coded
+from silosynth.evaluation.scores import Floats
+from silosynth.privacy.statement import statement
+
+RARE = "(rare)"  # the label of levels that were pooled
+IDENTIFIER = "identifier: not learnt, synthetic rows are numbered"
+CONSTANT = "constant: one value in all training rows"
+
+
+class AnyModel(Protocol):
+    """What is asked of a model: `silosynth.Model` has it."""
+
+    ledger: list[dict[str, Any]]
+
+    @property
+    def schema(self) -> Schema:
+        """The kinds of its columns."""
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, as plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The range to which a generator keeps a column's values; instants in nanoseconds since 1970."""
+
+    low: float
+    high: float
+    declared: bool
+    beyond: float  # share of the present training values outside of it, 0..1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What is known of the generator and its data. None: unknown, because `evaluate` was given no model."""
+
+    data: str | None = None  # its name
+    date: str | None = None  # of the evaluation, YYYY-MM-DD
+    version: str = VERSION  # of silosynth
+    algorithm: str | None = None
+    preset: str | None = None
+    seed: int | Literal["secret"] | None = None
+    partition: str | None = None  # "horizontal" or "vertical"
+    silos: Mapping[str, tuple[str, ...]] | None = None  # each silo's columns
+    guarantee: str | None = None  # begins with "none" where there is none
+    pooled: Mapping[str, float | None] | None = None  # columns with rare levels -> share of synthetic rows that say so
+    ranges: Mapping[str, Range] | None = None  # of columns of numbers and instants
+    left_out: Mapping[str, str] = field(default_factory=dict)  # columns that nothing is learnt of or shown by -> why
+
+
+def about(
+    train: Coded,
+    synthetic: Coded,
+    identifiers: Mapping[str, str],
+    data: str | None,
+    silos: Mapping[str, Sequence[str]] | None,
+    model: AnyModel | None,
+    ledger: Sequence[Mapping[str, Any]] | None,
+) -> About:
+    """What an evaluation knows of its tables, and of the model that drew the synthetic one.
+
+    ``identifiers`` are columns that are not compared, and why.
+    """
+    constant = {f.name: CONSTANT for f, values in zip(train.fields, train.values, strict=True) if _constant(values)}
+    held = None if silos is None else {name: tuple(columns) for name, columns in silos.items()}
+    common: dict[str, Any] = {"data": data, "date": date.today().isoformat(), "silos": held}
+    if model is None:
+        return About(
+            **common,
+            left_out={**identifiers, **constant},
+            guarantee=None if ledger is None else statement(ledger)["summary"],
+        )
+    facts = model.describe()
+    dropped = {name: IDENTIFIER for name, kind in facts["columns"].items() if kind == Kind.IDENTIFIER.value}
+    return About(
+        **common,
+        **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},
+        left_out=dropped | {**identifiers, **constant},
+        seed="secret" if facts["seed"] == -1 else facts["seed"],
+        pooled={name: _share(synthetic, name, RARE) for name in facts["pooled"]},
+        ranges=_ranges(train, facts["ranges"]),
+    )
+
+
+def _constant(values: Floats) -> bool:
+    return bool(
+        ((values == values[0]) | (np.isnan(values) & np.isnan(values[0]))).all()
+    )  # missing values are one value
+
+
+def _share(table: Coded, name: str, level: str) -> float | None:
+    """The share of rows with a level; None where the column is not compared, or its pooled levels have no label."""
+    for column, values in zip(table.fields, table.values, strict=True):
+        if column.name == name and level in column.levels:
+            return float((values == column.levels.index(level)).mean())
+    return None
+
+
+def _ranges(train: Coded, stated: Mapping[str, Mapping[str, Any]]) -> dict[str, Range]:
+    ranges = {}
+    for column, values in zip(train.fields, train.values, strict=True):
+        present = values[~np.isnan(values)] if column.name in stated and not column.categorical else values[:0]
+        if len(present):
+            low, high = (float(stated[column.name][end]) for end in ("low", "high"))
+            slack = 1e-9 * max(abs(low), abs(high))
+            beyond = float(((present < low - slack) | (present > high + slack)).mean())
+            ranges[column.name] = Range(low, high, stated[column.name]["declared"], beyond)
+    return ranges

@@ -1,0 +1,244 @@
+"""README and docs work as written: Python and shell run; what they compute is sane, and is what the text shows.
+
+Snippets of one page run in order, in one namespace or one folder, on tables that have the columns they name. What
+cannot run here is named in `ELSEWHERE`, with the tests that try it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.test_docs import PAGES, ROOT, blocks
+
+import silosynth as ss
+from silosynth.evaluation import Report
+
+PYTHON = [page for page in PAGES if blocks(page, "python")]
+SHELL = [page for page in PAGES if blocks(page, "bash")]
+ELSEWHERE = {
+    "docs/guide/audits.md": "hundreds of trainings: tests/attacks",
+    "bench": "tests/papers",
+    "provision": "tests/deployment",
+    "coordinator": "tests/deployment",
+    "party": "tests/deployment",
+    "submit": "tests/deployment",
+    "fetch": "tests/deployment",
+}
+COPY = """#!{python}
+import sys, pandas
+train, out, seed = sys.argv[1:]
+pandas.read_csv(train).sample(frac=1.0, replace=True, random_state=int(seed)).to_csv(out, index=False)
+"""
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    """The columns that snippets name."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, rows)
+    income = np.round(rng.lognormal(10, 0.4, rows) * (1 + age / 200))
+    return pd.DataFrame(
+        {
+            "income": income,
+            "debt": np.round(income * rng.random(rows)),
+            "age": age,
+            "visits": rng.poisson(age / 20),
+            "diagnosis": np.where(rng.random(rows) < age / 120, "ill", "well"),
+            "default": rng.choice(["yes", "no"], rows),
+        }
+    )
+
+
+def namespace() -> dict[str, Any]:
+    """What snippets that do not begin with an import take for granted."""
+    frame = people(300, 0)
+    bank = {"bank": ["income", "debt", "default"], "clinic": ["age", "visits", "diagnosis"]}
+    return {
+        "ss": ss, "frame": frame, "other_rows": people(50, 1), "federation": ss.simulate(frame, silos=bank),
+        "table": frame.assign(income=np.where(frame["income"] > 30_000, "high", "low")),
+        "north": frame[:100], "south": frame[100:200], "west": frame[200:],
+    }  # fmt: skip
+
+
+def sane(report: Report) -> None:
+    """Whether a report's own real rows are two random halves of one table, and all its figures are numbers."""
+    floors = {score.name: score.floor for score in report.scores}
+    assert all(np.isfinite(score.value) for score in report.scores)
+    assert abs(floors["two_sample_auc_xgboost"] - 0.5) < 0.1
+    assert floors["column_shape_error"] < 8
+    for silo in report.by_silo:
+        assert all(np.isfinite(score.value) and score.value < 40 for score in silo.scores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_runs_and_its_figures_are_sane(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if str(page.relative_to(ROOT)) in ELSEWHERE:
+        for code in blocks(page, "python"):
+            exec("\n".join(line for line in code.splitlines() if line.startswith(("import ", "from "))), {})
+        return
+    monkeypatch.chdir(tmp_path)
+    given, shown = namespace(), io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for code in blocks(page, "python"):
+            exec(compile(code, str(page), "exec"), given)
+    for report in (value for value in given.values() if isinstance(value, Report)):
+        sane(report)
+    if expected := blocks(page, "text") if shown.getvalue() else []:
+        alike(expected[0], shown.getvalue())
+    if page.name == "README.md":
+        assert {path.name for path in tmp_path.iterdir()} == {"report.html", "demo.silosynth"}
+        assert f"{given['report'].score('column_shape_error').value:.2f} %" in Path("report.html").read_text()
+
+
+NUMBER = re.compile(r"-?\d[\d,]*\.?\d*")
+
+
+def alike(expected: str, shown: str) -> None:
+    """Whether a text is what a page shows: the same words, numbers within a fifth or 0.03; "…" stands for any lines."""
+    lines = iter(shown.splitlines())
+    skipping = False
+    for line in expected.splitlines():
+        if line.strip() == "…":
+            skipping = True
+            continue
+        for found in lines:
+            if words(found) == words(line) or not skipping:
+                break
+        else:
+            raise AssertionError(f"not shown: {line}")
+        skipping = False
+        assert words(found) == words(line)
+        assert numbers(found) == [pytest.approx(number, rel=0.2, abs=0.03) for number in numbers(line)], (found, line)
+
+
+def words(line: str) -> list[str]:
+    """A line without its numbers and spaces."""
+    return NUMBER.sub("#", line).split()
+
+
+def numbers(line: str) -> list[float]:
+    """The numbers of a line."""
+    return [float(number.replace(",", "")) for number in NUMBER.findall(line)]
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The lines of silosynth that run here."""
+    for line in (line for block in blocks(page, "bash") for line in block.splitlines()):
+        if line.startswith("silosynth ") and line.split()[1] not in ELSEWHERE:
+            yield line
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where all files lie that commands name."""
+    everybody = people(400, 0)
+    tables = {"table": everybody, "patients": everybody, "train": everybody[:320], "holdout": everybody[320:]}
+    for name, table in (tables | {"synthetic": people(320, 1)}).items():
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    (experiment,) = (block for block in blocks(ROOT / "README.md", "toml") if "# experiment.toml" in block)
+    (tmp_path / "experiment.toml").write_text(experiment, encoding="utf-8")
+    (tmp_path / "mytool").write_text(COPY.format(python=sys.executable), encoding="utf-8")
+    (tmp_path / "mytool").chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in SHELL if [*commands(page)]], ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_run_and_their_figures_are_sane(page: Path, folder: Path) -> None:
+    for line in commands(page):
+        if "--resume" in line:  # as after an interruption: of a finished run there is nothing to continue
+            (folder / "experiment/model.silosynth").unlink(missing_ok=True)
+        words = shlex.split(line, comments=True)[1:]
+        if words[:2] == ["audit", "experiment.toml"]:
+            announced(words, folder)
+            continue
+        facts = json.loads(finished([*words, "--json"], folder))
+        for score in facts.get("scores", ()):
+            assert score["value"] is not None and score["floor"] is not None, score
+        for found in facts.get("findings", ()):
+            assert found, line
+        assert all((folder / words[i + 1]).exists() for i, word in enumerate(words) if word in ("-o", "--report"))
+
+
+def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A command, in a folder whose programs it finds."""
+    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "silosynth", *words],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finished(words: list[str], folder: Path) -> str:
+    """What a command that succeeds writes."""
+    with started(words, folder) as process:
+        shown, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, (words, errors)
+    return shown
+
+
+def announced(words: list[str], folder: Path) -> None:
+    """Whether a long command says how long it takes, and can be interrupted then."""
+    with started(words, folder) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "trainings will take about" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        process.communicate(timeout=120)
+    assert process.returncode == 130, words
+
+
+def rows_of(page: Path, heading: str) -> dict[str, list[str]]:
+    """The rows of the first table below a text, by their first cell."""
+    table = page.read_text(encoding="utf-8").split(heading)[1].split("\n| ---")[1].split("\n\n")[0]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("| ")
+    ]
+    return {first: rest for first, *rest in cells}
+
+
+def test_what_readme_measured_is_what_is_on_record() -> None:
+    shown = rows_of(ROOT / "README.md", "## Measured")
+    names = ("shape %", "trend %", "across %", "XGB two-sample", "AUC", "nearer to train %")
+    files = {
+        "`balanced`": "adult_balanced",
+        "the same with all columns in one silo": "adult_central",
+        "`fast`": "adult_fast",
+    }
+    for title, file in files.items():
+        (record,) = json.loads((ROOT / f"benchmarks/results/{file}.json").read_text())["rows"]
+        for name, cell in zip(names, shown[title], strict=False):
+            (number,) = numbers(cell)
+            assert number == pytest.approx(record[name], abs=0.6 * 10 ** -len(cell.split()[0].partition(".")[2])), (
+                title,
+                name,
+            )
+        floors = [record[f"{name} floor"] for name in names[:5]]
+        assert [numbers(cell)[0] for cell in shown["floor"][:5]] == [
+            pytest.approx(floor, abs=0.006) for floor in floors
+        ]
+
+
+def test_shown_text_is_compared_with_what_is_printed() -> None:
+    shown = "9 rows\nfirst 1.00 of 2,000\nnoise\nsecond 0.50"
+    alike("9 rows\n…\nsecond 0.52", shown)
+    alike("10 rows\nfirst 0.9 of 2,100", shown)
+    for wrong in ("9 columns", "9 rows\nfirst 1.5 of 2,000", "…\nthird 1", "9 rows\nnoise"):
+        with pytest.raises(AssertionError):
+            alike(wrong, shown)
