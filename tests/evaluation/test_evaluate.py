@@ -270,7 +270,9 @@ def test_columns_are_taken_as_fit_takes_them(people: People) -> None:
     assert list(report.left_out) == ["person_id"]
     assert "identifier" in report.left_out["person_id"]
     assert "person_id" not in kinds and "person_id" not in (report.silos or {})["registry"]
-    assert "left out: person_id" in str(report) and "Identifiers are left out: person_id" in render(report)
+    assert (
+        "left out: person_id" in str(report) and "<b>person_id</b>" in render(report).split('data-fact="left out"')[1]
+    )
     plain = [t.drop(columns="person_id").assign(born=pd.to_datetime(t["born"])) for t in (train, holdout, synthetic)]
     instants = evaluate(plain[0], plain[1], plain[2], "rich", SILOS, figures="gan")
     assert [score.value for score in instants.scores] == [score.value for score in report.scores]

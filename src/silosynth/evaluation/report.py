@@ -60,10 +60,10 @@ class Report:
     ``about`` says what was evaluated; ``by_silo`` has figures per silo, where silos hold different rows.
     """
 
-    about: About = field(default_factory=About, kw_only=True)
-    by_silo: tuple[SiloScores, ...] = field(default=(), kw_only=True)
     premises: tuple[Premise, ...] = field(default=(), kw_only=True)
     left_out: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    about: About = field(default_factory=About, kw_only=True)
+    by_silo: tuple[SiloScores, ...] = field(default=(), kw_only=True)
     scores: tuple[Score, ...]
     skipped: tuple[Skipped, ...]
     columns: tuple[ColumnScore, ...]
