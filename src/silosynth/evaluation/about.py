@@ -40,7 +40,8 @@ class Range:
     low: float
     high: float
     declared: bool
-    beyond: float  # share of the present training values outside of it, 0..1
+    below: float  # share of the present training values that lie below it, 0..1
+    above: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,6 @@ def _ranges(train: Coded, stated: Mapping[str, Mapping[str, Any]]) -> dict[str, 
         if len(present):
             low, high = (float(stated[column.name][end]) for end in ("low", "high"))
             slack = 1e-9 * max(abs(low), abs(high))
-            beyond = float(((present < low - slack) | (present > high + slack)).mean())
-            ranges[column.name] = Range(low, high, stated[column.name]["declared"], beyond)
+            beyond = (float((present < low - slack).mean()), float((present > high + slack).mean()))
+            ranges[column.name] = Range(low, high, stated[column.name]["declared"], *beyond)
     return ranges

@@ -336,13 +336,13 @@ def _clamped(report: Report) -> Fact:
     kinds = {column.name: column.kind for column in report.columns}
     details = []
     for name, held in ranges.items():
-        if held.beyond:
-            low, high = svg.end_labels(kinds[name], held.low, held.high)
-            why = ", as declared" if held.declared else ""
-            details.append((name, f"{low} to {high}{why}; {100 * held.beyond:.2g} % of the training values lie beyond"))
+        low, high = svg.end_labels(kinds[name], held.low, held.high)
+        cut = [f"{100 * held.below:.2g} % of the training values lie below {low}"] if held.below else []
+        cut += [f"{100 * held.above:.2g} % of the training values lie above {high}"] if held.above else []
+        details += [(name, ", ".join(cut) + ", a declared bound" * held.declared)] if cut else []
     if not details:
-        return Fact("clamped", "nothing: no training value lies beyond the range of its synthetic column")
-    return Fact("clamped", f"the range of {_plural(len(details), 'column')}, so that no single row shows", details)
+        return Fact("clamped", "nothing: all training values lie within the ranges of synthetic columns")
+    return Fact("clamped", f"{_plural(len(details), 'column')}, whose synthetic values end earlier", details)
 
 
 def _plural(count: int, word: str) -> str:
