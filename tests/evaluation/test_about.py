@@ -95,6 +95,13 @@ def test_pooled_left_out_and_clamped_columns_are_named(known: Report) -> None:
     )
 
 
+def test_identifiers_are_left_out_with_the_reason() -> None:
+    train, _, drawn = tables()
+    numbered = [table.assign(member=[f"M{i:04d}" for i in range(ROWS)]) for table in (train, drawn)]
+    left_out = evaluate(numbered[0], None, numbered[1], figures="gan").about.left_out
+    assert left_out["member"].startswith("identifier: all 60 values differ")
+
+
 def test_a_secret_seed_is_not_told() -> None:
     made = report(model=Stated(seed=-1))
     assert made.about.seed == "secret"

@@ -75,6 +75,7 @@ def about(
 
     ``identifiers`` are columns that are not compared, and why.
     """
+    identifiers = {name: f"identifier: {why}" for name, why in identifiers.items()}
     constant = {f.name: CONSTANT for f, values in zip(train.fields, train.values, strict=True) if _constant(values)}
     held = None if silos is None else {name: tuple(columns) for name, columns in silos.items()}
     common: dict[str, Any] = {"data": data, "date": date.today().isoformat(), "silos": held}
