@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests import toy_rows
@@ -115,11 +117,70 @@ def test_a_finished_run_can_be_inspected(run: tuple[Result, Path], tmp_path: Pat
     assert "Guarantee: none" in shown
 
 
-def test_a_finished_run_is_run_again(run: tuple[Result, Path], plan: Path) -> None:
+@pytest.mark.filterwarnings("always::silosynth.data.infer.ColumnWarning")
+def test_how_a_csv_file_is_written_is_declared_and_what_it_holds_is_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "prix": [f"{value:.2f}".replace(".", ",") for value in rng.normal(80, 20, 150)],
+            "entrée": pd.to_datetime(rng.integers(0, 900, 150), unit="D").strftime("%d.%m.%y"),
+            "visites": [-9, *rng.integers(0, 9, 149)],
+            "nom": rng.choice(["Zoé Müller", "Anaïs Roux"], 150),
+            "note": [f"note {'x' * i}" for i in range(150)],
+        }
+    )
+    frame.to_csv(tmp_path / "fr.csv", sep=";", index=False, encoding="latin-1")
+    csv = 'encoding = "latin-1"\nseparator = ";"\ndecimal = ","'
+    columns = '[schema."entrée"]\nformat = "%d.%m.%y"\n[schema.visites]\nmissing = [-9]\n'
+    text = PLAN.replace('[schema.visits]\nkind = "integer"\nhigh = 4\n', columns).replace(
+        'path = "people.csv"', f'path = "fr.csv"\n{csv}'
+    )
+    text = text.replace('"age", "visits", "ill"', '"prix", "entrée"').replace(
+        '"income", "region"', '"visites", "nom", "note"'
+    )
+    (tmp_path / "plan.toml").write_text(text.replace('target = "ill"', 'target = "visites"'), encoding="utf-8")
+    result = call("run", tmp_path / "plan.toml", "--json")
+    assert result.exit_code == 0, result.stderr
+    made = pd.read_csv(tmp_path / "out" / "synthetic.csv")
+    assert made["entrée"].str.fullmatch(r"\d\d\.\d\d\.\d\d").all()
+    assert made["visites"].dropna().between(0, 8).all()
+    assert not set(made["nom"]) & set(frame["nom"])
+    for said_of in ("'nom' is not published", "'note': 100% of its rows"):
+        assert said_of in result.stderr
+    assert 'format = "%d.%m.%y"' in (tmp_path / "out" / "schema.toml").read_text(encoding="utf-8")
+    (tmp_path / "plan.toml").write_text(text.replace('target = "ill"', 'target = "visits"'), encoding="utf-8")
+    refused = call("run", tmp_path / "plan.toml", "--force")
+    assert refused.exit_code == 2
+    assert "evaluate.target must be a column" in refused.stderr
+    assert "Did you mean 'visites'" in refused.stderr
+
+
+def test_inspect_counts_what_it_read_as_missing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("country,x\n" + "NA,1.5\nCH,2.5\n,3.5\n" * 9)
+    assert said(call("inspect", path, "--json"))["missing"] == {"country": {"NA": 9, "": 9}}
+    shown = call("inspect", path).stdout
+    assert re.search(r"country\s+NA\s+9\n", shown)
+    assert said(call("inspect", path, "--missing", "?", "--json"))["missing"] == {"country": {"": 9}}
+
+
+def test_a_folder_of_parquet_files_is_inspected_as_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    pd.DataFrame({"a": [1.5, 2.5]}).to_parquet(tmp_path / "t" / "part.parquet")
+    assert said(call("inspect", tmp_path / "t", "--json"))["rows"] == 2
+
+
+def test_a_finished_run_is_overwritten_only_by_force(run: tuple[Result, Path], plan: Path) -> None:
     _, out = run
     shutil.copytree(out, plan.parent / "out")
     (plan.parent / "out" / "synthetic.csv").write_text("of the run before")
-    assert call("run", plan, "--quiet").exit_code == 0
+    for option in ((), ("--resume",)):
+        refused = call("run", plan, *option)
+        assert refused.exit_code == 4
+        assert "must not hold the results of another run" in refused.stderr
+        assert "--force" in refused.stderr
+    assert (plan.parent / "out" / "synthetic.csv").read_text() == "of the run before"
+    assert call("run", plan, "--quiet", "--force").exit_code == 0
     assert (plan.parent / "out" / "synthetic.csv").read_bytes() == (out / "synthetic.csv").read_bytes()
 
 
@@ -406,7 +467,7 @@ def test_the_table_of_a_finished_run_can_be_judged_afterwards(plan: Path, people
 def test_rows_of_silos_can_be_judged_afterwards(rows_plan: Path) -> None:
     for text in (OWN + ROWS + "[schema.income]\nkind = 'continuous'\n", SHARED + ROWS):
         rows_plan.write_text(text)
-        ran = said(call("run", rows_plan, "--json"))
+        ran = said(call("run", rows_plan, "--force", "--json"))
         assert said(call("evaluate", rows_plan.parent / "out", "--json"))["scores"] == ran["scores"]
 
 

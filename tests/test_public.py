@@ -12,7 +12,7 @@ import silosynth
 
 SURFACE = [
     "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "datasets", "evaluate", "fit",
-    "load", "represent", "simulate", "split",
+    "load", "read", "represent", "simulate", "split",
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from silosynth.core.version import VERSION as __version__
 if TYPE_CHECKING:
     from silosynth.core.errors import SilosynthError
     from silosynth.data import datasets
+    from silosynth.data.sources import read
     from silosynth.data.splits import split
     from silosynth.evaluation import Report, evaluate
     from silosynth.simulation.federation import Federation, simulate
@@ -41,6 +42,7 @@ __all__ = [
     "evaluate",
     "fit",
     "load",
+    "read",
     "represent",
     "simulate",
     "split",
@@ -55,6 +57,7 @@ _HOMES = {
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.simulation.training",
     "load": "silosynth.simulation.model",
+    "read": "silosynth.data.sources",
     "represent": "silosynth.simulation.training",
     "simulate": "silosynth.simulation.federation",
     "split": "silosynth.data.splits",

@@ -153,7 +153,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         vflgan_options.VERTIGAN, vflgan_silo.VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise, central=True,
     ),
     "gdts": Algorithm(
-        "one GAN for silos that hold different rows: models averaged, or one generator and many critics (CLOUD 2023)",
+        "one model for silos that hold different rows: GANs or diffusion averaged, or a generator with a critic in "
+        "each silo (CLOUD 2023)",
         gdts_options.PRESETS, gdts_silo.GDTSSilo, gdts.coordinate, gdts.synthesise, horizontal=True, parts=False,
         policies=("omit", "wait", "fail"),
     ),
@@ -251,4 +252,5 @@ def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:
     try:
         return dataclasses.replace(config, **changes)
     except MessageError as error:
-        raise ConfigError(f"Option {where or ''}{error.rule}", options, "Give a value of that type.") from error
+        rule = error.rule.removeprefix(f"{type(config).__name__}.")
+        raise ConfigError(f"Option {where}{rule}", options, "Give a value of that type.") from error

@@ -35,7 +35,7 @@ def refused(source: Source, *words: str) -> None:
         ({"path": Path("a.csv"), "database": PG}, ("one of path and database", "both")),
         ({"path": Path("a.csv"), "table": "t"}, ("Only a database", "table")),
         ({"path": Path("a.csv"), "password_env": "X"}, ("Only a database", "password_env")),
-        ({"path": Path("a.xlsx")}, ("ends in", "a.xlsx")),
+        ({"path": Path("a.xls")}, ("ends in", "a.xls")),
         ({"path": Path("a.csv"), "batch_rows": 0}, ("at least one row", "0")),
         ({"path": Path("a.csv"), "columns": ()}, ("At least one column",)),
         ({"path": Path("a.csv"), "columns": ("a", "b", "a")}, ("named once", "got: a")),

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -14,16 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from silosynth.core.errors import DataError, SilosynthError, StorageError
+from silosynth.core.errors import DataError, SilosynthError, StorageError, UnavailableError
 from silosynth.core.files import replacing
-from silosynth.data.sources import SUFFIXES, read, write, write_batches
+from silosynth.data import sources
+from silosynth.data.csvfiles import CsvFormat, EncodingWarning
+from silosynth.data.sources import SUFFIXES, missing_texts, read, read_batches, write, write_batches
 
 FRAME = pd.DataFrame({"n": [1, 2, 3], "x": [0.1, None, 1e-7], "s": ["a", 'b "q", c', "two\nlines"]})
 
 
-def refused(kind: type[SilosynthError], path: Path, *words: str, **options: str) -> None:
+def refused(kind: type[SilosynthError], path: Path, *words: str, **options: Any) -> None:
     with pytest.raises(kind) as caught:
-        read(path, **options)  # type: ignore[arg-type]
+        read(path, **options)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -90,8 +93,12 @@ def test_leading_zeros_are_codes_not_numbers(tmp_path: Path) -> None:
 def test_wrong_encoding(tmp_path: Path) -> None:
     path = text(tmp_path, "name\n" + "x" * 9000 + "\nM\u00fcller\n")
     path.write_bytes(path.read_bytes().decode().encode("latin-1"))
-    refused(DataError, path, "utf-8", "byte offset 9007", "encoding='latin-1'")
+    refused(DataError, path, "utf-8", "byte offset 9007", 'encoding = "latin-1"', encoding="utf-8")
     assert read(path, encoding="latin-1")["name"].iloc[1] == "Müller"
+    with pytest.warns(EncodingWarning, match="read as cp1252"):
+        assert read(path)["name"].iloc[1] == "Müller"
+    damaged = text(tmp_path, "name\nM\u00fcller\n".encode() + b"\xc3x\n")
+    refused(DataError, damaged, "utf-8", "byte offset 13")
     refused(DataError, path, "encoding", "klingon", encoding="klingon")
 
 
@@ -110,7 +117,9 @@ def test_bad_files(tmp_path: Path) -> None:
     refused(StorageError, tmp_path / "patient.csv", "must exist", "Did you mean 'patients.csv'")
     refused(StorageError, tmp_path / "nowhere" / "x.csv", "must exist", "Check the path")
     refused(StorageError, tmp_path, "this is a folder")
-    refused(DataError, text(tmp_path, "a", "t.xlsx"), ".parquet", "t.xlsx")
+    refused(DataError, text(tmp_path, "a", "t.xls"), ".parquet", "t.xls")
+    refused(StorageError, text(tmp_path, "a", "t.xlsx"), "whole Excel workbook", "cut off")
+    refused(StorageError, text(tmp_path, "a", "t.csv.gz"), "whole gzip file", "cut off")
     refused(StorageError, text(tmp_path, "PAR1 but not really", "t.parquet"), "whole Parquet", "cut off")
     refused(StorageError, text(tmp_path, "ARROW1 no", "t.arrow"), "whole Parquet or Arrow")
     pq.write_table(pa.table({"a": [1] * 1000}), tmp_path / "cut.parquet")
@@ -216,3 +225,63 @@ def test_links_and_permissions_are_respected(tmp_path: Path) -> None:
     write(FRAME, tmp_path / "link.csv")
     assert (tmp_path / "link.csv").is_symlink()
     assert len(read(tmp_path / "real.csv")) == 3
+
+
+def test_workbooks(tmp_path: Path) -> None:
+    path = tmp_path / "t.xlsx"
+    frame = FRAME.assign(d=pd.to_datetime(["2020-01-01", None, "2020-03-01"]))
+    frame.to_excel(path, index=False)
+    back = read(path)
+    assert list(back.columns) == list(frame.columns)
+    assert back["n"].tolist() == [1, 2, 3]
+    assert back["d"].tolist()[0] == pd.Timestamp("2020-01-01")
+    with pd.ExcelWriter(path) as book:
+        frame.to_excel(book, sheet_name="one", index=False)
+        frame.to_excel(book, sheet_name="two", index=False)
+    refused(DataError, path, "one of its sheets", "one, two", "CSV")
+    frame.to_excel(path, header=["n", "n", "s", "d"], index=False)
+    refused(DataError, path, "a name of its own")
+    refused(DataError, path, "CSV files", "Leave them out", encoding="utf-8")
+
+
+def test_without_openpyxl_an_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(sources, "import_module", absent)
+    refused(UnavailableError, text(tmp_path, "", "t.xlsx"), "silosynth[excel]")
+
+
+def test_folders_of_parquet_files(tmp_path: Path) -> None:
+    folder = tmp_path / "t.parquet"
+    for year in (2020, 2021):
+        (folder / f"year={year}").mkdir(parents=True)
+        write(FRAME, folder / f"year={year}" / "part-0.parquet")
+    assert read(folder)["n"].tolist() == [1, 2, 3] * 2
+    assert read(folder)["year"].astype(int).tolist() == [2020] * 3 + [2021] * 3
+    batches = list(read_batches(folder, 4, columns=["n"]))
+    assert [batch["n"].tolist() for batch in batches] == [[1, 2, 3, 1], [2, 3]]
+
+
+def test_compressed_files_are_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.csv.gz", "b.csv.gz"):
+        write(FRAME, tmp_path / name)
+    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
+    refused(DataError, text(tmp_path, "a", "t.json.gz"), "t.json.gz")
+
+
+def test_missing_texts_are_counted_and_can_be_chosen(tmp_path: Path) -> None:
+    path = text(tmp_path, "a,b\nNA,1\nNone,?\n,2\nx,3\n")
+    assert missing_texts(path, CsvFormat()) == {"a": {"NA": 1, "None": 1, "": 1}}
+    assert read(path)["a"].isna().tolist() == [True, True, True, False]
+    assert read(path, missing=["?"])["a"].tolist()[:2] == ["NA", "None"]
+    assert read(path, missing=["?"])["b"].isna().tolist() == [False, True, False, False]
+    assert missing_texts(path, CsvFormat(missing=["?"])) == {"a": {"": 1}, "b": {"?": 1}}
+    refused(DataError, path, "missing is a list", missing="?")
+    refused(DataError, path, "one character", separator="ab")
+    refused(DataError, path, "point or a comma", decimal=";")
+
+
+def test_leading_zeros_are_kept_in_every_encoding(tmp_path: Path) -> None:
+    path = text(tmp_path, "zip,n\n00123,1\n".encode("utf-16"))
+    assert read(path)["zip"].tolist() == ["00123"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def test_a_job_gives_what_training_on_the_linked_rows_gives(tmp_path: Path) -> N
     for silo in silos:  # every silo keeps the table that is published
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / silo / "synthetic.parquet"), made)
         assert (tmp_path / silo / "part.silosynth").exists()
+
+
+def test_linked_people_have_the_same_pseudonym_everywhere(tmp_path: Path) -> None:
+    declared = {"customer": "pseudonym"}
+    silos = {name: replace(rows, declared=declared) for name, rows in two_silos().items()}
+    for folder, synthesis, policy in (
+        (tmp_path / "a", "shared", SiloPolicy(public_seed=True, least_rows=10)),
+        (tmp_path / "b", "partitioned", SiloPolicy(public_seed=True, least_rows=10, share_synthetic=False)),
+    ):
+        place = run(job(silos, options={**SMALL, "synthesis": synthesis}), parties(silos, folder, policy), folder)
+        tables = [pd.read_parquet(folder / silo / "synthetic.parquet") for silo in silos]
+        if synthesis == "shared":
+            tables.append(pd.read_parquet(place / "synthetic.parquet"))
+        held = [table["customer"].tolist() for table in tables]
+        assert all(one == held[0] for one in held)
+        assert all(re.fullmatch(r"[A-Z]-\d{5}", text) for text in held[0])
 
 
 def test_the_coordinator_writes_what_it_learnt(tmp_path: Path) -> None:

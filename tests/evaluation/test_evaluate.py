@@ -301,7 +301,7 @@ def test_tables_that_do_not_fit_the_kinds_are_refused(people: People) -> None:
     train, synthetic = with_key(people(120, 1), 0), with_key(people(100, 3), 0)
     with pytest.raises(DataError, match="'born' of the synthetic table must be written as in the training table"):
         evaluate(train, None, synthetic.assign(born="spring"))
-    with pytest.raises(DataError, match="needs a column that is not an identifier"):
+    with pytest.raises(DataError, match="needs a column that is neither an identifier nor a pseudonym"):
         evaluate(train[["person_id"]], None, synthetic[["person_id"]])
     with pytest.raises(DataError, match="target"):
         evaluate(train, None, synthetic, target="person_id")

@@ -18,6 +18,7 @@ import silosynth as ss
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import CheckpointError, ConfigError, DataError, SchemaError, StorageError
 from silosynth.core.schema import below
+from silosynth.data.infer import ColumnWarning
 from silosynth.runtime.wire import pack
 from silosynth.simulation.model import BATCH
 
@@ -282,7 +283,8 @@ def test_declared_kinds_are_used():
 
 def test_numbers_declared_categorical_without_a_common_level_are_refused():
     federation = ss.simulate(frame(), schema={"c": "categorical"})
-    with pytest.raises(DataError, match="'c' is categorical, and no level"):
+    warned = pytest.warns(ColumnWarning, match="'c': 100% of its rows hold values of fewer than 5 rows")
+    with warned, pytest.raises(DataError, match="'c' is categorical, and no level"):
         ss.fit("silofuse", federation, preset="fast", options=TINY, progress=False)
 
 

@@ -90,7 +90,7 @@ def audit(
     for doubt in result.doubts:
         ui.note(f"warning: {doubt} What rivals and questions find may be no trace of training.")
     if result.about["left_out"]:
-        ui.note(f"Identifiers are left out: {', '.join(result.about['left_out'])}.")
+        ui.note(f"Identifiers and pseudonyms are left out: {', '.join(result.about['left_out'])}.")
     _show(ui, result.findings)
     for skipped in result.skipped:
         ui.note(f"{skipped.name} was not carried out: {skipped.why}")
@@ -158,7 +158,7 @@ def _planned(
     names = [name for name in material.train.columns if name in federation.schema.modelled]
     left_out = [name for name in federation.schema.names if name not in names]
     if left_out:
-        ui.note(f"Identifiers are left out: {', '.join(left_out)}.")
+        ui.note(f"Identifiers and pseudonyms are left out: {', '.join(left_out)}.")
     silos = {silo: [c for c in held if c in names] for silo, held in material.silos.items()}
     fit = generators.Catalogued(how.name, how.preset, how.options, silos, {n: kinds[n] for n in names}, rows or 1000)
     return material.train[names], None if material.holdout is None else material.holdout[names], fit

@@ -32,16 +32,33 @@ def register(app: typer.Typer) -> None:
 def inspect(
     ui: Session,
     path: Annotated[Path, typer.Argument(help="A table, a model, an experiment file, or a run's output folder.")],
+    separator: Annotated[str | None, typer.Option(help="Of a CSV file: between fields.")] = None,
+    decimal: Annotated[str, typer.Option(help="Of a CSV file: the decimal mark.")] = ".",
+    encoding: Annotated[str | None, typer.Option(help="Of a CSV file: utf-8, latin-1, …")] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(help="Of a CSV file: a text that stands for missing values; repeatable.")
+    ] = None,
 ) -> None:
     """Show what a table, a model, an experiment file or a run's folder holds."""
-    if path.is_dir():
+    csv = {"separator": separator, "decimal": decimal, "encoding": encoding, "missing": missing or None}
+    if path.is_dir() and not _is_parquet(path):
         _folder(ui, path)
+    elif path.is_dir():
+        _table(ui, path, csv)
     elif path.suffix.lower() == ".toml":
         _experiment(ui, path)
     elif _is_model(path):
         _model(ui, path)
     else:
-        _table(ui, path)
+        _table(ui, path, csv)
+
+
+def _is_parquet(folder: Path) -> bool:
+    """Whether a folder is a table of Parquet files, rather than a run's."""
+    from silosynth.data import sources
+
+    held = any((folder / name).exists() for name in (run.MODEL, run.LEDGER))
+    return sources.holds_parquet(folder) and not held
 
 
 def _is_model(path: Path) -> bool:
@@ -49,14 +66,27 @@ def _is_model(path: Path) -> bool:
         return path.suffix.lower() == ".silosynth" or file.read(9) == b"silosynth"
 
 
-def _table(ui: Session, path: Path) -> None:
+def _table(ui: Session, path: Path, csv: Mapping[str, Any]) -> None:
     from silosynth.commands import tables
-    from silosynth.data.infer import infer
+    from silosynth.data import sources
+    from silosynth.data.csvfiles import CsvFormat
+    from silosynth.data.frames import to_table
+    from silosynth.data.infer import cautions, infer
 
-    frame = tables.read(path)
+    frame = tables.read(path, **csv)
     ui.facts |= {"kind": "table", "path": str(path), "rows": len(frame)}
     ui.show(f"{path}: {len(frame):,} rows, {len(frame.columns)} columns\n")
-    tables.show_schema(ui, infer(frame), frame)
+    schema = infer(frame)
+    tables.show_schema(ui, schema, frame)
+    ui.facts["missing"] = sources.missing_texts(path, CsvFormat(**csv))
+    named = {name: marks for name, marks in ui.facts["missing"].items() if set(marks) != {""}}
+    if named:
+        ui.show()
+        lines = [(name, mark or "(empty field)", n) for name, marks in named.items() for mark, n in marks.items()]
+        ui.table("Read as missing values", ("column", "text", "rows"), lines)
+    ui.facts["cautions"] = cautions(schema, to_table(frame, schema))
+    for text in ui.facts["cautions"]:
+        ui.show(f"\n{text}.")
 
 
 def _experiment(ui: Session, path: Path) -> None:

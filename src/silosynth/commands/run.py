@@ -12,7 +12,7 @@ import typer
 
 import silosynth
 from silosynth.commands.session import Session, add_command
-from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,9 @@ folder = "." # beside this file
 """
 
 
+Force = Annotated[bool, typer.Option("--force", help="Overwrite results and checkpoints that are there.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     add_command(app, "demo", demo, "Example: silosynth demo --out /tmp/demo")
@@ -67,10 +70,12 @@ def register(app: typer.Typer) -> None:
 def demo(
     ui: Session,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("silosynth-demo"),
+    force: Force = False,
 ) -> None:
     """Train on two silos, sample and evaluate: takes under two minutes, needs no network and no configuration."""
+    _check_free(out, [MODEL], resume=False, force=force)
     forget(out)  # left by an interrupted demonstration, perhaps of another version
-    perform(ui, _prepare_demo(ui, out))
+    perform(ui, _prepare_demo(ui, out), force=force)
 
 
 def _prepare_demo(ui: Session, out: Path) -> Path:
@@ -93,12 +98,13 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Train, sample and evaluate as an experiment file says; results go to its output folder."""
-    perform(ui, file, resume)
+    perform(ui, file, resume, force)
 
 
-def perform(ui: Session, file: Path, resume: bool = False) -> None:
+def perform(ui: Session, file: Path, resume: bool = False, force: bool = False) -> None:
     """Carry out an experiment file."""
     from silosynth.commands import tables
     from silosynth.experiment import grammar
@@ -106,6 +112,7 @@ def perform(ui: Session, file: Path, resume: bool = False) -> None:
     plan = grammar.read(file)
     note_unused(ui, plan, "run")
     entry = _algorithm(file, plan)
+    _check_free(plan.folder, [MODEL, plan.sample.path, plan.evaluate.report], resume, force)
     material = tables.gather(plan, entry.horizontal)
     federation = _federation(ui, plan, material, entry.central)
     _check_target(plan, federation)
@@ -113,6 +120,23 @@ def perform(ui: Session, file: Path, resume: bool = False) -> None:
     model = _fit(ui, plan, federation, resume)
     _publish(ui, plan, material, federation, model)
     forget(plan.folder)  # there is nothing left to continue
+
+
+def _check_free(folder: Path, results: Sequence[str], resume: bool, force: bool) -> None:
+    """Refuse to overwrite a finished run's results, or the checkpoints of an interrupted one."""
+    checkpoints = any(folder.glob("coordinator/*.ckpt"))
+    if force or (checkpoints and resume):
+        return
+    if checkpoints:
+        raise StorageError(
+            "The output folder must not hold checkpoints of another run",
+            str(folder),
+            "Continue that run with --resume, start again with --force, or name another folder.",
+        )
+    for name in results:
+        if (folder / name).exists():
+            remedy = "Name another output folder, or overwrite them with --force."
+            raise StorageError("The output folder must not hold the results of another run", str(folder / name), remedy)
 
 
 def note_unused(ui: Session, plan: Experiment, command: Command) -> None:
@@ -172,9 +196,11 @@ def _federation(ui: Session, plan: Experiment, material: Material, central: bool
 
 def _check_target(plan: Experiment, federation: Federation) -> None:
     """Refuse a target that cannot be predicted now, instead of after hours of training."""
-    target = plan.evaluate.target
-    if target is not None and federation.schema[target].kind == "identifier":
-        raise ConfigError("The target must not be an identifier", target, "Declare another kind: [schema.…].")
+    target, columns = plan.evaluate.target, federation.schema.modelled
+    if target is not None and target not in columns:
+        rule = f"{plan.source.name}: evaluate.target must be a column that is modelled"
+        remedy = f"{nearest(target, columns)} Identifiers and pseudonyms are not modelled."
+        raise ConfigError(rule, target, remedy)
 
 
 def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
@@ -265,7 +291,7 @@ def sample(
     ui: Session,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .csv or .parquet.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
 ) -> None:
     """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos."""

@@ -16,12 +16,14 @@ import pandas as pd
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, StorageError, nearest
 from silosynth.core.files import read as contents, write_atomic
-from silosynth.core.schema import ColumnSchema, Schema, check_partition
+from silosynth.core.schema import ColumnSchema, Schema, check_partition, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.data import datasets, sources
+from silosynth.data.dtypes import detail
 from silosynth.data.frames import to_table
-from silosynth.data.infer import describe
+from silosynth.data.infer import describe, without_marks
 from silosynth.data.splits import held_out
+from silosynth.data.texts import is_date_form, is_number_form
 from silosynth.experiment import grammar
 from silosynth.experiment.grammar import DataSection, Experiment, SiloSection
 from silosynth.simulation.federation import Federation, simulate
@@ -75,9 +77,9 @@ class Material:
         return {silo: slice(end - len(t), end) for (silo, t), end in zip(self.tables.items(), ends, strict=True)}
 
 
-def read(path: str | Path) -> pd.DataFrame:
-    """A table file as a pandas frame."""
-    return sources.read(path)
+def read(path: str | Path, **csv: Any) -> pd.DataFrame:
+    """A table file as a pandas frame; ``csv`` says how a CSV file is written (`silosynth.data.sources.read`)."""
+    return sources.read(path, **csv)
 
 
 def gather(experiment: Experiment, horizontal: bool = False, held: Held | None = None) -> Material:
@@ -110,7 +112,8 @@ def _split(
     split = experiment.split
     if split.path is not None:
         columns = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
-        holdout = read(experiment.resolve(split.path))
+        csv = {} if experiment.data is None else experiment.data.csv
+        holdout = _unmarked(experiment, read(experiment.resolve(split.path), **csv))
         return tables, holdout[_known("the hold-out", columns, holdout)], {}
     if held is None:
         held = {name: _drawn(len(table), split.share, split.seed) for name, table in tables.items()}
@@ -216,22 +219,42 @@ def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]
     silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.participants.items()}
     if shared is not None and experiment.shares:
         return shared, silos
-    check_partition([column for names in silos.values() for column in names], silos)
+    shared_names = pseudonyms(experiment.overrides())
+    check_partition([column for names in silos.values() for column in names], silos, shared_names)
     _check_rows(tables)
-    return pd.concat([tables[name][names].reset_index(drop=True) for name, names in silos.items()], axis=1), silos
+    joined = pd.concat([tables[name][names].reset_index(drop=True) for name, names in silos.items()], axis=1)
+    for name in shared_names & set(joined.columns[joined.columns.duplicated()]):
+        _check_linked(name, joined.loc[:, joined.columns == name])
+    return joined.loc[:, ~joined.columns.duplicated()], silos
+
+
+def _check_linked(name: str, columns: pd.DataFrame) -> None:
+    """Silos that hold the same pseudonym hold the same people in the same order."""
+    differ = (columns.astype("string").nunique(axis=1, dropna=False) > 1).sum()
+    if differ:
+        raise DataError(
+            f"Silos' tables must hold the same people in the same order: {name!r} differs between them",
+            f"{differ:,} rows",
+            "Bring them into the same order. Real silos link rows by an identifier: see `silosynth submit`.",
+        )
 
 
 def _shared(experiment: Experiment, data: DataSection) -> pd.DataFrame:
     if data.dataset is None:
-        return read(experiment.resolve(data.path or ""))
+        return _unmarked(experiment, read(experiment.resolve(data.path or ""), **data.csv))
     return datasets.load(data.dataset)
 
 
 def _table(experiment: Experiment, silo: SiloSection, shared: pd.DataFrame | None) -> pd.DataFrame:
     if silo.path is not None:
-        return read(experiment.resolve(silo.path))
+        return _unmarked(experiment, read(experiment.resolve(silo.path), **silo.csv))
     assert shared is not None  # checked with the file: a silo has a path, or there is [data]
     return shared
+
+
+def _unmarked(experiment: Experiment, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with missing values instead of what the file declares to stand for them."""
+    return without_marks(table, {name: rule for name, rule in experiment.overrides().items() if name in table.columns})
 
 
 def _columns_of(name: str, silo: SiloSection, table: pd.DataFrame) -> list[str]:
@@ -288,6 +311,9 @@ def schema_toml(schema: Schema) -> str:
 
 def _section_toml(column: ColumnSchema) -> str:
     head = f"[schema.{quoted(column.name)}]  # {column.reason}\nkind = {quoted(column.kind)}\n"
+    form = detail(column.dtype)
+    if form and (is_date_form(form) or is_number_form(form) or column.kind == "pseudonym"):
+        head += f"format = {quoted(form)}\n"
     if column.decimals is None or column.kind not in ("continuous", "integer", "mixed"):
         return head
     return f"{head}decimals = {column.decimals}\n"

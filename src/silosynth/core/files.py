@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -70,6 +70,21 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | Callable[[BinaryIO]
             data(file)
         else:
             file.write(data)
+
+
+def check_suffix(path: str | os.PathLike[str], known: Sequence[str]) -> str:
+    """The ending of a file's name, in small letters.
+
+    Raises:
+        StorageError: it is none of the known ones.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in known:
+        endings = ", ".join(one or "none at all" for one in known)
+        raise StorageError(
+            f"The file's name must end in {endings}", Path(path).name, nearest(suffix, filter(None, known))
+        )
+    return suffix
 
 
 def read(path: str | os.PathLike[str]) -> bytes:

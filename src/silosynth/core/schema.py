@@ -7,7 +7,7 @@ columns can cross a border; that no real ones do is checked message by message i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -27,12 +27,17 @@ class Kind(str, Enum):
     BOOLEAN = "boolean"
     DATETIME = "datetime"
     MIXED = "mixed"  # numeric, with special values or a point mass
-    IDENTIFIER = "identifier"  # never modelled, never synthesised
+    IDENTIFIER = "identifier"  # never modelled: synthetic rows are numbered
+    PSEUDONYM = "pseudonym"  # never modelled: synthetic rows get substitutes of the same form
 
     @property
     def numeric(self) -> bool:
         """Whether values lie on a line (numbers and instants)."""
         return self in (Kind.CONTINUOUS, Kind.INTEGER, Kind.MIXED, Kind.DATETIME)
+
+
+UNMODELLED = (Kind.IDENTIFIER.value, Kind.PSEUDONYM.value)
+"""The kinds of columns that no generator learns, and no evaluation compares."""
 
 
 class Column(Struct):
@@ -103,7 +108,7 @@ LEAST_ROWS = 2  # of a table that a network can learn from
 
 
 def modelled_columns(table: Table, schema: Schema) -> Table:
-    """The columns that are learnt from: all but identifiers."""
+    """The columns that are learnt from: all but identifiers and pseudonyms."""
     return table.select([name for name in table.names if name in schema.modelled])
 
 
@@ -114,7 +119,11 @@ def check_trainable(table: Table, schema: Schema) -> None:
         DataError: no column, or fewer than two rows.
     """
     if not table.columns:
-        raise DataError("A silo needs at least one column that is not an identifier", schema.names)
+        raise DataError(
+            "A silo needs at least one column that is neither an identifier nor a pseudonym",
+            schema.names,
+            'Declare what a column is, such as schema={"city": "categorical"}, or give the silo another column.',
+        )
     if len(table) < LEAST_ROWS:
         raise DataError(f"A generator needs at least {LEAST_ROWS} rows", len(table), "Give the silo more.")
 
@@ -122,6 +131,17 @@ def check_trainable(table: Table, schema: Schema) -> None:
 def beside(tables: Iterable[Table]) -> Table:
     """Columns of the same rows, side by side."""
     return Table(tuple(column for table in tables for column in table.columns))
+
+
+def distinct_columns(tables: Iterable[Table]) -> Table:
+    """As `beside`; of a column that several silos hold, such as a pseudonym, the first one's."""
+    return Table(tuple({column.name: column for table in reversed([*tables]) for column in table.columns}.values()))
+
+
+def pseudonyms(schema: Mapping[str, Any]) -> set[str]:
+    """The columns that are declared pseudonyms, by a kind or by several properties."""
+    rules = {name: rule.get("kind") if isinstance(rule, Mapping) else rule for name, rule in schema.items()}
+    return {name for name, rule in rules.items() if getattr(rule, "kind", rule) == Kind.PSEUDONYM}
 
 
 def below(tables: Sequence[Table]) -> Table:
@@ -155,6 +175,7 @@ class ColumnSchema(Struct):
         decimals: decimal places that the values have; negative means tens, hundreds…; None when they have no grid.
         low, high: the range that synthetic values may take (numbers and instants); None for the data's own range.
         reason: why this kind was inferred, in words; "declared" where the user said so.
+        forms: of a pseudonym: the forms that at least five rows each have (see `silosynth.data.personal`).
     """
 
     name: str
@@ -164,6 +185,7 @@ class ColumnSchema(Struct):
     low: float | None = None
     high: float | None = None
     reason: str = "declared"
+    forms: tuple[str, ...] = ()
 
 
 class Schema(Struct):
@@ -188,8 +210,8 @@ class Schema(Struct):
 
     @property
     def modelled(self) -> tuple[str, ...]:
-        """Names of the columns that a generator learns: all but identifiers."""
-        return tuple(column.name for column in self.columns if column.kind != Kind.IDENTIFIER.value)
+        """Names of the columns that a generator learns: all but identifiers and pseudonyms."""
+        return tuple(column.name for column in self.columns if column.kind not in UNMODELLED)
 
 
 def agreed(schemas: Mapping[str, Schema]) -> Schema:
@@ -222,7 +244,7 @@ def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
     _check_alike(
         f"Column {first.name!r} must have the same dtype in every silo",
         {silo: column.dtype for silo, column in declared.items()},
-        "Cast it to one of them in every silo, with .astype.",
+        "Cast it to one of them in every silo, with .astype; of numbers and dates in text, declare one format.",
     )
     return replace(
         first,
@@ -230,6 +252,7 @@ def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
         low=_if_all(min, [column.low for column in declared.values()]),
         high=_if_all(max, [column.high for column in declared.values()]),
         reason="agreed",
+        forms=tuple(sorted({form for column in declared.values() for form in column.forms})),
     )
 
 
@@ -244,8 +267,8 @@ def _if_all(choose: Callable[[Iterable[Any]], Any], values: Sequence[Any]) -> An
     return None if None in values else choose(values)
 
 
-def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]]) -> None:
-    """Check that ``silos`` deals out ``columns``: every name known, none twice, no silo empty.
+def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]], shared: Collection[str] = ()) -> None:
+    """Check that ``silos`` deals out ``columns``: every name known, none twice but ``shared`` ones, no silo empty.
 
     Columns that no silo holds are allowed: they are simply not part of the federation.
 
@@ -261,11 +284,12 @@ def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]]) 
         for name in names:
             if name not in columns:
                 raise DataError(f"Silo {silo!r} names an unknown column", name, nearest(str(name), map(str, columns)))
-            if name in holder:
+            if name in holder and (name not in shared or holder[name] == silo):
                 raise DataError(
                     f"A column belongs to one silo; {name!r} is in {holder[name]!r} and in {silo!r}",
                     name,
-                    "Leave it to one of them, or rename it in the other if it holds different values.",
+                    "Leave it to one of them, or rename it in the other if it holds different values; if it says whose "
+                    f'rows these are, declare it pseudonym: schema={{"{name}": "pseudonym"}}.',
                 )
             holder[name] = silo
 

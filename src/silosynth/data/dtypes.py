@@ -6,7 +6,9 @@ The spelling is pandas' own; where that does not suffice, a detail follows after
 spelling              frame column
 ====================  ====================================================================================
 ``object|bool``       Python objects: also ``int``, ``float``, ``decimal``, ``date``, ``datetime``
-``str|%Y-%m-%d``      text that is an instant in this format (only where the column's kind is datetime)
+``str|%Y-%m-%d``      text that is an instant in this form (only where the column's kind is datetime)
+``str|#,##0.00``      text that is a number in this form (only where the column's kind is numeric)
+``str|Aaaa-00``       text that is a pseudonym in this declared form
 ``category|ordered``  categories with an order
 ``string|arrow``      pandas' Arrow string dtype, which pandas spells like another
 ====================  ====================================================================================
@@ -14,6 +16,7 @@ spelling              frame column
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Any
 
@@ -35,6 +38,7 @@ _OBJECTS = {
     "datetime": "datetime",
     "datetime64": "datetime",
 }
+_ARROW_TEXT = re.compile(r"string\|arrow(?=\||$)")
 _MIXED = {"mixed-integer", "mixed", "mixed-integer-float"}
 
 
@@ -73,12 +77,17 @@ def spell(series: pd.Series) -> str:
 def resolve(dtype: str) -> Any:
     """The pandas dtype for a spelling, without the detail."""
     base = dtype.partition("|")[0]
-    return pd.ArrowDtype(pa.string()) if dtype == "string|arrow" else types.pandas_dtype(base)
+    return pd.ArrowDtype(pa.string()) if _ARROW_TEXT.match(dtype) else types.pandas_dtype(base)
+
+
+def bare(dtype: str) -> str:
+    """A spelling of text without how it is written."""
+    return dtype.removesuffix(f"|{detail(dtype)}")
 
 
 def detail(dtype: str) -> str:
     """The detail after the ``|`` of a spelling; empty if there is none."""
-    return dtype.partition("|")[2]
+    return _ARROW_TEXT.sub("", dtype).partition("|")[2]
 
 
 def nature_of(series: pd.Series, dtype: str) -> Nature:

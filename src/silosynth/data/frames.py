@@ -2,8 +2,9 @@
 
 Missing entries come back as the dtype holds them: NaN in floats and ``str``, NaT in instants and durations, NA in
 nullable and Arrow dtypes, None in objects, null in Polars and Arrow. A dtype that cannot hold missing entries
-(``int64``, ``bool``) had none. The index is not kept. Polars and Arrow go through pandas: nested types are refused,
-Polars' Enum comes back as Categorical, decimals with as many digits as they need, and NaN as null.
+(``int64``, ``bool``) had none. The index is not kept: `reset_index` makes it a column. Polars and Arrow go through
+pandas: nested types are refused, and NaN comes back as null. Their own types (`arrow_types`), such as Polars' Enum,
+decimals and dictionaries, come back as they were; an Enum has one more category if levels were pooled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ import pyarrow as pa
 import torch
 
 from silosynth.core.errors import DataError, SchemaError, nearest
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
+from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
 from silosynth.data.dtypes import Nature, detail, nature_of, resolve, spell, zone_of
+from silosynth.data.texts import (
+    MARKS,
+    is_date_form,
+    is_number_form,
+    parse_dates,
+    parse_numbers,
+    write_dates,
+    write_numbers,
+)
 
 Flavour: TypeAlias = Literal["pandas", "polars", "arrow"]
 Frame: TypeAlias = Any
@@ -44,7 +54,7 @@ def flavour(frame: Frame) -> Flavour:
     raise DataError(
         "A table is a pandas.DataFrame, a polars.DataFrame or a pyarrow.Table",
         f"{type(frame).__module__}.{type(frame).__name__}",
-        "Call .collect() first." if lazy else "Convert it, or read a file with silosynth.data.sources.read.",
+        "Call .collect() first." if lazy else "Convert it, or read a file with silosynth.read.",
     )
 
 
@@ -79,31 +89,69 @@ def to_table(frame: Frame, schema: Schema) -> Table:
     return Table(tuple(encode(pandas[column.name], column) for column in schema.columns))
 
 
-def to_frame(table: Table, flavour: Flavour = "pandas") -> Frame:
-    """A frame with the table's columns, each in its original dtype.
+def to_frame(table: Table, flavour: Flavour = "pandas", types: bytes = b"") -> Frame:
+    """A frame with the table's columns, each in its original dtype; ``types`` as `arrow_types` gives them.
 
     Raises:
         DataError: a dtype cannot hold a missing entry, or the flavour is unknown.
     """
-    return as_flavour(pd.DataFrame({column.name: decode(column) for column in table.columns}), flavour)
+    return as_flavour(pd.DataFrame({column.name: decode(column) for column in table.columns}), flavour, types)
 
 
-def as_flavour(frame: pd.DataFrame, flavour: Flavour) -> Frame:
-    """A pandas frame converted to another library.
+def arrow_types(frame: Frame) -> bytes:
+    """The types of a Polars or Arrow table's columns, as a serialised Arrow schema; empty for pandas."""
+    kind = flavour(frame)
+    if kind == "pandas":
+        return b""
+    schema = frame.schema if kind == "arrow" else frame.clear().to_arrow().schema
+    return cast("bytes", schema.remove_metadata().serialize().to_pybytes())
+
+
+def as_flavour(frame: pd.DataFrame, flavour: Flavour, types: bytes = b"") -> Frame:
+    """A pandas frame converted to another library, with columns of the types that `arrow_types` gave.
 
     Raises:
-        DataError: the flavour is unknown.
+        DataError: the flavour is unknown, or a value does not fit its type.
     """
     if flavour == "pandas":
         return frame
     if flavour not in ("polars", "arrow"):
         raise DataError("A frame is of flavour pandas, polars or arrow", flavour, nearest(flavour, ("polars", "arrow")))
     table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    if flavour == "arrow":
-        return table
+    wanted = pa.ipc.read_schema(pa.py_buffer(types)) if types else table.schema
+    return _as_arrow(table, wanted) if flavour == "arrow" else _as_polars(table, wanted)
+
+
+def _as_arrow(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    for i, field in enumerate(table.schema):
+        place = wanted.get_field_index(field.name)
+        if place < 0 or wanted.field(place).type == field.type:
+            continue
+        kind = wanted.field(place).type
+        try:
+            column = table.column(i).cast(kind, safe=not pa.types.is_decimal(kind))  # digits beyond its scale go
+        except pa.ArrowInvalid as error:
+            rule = f"The synthetic values of column {field.name!r} must fit its type"
+            raise DataError(rule, str(kind), "Declare low and high that fit, or convert the column.") from error
+        table = table.set_column(i, pa.field(field.name, kind), column)
+    return table
+
+
+def _as_polars(table: pa.Table, wanted: pa.Schema) -> Frame:
     import polars
 
-    return polars.from_arrow(table)
+    frame, empty = (cast("polars.DataFrame", polars.from_arrow(one)) for one in (table, wanted.empty_table()))
+    dtypes = empty.schema
+    for name, dtype in dtypes.items():
+        if name not in table.column_names or frame[name].dtype == dtype:
+            continue
+        if isinstance(dtype, polars.Enum):
+            levels = frame[name].cast(polars.String)
+            more = sorted(set(levels.drop_nulls().to_list()) - set(dtype.categories))
+            frame = frame.with_columns(levels.cast(polars.Enum([*dtype.categories, *more])))
+        else:
+            frame = frame.with_columns(frame[name].cast(dtype))
+    return frame
 
 
 def _check_names(names: list[Any]) -> None:
@@ -140,7 +188,7 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
     return cast("pd.Series", column.to_pandas(date_as_object=True)).rename(name)
 
 
-_CODED = (Kind.CATEGORICAL.value, Kind.BOOLEAN.value, Kind.IDENTIFIER.value)
+_CODED = (Kind.CATEGORICAL.value, Kind.BOOLEAN.value, *UNMODELLED)
 _LEVEL_TYPES = (str, int, float, bool)
 
 
@@ -159,10 +207,9 @@ def encode(series: pd.Series, schema: ColumnSchema) -> Column:
     missing = series.isna().to_numpy(dtype=bool)
     if missing.all():
         return _all_absent(series, schema, dtype, nature, missing)
-    if kind == Kind.DATETIME.value and nature is Nature.TEXT:
-        return _make_column(
-            series, f"{dtype}|{detail(schema.dtype)}", parse_text(series, detail(schema.dtype)), missing
-        )
+    if Kind(kind).numeric and nature is Nature.TEXT:
+        values, missing = parse_text(series, kind, detail(schema.dtype))
+        return _make_column(series, f"{dtype}|{detail(schema.dtype)}", values, missing)
     if nature in (Nature.LEVELS, Nature.TEXT, Nature.BOOL):
         if kind not in _CODED:
             _refuse(series, kind, f"its values are {nature.value}")
@@ -172,7 +219,7 @@ def encode(series: pd.Series, schema: ColumnSchema) -> Column:
     _check_kind(series, kind, nature)
     if kind == Kind.INTEGER.value and nature is Nature.REAL:
         values = _as_integers(series, values)
-    if kind in _CODED and not (kind == Kind.IDENTIFIER.value and nature is Nature.WHOLE):
+    if kind in _CODED and not (kind in UNMODELLED and nature is Nature.WHOLE):
         distinct, codes = np.unique(values[~missing], return_inverse=True)
         values = np.zeros(len(series), np.int64)
         values[~missing] = codes
@@ -234,29 +281,34 @@ def nanoseconds(series: pd.Series, nature: Nature, missing: np.ndarray) -> np.nd
     return np.where(missing, 0, values)
 
 
-def parse_text(series: pd.Series, form: str) -> np.ndarray:
-    """(n,) int64 nanoseconds of instants written as text in the format ``form``; 0 where missing.
+def parse_text(series: pd.Series, kind: str, form: str) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) numbers, or nanoseconds of instants, that are written as text in ``form``, 0 where missing; and (n,) bool
+    where they are missing: also where the text is one of `MARKS`.
 
     Raises:
-        SchemaError: a value is not in that format.
+        SchemaError: a value is not in that form.
     """
-    present = series[series.notna()].astype(str)
-    texts, place = np.unique(present.to_numpy(dtype=object), return_inverse=True)
-    parsed = pd.to_datetime(pd.Series(texts, dtype=object), format=form or "ISO8601", errors="coerce")
-    if not form or parsed.isna().any() or (parsed.dt.strftime(form) != texts).any() or _beyond(parsed):
+    missing = series.isna().to_numpy(dtype=bool) | series.astype(object).isin(MARKS).to_numpy()
+    texts, place = np.unique(series[~missing].astype(str).to_numpy(dtype=object), return_inverse=True)
+    dates = kind == Kind.DATETIME.value
+    parse = (
+        parse_dates if dates and is_date_form(form) else parse_numbers if not dates and is_number_form(form) else None
+    )
+    parsed = parse(texts, form) if parse is not None else None
+    if parsed is None:
+        what, convert = ("date", "pd.to_datetime") if dates else ("number", "pd.to_numeric")
+        example = 'format = "%d.%m.%y"' if dates else 'format = "#,##0.00 €"'
         raise SchemaError(
-            f"Column {series.name!r} cannot be of kind 'datetime': not every text is a date in one known format",
-            form or "no format",
-            "Convert it with pd.to_datetime, or declare it categorical.",
+            f"Column {series.name!r} cannot be of kind {kind!r}: not every text is a {what} in one known form",
+            form or "no form",
+            f"Declare how it is written, such as {example}, and what stands for missing values; "
+            f"or convert it with {convert}, or declare it categorical.",
         )
-    values = np.zeros(len(series), np.int64)
-    values[series.notna().to_numpy()] = parsed.to_numpy("datetime64[ns]").astype(np.int64)[place]
-    return values
-
-
-def _beyond(instants: pd.Series) -> bool:
-    years = instants.dt.year
-    return bool((years < 1678).any() or (years > 2261).any())
+    if kind == Kind.INTEGER.value:
+        parsed = _as_integers(series, parsed)
+    values = np.zeros(len(series), parsed.dtype)
+    values[~missing] = parsed[place]
+    return values, missing
 
 
 def _make_column(
@@ -269,7 +321,7 @@ def _all_absent(series: pd.Series, schema: ColumnSchema, dtype: str, nature: Nat
     """A column without values; it keeps its type, so that it can be concatenated with a part that has values."""
     real = schema.kind in (Kind.CONTINUOUS.value, Kind.MIXED.value) and nature is not Nature.WHOLE
     zeros = np.zeros(len(series), np.float64 if real else np.int64)
-    if schema.kind == Kind.DATETIME.value and nature is Nature.TEXT:
+    if Kind(schema.kind).numeric and nature in (Nature.TEXT, Nature.NONE) and detail(schema.dtype):
         dtype = f"{dtype}|{detail(schema.dtype)}"
     levels = categories(series) if nature is Nature.LEVELS else ()
     return _make_column(series, dtype, zeros, missing, None if Kind(schema.kind).numeric else levels)
@@ -338,7 +390,7 @@ def decode(column: Column) -> pd.Series:
     if missing.all() and len(missing):
         return _all_missing(column)
     entries = values if column.levels is None else _named(column)
-    if detail(dtype) and dtype != "string|arrow":
+    if detail(dtype):
         objects = _objects(entries, detail(dtype))
         objects[missing] = None
         series: pd.Series = pd.Series(objects, dtype=resolve(dtype), name=column.name)
@@ -405,11 +457,13 @@ def _on_time(name: str, entries: np.ndarray, missing: np.ndarray, dtype: Any) ->
 
 
 def _objects(entries: np.ndarray, what: str) -> np.ndarray:
-    """Python objects of the type named by a dtype's detail; text for a ``%`` format."""
-    if what in ("date", "datetime") or what.startswith("%"):
+    """Python objects of the type named by a dtype's detail; text for a form of dates or numbers."""
+    if is_date_form(what):
+        return write_dates(entries, what)
+    if is_number_form(what):
+        return write_numbers(entries, what)
+    if what in ("date", "datetime"):
         instants = pd.Series(entries.astype("datetime64[ns]"))
-        if what.startswith("%"):
-            return np.array(instants.dt.strftime(what), dtype=object)
         if what == "date":
             return _box(list(instants.dt.date))
         return _box([stamp.to_pydatetime() for stamp in instants.dt.floor("us")])

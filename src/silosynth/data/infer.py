@@ -6,18 +6,23 @@ The second half looks at columns of numbers: their grid, their special codes, an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from silosynth.core.errors import DataError, SchemaError, nearest
-from silosynth.core.schema import ColumnSchema, Kind, Schema, Table
-from silosynth.data.dtypes import Nature, nature_of, spell
+from silosynth.core.errors import SchemaError, nearest
+from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
+from silosynth.data.dtypes import Nature, detail, nature_of, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
+from silosynth.data.personal import check_form, common_forms, looks_personal
+from silosynth.data.texts import MARKS, Written, date_form, is_date_form, is_number_form, number_form
 
+MUCH = 0.2  # share of rows with rare levels of which a column's owner is warned
+_PUBLISH = "declare another kind to publish its values"
+POOLED = '"(rare)", or other levels where these are no text'
 FEW = 20  # in numeric columns with no more distinct values than this, none stands out as special
 _ID_ENDS = {"id", "ids", "uuid", "guid", "key", "number", "no", "nr", "index", "idx", "ssn", "iban", "email", "imsi"}
 _ID_STARTS = {"id", "uuid", "guid"}
@@ -27,16 +32,6 @@ _ID_SHAPES = {
     "a code with digits": re.compile(r"(?=(?:.*\d){4})[A-Z]{0,4}[-_]?\d+[-_]?[A-Z0-9]{0,4}"),
     "a hash": re.compile(r"[0-9a-f]{32,64}"),
 }
-TEXT_DATES = (
-    (re.compile(r"\d{4}-\d\d-\d\d"), "%Y-%m-%d"),
-    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "%Y-%m-%d %H:%M"),
-    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "%Y-%m-%d %H:%M:%S"),
-    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"), "%Y-%m-%d %H:%M:%S.%f"),
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d"), "%Y-%m-%dT%H:%M"),
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"), "%Y-%m-%dT%H:%M:%S"),
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "%Y-%m-%dT%H:%M:%SZ"),
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}"), "%Y-%m-%dT%H:%M:%S.%f"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +42,110 @@ class ColumnOverride:
         kind: a value of `Kind`.
         decimals: decimal places of the values; negative means tens, hundreds….
         low, high: the range that synthetic values may take; for dates also as text or a timestamp.
+        format: how numbers, dates or pseudonyms are written as text (see `silosynth.data.texts`, `personal`).
+        decimal: the decimal mark of numbers that are written as text, "." or ",".
+        missing: texts or numbers that stand for missing values.
     """
 
     kind: str | None = None
     decimals: int | None = None
     low: Any = None
     high: Any = None
+    format: str | None = None
+    decimal: str | None = None
+    missing: Sequence[Any] = ()
 
 
-def infer(frame: Frame, overrides: Mapping[str, ColumnOverride | Mapping[str, Any] | str] | None = None) -> Schema:
+Overrides: TypeAlias = Mapping[str, ColumnOverride | Mapping[str, Any] | str] | None
+
+
+def infer(frame: Frame, overrides: Overrides = None) -> Schema:
     """The schema of a frame: inferred, except for ``overrides`` (a kind, or several properties, by column).
+
+    Where ``missing`` is declared, the schema is that of `without_marks`.
 
     Raises:
         DataError: the frame or one of its columns cannot be used.
         SchemaError: an override names an unknown column, property or kind, or contradicts the values.
     """
+    declared = _overrides(to_pandas(frame), overrides)
+    pandas = without_marks(frame, overrides)
+    return Schema(tuple(_column(pandas[name], declared.get(name)) for name in pandas.columns))
+
+
+def without_marks(frame: Frame, overrides: Overrides = None) -> pd.DataFrame:
+    """The frame in pandas, with missing values instead of what is declared to stand for them (``missing``).
+
+    Integer and boolean columns become nullable where that is needed.
+
+    Raises:
+        DataError: the frame cannot be used.
+        SchemaError: an override names an unknown column or property, or ``missing`` is no list.
+    """
     pandas = to_pandas(frame)
+    for name, override in _overrides(pandas, overrides).items():
+        if override.missing:
+            pandas = pandas.assign(**{name: _unmarked(pandas[name], override.missing)})
+    return pandas
+
+
+class ColumnWarning(UserWarning):
+    """A column is not modelled, or not as its owner may expect."""
+
+
+def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True) -> list[str]:
+    """What the owner of a table should know about its columns before training, with the remedy.
+
+    Args:
+        schema, table: from `infer` and `to_table`.
+        least, pool: levels of fewer rows are pooled, if they are at all.
+    """
+    said = []
+    for column in schema.columns:
+        known, _, note = column.reason.partition("; ")
+        share = pooled_share(table[column.name], least) if pool and column.kind not in UNMODELLED else 0.0
+        if note == _PUBLISH:
+            said.append(f"Column {column.name!r} is not published: {column.reason}")
+        elif share > MUCH:
+            said.append(
+                f"Column {column.name!r}: {share:.0%} of its rows hold values of fewer than {least} rows each; these "
+                f"become {POOLED}. Declare format, decimal or missing if they are dates or numbers; kind "
+                '"pseudonym" or "identifier" if they say who somebody is; or join them into fewer values'
+            )
+        elif note and Kind(column.kind).numeric:
+            said.append(f"Column {column.name!r}: {known.removeprefix('text, and ')}; {note}")
+    return said
+
+
+def pooled_share(column: Column, least: int) -> float:
+    """The share of rows whose level fewer than ``least`` rows hold; 0 for numbers and instants."""
+    if column.levels is None or set(column.levels) <= {0, 1} or not len(column):
+        return 0.0
+    counts = np.bincount(column.values[~column.missing].numpy(), minlength=1)
+    return float(counts[counts < least].sum() / len(column))
+
+
+def _overrides(pandas: pd.DataFrame, overrides: Overrides) -> dict[str, ColumnOverride]:
     declared = {name: _override(name, value) for name, value in (overrides or {}).items()}
     for name in declared:
         if name not in set(pandas.columns):
             raise SchemaError("An override must name a column of the table", name, nearest(str(name), pandas.columns))
-    return Schema(tuple(_column(pandas[name], declared.get(name)) for name in pandas.columns))
+    return declared
+
+
+def _unmarked(series: pd.Series, marks: Sequence[Any]) -> pd.Series:
+    texts = series.astype(object).map(lambda value: f"{value:g}" if isinstance(value, float) else str(value).strip())
+    marked = texts.isin([f"{mark:g}" if isinstance(mark, float) else str(mark).strip() for mark in marks])
+    marked &= series.notna().astype(bool)
+    dtype = series.dtype
+    if marked.any() and isinstance(dtype, np.dtype) and dtype.kind in "biu":
+        nullable: Any = "boolean" if dtype.kind == "b" else str(dtype).replace("i", "I").replace("u", "U")
+        series = series.astype(nullable)
+    kept = series.mask(marked)
+    if isinstance(dtype, pd.CategoricalDtype):
+        gone = [level for level in dtype.categories if str(level).strip() in set(texts[marked])]
+        return kept.cat.remove_categories(gone)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +183,64 @@ def _override(name: str, value: ColumnOverride | Mapping[str, Any] | str) -> Col
     kinds = [kind.value for kind in Kind]
     if value.kind is not None and value.kind not in kinds:
         raise SchemaError(f"Column {name!r} is declared of an unknown kind", value.kind, nearest(value.kind, kinds))
+    if value.decimal not in (None, ".", ","):
+        raise SchemaError(f"Column {name!r}: the decimal mark is a point or a comma", value.decimal, 'decimal = ","')
+    if isinstance(value.missing, str) or not isinstance(value.missing, Sequence):
+        raise SchemaError(f"Column {name!r}: missing is a list", value.missing, 'Write missing = ["?"], say.')
     return value if value.kind is None else replace(value, kind=Kind(value.kind).value)
 
 
 def _column(series: pd.Series, override: ColumnOverride | None) -> ColumnSchema:
     dtype = spell(series)
     nature = nature_of(series, dtype)
-    schema = _guess(series, dtype, nature)
-    if override is None:
-        return schema
-    if override.kind is not None and override.kind != schema.kind:
-        schema = replace(schema, kind=override.kind, dtype=dtype, decimals=_decimals(series, nature))
-        if override.kind == Kind.DATETIME.value and nature is Nature.TEXT:
-            schema = replace(schema, dtype=f"{dtype}|{text_format(series) or ''}")
+    override = override or ColumnOverride()
+    if override == replace(ColumnOverride(), missing=override.missing):
+        return _guess(series, dtype, nature)
+    _check_written(series, nature, override)
+    if override.kind == Kind.PSEUDONYM.value:
+        schema = replace(_pseudonym(series, dtype, "declared"), dtype=f"{dtype}|{override.format or ''}".rstrip("|"))
+    else:
+        schema = _guess(series, dtype, nature, override)
+    if override.kind not in (None, schema.kind):
+        form = detail(schema.dtype)
+        written = nature is Nature.TEXT and Kind(override.kind).numeric
+        if form and is_date_form(form) is not (override.kind == Kind.DATETIME.value):
+            form = ""
+        decimals = schema.decimals if written else _decimals(series, nature)
+        schema = replace(
+            schema, kind=override.kind, dtype=f"{dtype}|{form}" if written else dtype, decimals=decimals, forms=()
+        )
     schema = replace(schema, reason="declared", **_range(series, schema, override))
     encode(series, schema)
     return _checked_boolean(series, schema)
+
+
+def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) -> None:
+    """Refuse a ``format`` or ``decimal`` that says nothing of this column."""
+    name, form, kind = str(series.name), override.format, override.kind
+    if (form or override.decimal) and nature not in (Nature.TEXT, Nature.NONE):
+        raise SchemaError(
+            f"Column {name!r}: format and decimal say how text is written, and the values are {nature.value}",
+            form or override.decimal,
+            "Leave them out.",
+        )
+    if kind == Kind.PSEUDONYM.value:
+        if nature not in (Nature.TEXT, Nature.WHOLE, Nature.NONE):
+            raise SchemaError(
+                f"Column {name!r} cannot be of kind 'pseudonym': its values are {nature.value}",
+                str(series.dtype),
+                "Pseudonyms are text or whole numbers: convert it with .astype(str), or declare it identifier.",
+            )
+        if form:
+            check_form(name, form)
+    elif form and not (is_date_form(form) or is_number_form(form)):
+        raise SchemaError(
+            f"Column {name!r}: a format is a form of dates or of numbers",
+            form,
+            'Write it as in "%d.%m.%Y" or "#,##0.00 €".',
+        )
+    elif form and kind is not None and (not Kind(kind).numeric or is_date_form(form) is not (kind == "datetime")):
+        raise SchemaError(f"Column {name!r}: this is no format of kind {kind!r}", form, "Leave out one of the two.")
 
 
 def _range(series: pd.Series, schema: ColumnSchema, override: ColumnOverride) -> dict[str, Any]:
@@ -165,7 +285,7 @@ def _checked_boolean(series: pd.Series, schema: ColumnSchema) -> ColumnSchema:
     return schema
 
 
-def _guess(series: pd.Series, dtype: str, nature: Nature) -> ColumnSchema:
+def _guess(series: pd.Series, dtype: str, nature: Nature, override: ColumnOverride | None = None) -> ColumnSchema:
     name = str(series.name)
     present = series[series.notna().to_numpy(dtype=bool)]
     if len(present) == 0:
@@ -179,25 +299,68 @@ def _guess(series: pd.Series, dtype: str, nature: Nature) -> ColumnSchema:
         nanoseconds(present, nature, np.zeros(len(present), dtype=bool))
         return ColumnSchema(name, Kind.DATETIME.value, dtype, reason=nature.value)
     if nature is Nature.TEXT:
-        return _guess_text(present, dtype)
+        return _guess_text(present, dtype, override or ColumnOverride())
     return _guess_number(present, dtype, nature)
 
 
-def _guess_text(present: pd.Series, dtype: str) -> ColumnSchema:
-    name, n, distinct = str(present.name), len(present), present.nunique()
-    form = text_format(present)
-    if form is not None:
-        reason = f"text, and every value is a date written as {form}"
-        return ColumnSchema(name, Kind.DATETIME.value, f"{dtype}|{form}", reason=reason)
-    why = _text_identifier(present) if distinct == n and n > 1 else None
-    if why:
-        return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
+def _guess_text(present: pd.Series, dtype: str, override: ColumnOverride) -> ColumnSchema:
+    name, n = str(present.name), len(present)
+    texts = [str(text) for text in present.unique()]
+    distinct = len(texts)
+    written = _written([text for text in texts if text not in MARKS], override, marked=not MARKS.isdisjoint(texts))
+    if written is not None and is_date_form(written.form):
+        reason = f"text, and every value is a date written as {written.form}"
+        return _noted(ColumnSchema(name, Kind.DATETIME.value, f"{dtype}|{written.form}", reason=reason), written, texts)
+    if override.format is None:
+        why = _text_identifier(present) if distinct == n and n > 1 else None
+        if why:
+            return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
+        why = looks_personal(name, texts)
+        if why:
+            return _pseudonym(present, dtype, f"{why}: replaced by substitutes; {_PUBLISH}")
+    number = None if written is None else _guess_written(present, dtype, written)
+    if number is not None and written is not None:
+        return _noted(number, written, texts)
     reason = f"text with {distinct} distinct values"
-    if _looks_numeric(present):
-        reason += "; they look like numbers: convert with pd.to_numeric to have them modelled as such"
+    if number_form(texts, plain=True):
+        reason += '; they look like numbers: declare kind = "integer", or convert with pd.to_numeric'
     elif distinct == n and n > FEW:
         reason += ", no two alike: declare it identifier to leave it out"
     return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason=reason)
+
+
+def _written(texts: list[str], override: ColumnOverride, marked: bool) -> Written | None:
+    """The declared form, or that in which all texts are dates or numbers."""
+    if override.format is not None:
+        return Written(override.format)
+    if not texts or not (override.kind is None or Kind(override.kind).numeric):
+        return None
+    numeric = override.kind is not None and override.kind != Kind.DATETIME.value
+    date = None if numeric else date_form(texts)
+    return date or number_form(texts, override.decimal, plain=numeric or marked or override.decimal is not None)
+
+
+def _guess_written(present: pd.Series, dtype: str, written: Written) -> ColumnSchema | None:
+    """The schema of a column of numbers that are written as text; None if it is better seen as categories."""
+    name, form = str(present.name), written.form
+    values, missing = parse_text(present, Kind.MIXED.value, form)
+    numbers = pd.Series(values[~missing], name=name)
+    guess = _guess_number(numbers, dtype, Nature.REAL if numbers.dtype.kind == "f" else Nature.WHOLE)
+    if not Kind(guess.kind).numeric:
+        return None
+    return replace(guess, dtype=f"{dtype}|{form}", reason=f"text, and every value is a number written as {form}")
+
+
+def _noted(schema: ColumnSchema, written: Written, texts: Sequence[str]) -> ColumnSchema:
+    marks = sorted(repr(text) for text in texts if text in MARKS)
+    notes = [written.note] * bool(written.note) + [f"{', '.join(marks)} stands for missing"] * bool(marks)
+    return replace(schema, reason="; ".join([schema.reason, *notes]))
+
+
+def _pseudonym(series: pd.Series, dtype: str, reason: str) -> ColumnSchema:
+    counts = series[series.notna().to_numpy(dtype=bool)].astype(object).value_counts()
+    forms = common_forms([str(value) for value in counts.index], counts.tolist(), FEWEST_ROWS)
+    return ColumnSchema(str(series.name), Kind.PSEUDONYM.value, dtype, forms=forms, reason=reason)
 
 
 def _guess_number(present: pd.Series, dtype: str, nature: Nature) -> ColumnSchema:
@@ -207,6 +370,12 @@ def _guess_number(present: pd.Series, dtype: str, nature: Nature) -> ColumnSchem
     why = _number_identifier(name, values, distinct) if nature is Nature.WHOLE and len(distinct) == n else None
     if why:
         return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"all {n} values differ, and {why}")
+    whole_numbers = nature is Nature.WHOLE or bool((distinct == np.round(distinct)).all())
+    personal = looks_personal(name, [f"{value:.0f}" for value in distinct.tolist()]) if whole_numbers else None
+    if personal and nature is Nature.WHOLE:
+        return _pseudonym(present, dtype, f"{personal}: replaced by substitutes; {_PUBLISH}")
+    if personal:
+        return ColumnSchema(name, Kind.IDENTIFIER.value, dtype, reason=f"{personal}: numbered; {_PUBLISH}")
     if len(distinct) == 2 and counts.min() >= FEWEST_ROWS:
         reason = "only {:g} and {:g}".format(*distinct.tolist())
         return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason=reason)
@@ -231,26 +400,6 @@ def _decimals(series: pd.Series, nature: Nature) -> int | None:
     present = series[series.notna().to_numpy(dtype=bool)]
     values = line_values(present, nature, np.zeros(len(present), dtype=bool))
     return grid_decimals(values, single=str(series.dtype).lower() in ("float32", "float16", "float[pyarrow]"))
-
-
-def text_format(series: pd.Series) -> str | None:
-    """The ISO format in which every text is a date; None if there is none."""
-    present = series[series.notna().to_numpy(dtype=bool)]
-    first = str(present.iloc[0]) if len(present) else ""
-    form = next((form for shape, form in TEXT_DATES if shape.fullmatch(first)), None)
-    if form is None:
-        return None
-    try:
-        parse_text(present, form)
-    except DataError:  # some value is no such date: the column is text
-        return None
-    return form
-
-
-def _looks_numeric(present: pd.Series) -> bool:
-    if not re.fullmatch(r"\s*[+-]?\d[\d.,]*(e[+-]?\d+)?\s*", str(present.iloc[0]), re.IGNORECASE):
-        return False
-    return bool(pd.to_numeric(pd.Series(present.unique(), dtype=object), errors="coerce").notna().all())
 
 
 def _hinted(name: str) -> bool:

@@ -1,33 +1,41 @@
-"""Tables in files (CSV, Parquet, Arrow), and `Source`: where a silo's rows are, in a file or a database.
+"""Tables in files (CSV, Parquet, Arrow, Excel), and `Source`: where a silo's rows are, in a file or a database.
 
 A file is written completely or not at all. Credentials of databases never leave `Source`.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
 
-from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
+from silosynth.core.errors import ConfigError, DataError, StorageError, UnavailableError, nearest
 from silosynth.core.files import existing, replacing, storage_error
-from silosynth.data.csvfiles import read_csv
+from silosynth.data.csvfiles import CsvFormat, missing_marks, read_csv
 from silosynth.data.databases import NAMES, Address, Selection, address, read_duckdb, read_sqlite, statement, table_name
 from silosynth.data.frames import Frame, from_arrow, to_pandas
 from silosynth.data.postgresql import Login, read_postgresql
 
 _CSV, _PARQUET, _ARROW = (".csv", ".tsv", ".txt"), (".parquet", ".pq"), (".arrow", ".feather", ".ipc")
-SUFFIXES = (*_CSV, *_PARQUET, *_ARROW)
+_PACKED = (".csv.gz", ".tsv.gz", ".txt.gz")
+SUFFIXES = (*_CSV, *_PACKED, *_PARQUET, *_ARROW)
 """File name endings that can be read and written."""
+_READABLE = (*SUFFIXES, ".xlsx")
 
 
 def read(
@@ -36,23 +44,37 @@ def read(
     *,
     separator: str | None = None,
     decimal: str = ".",
-    encoding: str = "utf-8",
+    encoding: str | None = None,
+    missing: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """The table in a file, or only its ``columns``, in the file's order.
 
-    ``separator``, ``decimal`` and ``encoding`` are for CSV files; without a separator, the one of ``, ; tab |`` that
-    splits the header into most names is used. Numbers with leading zeros (``00123``) stay text. Integers of Parquet and
-    Arrow files stay integers (``Int64``) if some are missing.
+    A folder of Parquet files is one table, and so is an Excel workbook of one sheet. Numbers with leading zeros
+    (``00123``) of CSV files stay text. Integers of Parquet and Arrow files stay integers (``Int64``) if some are
+    missing.
+
+    Args:
+        path: the file; its ending says what it is.
+        columns: names of columns.
+        separator, decimal, encoding, missing: of CSV files, see `CsvFormat`. The separator and UTF-8, UTF-16 and
+            Western European encodings are recognised.
 
     Raises:
         StorageError: no such file, or it is damaged.
-        DataError: the ending is unknown, the contents are no table, or a column is missing.
+        DataError: the ending is unknown, the contents are no table, a column is missing, or an argument does not apply.
+        UnavailableError: an Excel workbook needs openpyxl, which is not installed.
     """
-    path = existing(path)
-    suffix = _suffix(path)
+    path = _found(path)
+    form = CsvFormat(separator, decimal, encoding, missing)
+    suffix = _suffix(path, _READABLE)
+    if form != CsvFormat() and suffix not in (*_CSV, *_PACKED):
+        rule = "separator, decimal, encoding and missing say how CSV files are written"
+        raise DataError(rule, path.name, "Leave them out; missing can be declared for each column in its schema.")
     try:
-        if suffix in _CSV:
-            frame = read_csv(path, separator, decimal, encoding)
+        if suffix in (*_CSV, *_PACKED):
+            frame = read_csv(path, form)
+        elif suffix == ".xlsx":
+            frame = _read_workbook(path)
         else:
             frame = _columnar(_read_parquet if suffix in _PARQUET else _read_arrow, path)
     except OSError as error:
@@ -61,21 +83,31 @@ def read(
     return frame if columns is None else frame[_in_file_order(columns, list(frame.columns))]
 
 
-def read_batches(
-    path: str | os.PathLike[str], rows: int, columns: Sequence[str] | None = None
-) -> Iterator[pd.DataFrame]:
-    """The table in a file in frames of ``rows`` rows, the last one shorter.
+def missing_texts(path: str | os.PathLike[str], form: CsvFormat) -> dict[str, dict[str, int]]:
+    """Of a CSV file, by column: texts that were read as missing values, and in how many rows. Empty for other files."""
+    path = Path(path)
+    return missing_marks(path, form) if _suffix(path, _READABLE) in (*_CSV, *_PACKED) else {}
 
-    Parquet and Arrow files are read frame by frame. A CSV file is read at once, since all of a column decides its type.
+
+def holds_parquet(path: Path) -> bool:
+    """Whether this is a folder of Parquet files."""
+    return path.is_dir() and any(path.rglob("*.parquet"))
+
+
+def read_batches(
+    path: str | os.PathLike[str], rows: int, columns: Sequence[str] | None = None, **csv: Any
+) -> Iterator[pd.DataFrame]:
+    """The table in a file in frames of ``rows`` rows, the last one shorter; ``csv`` as in `read`.
+
+    Parquet and Arrow files are read frame by frame. Others are read at once, since all of a column decides its type.
 
     Raises:
-        StorageError: no such file, or it is damaged.
-        DataError: the ending is unknown, the contents are no table, or a column is missing.
+        SilosynthError: as `read`.
     """
-    path = existing(path)
-    suffix = _suffix(path)
-    if suffix in _CSV:
-        frame = read(path, columns)
+    path = _found(path)
+    suffix = _suffix(path, _READABLE)
+    if suffix not in (*_PARQUET, *_ARROW):
+        frame = read(path, columns, **csv)
         for start in range(0, len(frame), rows):
             yield frame.iloc[start : start + rows].reset_index(drop=True)
         return
@@ -127,11 +159,11 @@ def write_batches(batches: Iterable[Frame], path: str | os.PathLike[str]) -> int
         StorageError: the disk is full, or the folder cannot be written to. No part of the file is kept.
     """
     target = Path(path)
-    suffix = _suffix(target)
+    suffix = _suffix(target, SUFFIXES)
     frames = (to_pandas(batch) for batch in batches)
     with replacing(target) as part:
-        if suffix in _CSV:
-            rows = _write_csv(frames, part, "\t" if suffix == ".tsv" else ",")
+        if suffix in (*_CSV, *_PACKED):
+            rows = _write_csv(frames, part, "\t" if suffix.startswith(".tsv") else ",", suffix in _PACKED)
         else:
             rows = _write_arrow(frames, part, parquet=suffix in _PARQUET)
         if rows == 0:
@@ -139,11 +171,23 @@ def write_batches(batches: Iterable[Frame], path: str | os.PathLike[str]) -> int
     return rows
 
 
-def _suffix(path: Path) -> str:
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise DataError("A table's file name ends in " + ", ".join(SUFFIXES), path.name, nearest(suffix, SUFFIXES))
+def _found(path: str | os.PathLike[str]) -> Path:
+    """A file that exists, or a folder of Parquet files."""
+    return Path(path) if holds_parquet(Path(path)) else existing(path)
+
+
+def _suffix(path: Path, known: Sequence[str]) -> str:
+    """The ending of a table's file; ``.parquet`` for a folder of such files."""
+    if holds_parquet(path):
+        return ".parquet"
+    suffix = _ending(path)
+    if suffix not in known:
+        raise DataError("A table's file name ends in " + ", ".join(known), path.name, nearest(suffix, known))
     return suffix
+
+
+def _ending(path: Path) -> str:
+    return "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
 
 
 def _in_file_order(columns: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -174,8 +218,35 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path) -> pa.Table:
+    if path.is_dir():
+        return pq.read_table(path)
     with pq.ParquetFile(path) as file:
         return file.read()
+
+
+def _read_workbook(path: Path) -> pd.DataFrame:
+    try:
+        openpyxl = import_module("openpyxl")
+    except ImportError as error:
+        raise UnavailableError(
+            "Excel workbooks are read by the library openpyxl", "not installed", "pip install 'silosynth[excel]'"
+        ) from error
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except (BadZipFile, KeyError) as error:
+        rule = "The file must be a whole Excel workbook, as its name says"
+        raise StorageError(rule, str(path), "Was it cut off?") from error
+    with closing(book):
+        sheets = {sheet.title: [row for row in sheet.values if any(cell is not None for cell in row)] for sheet in book}
+    filled = [name for name, rows in sheets.items() if rows]
+    if len(filled) != 1:
+        remedy = "Save the sheet that you mean as a workbook of its own, or as CSV."
+        raise DataError("A workbook is one table: one of its sheets has rows", ", ".join(filled) or "none", remedy)
+    names, *rows = sheets[filled[0]]
+    if any(name is None for name in names):
+        place = names.index(None) + 1
+        raise DataError("Every column needs a name in the first row", f"column {place} has none", "Write one.")
+    return pd.DataFrame(rows, columns=pd.Index(list(names)))
 
 
 def _read_arrow(path: Path) -> pa.Table:
@@ -192,6 +263,10 @@ def _arrow_reader(file: pa.NativeFile) -> Any:
 
 
 def _parquet_batches(path: Path, rows: int) -> Iterator[pa.Table]:
+    if path.is_dir():
+        parts = dataset(path, format="parquet", partitioning="hive").to_batches(batch_size=rows)
+        yield from (pa.Table.from_batches([batch]) for batch in parts)
+        return
     with pq.ParquetFile(path) as file:
         yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(batch_size=rows))
 
@@ -204,9 +279,13 @@ def _arrow_batches(path: Path) -> Iterator[pa.Table]:
         yield from (pa.Table.from_batches([batch]) for batch in batches)
 
 
-def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str) -> int:
+def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str, packed: bool) -> int:
     rows, names = 0, None
-    with open(part, "w", encoding="utf-8", newline="") as handle:
+    with ExitStack() as files:
+        file: Any = files.enter_context(open(part, "wb"))
+        if packed:  # without name and time, so that the same table gives the same bytes
+            file = files.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+        handle = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline=""))
         for frame in frames:
             names = _same_columns(names, list(frame.columns))
             frame.to_csv(handle, sep=separator, index=False, header=rows == 0, lineterminator="\n")
@@ -268,7 +347,7 @@ class Source:
     """
 
     path: Path | None = None
-    """A CSV, Parquet or Arrow file."""
+    """A CSV, Parquet, Arrow or Excel file, or a folder of Parquet files."""
     database: str | None = None
     """``postgresql://host:5432/name``, ``sqlite:///file.db`` or ``duckdb:///file.duckdb``; a fourth slash begins an
     absolute path."""
@@ -278,6 +357,11 @@ class Source:
     """One SELECT statement. It cannot write."""
     columns: tuple[str, ...] | None = None
     """Only these, in this order; None for all."""
+    separator: str | None = None
+    """Of a CSV file, like ``decimal``, ``encoding`` and ``missing``: see `silosynth.data.csvfiles.CsvFormat`."""
+    decimal: str = "."
+    encoding: str | None = None
+    missing: tuple[str, ...] | None = None
     user: str | None = None
     """The PostgreSQL user; otherwise ``user_env``, the one in the URL, or libpq's usual ``PGUSER``."""
     user_env: str | None = None
@@ -317,7 +401,7 @@ class Source:
         """
         self.check()
         if self.path is not None:
-            frame = read(self.path, self.columns)
+            frame = read(self.path, self.columns, **self._csv)
             return frame if self.columns is None else frame[list(self.columns)]
         tables = list(self._tables())
         if not tables:
@@ -335,7 +419,7 @@ class Source:
         """
         self.check()
         if self.path is not None:
-            for frame in read_batches(self.path, self.batch_rows, self.columns):
+            for frame in read_batches(self.path, self.batch_rows, self.columns, **self._csv):
                 yield _nullable(frame if self.columns is None else frame[list(self.columns)])
             return
         none = True
@@ -344,6 +428,10 @@ class Source:
             yield _nullable(from_arrow(table))
         if none:
             raise _empty()
+
+    @property
+    def _csv(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in asdict(CsvFormat())}
 
     def describe(self) -> str:
         """Kind, host, table or file, for logs; no user, password or query."""
@@ -382,16 +470,19 @@ class Source:
         spare = [name for name in ("table", "query", *_LOGIN) if getattr(self, name) is not None]
         if spare:
             raise ConfigError("Only a database has this setting", spare[0], "Remove it, or give database, not path.")
-        suffix = Path(self.path or "").suffix.lower()
-        if suffix not in SUFFIXES:
-            rule = "A table's file name ends in " + ", ".join(SUFFIXES)
-            raise ConfigError(rule, str(self.path), nearest(suffix, SUFFIXES))
+        path = Path(self.path or "")
+        if not holds_parquet(path) and _ending(path) not in _READABLE:
+            rule = "A table's file name ends in " + ", ".join(_READABLE)
+            raise ConfigError(rule, str(path), nearest(_ending(path), _READABLE))
 
     def _check_database(self) -> None:
         place = address(self.database or "")
         if (self.table is None) == (self.query is None):
             raise ConfigError("From a database, one of table and query is read", "both" if self.table else "neither")
         _ = self._selection()
+        if self._csv != asdict(CsvFormat()):
+            rule = "separator, decimal, encoding and missing say how CSV files are written"
+            raise ConfigError(rule, NAMES[place.kind], "Leave them out.")
         if place.kind != "postgresql":
             spare = [name for name in _LOGIN if getattr(self, name) is not None]
             if spare:

@@ -29,13 +29,13 @@ from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, S
 from silosynth.core.streams import Streams
 from silosynth.data import sources
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
-from silosynth.deployment.protocol import Job, Outcome, conduct, installed
+from silosynth.deployment.protocol import Job, Outcome, conduct, installed, job_streams
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
-from silosynth.simulation.model import Model, all_columns, to_synthetic_frame
+from silosynth.simulation.model import Model, all_columns, sampling_streams, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
@@ -232,7 +232,8 @@ def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
         ledger=ledger.entries(),
     )  # fmt: skip
     if outcome.table is not None:
-        sources.write(to_synthetic_frame([outcome.table], schema), folder / SYNTHETIC)
+        streams = sampling_streams(job_streams(job))
+        sources.write(to_synthetic_frame([outcome.table], schema, streams), folder / SYNTHETIC)
     if not entry.parts:
         model.save(folder / MODEL)
     result = {key: value for key, value in model.describe().items() if key != "config"}

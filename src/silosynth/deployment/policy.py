@@ -22,7 +22,7 @@ from silosynth.core import files
 from silosynth.core.errors import ConfigError, PolicyError, StorageError, nearest
 from silosynth.core.messages import Message, Release, all_structs, wire_name
 from silosynth.data.sources import Source
-from silosynth.experiment.grammar import ColumnRules, FileSection, Text, read_toml
+from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
 from silosynth.privacy.accounting import DELTA, rounded_up, spent
 from silosynth.privacy.events import Event
 
@@ -213,7 +213,7 @@ class RowSource(Protocol):
         """What is declared about columns rather than inferred."""
 
 
-class SiloData(FileSection):
+class SiloData(CsvKeys):
     """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
 
     path: Text | None = None
@@ -242,7 +242,8 @@ class SiloFile(FileSection):
         fields = self.data.model_dump(exclude={"identifiers"})
         for key in ("path", "password_file"):
             fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
-        fields["columns"] = None if fields["columns"] is None else tuple(fields["columns"])
+        fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}
+        fields["decimal"] = fields["decimal"] or "."
         return Source(**fields).within(self._source.parent)
 
     def read(self) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from silosynth.core import conversation
 from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Struct, from_state, to_state
-from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition
+from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.events import Target
@@ -71,6 +71,12 @@ class Job(Struct):
 
     def _check(self) -> None:
         check_name(self.name)
+
+
+def job_streams(job: Job) -> Streams:
+    """The streams that all of a job share: those of its seed; without one, of its name, which is no secret."""
+    name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
+    return Streams(name if job.seed is None else job.seed)
 
 
 def check_name(name: str) -> str:
@@ -138,7 +144,10 @@ class PreparedSchema(Message, release=Release.SCHEMA):
 
 
 class PreparedRows(Message, release=Release.COUNTS):
-    """Silo: my columns, without ranges and reasons, and my row count, which must be the same in all silos."""
+    """Silo: my columns, without ranges and reasons, and my row count, which must be the same in all silos.
+
+    Of pseudonyms the forms that at least five rows have are named, unless the training is differentially private.
+    """
 
     schema: Schema
     rows: int
@@ -262,10 +271,12 @@ def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
 def _same_rows(prepared: Replies) -> tuple[dict[str, Schema], int]:
     """Each silo's columns, and the number of rows, after checking that they fit together."""
     replies = conversation.expect(prepared, PreparedRows)
-    names = {silo: list(reply.schema.names) for silo, reply in zip(prepared, replies, strict=True)}
-    check_partition([name for columns in names.values() for name in columns], names)
+    schemas = {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}
+    names = {silo: list(schema.names) for silo, schema in schemas.items()}
+    kinds: list[set[str]] = [pseudonyms({c.name: c.kind for c in schema.columns}) for schema in schemas.values()]
+    check_partition([name for columns in names.values() for name in columns], names, set().union(*kinds))
     conversation.check_same_rows(prepared, (reply.rows for reply in replies))
-    return {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}, replies[0].rows
+    return schemas, replies[0].rows
 
 
 def _synthesise(

@@ -7,7 +7,6 @@ the silo keeps lies in the job's own folder: checkpoints, its part of the model,
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,11 +21,12 @@ from silosynth.core.conversation import Party, Roster, State
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
 from silosynth.core.files import PRIVATE, make_folder, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Schema, Table
+from silosynth.core.schema import Schema, Table, pseudonyms
 from silosynth.core.streams import Streams
-from silosynth.data import sources
+from silosynth.data import infer, sources
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, RowSource, SiloPolicy
+from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
 from silosynth.simulation import federation, model
@@ -40,8 +40,7 @@ _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go
 
 def common_streams(job: protocol.Job) -> Streams:
     """The seed that all silos use for the common order, besides their own keys: different for each job."""
-    name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
-    return Streams(name if job.seed is None else job.seed).child("alignment")
+    return protocol.job_streams(job).child("alignment")
 
 
 def _closed() -> ProtocolError:
@@ -245,7 +244,9 @@ class DeploymentSilo(Party):
         self._drawn = [*(self._drawn if ask.first else []), table]
         if sum(map(len, self._drawn)) >= ask.total:
             schema = ask.columns if ask.table.columns else self._schema
-            sources.write(model.to_synthetic_frame(self._drawn, schema), make_folder(self.folder) / SYNTHETIC)
+            streams = model.sampling_streams(protocol.job_streams(self._begun()))
+            made = model.to_synthetic_frame(self._drawn, schema, streams)
+            sources.write(made, make_folder(self.folder) / SYNTHETIC)
             self._drawn = []
             self._say(f"{ask.total:,} synthetic rows kept")
         return Done()
@@ -272,15 +273,20 @@ class DeploymentSilo(Party):
         return Seat(self.seat.name, self.seat.private, roster)
 
     def _table(self) -> Table:
-        """The training rows, without identifiers, in the common order."""
+        """The training rows in the common order, without identifiers that are not declared pseudonyms."""
         assert self._frame is not None
         frame, self._frame = self._frame, None
-        frame = frame.drop(columns=self.rows.identifiers)
+        dropped = [name for name in self.rows.identifiers if name not in pseudonyms(self.rows.declared)]
+        frame = frame.drop(columns=dropped)
         if self._order is not None:
             frame = frame.iloc[self._order.numpy()].reset_index(drop=True)
-        declared = {name: kind for name, kind in self.rows.declared.items() if name not in self.rows.identifiers}
+        declared = {name: kind for name, kind in self.rows.declared.items() if name not in dropped}
         self.policy.check_rows(len(frame))
-        self._schema, table = federation.read_table(frame, declared)
+        schema, table = federation.read_table(frame, declared)
+        private = getattr(self._begun().config, "dp", Target()).private
+        self._schema = Schema(tuple(replace(column, forms=()) for column in schema.columns)) if private else schema
+        for text in infer.cautions(schema, table):
+            self._say(f"warning: {text}")
         horizontal = catalog.algorithm(self._begun().algorithm).horizontal
         table = federation.own_levels(table) if horizontal else table
         self._digest = federation.digest({self.seat.name: table})

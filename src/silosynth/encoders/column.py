@@ -219,6 +219,20 @@ class NumberEncoder(Encoder):
     low: float  # an integer where values are
     high: float
 
+    def within(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Values (n,) within the range.
+
+        Those outside by more than a rounding error are replaced by others of the batch, drawn at random, so that they
+        do not pile up on a declared bound.
+        """
+        slack = max(self.step, 1e-9 * max(1.0, abs(self.low), abs(self.high)))
+        outside = (values < self.low - slack) | (values > self.high + slack)
+        inside = np.flatnonzero(~outside)
+        if outside.any() and len(inside):
+            values = values.copy()
+            values[outside] = values[rng.choice(inside, int(outside.sum()))]
+        return np.asarray(np.clip(values, self.low, self.high))
+
     def on_grid(self, values: np.ndarray) -> np.ndarray:
         """Values (n,) float64, counted from the origin, rounded to the grid: int64 if ``whole``, else float64."""
         if self.whole:
@@ -254,7 +268,7 @@ class AtomEncoder(NumberEncoder):
             values[on_line] = torch.from_numpy(self.line_values(levels[on_line], codes.scores[on_line]))
         on_atom = (levels >= self.lines) & ~missing
         values[on_atom] = self.atoms[levels[on_atom] - self.lines]
-        values[~missing] = torch.from_numpy(np.clip(values[~missing].numpy(), self.low, self.high))
+        values[~missing] = torch.from_numpy(self.within(values[~missing].numpy(), rng))
         return Column(self.name, self.dtype, values, missing)
 
 

@@ -16,7 +16,10 @@ from silosynth.evaluation.scores import Floats
 from silosynth.privacy.statement import statement
 
 RARE = "(rare)"  # the label of levels that were pooled
-IDENTIFIER = "identifier: not learnt, synthetic rows are numbered"
+UNLEARNT = {
+    Kind.IDENTIFIER.value: "identifier: not learnt, synthetic rows are numbered",
+    Kind.PSEUDONYM.value: "pseudonym: not learnt, synthetic rows have substitutes",
+}
 CONSTANT = "constant: one value in all training rows"
 
 
@@ -86,7 +89,7 @@ def about(
             guarantee=None if ledger is None else statement(ledger)["summary"],
         )
     facts = model.describe()
-    dropped = {name: IDENTIFIER for name, kind in facts["columns"].items() if kind == Kind.IDENTIFIER.value}
+    dropped = {name: UNLEARNT[kind] for name, kind in facts["columns"].items() if kind in UNLEARNT}
     return About(
         **common,
         **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},

@@ -3,8 +3,8 @@
 The *training* table alone decides on kinds, and they are those that generators are fitted with: inferred as
 `silosynth.simulate` and ``silosynth inspect`` do (`data.infer`), unless declared. Categories and booleans are
 categorical, and so are integers with at most `MAX_INTEGER_LEVELS` levels; other numbers and instants, also those that
-are written as text, are numeric. Identifiers are left out. A column that no generator could be fitted on, such as one
-of mixed types, is taken by its dtype.
+are written as text, are numeric. Identifiers and pseudonyms are left out. A column that no generator could be fitted
+on, such as one of mixed types, is taken by its dtype.
 
 Legend: n rows, d columns, K levels of one column (code K stands for missing).
 """
@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from silosynth.core.errors import DataError, nearest
-from silosynth.core.schema import ColumnSchema, Kind, Schema
+from silosynth.core.schema import UNMODELLED, ColumnSchema, Kind, Schema
+from silosynth.data.dtypes import detail
 from silosynth.data.frames import encode, to_pandas
 from silosynth.data.infer import infer
+from silosynth.data.texts import is_date_form, is_number_form
 from silosynth.evaluation.scores import ColumnKind, Floats, Ints
 
 ValueType = Literal["number", "instant", "truth", "text"]  # of a frame's column
@@ -94,12 +96,19 @@ def schema_of(frame: Any, declared: Schema | Mapping[str, Any] | None = None, na
     table = _frame(frame, name)
     reasons = {c.name: c.reason for c in declared.columns} if isinstance(declared, Schema) else {}
     if isinstance(declared, Schema):
-        declared = {column.name: column.kind for column in declared.columns if column.name in table.columns}
+        declared = {column.name: _rules(column) for column in declared.columns if column.name in table.columns}
     declared = dict(declared or {})
     columns = [_column_schema(table[[c]], {c: declared.pop(c)} if c in declared else {}) for c in table.columns]
     if declared:
         infer(table, declared)  # which refuses names that the table lacks
     return Schema(tuple(replace(column, reason=reasons.get(column.name) or column.reason) for column in columns))
+
+
+def _rules(column: ColumnSchema) -> dict[str, Any]:
+    """Kind and form of a column; a form of other text, such as a pseudonym's, plays no part."""
+    form = detail(column.dtype)
+    written = Kind(column.kind).numeric and (is_date_form(form) or is_number_form(form))
+    return {"kind": column.kind} | ({"format": form} if written else {})
 
 
 def _column_schema(column: pd.DataFrame, declared: Mapping[str, Any]) -> ColumnSchema:
@@ -123,11 +132,13 @@ def code_tables(frames: Mapping[str, Any], schema: Schema | Mapping[str, Any] | 
     tables = {name: _frame(frame, name) for name, frame in frames.items()}
     first = next(iter(tables))
     kinds = {column.name: column for column in schema_of(tables[first], schema, first).columns}
-    left_out = {name for name, column in kinds.items() if column.kind == Kind.IDENTIFIER.value}
+    left_out = {name for name, column in kinds.items() if column.kind in UNMODELLED}
     names = [name for name in tables[first].columns if name not in left_out]
     if not names:
         raise DataError(
-            f"The {first} table needs a column that is not an identifier", sorted(left_out), "Declare another kind."
+            f"The {first} table needs a column that is neither an identifier nor a pseudonym",
+            sorted(left_out),
+            "Declare another kind.",
         )
     for name, table in tables.items():
         _check_columns(names, [c for c in table.columns if c not in left_out], first, name)

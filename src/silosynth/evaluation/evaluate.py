@@ -11,8 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from silosynth.core.errors import ConfigError, DataError
-from silosynth.core.schema import Kind, Schema
+from silosynth.core.schema import UNMODELLED, Schema
 from silosynth.data.frames import to_pandas
+from silosynth.data.infer import MUCH, without_marks
+from silosynth.encoders.column import RARE
 from silosynth.evaluation import disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
 from silosynth.evaluation.about import AnyModel, about
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, schema_of
@@ -74,7 +76,7 @@ def evaluate(
             figures of the VT-GAN paper; "gan" computes only these, column shapes and pair trends; "gdts" does the
             same with the four classifiers of the GDTS paper.
         schema: column kinds instead of the inferred ones, as for `silosynth.simulate`; or the `schema` of the model or
-            of the federation. Identifiers are left out, and the report lists them.
+            of the federation. Identifiers and pseudonyms are left out, and the report lists them.
         rows: which training rows each silo holds, as for `silosynth.simulate`: the report then has figures per silo.
         model: what drew the synthetic rows. The head of the report describes it; silos, ledger and schema are the
             model's, unless given.
@@ -98,8 +100,10 @@ def evaluate(
         schema = model.schema if schema is None else schema
         silos = _silos_of(model, train) if silos is None else silos
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
-    kinds = schema_of(train, schema)
-    left_out = {column.name: column.reason for column in kinds.columns if column.kind == Kind.IDENTIFIER.value}
+    if isinstance(schema, Mapping):
+        frames = {name: _unmarked(frame, schema) for name, frame in frames.items()}
+    kinds = schema_of(frames["training"], schema)
+    left_out = {column.name: column.reason for column in kinds.columns if column.kind in UNMODELLED}
     coded = code_tables(frames, kinds)
     fields = coded["training"].fields
     if rows is not None and silos is None:
@@ -137,11 +141,26 @@ def evaluate(
         ledger=None if ledger is None else tuple(ledger),
         premises=examined,
         left_out=left_out,
+        pooled=_pooled(coded["synthetic"]),
         about=about(coded["training"], coded["synthetic"], left_out, data, holders, model, ledger),
         by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in (rows or {}).items()),
     )
     on_progress("done", 1.0)
     return report
+
+
+def _unmarked(frame: Any, schema: Mapping[str, Any]) -> Any:
+    """The table with missing values instead of what is declared to stand for them."""
+    return without_marks(frame, {name: rule for name, rule in schema.items() if name in to_pandas(frame).columns})
+
+
+def _pooled(synthetic: Coded) -> dict[str, float]:
+    """The columns much of which was pooled into "(rare)", and how much."""
+    shares = {}
+    for field, codes in zip(synthetic.fields, synthetic.values, strict=True):
+        if field.categorical and RARE in field.levels:
+            shares[field.name] = float((codes == field.levels.index(RARE)).mean())
+    return {name: share for name, share in shares.items() if share > MUCH}
 
 
 def _without(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from silosynth.core import notebook
 from silosynth.core.errors import nearest
-from silosynth.core.files import write_atomic
+from silosynth.core.files import check_suffix, write_atomic
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
@@ -48,6 +48,7 @@ GROUPS = {
 }
 NOTHING_FOUND = "No figure is measurably worse than its floor, which does not prove that nothing leaks."
 WITHHELD = "No verdict: the real rows are not what these figures presuppose. See above."
+POOLED = "Declare format, decimal or missing if it holds dates or numbers; kind pseudonym if it says who somebody is."
 NO_VERDICT = {"distance_to_closest_record"}  # shown but never judged: data that pass can still be attacked
 
 
@@ -56,12 +57,14 @@ class Report:
     """All results of `evaluate`. `print(report)` shows a summary; `save` writes HTML or JSON.
 
     ``premises`` say what was found of the real rows that figures are judged by; where one fails, nothing is concluded
-    (`withheld` says why). ``left_out`` has the identifiers, which are not compared, and why they are identifiers.
+    (`withheld` says why). ``left_out`` has the identifiers and pseudonyms, which are not compared, and why they are
+    such; ``pooled`` has the columns much of which is "(rare)", and the share of synthetic rows.
     ``about`` says what was evaluated; ``by_silo`` has figures per silo, where silos hold different rows.
     """
 
     premises: tuple[Premise, ...] = field(default=(), kw_only=True)
     left_out: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    pooled: Mapping[str, float] = field(default_factory=dict, kw_only=True)
     about: About = field(default_factory=About, kw_only=True)
     by_silo: tuple[SiloScores, ...] = field(default=(), kw_only=True)
     scores: tuple[Score, ...]
@@ -100,9 +103,13 @@ class Report:
         return pd.DataFrame(rows, columns=names).set_index("name")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as HTML, or JSON if the name ends in .json; never half a file. Returns the path."""
+        """Write the report as HTML or JSON (``.html``, ``.json``); never half a file. Returns the path.
+
+        Raises:
+            StorageError: the name ends in anything else, or the file cannot be written.
+        """
         target = Path(path)
-        if target.suffix.lower() == ".json":
+        if check_suffix(target, (".html", ".htm", ".json")) == ".json":
             text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
         else:
             text = render(self)
@@ -150,7 +157,7 @@ class Report:
 
 def _heading(report: Report) -> str:
     rows = report.rows
-    holdout = "none" if rows.n_holdout is None else f"{rows.n_holdout:,}"
+    holdout = "no" if rows.n_holdout is None else f"{rows.n_holdout:,}"
     return (
         f"silosynth evaluation: {len(report.columns)} columns, {rows.n_train:,} training, "
         f"{holdout} hold-out and {rows.n_synthetic:,} synthetic rows"
@@ -164,7 +171,9 @@ def _examined(report: Report) -> list[str]:
         answer = {True: "yes", False: "NO", None: "?"}[premise.holds]
         lines.append(f"{premise.label}: {answer}, {premise.finding}")
         lines += [f"  {premise.remedy}"] if premise.remedy else []
-    return lines + [f"left out: {name} ({why})" for name, why in report.left_out.items()]
+    lines += [f"left out: {name} ({why})" for name, why in report.left_out.items()]
+    pooled = (f'pooled: {name}: {share:.0%} of its rows are "(rare)". ' for name, share in report.pooled.items())
+    return lines + [text + POOLED for text in pooled]
 
 
 def _made_by(about: About) -> list[str]:

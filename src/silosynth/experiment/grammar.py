@@ -153,7 +153,7 @@ def _by_name(section: type[BaseModel]) -> dict[str, Any]:
     return {info.alias or name: info.annotation for name, info in section.model_fields.items()}
 
 
-KindName = Literal["continuous", "integer", "categorical", "boolean", "datetime", "mixed", "identifier"]
+KindName = Literal["continuous", "integer", "categorical", "boolean", "datetime", "mixed", "identifier", "pseudonym"]
 Command = Literal["run", "submit"]
 
 _UNUSED: Mapping[Command, Mapping[str, str]] = {
@@ -196,11 +196,26 @@ def _number_or_date(bound: Any) -> Any:
 Bound = Annotated[Any, AfterValidator(_number_or_date)]
 
 
-class DataSection(FileSection):
+class CsvKeys(FileSection):
+    """How a CSV file is written, where it does not show it: see `silosynth.data.csvfiles.CsvFormat`."""
+
+    separator: Text | None = None
+    decimal: Literal[".", ","] | None = None
+    encoding: Text | None = None
+    missing: list[str] | None = None
+    """Texts that stand for missing values, in place of the usual ones."""
+
+    @property
+    def csv(self) -> dict[str, Any]:
+        """The keys that are given, as `silosynth.data.sources.read` takes them."""
+        return self.model_dump(include=set(CsvKeys.model_fields), exclude_none=True)
+
+
+class DataSection(CsvKeys):
     """``[data]``: the table that the silos' columns or rows are taken from."""
 
     path: Text | None = None
-    """One table with the columns or rows of all silos (CSV or Parquet)."""
+    """One table with the columns or rows of all silos: a CSV, Parquet, Arrow or Excel file."""
     dataset: Text | None = None
     """Instead of a path: the name of a table that ``silosynth datasets list`` shows."""
 
@@ -211,7 +226,7 @@ class DataSection(FileSection):
         return self
 
 
-class SiloSection(FileSection):
+class SiloSection(CsvKeys):
     """``[silos.NAME]``: the columns or the rows that one organisation holds."""
 
     path: Text | None = None
@@ -227,6 +242,8 @@ class SiloSection(FileSection):
             raise ValueError("'columns', 'path' or 'share' must be given")
         if self.share is not None and (self.path is not None or self.columns is not None):
             raise ValueError("'share' deals out rows of the [data] table; neither 'path' nor 'columns' goes with it")
+        if self.csv and self.path is None:
+            raise ValueError(f"{', '.join(self.csv)} belongs to a 'path' of the silo's own, or into [data]")
         return self
 
 
@@ -237,6 +254,12 @@ class ColumnRules(FileSection):
     decimals: int | None = None
     low: Bound = None
     high: Bound = None
+    format: Text | None = None
+    """How numbers, dates or pseudonyms are written as text: "%d.%m.%Y", "#,##0.00 €", "Aaaa-0000"."""
+    decimal: Literal[".", ","] | None = None
+    """The decimal mark of numbers that are written as text."""
+    missing: list[str | int | float] | None = None
+    """What stands for missing values in this column."""
 
 
 class AlgorithmSection(FileSection):

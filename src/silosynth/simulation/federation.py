@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from silosynth.core import notebook
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, SchemaError
-from silosynth.core.schema import Column, Kind, Schema, Table, agreed, below, beside, check_partition, union
+from silosynth.core.schema import (
+    UNMODELLED,
+    Column,
+    Schema,
+    Table,
+    agreed,
+    below,
+    check_partition,
+    distinct_columns,
+    pseudonyms,
+    union,
+)
 from silosynth.data.dtypes import Nature, nature_of
-from silosynth.data.frames import flavour, to_pandas, to_table
-from silosynth.data.infer import infer
+from silosynth.data.frames import arrow_types, flavour, to_pandas, to_table
+from silosynth.data.infer import ColumnWarning, infer, without_marks
 
 PAPER_SEED = 12343
 """Seed of the permuted partition in the SiloFuse paper (which does not name its generator)."""
@@ -97,6 +110,7 @@ class Federation:
         schemas: each silo's column kinds; if horizontal, the same in every silo.
         columns: all columns in the order of the frame they came from.
         flavour: "pandas", "polars" or "arrow": what `Model.sample` gives back.
+        types: of the columns there, see `silosynth.data.frames.arrow_types`.
         horizontal: whether silos hold different rows of the same columns.
     """
 
@@ -105,6 +119,7 @@ class Federation:
     columns: tuple[str, ...]
     flavour: str = "pandas"
     horizontal: bool = False
+    types: bytes = b""
 
     def __repr__(self) -> str:
         """The size of each silo's table, or of all where there are many; no values."""
@@ -142,8 +157,8 @@ class Federation:
     def central(self, name: str = "central") -> Federation:
         """The same columns and rows in one silo, for baselines that pool everything."""
         tables = list(self.tables.values())
-        table = below(common_levels(tables)) if self.horizontal else beside(tables).select(self.columns)
-        return Federation({name: table}, {name: self.schema}, self.columns, self.flavour)
+        table = below(common_levels(tables)) if self.horizontal else distinct_columns(tables).select(self.columns)
+        return Federation({name: table}, {name: self.schema}, self.columns, self.flavour, types=self.types)
 
     def digest(self) -> str:
         """A hash of all values, by which a checkpoint recognises its data."""
@@ -184,8 +199,10 @@ def simulate(
     Args:
         frame: a pandas, Polars or Arrow table. Or ``{name: table}``, each silo's own rows of the same columns: kinds
             are then inferred silo by silo, and must agree.
-        silos: ``{name: [columns]}``; None puts every column into one silo. Columns that no silo names are left out.
-        schema: column kinds to use instead of the inferred ones: ``{column: kind or {"kind": …, "low": …, …}}``.
+        silos: ``{name: [columns]}``; None puts every column into one silo. Columns that no silo names are left out. One
+            that is declared a pseudonym may be in several silos.
+        schema: what is declared about columns instead of inferred: ``{column: kind or {"kind": …, "low": …, …}}``, with
+            the keys of `silosynth.data.infer.ColumnOverride`.
         rows: ``{name: rows}`` instead of ``silos``: positions from 0, which may repeat and be in several silos; a
             slice; or a mask of booleans, one for each row. Rows that no silo names are left out, but kinds are inferred
             from all.
@@ -213,29 +230,41 @@ def simulate(
             " and ".join(ways),
             "Give one of them.",
         )
+    for one in frame.values() if isinstance(frame, Mapping) else [frame]:
+        _check_index(one)
     if isinstance(frame, Mapping):
         return _of_frames(frame, schema)
     return _of_columns(frame, silos, schema) if rows is None else _of_rows(frame, rows, schema)
+
+
+def _check_index(frame: Any) -> None:
+    """Say that a pandas index which seems to hold something is not part of the table."""
+    index = getattr(frame, "index", None)
+    if isinstance(index, pd.Index) and (any(index.names) or not pd.api.types.is_integer_dtype(index.dtype)):
+        name = ", ".join(str(name) for name in index.names if name is not None) or "without a name"
+        text = f"The frame's index ({name}) is not part of the table: frame.reset_index() makes it a column"
+        warnings.warn(text, ColumnWarning, stacklevel=3)
 
 
 def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: Mapping[str, Any] | None) -> Federation:
     pandas = to_pandas(frame)
     silos = {"silo1": list(pandas.columns)} if silos is None else silos
     _check_not_empty(silos, "Name silos and their columns.")
-    check_partition(list(pandas.columns), silos)
+    check_partition(list(pandas.columns), silos, pseudonyms(schema or {}))
     held = {name for names in silos.values() for name in names}
     columns = tuple(name for name in pandas.columns if name in held)
     everything, table = read_table(pandas[list(columns)], schema)
     tables = {name: table.select(list(names)) for name, names in silos.items()}
     schemas = {name: everything.select(list(names)) for name, names in silos.items()}
-    return Federation(tables, schemas, columns, flavour(frame))
+    return Federation(tables, schemas, columns, flavour(frame), types=arrow_types(frame))
 
 
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
     _check_not_empty(rows, "Name silos and their rows.")
     kinds, table = read_table(to_pandas(frame), schema)
     tables = {silo: own_levels(table.take(_positions(silo, held, len(table)))) for silo, held in rows.items()}
-    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(frame), horizontal=True)
+    made = flavour(frame)
+    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(frame))
 
 
 def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
@@ -247,7 +276,8 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
     kinds = agreed({silo: own for silo, (own, _) in read.items()})
     tables = {silo: own_levels(table.select(kinds.names)) for silo, (_, table) in read.items()}
     first = next(iter(frames.values()))
-    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, flavour(first), horizontal=True)
+    made = flavour(first)
+    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first))
 
 
 def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Table]:
@@ -257,7 +287,8 @@ def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Ta
         DataError: a column cannot be used as it is.
         SchemaError: a declared kind does not fit its column, or an identifier's dtype can hold no running numbers.
     """
-    kinds = infer(frame, dict(schema or {}))
+    frame = without_marks(frame, schema)
+    kinds = infer(frame, schema)
     table = to_table(frame, kinds)
     _check_identifiers(frame, kinds, table)
     return kinds, table
@@ -314,12 +345,12 @@ def _check_positions(silo: str, items: Sequence[Any], n: int) -> None:
 
 
 def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:
-    """Refuse identifiers whose dtype cannot hold the running numbers of synthetic tables, before training."""
+    """Refuse identifiers and pseudonyms whose dtype cannot hold what synthetic tables have there, before training."""
     for column in schema.columns:
-        if column.kind == Kind.IDENTIFIER.value and not _numberable(frame[column.name], table[column.name]):
+        if column.kind in UNMODELLED and not _numberable(frame[column.name], table[column.name]):
             raise SchemaError(
-                f"Identifier column {column.name!r} must be text, or numbers in a number dtype: "
-                "synthetic tables number its rows",
+                f"{column.kind.capitalize()} column {column.name!r} must be text, or numbers in a number dtype: "
+                "synthetic tables number its rows, or have substitutes",
                 column.dtype,
                 "Convert it with .astype(str) or .astype('int64'), declare another kind, or leave it out.",
             )

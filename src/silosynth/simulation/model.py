@@ -6,6 +6,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -17,9 +18,10 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core import files, messages, notebook
 from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, StorageError
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, beside
+from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, below, beside
 from silosynth.core.streams import Streams
 from silosynth.data import dtypes, frames
+from silosynth.data.personal import substitutes
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import statement, totals
@@ -65,22 +67,36 @@ def draw(
 def all_columns(schemas: Mapping[str, Schema], horizontal: bool) -> Schema:
     """The columns of all silos, in silos' order; of silos with different rows, those that all of them have."""
     held = list(schemas.values())[: 1 if horizontal else None]
-    return Schema(tuple(column for schema in held for column in schema.columns))
+    every = Schema(tuple(column for schema in held for column in schema.columns))
+    return every.select(list(dict.fromkeys(every.names)))  # a pseudonym may be in several silos
 
 
-def to_synthetic_frame(parts: Sequence[Table], schema: Schema, start: int = 1, flavour: str = "pandas") -> Any:
-    """A frame of the schema's columns: batches of modelled columns, and identifiers as running numbers from ``start``.
+def to_synthetic_frame(
+    parts: Sequence[Table],
+    schema: Schema,
+    streams: Streams,
+    start: int = 1,
+    flavour: str = "pandas",
+    types: bytes = b"",
+) -> Any:
+    """A frame of the schema's columns: batches of modelled columns, identifiers as running numbers from ``start``, and
+    substitutes for pseudonyms.
 
     Args:
         parts: tables of the modelled columns, to be set one below the other.
         schema: the columns of the frame, in order.
+        streams: of the whole sampling: a synthetic row has the same substitutes wherever they are the same.
         start: the first running number.
-        flavour: "pandas", "polars" or "arrow".
+        flavour, types: "pandas", "polars" or "arrow", and what `silosynth.data.frames.arrow_types` gave.
     """
     modelled = below(parts)
-    numbers = [_surrogate(column, start, len(modelled)) for column in schema.columns if _is_identifier(column)]
-    table = beside([modelled, Table(tuple(numbers))]).select(schema.names)
-    return frames.to_frame(table, flavour)  # type: ignore[arg-type]
+    others = [column for column in schema.columns if column.kind in UNMODELLED]
+    made = [
+        (_surrogate if _is_identifier(column) else partial(_substitutes, streams))(column, start, len(modelled))
+        for column in others
+    ]
+    table = beside([modelled, Table(tuple(made))]).select(schema.names)
+    return frames.to_frame(table, flavour, types)  # type: ignore[arg-type]
 
 
 def check_identifiers_fit(schema: Schema, rows: int) -> None:
@@ -116,6 +132,19 @@ def _surrogate(schema: ColumnSchema, start: int, size: int) -> Column:
         return Column(schema.name, schema.dtype, numbers.double() if kind == "f" else numbers, missing)
     texts = tuple(f"synthetic-{i}" for i in numbers.tolist())
     return Column(schema.name, schema.dtype, torch.arange(size), missing, texts)
+
+
+def _substitutes(streams: Streams, schema: ColumnSchema, start: int, size: int) -> Column:
+    """Substitutes for the rows' pseudonyms: whole numbers, or texts; none is missing."""
+    kind, key = dtypes.resolve(schema.dtype).kind, streams.child("pseudonyms", schema.name).integer()
+    declared = dtypes.detail(schema.dtype)
+    forms = (declared,) if declared else schema.forms or (("00000000",) if kind in "iu" else ())
+    texts, missing = substitutes(forms, start, size, key), torch.zeros(size, dtype=torch.bool)
+    if kind in "iu":
+        return Column(schema.name, schema.dtype, torch.tensor([int(text) for text in texts]), missing)
+    levels = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    codes = torch.tensor([levels[text] for text in texts])
+    return Column(schema.name, dtypes.bare(schema.dtype), codes, missing, tuple(levels))
 
 
 R = TypeVar("R")
@@ -159,8 +188,10 @@ class TrainedModel:
         """Write everything to one file (safetensors and JSON; no code).
 
         Raises:
-            StorageError: the file cannot be written; what was there before is untouched.
+            StorageError: the file cannot be written, and what was there before is untouched; or its name ends in
+                anything but ``.silosynth``.
         """
+        files.check_suffix(path, (".silosynth", ""))
         metadata = {self.NAME: self.algorithm} | {key: getattr(self, key) for key in ("preset", "seed", "rows")}
         content = {
             "form": self.FORM,
@@ -281,13 +312,14 @@ class Model(TrainedModel):
 
     Attributes: those of `TrainedModel`, where under differential privacy bytes in the ledger are left out, as 0; and
         columns: the columns that `sample` returns, in order.
-        flavour: the kind of frame that `sample` returns.
+        flavour, types: the kind of frame that `sample` returns, and its columns' types (`arrow_types`).
     """
 
     KIND, FORM = "generator", "silosynth model"
 
     columns: tuple[str, ...]
     flavour: str
+    types: bytes = b""
     _calls: int = field(default=0, init=False)  # samplings without a seed
 
     def __post_init__(self) -> None:
@@ -311,7 +343,8 @@ class Model(TrainedModel):
             ConfigError: ``n`` is not a positive integer, or more than an identifier's dtype can number; or the model
                 keeps synthetic columns in their silos.
         """
-        return to_synthetic_frame(list(self._tables(n, seed, BATCH)), self.schema, 1, self.flavour)
+        streams = self._sampling(n, seed)
+        return self._frame(list(self._tables(n, BATCH, streams)), self.schema, streams)
 
     def sample_batches(self, n: int, batch: int = BATCH, seed: int | None = None) -> Iterator[Any]:
         """``n`` rows in frames of at most ``batch`` rows, in bounded memory; running numbers go on across frames.
@@ -322,9 +355,9 @@ class Model(TrainedModel):
         Raises:
             ConfigError: see `sample`.
         """
-        start = 1
-        for table in self._tables(n, seed, batch):
-            yield to_synthetic_frame([table], self.schema, start, self.flavour)
+        start, streams = 1, self._sampling(n, seed)
+        for table in self._tables(n, batch, streams):
+            yield self._frame([table], self.schema, streams, start)
             start += len(table)
 
     def sample_parts(self, n: int, seed: int | None = None) -> dict[str, Any]:
@@ -342,35 +375,45 @@ class Model(TrainedModel):
                 "Every silo has the same columns in this model: there are no parts", self.algorithm, "Use sample."
             )
         held: dict[str, list[Table]] = {name: [] for name in self.roster}
-        for shared, parties in self._batches(n, seed, BATCH):
+        streams = self._sampling(n, seed)
+        for shared, parties in self._batches(n, BATCH, streams):
             for name in self.roster:
                 held[name].append(shared[name] if name in shared else parties[name].take_kept())
-        return {name: to_synthetic_frame(tables, self.schemas[name], 1, self.flavour) for name, tables in held.items()}
+        return {name: self._frame(tables, self.schemas[name], streams) for name, tables in held.items()}
+
+    def _frame(self, parts: Sequence[Table], schema: Schema, streams: Streams, start: int = 1) -> Any:
+        return to_synthetic_frame(parts, schema, streams, start, self.flavour, self.types)
 
     def _about(self) -> dict[str, Any]:
-        return {"columns": list(self.columns), "flavour": self.flavour}
+        return {"columns": list(self.columns), "flavour": self.flavour, "types": self.types}
 
     @classmethod
     def _restored(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        return {"columns": tuple(content["about"]["columns"]), "flavour": content["about"]["flavour"]}
+        about = content["about"]
+        return {"columns": tuple(about["columns"]), "flavour": about["flavour"], "types": bytes(about["types"])}
 
-    def _tables(self, n: int, seed: int | None, batch: int) -> Iterator[Table]:
+    def _tables(self, n: int, batch: int, streams: Streams) -> Iterator[Table]:
         """All silos' synthetic columns, batch by batch."""
         if getattr(self.config, "synthesis", "shared") != "shared":
             raise ConfigError(
                 "This model keeps synthetic columns in their silos", "partitioned", "Use sample_parts instead."
             )
-        for shared, _ in self._batches(n, seed, batch):
+        for shared, _ in self._batches(n, batch, streams):
             yield beside(shared.values())
 
-    def _batches(self, n: int, seed: int | None, batch: int) -> Iterator[tuple[dict[str, Table], dict[str, Party]]]:
-        """Of each batch: the columns that were shared, by silo, and the parties, which have the others."""
+    def _sampling(self, n: int, seed: int | None) -> Streams:
+        """The streams of a sampling of ``n`` rows; without a seed, each call has other ones."""
         n = whole_number("The number of rows to sample", n, positive=True)
-        size = whole_number("The number of rows of a batch", batch, positive=True)
         seed = None if seed is None else whole_number("A seed", seed)
         check_identifiers_fit(self.schema, n)
         streams = sampling_streams(Streams(self.seed), self._calls, seed)
         self._calls += seed is None
+        return streams
+
+    def _batches(self, n: int, batch: int, streams: Streams) -> Iterator[tuple[dict[str, Table], dict[str, Party]]]:
+        """Of each batch: the columns that were shared, by silo, and the parties, which have the others."""
+        n = whole_number("The number of rows to sample", n, positive=True)
+        size = whole_number("The number of rows of a batch", batch, positive=True)
         parties = self._parties(streams)
         for one in batches(n, size):
             conversation = draw(self._entry, self.roster, self.config, self.coordinator, one, streams, self.device)
@@ -407,8 +450,8 @@ def whole_number(what: str, value: Any, positive: bool = False) -> int:
 
 
 def _without_reasons(schema: Schema) -> Schema:
-    """Without the reasons why kinds were inferred: these describe the rows."""
-    return Schema(tuple(replace(column, reason="") for column in schema.columns))
+    """Without the reasons why kinds were inferred, and the forms of pseudonyms: these describe the rows."""
+    return Schema(tuple(replace(column, reason="", forms=()) for column in schema.columns))
 
 
 def _plain(state: Any) -> Any:

@@ -9,9 +9,10 @@ import hashlib
 import json
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core import files, messages, version
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
-from silosynth.core.schema import Column, Table
+from silosynth.core.schema import LEAST_ROWS, Column, Table
 from silosynth.core.streams import Streams
+from silosynth.data.infer import ColumnWarning, cautions
+from silosynth.encoders.column import EncoderConfig
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
@@ -99,7 +102,7 @@ def fit(
     return Model(
         algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
         roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
-        rows=federation.rows, **trained,
+        types=federation.types, rows=federation.rows, **trained,
     )  # fmt: skip
 
 
@@ -209,6 +212,7 @@ class _TrainingRun:
         if self.limit is not None and not self.limit > 0:
             rule = "A time limit is above zero seconds"
             raise ConfigError(rule, self.limit, "Leave it out to wait as long as silos live.")
+        _warn(federation, config)
         return entry, config
 
     def fingerprint(self, name: str, config: messages.Struct, federation: Federation, seed: int) -> str:
@@ -260,6 +264,23 @@ class _TrainingRun:
             party.restore(PartStore(store.parties / silo).load(number))
             parts[silo] = party.trained()
         return parts
+
+
+def _warn(federation: Federation, config: Any) -> None:
+    """Say which columns are not published, or not as their owner may expect."""
+    if min(map(len, federation.tables.values())) < LEAST_ROWS:  # refused below
+        return
+    whole, options = federation.central(), next(_encoder_options(config), EncoderConfig())
+    for text in cautions(whole.schema, whole.tables["central"], options.min_count, options.pool_rare):
+        warnings.warn(text, ColumnWarning, stacklevel=4)
+
+
+def _encoder_options(config: Any) -> Iterator[EncoderConfig]:
+    if isinstance(config, EncoderConfig):
+        yield config
+    elif is_dataclass(config):
+        for one in fields(config):
+            yield from _encoder_options(getattr(config, one.name))
 
 
 def _watching(progress: bool | Callable[[Progress], None]) -> Any:

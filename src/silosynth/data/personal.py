@@ -1,0 +1,205 @@
+"""Columns that look like names, addresses, telephone or account numbers of people, and substitutes of the same form.
+
+Such columns are of kind *pseudonym*: they are not modelled, and none of their values is published, however frequent. A
+synthetic table holds substitutes, drawn at random in one of the column's forms. In a *form* ``A`` is a capital letter,
+``a`` a small one, ``0`` a digit, and everything else is itself: "Aaaa Aaaaa", "+00 00 000 00 00", and "aaaa.aaaaa@" for
+an e-mail address, which gets a domain that RFC 2606 reserves for examples.
+
+A substitute depends on a key and on the number of its synthetic row alone: silos that share a key give the same person
+the same substitute. Nothing of real values goes into it except which forms enough rows have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from silosynth.core.errors import SchemaError, UnavailableError, nearest
+
+_MOST = 0.9  # of distinct values that look alike
+_FIRST_NAMES_MOST = 0.3  # of distinct values that hold a first name
+_FEW = 3  # values, to judge them by first names
+_GENERIC = "Aaaaaa"
+_MOST_FORMS, _LONGEST = 50, 64
+_LETTERS = 5  # in a form whose letters are not counted
+_SEPARATORS = frozenset(" !\"#$%&'()*+,-./:;<=>?@[\\]^_{|}~`")
+_DOMAINS = ("example.org", "example.com", "example.net")
+
+_NAMED = {
+    "a person's name": {
+        "name", "names", "fullname", "firstname", "lastname", "surname", "forename", "givenname", "familyname",
+        "middlename", "maidenname", "vorname", "nachname", "familienname", "nom", "prenom", "cognome", "nome",
+        "patient", "patientname", "customername", "clientname", "employeename", "username",
+    },
+    "a telephone number": {
+        "phone", "telephone", "tel", "mobile", "cell", "fax", "phonenumber", "telefon", "telephonenumber",
+        "mobilenumber", "handy", "telefonnummer",
+    },
+    "an account or insurance number": {
+        "iban", "ssn", "ahv", "accountnumber", "accountno", "bankaccount", "cardnumber", "creditcard", "kontonummer",
+        "socialsecuritynumber", "passport", "passportnumber",
+    },
+    "an address": {"address", "street", "streetaddress", "homeaddress", "strasse", "adresse", "addressline1"},
+}  # fmt: skip
+_LOOKS = {
+    "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "a telephone number": re.compile(
+        r"(?:\+|00)\d[\d ()/.-]{6,}\d|\(0\d{1,4}\)[ /-]?\d[\d -]{4,}\d|0\d{1,4}[ /-]\d[\d -]{4,}\d"
+        r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}"
+    ),
+    "an account or insurance number": re.compile(
+        r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?|\d{4}([ -])\d{4}\1\d{4}\1\d{4}"
+        r"|\d{3}-\d{2}-\d{4}|756\.\d{4}\.\d{4}\.\d{2}"
+    ),
+    "a person's name": re.compile(
+        r"(?:Mr|Mrs|Ms|Miss|Dr|Herr|Frau|Mme|M)\.? \w.*|[^\W\d_]+, (?:Mr|Mrs|Ms|Miss|Dr|Master)\b.*"
+    ),
+}
+_WORDS = re.compile(r"[^\W\d_]+(?:[-'’ .]+[^\W\d_]+)*\.?")
+_DIGITS = re.compile(r"(?=(?:.*\d){6}).*")
+_STREET = re.compile(r"(?=.*[^\W\d_]{2}).*[\d ].*")
+_FIRST_NAMES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    adam ahmed alexander ali alice amelia ana anders andrea andreas andrew anna anne antonio barbara beatrice benjamin
+    brigitte carlos caroline catherine charles chiara christian christine christopher claudia daniel daniela david
+    deborah diana dimitri dorothy edward elena elizabeth emily emma eric eva fatima felix fernando francesca francesco
+    frank franz fritz gabriel george giovanni giulia giuseppe gregory hannah hans heidi helen henry ibrahim ines
+    ingrid isabella ivan jacob jakob james jan jane jean jennifer jessica johan johann johannes john jonas jose joseph
+    josef juan julia karen karl katharina katherine kevin klaus laura lea leon linda lisa louis lucas lukas luca
+    magdalena marc marco margaret maria marie mark markus martin mary matthew matthias maximilian mehmet michael
+    michelle miguel mohamed mohammed monika nadia natalie nathan nicholas nicolas nicole noah nora olga oliver olivia
+    omar oscar pablo patricia patrick paul paula pedro peter petra philip pierre priya rachel ralf rebecca richard
+    robert roberto ruth samuel sandra sara sarah sebastian simon sofia sophia sophie stefan stefanie stephanie stephen
+    steven susan susanne thomas timothy tobias tom ursula valentina veronica victor walter werner wilhelm william
+    wolfgang yusuf yuki
+    """,
+    )
+)
+FAKED = (
+    "address", "city", "company", "email", "first_name", "iban", "last_name", "name", "phone_number", "postcode", "ssn",
+    "street_address", "user_name",
+)  # fmt: skip
+"""What the library faker makes: formats of pseudonyms, such as "name" or, of another country, "name:de_CH"."""
+
+
+def looks_personal(name: str, texts: Sequence[str]) -> str | None:
+    """What of a person a column's distinct values look like, with the reason; None if like nothing of the kind."""
+    if not texts:
+        return None
+    for what, shape in _LOOKS.items():
+        if _share(shape.fullmatch(text) is not None for text in texts) >= _MOST:
+            return f"values look like {what}"
+    word = re.sub(r"[^a-z0-9]", "", name.lower())
+    hinted = next((what for what, words in _NAMED.items() if word in words), None)
+    shape = _WORDS if hinted == "a person's name" else _STREET if hinted == "an address" else _DIGITS
+    if hinted and _share(shape.fullmatch(text) is not None for text in texts) >= _MOST:
+        return f"the column's name says that it is {hinted}"
+    if _share(_holds_first_name(text) for text in texts) >= _FIRST_NAMES_MOST and len(texts) >= _FEW:
+        return "values look like a person's name"
+    return None
+
+
+def _share(found: Iterable[bool]) -> float:
+    return float(np.mean(list(found)))
+
+
+def _holds_first_name(text: str) -> bool:
+    words = re.split(r"[\s,]+", text.strip())
+    return len(words) <= 4 and _WORDS.fullmatch(text.replace(",", " ").strip()) is not None and any(
+        word.lower() in _FIRST_NAMES for word in words
+    )  # fmt: skip
+
+
+def form_of(text: str) -> str:
+    """How a text is written. Every letter and digit of it is replaced, whatever its alphabet."""
+    local, at, _ = text[:_LONGEST].partition("@")
+    return "".join(map(_class, local)) + at
+
+
+def _class(character: str) -> str:
+    if character.isnumeric():
+        return "0"
+    if character in _SEPARATORS:
+        return character
+    return "A" if character.isupper() else "a"
+
+
+def common_forms(texts: Sequence[str], counts: Sequence[int], least: int) -> tuple[str, ...]:
+    """Forms that at least ``least`` rows have, sorted; if there are none, with the letters of words uncounted."""
+    for form in (form_of, lambda text: re.sub("([Aa])a*", rf"\1{'a' * (_LETTERS - 1)}", form_of(text))):
+        rows: Counter[str] = Counter()
+        for text, count in zip(texts, counts, strict=True):
+            rows[form(text)] += count
+        common = [form for form, count in rows.most_common(_MOST_FORMS) if count >= least]
+        if common:
+            return tuple(sorted(common))
+    return ()
+
+
+def check_form(name: str, form: str) -> None:
+    """Refuse a declared form of a pseudonym in which nothing could vary.
+
+    Raises:
+        SchemaError: it has neither letters nor digits to draw, and is none of `FAKED`.
+        UnavailableError: it needs faker, which is not installed.
+    """
+    what, _, locale = form.partition(":")
+    if what in FAKED:
+        _faker(locale)
+    elif not set(form) & set("Aa0"):
+        rule = f"The format of pseudonym {name!r} is a form in which A, a and 0 are drawn, or a word that faker knows"
+        raise SchemaError(rule, form, f'Write "Aaaa-0000", say. {nearest(what, FAKED)}')
+
+
+def substitutes(forms: Sequence[str], start: int, count: int, key: int) -> list[str]:
+    """Substitutes for ``count`` synthetic rows from number ``start``, by a key that silos share."""
+    forms = list(forms) or [_GENERIC]
+    what, _, locale = forms[0].partition(":")
+    if what in FAKED:
+        return _faked(what, locale, start, count, key)
+    width = 2 + max(map(len, forms))
+    width += -width % 4  # words that Philox makes at a time
+    source = np.random.Philox(key=key % 2**128)
+    source.advance(start * width // 4)
+    words = source.random_raw(count * width).reshape(count, width).tolist()
+    return [_drawn(forms[row[0] % len(forms)], row[1:]) for row in words]
+
+
+def _drawn(form: str, words: Sequence[int]) -> str:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    text = []
+    for at, character in enumerate(form):
+        letter = letters[words[at] % 26]
+        digit = str(words[at] % 10) if at else str(1 + words[at] % 9)  # a leading zero would be lost in numbers
+        text.append({"A": letter.upper(), "a": letter, "0": digit}.get(character, character))
+    return "".join(text) + (_DOMAINS[words[-1] % 3] if form.endswith("@") else "")
+
+
+def _faked(what: str, locale: str, start: int, count: int, key: int) -> list[str]:
+    faker, made = _faker(locale), []
+    for row in range(start, start + count):
+        faker.seed_instance(f"{key} {row}")
+        made.append(str(getattr(faker, what)()).replace("\n", ", "))
+    return made
+
+
+def _faker(locale: str) -> Any:
+    try:
+        faker = import_module("faker").Faker
+    except ImportError as error:
+        raise UnavailableError(
+            "Made-up names and addresses need the library faker", "not installed", "pip install 'silosynth[names]'"
+        ) from error
+    try:
+        return faker(locale or "en_US")
+    except AttributeError as error:
+        raise SchemaError(
+            "The locale of a pseudonym is one that faker knows", locale, 'Write "name:de_CH", say.'
+        ) from error

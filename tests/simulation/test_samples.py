@@ -1,0 +1,70 @@
+"""What a sample holds besides modelled values: substitutes, and the training frame's own types and range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import silosynth as ss
+from silosynth.core.errors import StorageError
+from silosynth.data.infer import ColumnWarning
+
+TINY = {"coder.steps": 20, "latent.steps": 20, "latent.width": 16, "latent.sample_steps": 2}
+
+
+def test_a_person_has_the_same_substitute_in_all_silos(tmp_path: Path) -> None:
+    """Also in batches, and from a file; no real value is among them."""
+    people = pd.DataFrame({"name": ["Anna Bo", "Peter Li"] * 30, "age": range(60), "pay": np.arange(60) * 1.5})
+    silos = {"bank": ["name", "pay"], "clinic": ["age", "name"]}
+    federation = ss.simulate(people, silos, schema={"name": "pseudonym", "age": "integer"})
+    model = ss.fit("silofuse", federation, "fast", options=TINY, progress=False)
+    model.save(tmp_path / "m.silosynth")
+    parts, whole = model.sample_parts(50, seed=3), ss.load(tmp_path / "m.silosynth").sample(50, seed=3)
+    assert list(whole.columns) == list(people.columns)
+    assert parts["bank"]["name"].tolist() == parts["clinic"]["name"].tolist() == whole["name"].tolist()
+    assert whole["name"].str.fullmatch(r"[A-Z][a-z]{3} [A-Z][a-z]|[A-Z][a-z]{4} [A-Z][a-z]").all()
+    assert not set(whole["name"]) & set(people["name"])
+    drawn = pd.concat(list(model.sample_batches(50, 20, seed=3)))
+    assert drawn["name"].tolist() == whole["name"].tolist()
+    assert model.sample(50, seed=4)["name"].tolist() != whole["name"].tolist()
+
+
+def test_types_of_polars_and_arrow_come_back_from_a_file(tmp_path: Path) -> None:
+    levels = pl.Enum(["lo", "mid", "hi"])
+    frame = pl.DataFrame({"e": pl.Series(["lo", "hi"] * 30, dtype=levels), "i": pl.Series(range(60), dtype=pl.Int16)})
+    model = ss.fit("silofuse", ss.simulate(frame, schema={"i": "integer"}), "fast", options=TINY, progress=False)
+    model.save(tmp_path / "m.silosynth")
+    assert ss.load(tmp_path / "m.silosynth").sample(9).schema == frame.schema
+
+
+def test_a_model_is_saved_under_a_name_that_says_so(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"y": np.arange(40) / 7})
+    model = ss.fit("silofuse", ss.simulate(frame), "fast", options=TINY, progress=False)
+    with pytest.raises(StorageError, match=r"must end in \.silosynth.*m\.csv"):
+        model.save(tmp_path / "m.csv")
+
+
+def test_no_mass_gathers_on_declared_bounds() -> None:
+    x = np.random.default_rng(0).normal(50, 10, 400).round(2)
+    federation = ss.simulate(pd.DataFrame({"x": x}), schema={"x": {"low": 45, "high": 55}})
+    made = ss.fit("silofuse", federation, "fast", options=TINY, progress=False).sample(500)["x"]
+    assert made.between(45, 55).all()
+    assert made.isin([45, 55]).mean() < 0.02
+
+
+def test_a_fit_says_which_columns_are_pooled() -> None:
+    frame = pd.DataFrame({"remark": [f"said {'x' * i}" for i in range(40)], "y": np.arange(40) / 7})
+    with pytest.warns(ColumnWarning, match="'remark': 100% of its rows.*Declare format"):
+        ss.fit("silofuse", ss.simulate(frame), "fast", options=TINY, progress=False)
+    ss.fit("silofuse", ss.simulate(frame), "fast", options=TINY | {"coder.encoders.pool_rare": False}, progress=False)
+
+
+def test_a_named_index_is_said_to_be_left_out() -> None:
+    frame = pd.DataFrame({"y": np.arange(40) / 7})
+    with pytest.warns(ColumnWarning, match=r"index \(person\) is not part of the table: frame.reset_index"):
+        ss.simulate(frame.rename_axis("person"))
+    ss.simulate(frame.sample(frac=0.5, random_state=1))
