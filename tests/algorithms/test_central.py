@@ -149,6 +149,7 @@ POOR = {
 
 
 @every
+@pytest.mark.filterwarnings("ignore::silosynth.data.infer.ColumnWarning")
 @pytest.mark.parametrize("columns", POOR.values(), ids=POOR)
 def test_degenerate_tables_train_and_decode(name, columns):
     data = pd.DataFrame(columns)

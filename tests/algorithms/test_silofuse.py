@@ -101,7 +101,7 @@ def test_columns_with_pooled_levels_are_named():
 
 def test_a_silo_of_identifiers_alone_is_refused():
     data = people(50).assign(customer_id=[f"C{i:05d}" for i in range(50)])
-    with pytest.raises(ss.SilosynthError, match="not an identifier"):
+    with pytest.raises(ss.SilosynthError, match="neither an identifier nor a pseudonym"):
         fit(data=data, silos={"a": ["customer_id"], "b": ["pay"]})
 
 

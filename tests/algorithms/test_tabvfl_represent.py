@@ -240,6 +240,7 @@ def test_rows_that_do_not_fit_are_refused():
     ],
     ids=["three rows", "constant and all missing", "one odd value", "mostly missing"],
 )
+@pytest.mark.filterwarnings("ignore::silosynth.data.infer.ColumnWarning")
 def test_poor_tables_are_embedded(columns):
     data = pd.DataFrame(columns)
     labels = [i % 2 for i in range(len(data))]
