@@ -25,7 +25,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -117,6 +117,7 @@ class EncoderConfig(Struct):
     atom_share: float = 0.001  # least share of rows on an atom
     atom_ratio: float = 4.0  # least ratio of an atom's rows to the number expected from its neighbours' density
     most_levels: int = 20  # a numeric column with at most this many values, all common, consists of atoms
+    dependencies: Literal["keep", "ignore"] = "keep"  # what a silo's columns say of each other: see `combinations`
 
 
 @dataclass(frozen=True)

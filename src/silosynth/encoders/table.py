@@ -38,9 +38,11 @@ from torch import Tensor
 
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError
+from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_trainable, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.encoders import column as coding
+from silosynth.encoders.combinations import Barred, Determined, barred_pairs, determined_columns, look_up, repair
 from silosynth.encoders.federated import is_number
 from silosynth.encoders.normalised import fit
 from silosynth.privacy.events import Event, Target
@@ -352,35 +354,47 @@ class TableCoder:
     """Encoders of a silo's modelled columns. Restored to decode only, it needs no rows.
 
     Attributes:
-        table: the modelled columns.
-        encoders: one for each; none before `fit`, `learn` or `restore`.
+        table: the columns to make.
+        encoders: one for each column that is encoded; none before `fit`, `learn` or `restore`.
+        determined: the columns that are looked up.
+        barred: pairs of levels that are not made.
     """
 
     def __init__(self, table: Table, schema: Schema, streams: Streams) -> None:
         self.table, self.schema, self.streams = modelled_columns(table, schema), schema, streams
         self.encoders: tuple[coding.Encoder, ...] = ()
+        self.determined: tuple[Determined, ...] = ()
+        self.barred: tuple[Barred, ...] = ()
 
-    def fit(self, config: coding.EncoderConfig, numbers: str = "quantile") -> None:
-        """Fit encoders to the rows, as `normalised.fit` does to each column.
+    def fit(self, config: coding.EncoderConfig, numbers: str = "quantile", kept: Sequence[str] = ()) -> None:
+        """Fit encoders to the rows, as `normalised.fit` does to each column, and find what these say of each other.
+
+        Columns in ``kept`` are encoded even if others determine them.
 
         Raises:
             DataError: there is no column to model, or there are fewer than two rows.
         """
         check_trainable(self.table, self.schema)
+        keep = config.dependencies == "keep"
+        self.determined = determined_columns(self.table, self.schema, config, kept) if keep else ()
+        left_out = {rule.values.name for rule in self.determined if not rule.modelled}
+        columns = [column for column in self.table.columns if column.name not in left_out]
         rng = self.streams.child("encoders").numpy()
         schema = self.schema
-        self.encoders = tuple(fit(column, schema[column.name], config, rng, numbers) for column in self.table.columns)
+        self.encoders = tuple(fit(column, schema[column.name], config, rng, numbers) for column in columns)
+        self.barred = barred_pairs(columns, self.encoders, config) if keep else ()
 
     def learn(self, config: coding.EncoderConfig, target: Target, silos: int) -> Learnt:
         """Learn encoders from noised counts, by one of ``silos`` equal parts of the target's budget for encoders.
 
         Raises:
-            DataError: see `fit`; or no level of a column of numbers is common enough to be released.
+            DataError: see `fit`; numbers without declared bounds; or no level of a column of numbers is common enough
+                to be released.
         """
         check_trainable(self.table, self.schema)
         rng = self.streams.child("encoders").noise()
         learnt = learn(self.table, self.schema, config, *target.encoder_budget(silos), rng, target=target.delta)
-        self.encoders = learnt.encoders
+        self.encoders, self.determined, self.barred = learnt.encoders, (), ()
         return learnt
 
     def encode(self, ties: str = "ties") -> tuple[Tensor, Tensor]:
@@ -393,12 +407,17 @@ class TableCoder:
 
     def decode(self, levels_NC: Tensor, scores_NS: Tensor, streams: Streams) -> Table:
         """Columns of encoded rows, which lie on the CPU; values between levels are drawn from ``streams``."""
-        return coding.decode_table(levels_NC, scores_NS, self.encoders, streams.child("columns").numpy())
+        levels_NC = repair(levels_NC, self.barred, streams.child("repairs").numpy())
+        table = coding.decode_table(levels_NC, scores_NS, self.encoders, streams.child("columns").numpy())
+        return look_up(table, self.determined)
 
     def state(self) -> list[dict[str, Any]]:
-        """The encoders in storable form."""
-        return coding.stored(self.encoders)
+        """Encoders and rules in storable form."""
+        return [to_state(part) for part in (*self.encoders, *self.determined, *self.barred)]
 
     def restore(self, state: Sequence[Any]) -> None:
         """Continue from what `state` returned."""
-        self.encoders = coding.restored(state)
+        parts = [from_state(Struct, part) for part in state]
+        self.encoders = tuple(part for part in parts if isinstance(part, coding.Encoder))
+        self.determined = tuple(part for part in parts if isinstance(part, Determined))
+        self.barred = tuple(part for part in parts if isinstance(part, Barred))

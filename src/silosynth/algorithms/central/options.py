@@ -56,7 +56,9 @@ def checked(config: Struct) -> Options:
     return config
 
 
-_EVERY_LEVEL = ModeConfig(pool_rare=False)  # as published: a level held by one row then identifies a person
+_EVERY_LEVEL = ModeConfig(
+    pool_rare=False, dependencies="ignore"
+)  # as published: a level of one row identifies a person
 
 PRESETS: Mapping[str, Mapping[str, Struct]] = {
     "ctgan": {
@@ -79,7 +81,10 @@ PRESETS: Mapping[str, Mapping[str, Struct]] = {
     },
     "tabddpm": {
         "paper": TabDDPMOptions(
-            steps=20_000, batch=4096, layers=(256, 1024, 1024, 256), encoders=EncoderConfig(pool_rare=False)
+            steps=20_000,
+            batch=4096,
+            layers=(256, 1024, 1024, 256),
+            encoders=EncoderConfig(pool_rare=False, dependencies="ignore"),
         ),
         "fast": TabDDPMOptions(
             steps=1500, batch=512, layers=(256, 256, 256, 256), average=0.1, diffusion_steps=200, sample_steps=50

@@ -74,7 +74,7 @@ class CentralSilo(ColumnParty):
         target = getattr(config, "target", "")
         if target and target not in table.names:
             raise ConfigError("Option 'target' names a column to model", target, nearest(target, table.names))
-        self.columns.fit(config.encoders)
+        self.columns.fit(config.encoders, kept=[target])
         if target and all(encoder.width < 2 for encoder in self.columns.encoders if encoder.name == target):
             remedy = "Name another one, or none: the classifier is then left out."
             raise ConfigError("Option 'target' names a column with at least two levels or modes", target, remedy)

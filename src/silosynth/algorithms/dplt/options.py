@@ -43,7 +43,7 @@ class DPLTConfig(Struct):
 
 
 PRESETS: Mapping[str, DPLTConfig] = {
-    "paper": DPLTConfig(encoders=EncoderConfig(pool_rare=False)),
+    "paper": DPLTConfig(encoders=EncoderConfig(pool_rare=False, dependencies="ignore")),
     "fast": DPLTConfig(fits=30),
     "balanced": DPLTConfig(),
     "best": DPLTConfig(bins=12, cells=512, states=12),

@@ -16,13 +16,13 @@ from silosynth.models import ctgan, latent, latent_table
 class GANOptions(ctgan.CTGANConfig):
     """The paper's GAN, and how columns are encoded for it."""
 
-    encoders: ModeConfig = ModeConfig()
+    encoders: ModeConfig = ModeConfig(dependencies="ignore")
 
 
 class DiffusionOptions(latent_table.LatentTableConfig):
     """Ours: SiloFuse's autoencoder and flow over all columns, and how columns are encoded for them."""
 
-    encoders: EncoderConfig = EncoderConfig()
+    encoders: EncoderConfig = EncoderConfig(dependencies="ignore")
 
 
 class GDTSConfig(Struct):
@@ -57,6 +57,12 @@ class GDTSConfig(Struct):
             raise ConfigError("GDTS averages silos' models, not steps", self.ctgan.average, "Set ctgan.average = 0.")
         if self.numbers == "noised" and math.isinf(self.epsilon):
             raise ConfigError("Noised histograms need a finite epsilon", self.epsilon, "Set epsilon = 1.0.")
+        if self.model.encoders.dependencies != "ignore":
+            raise ConfigError(
+                "Silos that hold different rows do not tell each other which columns determine others",
+                self.model.encoders.dependencies,
+                "Set encoders.dependencies = 'ignore'.",
+            )
         if self.generator == "diffusion" and self.rounds < latent_table.STAGES:
             raise ConfigError(f"Generator 'diffusion' is trained in {latent_table.STAGES} rounds or more", self.rounds)
         if self.mode == "md":
@@ -77,7 +83,7 @@ class GDTSConfig(Struct):
 
 _PAPER = GDTSConfig(
     rounds=500, weights="paper", delta=0.0,
-    ctgan=GANOptions(epochs=500, critic_steps=1, pac=10, encoders=ModeConfig(pool_rare=False)),
+    ctgan=GANOptions(epochs=500, critic_steps=1, pac=10, encoders=ModeConfig(pool_rare=False, dependencies="ignore")),
 )  # fmt: skip
 
 

@@ -107,7 +107,8 @@ class SiloFuseConfig(Struct):
 PRESETS: Mapping[str, SiloFuseConfig] = {
     "paper": SiloFuseConfig(
         coder=CoderConfig(
-            hidden=(1024, 32), latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False,
+            encoders=EncoderConfig(dependencies="ignore"), hidden=(1024, 32), latents_per_column=1, form="plain",
+            spread=True, weight=1.0, fit_to_rows=False,
             steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
         ),
         latent=LatentConfig(

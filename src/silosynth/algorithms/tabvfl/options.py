@@ -43,7 +43,7 @@ class TabVFLConfig(Struct):
     absence: float = 0.0  # simulated probability that a silo is away for an epoch, from the second on
     cache_limit: Positive[float] = 2048.0  # MiB
     numbers: Literal["standard", "quantile"] = "standard"  # numbers are standardised (paper), or normal scores
-    encoders: EncoderConfig = EncoderConfig()
+    encoders: EncoderConfig = EncoderConfig(dependencies="ignore")  # no rows are made
 
     def _check(self) -> None:
         if self.batch < 2:
@@ -78,7 +78,9 @@ class TabVFLConfig(Struct):
         return self.pretraining_epochs if phase == PRETRAINING else self.finetuning_epochs
 
 
-_PAPER = TabVFLConfig(shuffle=False, validation=0.15 / 0.85, encoders=EncoderConfig(pool_rare=False))
+_PAPER = TabVFLConfig(
+    shuffle=False, validation=0.15 / 0.85, encoders=EncoderConfig(pool_rare=False, dependencies="ignore")
+)
 _OURS = TabVFLConfig(
     batch=128, rate=5e-3, validation=0.1, patience=8, net=TabNetConfig(latent=16, attention=8, steps=3)
 )

@@ -109,7 +109,7 @@ class VertiGANConfig(GANConfig):
 
 _PAPER = VFLGANConfig(  # the public code's, for Adult
     epochs=75, noise=20, penalty=30.0, slopes="parts", select="frechet", numbers="standard",
-    encoders=EncoderConfig(pool_rare=False),
+    encoders=EncoderConfig(pool_rare=False, dependencies="ignore"),
 )  # fmt: skip
 _FAST = VFLGANConfig(
     epochs=10, least_rounds=1000, batch=32, noise=16, generator=(32, 64), critic=(64, 32), shared=(32,),

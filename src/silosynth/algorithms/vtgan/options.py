@@ -93,7 +93,7 @@ class VTGANConfig(Struct):
 
 _PAPER = VTGANConfig(
     index_privacy="full", bottom_gradients="all", bottom_critics="free", statistics="all",
-    contributors="independent", shuffle="round", encoders=ModeConfig(pool_rare=False),
+    contributors="independent", shuffle="round", encoders=ModeConfig(pool_rare=False, dependencies="ignore"),
 )  # fmt: skip
 _BALANCED = VTGANConfig(epochs=100, least_rounds=2000, rate=1e-3, betas=(0.0, 0.99), average=0.999)
 
