@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from tests.bounds import bounds_if_private
 
 import silosynth as ss
 from silosynth.algorithms.dplt import networks, private, protocol as dplt
@@ -52,7 +53,8 @@ class Play:
 
     def __init__(self, silos: int = 3, data: pd.DataFrame | None = None, **options: Any) -> None:
         held = dict(list(COLUMNS.items())[:silos])
-        self.federation = ss.simulate(table() if data is None else data, silos=held)
+        data, names = table() if data is None else data, [name for own in held.values() for name in own]
+        self.federation = ss.simulate(data, silos=held, schema=bounds_if_private(data[names], options))
         self.roster, self.config = self.federation.roster, algorithm("dplt").configure("fast", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {

@@ -100,7 +100,7 @@ def test_inspect_shows_the_budget_as_a_table(model: ss.Model, tmp_path: Any) -> 
     model.save(tmp_path / "m.silosynth")
     runner = CliRunner(env={"COLUMNS": "240"})
     shown = runner.invoke(app, ["inspect", str(tmp_path / "m.silosynth")]).stdout
-    assert "Noised by registry" in shown and "Noised by tax" in shown
+    assert "Privacy budget" in shown and "For readers of each silo's messages" in shown
     assert "steps of the silo's autoencoder" in shown and "Poisson-sampled Gaussian, noise" in shown
     assert "What noise protects" in shown and "does not cover" in shown
     assert "for the released model and its synthetic tables" in shown

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.algorithms.customers import table
 from tests.algorithms.vflgan_play import SPLITS, Play
+from tests.bounds import bounds_if_private
 
 import silosynth as ss
 
@@ -24,10 +25,9 @@ def trained(name: str, calibrate: bool, rows: int = 400, **more: Any) -> tuple[p
     """The table, and rows of barely trained generators."""
     real = table(rows)
     options = (TINY if name == "vertigan" else OF_VFLGAN) | more
-    model = ss.fit(
-        name, ss.simulate(real, silos=SPLITS[2]), preset="fast", options=options | {"calibrate": calibrate},
-        progress=False, seed=1,
-    )  # fmt: skip
+    held = ss.simulate(real, silos=SPLITS[2], schema=bounds_if_private(real, more))
+    options |= {"calibrate": calibrate}
+    model = ss.fit(name, held, preset="fast", options=options, progress=False, seed=1)
     return real, model.sample(4000, seed=1)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.algorithms.customers import table
 from tests.algorithms.vflgan_play import CPU, SIZES, SPLITS, Oracle, Play
+from tests.bounds import bounds
 from tests.oracles import vflgan_one_piece as one
 from torch.func import functional_call
 
@@ -266,7 +267,7 @@ def test_a_whole_training_takes_exactly_the_steps_that_it_charged():
 
 @pytest.mark.parametrize(("name", "silos"), [("vflgan", 2), ("vertigan", 2), ("wgan-gp", 1)])
 def test_the_release_costs_at_most_the_target(name, silos):
-    federation = ss.simulate(table(), silos=SPLITS[silos])
+    federation = ss.simulate(table(), silos=SPLITS[silos], schema=bounds(table()))
     model = ss.fit(name, federation, preset="fast", options=SIZES | {"dp": TARGET}, progress=False, seed=1)
     events = [(record["from"], event) for record in model.ledger for event in record.get("events", ())]
     steps = [(who, event) for who, event in events if event["mechanism"] == SAMPLED_GAUSSIAN and who != "coordinator"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import torch
 from tests.algorithms.customers import table
+from tests.bounds import bounds_if_private
 from tests.oracles import vflgan_one_piece as one
 
 import silosynth as ss
@@ -33,7 +34,8 @@ class Play:
     """Silos, and the coordinator's networks, up to the point where training starts."""
 
     def __init__(self, name: str = "vflgan", silos: int = 2, frame: pd.DataFrame | None = None, **options) -> None:
-        self.federation = ss.simulate(table() if frame is None else frame, silos=SPLITS[silos])
+        frame = table() if frame is None else frame
+        self.federation = ss.simulate(frame, silos=SPLITS[silos], schema=bounds_if_private(frame, options))
         self.name, self.roster, self.entry = name, self.federation.roster, ALGORITHMS[name]
         self.config = self.entry.configure("fast", SIZES | options)
         seat = seats(self.roster, Streams(0).child("seats"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from tests.algorithms.customers import table
+from tests.bounds import bounds_if_private
 from tests.oracles import vtgan_one_piece as whole
 
 import silosynth as ss
@@ -33,7 +34,8 @@ class Play:
 
     def __init__(self, silos: dict[str, list[str]] | None = None, **options) -> None:
         frame = table()
-        self.federation = ss.simulate(frame, silos=silos or {"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
+        silos = silos or {"a": ["city", "income"], "b": ["debt", "sex", "visits"]}
+        self.federation = ss.simulate(frame, silos=silos, schema=bounds_if_private(frame, options))
         self.roster = self.federation.roster
         self.config = ALGORITHMS["vtgan"].configure("fast", SIZES | options)
         seat = seats(self.roster, Streams(0).child("seats"))

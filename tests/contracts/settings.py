@@ -67,6 +67,11 @@ TINY = {
     "gdts diffusion": GDTS | DIFFUSION,
 }
 
+BOUNDS = {  # which differential privacy takes as known
+    "age": {"low": 18, "high": 80},
+    "spent": {"low": 0.0, "high": 1000.0},
+    "since": {"low": "2020-01-01", "high": "2022-12-31"},
+}
 CENTRAL = ("ctabgan", "ctgan", "e2e", "latentdiff", "tabddpm", "tvae", "wgan-gp")
 HORIZONTAL = ("gdts",)
 
@@ -102,7 +107,9 @@ def frame(rows: int = 90) -> pd.DataFrame:
 def federation(name: str) -> ss.Federation:
     if algorithm_of(name) in HORIZONTAL:
         return ss.simulate(frame(), rows={"bank": range(50), "shop": range(50, 90)})
-    whole = ss.simulate(frame(), silos={"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
+    silos = {"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]}
+    private = "dp" in TINY.get(name, {}) or name.endswith(" private")
+    whole = ss.simulate(frame(), silos=silos, schema=BOUNDS if private else None)
     return whole.central() if algorithm_of(name) in CENTRAL else whole
 
 

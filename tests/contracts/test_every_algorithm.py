@@ -23,6 +23,7 @@ from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.encoders.table import TableCoder
 from silosynth.privacy.sealed import seats
+from silosynth.privacy.statement import budget_rows, cell
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
 CPU = torch.device("cpu")
@@ -327,6 +328,25 @@ def test_every_release_of_training_rows_is_in_the_ledger(name):
     assert all(record["bytes"] > 0 for record in model.ledger) or "dp" in TINY[name]  # they tell numbers of rows
     silos = {record["from"] for record in model.ledger} - {"coordinator"}
     assert silos == set(model.roster)
+
+
+@every
+def test_one_row_of_the_budget_is_the_total_and_is_the_guarantee(name):
+    stated = _fitted(name)[0].describe()["privacy"]
+    rows = budget_rows(stated)
+    assert bool(rows) == bool(stated["silos"])
+    if not rows:
+        assert stated["summary"].startswith("none")
+        return
+    *events, total = rows
+    assert total["what"].startswith("total") and not any(row["what"].startswith("total") for row in events)
+    guarantee = f"epsilon at most {cell(total['epsilon'])} at delta {cell(total['delta'])}"
+    assert guarantee in stated["summary"]
+    assert len([row for row in events if row["joint"]]) == len({row["what"] for row in events if row["joint"]})
+    if "dp" in TINY[name]:
+        target = TINY[name]["dp"]
+        assert 0 < total["epsilon"] <= target["epsilon"] * (1 + 1e-9) and total["delta"] <= target["delta"] * (1 + 1e-9)
+        assert stated["release"] is not None and "released model" in stated["summary"]
 
 
 @vertical

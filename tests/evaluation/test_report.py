@@ -380,8 +380,10 @@ def test_what_was_noised_stands_below_the_ledger(page: str) -> None:
     event = {"mechanism": "discrete Laplace", "epsilon": 0.5, "delta": 0.0, "what": f"counts of {EVIL}"}
     entry = {"step": 1, "from": "bank", "to": "coordinator", "type": "Counts", "bytes": 9, "privacy": "un-noised too"}
     noised = section(render(make_report(ledger=(entry | {"events": [event] * 4}, entry))), "ledger")
-    table = noised.split('data-noised="bank"')[1].split("</table>")[0]
-    assert "epsilon 2 at delta 1e-06" in table
+    table = noised.split("data-budget")[1].split("</table>")[0]
+    rows = table.split("<tr")
+    assert "data-total" in rows[-1] and "total" in rows[-1] and "<strong>2</strong>" in rows[-1]
+    assert "<strong>1e-06</strong>" in rows[-1] and len(rows) == 4
     assert '<td class="num">4</td><td>discrete Laplace</td><td class="num">0.5</td>' in table
     assert EVIL not in table
     assert "The rest of the training is un-noised (un-noised too)" in noised

@@ -9,7 +9,7 @@ import pytest
 from silosynth.core.messages import Release
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
-from silosynth.privacy.statement import statement, totals
+from silosynth.privacy.statement import budget_rows, statement, totals
 
 
 def event(
@@ -152,3 +152,31 @@ class TestRelease:
         stated = statement([record("bank", Release.NOISED, weak)])
         assert stated["summary"].startswith("none: there is too little noise")
         json.dumps(stated, allow_nan=False)
+
+
+class TestBudgetRows:
+    def test_nothing_noised_is_no_table(self) -> None:
+        assert budget_rows(statement([record("bank", Release.ROWS)])) == []
+
+    def test_without_a_release_the_total_is_of_the_silo_that_spends_most(self) -> None:
+        jobs, pay = event(1.0, 1e-7, "levels of 'job'", THRESHOLDED), event(0.5, what="a histogram of 'pay'")
+        rows = budget_rows(
+            statement([record("bank", Release.NOISED, jobs, pay), record("clinic", Release.NOISED, pay)])
+        )
+        assert [(row["silo"], row["what"]) for row in rows] == [
+            ("bank", "levels of 'job'"), ("bank", "a histogram of 'pay'"), ("clinic", "a histogram of 'pay'"),
+            ("", "total of the silo that spends most"),
+        ]  # fmt: skip
+        assert rows[-1]["epsilon"] == pytest.approx(1.5, abs=1e-4) and rows[-1]["delta"] == pytest.approx(1.1e-6)
+
+    def test_joint_events_stand_once_and_the_total_is_the_release(self) -> None:
+        own = gaussian_steps("own steps", 2.0, 0.1, 10, scope="all", target=1e-5)
+        joint = gaussian_steps("joint steps", 2.0, 0.1, 10, scope="release", joint=True, target=1e-5)
+        stated = statement([record(silo, Release.NOISED, own, joint) for silo in ("bank", "clinic")])
+        rows = budget_rows(stated)
+        assert [row["silo"] for row in rows] == ["bank", "clinic", "all", ""]
+        assert (rows[-1]["epsilon"], rows[-1]["delta"]) == (stated["release"]["epsilon"], stated["release"]["delta"])
+
+    def test_noise_that_earns_nothing_totals_nothing(self) -> None:
+        rows = budget_rows(statement([record("bank", Release.NOISED, unsound("features"), event(0.5))]))
+        assert (rows[-1]["what"], rows[-1]["epsilon"], rows[-1]["covers"]) == ("total", None, "nothing")

@@ -248,6 +248,7 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     records = run.read_ledger(_job(_kit(kit), job) / LEDGER)
     totals = run.show_ledger(ui, records)
     privacy = statement(records)
+    run.show_budget(ui, privacy)
     ui.show(f"Guarantee: {privacy['summary']}")
     ui.facts |= {"job": job, "totals": totals, "privacy": privacy}
 

@@ -128,22 +128,13 @@ def _model(ui: Session, path: Path) -> None:
 
 def _privacy(ui: Session, stated: Mapping[str, Any]) -> None:
     """Which releases are noised, what they cost and what they protect."""
-    from silosynth.privacy.statement import COVERS, LEAVES_OUT, PROTECTS, cell, mechanism
+    from silosynth.privacy.statement import COVERS, LEAVES_OUT, PROTECTS
 
-    scopes: dict[str, None] = {}
-    for silo, budget in stated["silos"].items():
-        rows: list[tuple[Any, ...]] = []
-        for one in budget["events"]:
-            costs = cell(one["epsilon"]), cell(one["delta"])
-            rows.append((one["what"], one["count"], mechanism(one), *costs, PROTECTS[one["scope"]]))
-            scopes[one["scope"]] = None
-        if budget["epsilon"] is not None:
-            total = f"all, at delta {cell(budget['delta'])}"
-            rows.append((total, None, None, cell(budget["epsilon"]), None, None))
-        ui.show()
-        ui.table(f"Noised by {silo}", ("event", "times", "mechanism", "epsilon", "delta", "protects"), rows)
     if stated["silos"]:
         ui.show()
+        run.show_budget(ui, stated)
+        ui.show()
+        scopes = dict.fromkeys(event["scope"] for budget in stated["silos"].values() for event in budget["events"])
         scopes_shown = [(PROTECTS[scope], COVERS[scope], LEAVES_OUT[scope]) for scope in scopes]
         ui.table("What noise protects", ("protects", "covers", "does not cover"), scopes_shown)
     for text in filter(None, (f"Guarantee: {stated['summary']}", stated["covers"], stated["rest"])):

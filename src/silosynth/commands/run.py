@@ -225,7 +225,9 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
     totals = show_ledger(ui, model.ledger)
-    ui.show(f"Guarantee: {model.describe()['guarantee']}\n\n{report}\n")
+    privacy = model.describe()["privacy"]
+    show_budget(ui, privacy)
+    ui.show(f"Guarantee: {privacy['summary']}\n\n{report}\n")
     ui.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
     ui.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
     ui.facts |= {key: report.to_dict()[key] for key in ("premises", "left_out", "scores")}
@@ -285,6 +287,26 @@ def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]]) -> list[dict[s
     ]
     ui.table("What left each silo", ("silo", "message", "times", "bytes", "gives away"), rows)
     return lines
+
+
+def show_budget(ui: Session, stated: Mapping[str, Any]) -> None:
+    """The table of a privacy statement: what each silo noised, and the total, which is the guarantee's."""
+    from silosynth.privacy.statement import PROTECTS, budget_rows, cell, mechanism
+
+    rows = [
+        (row["silo"], row["what"], row["count"], mechanism(row), cell(row["epsilon"]), cell(row["delta"]),
+         PROTECTS.get(row["scope"], ""))
+        for row in budget_rows(stated)
+    ]  # fmt: skip
+    if rows:
+        ui.table("Privacy budget", ("silo", "event", "times", "mechanism", "epsilon", "delta", "protects"), rows)
+    read = [
+        f"{s} epsilon {cell(b['epsilon'])} at delta {cell(b['delta'])}"
+        for s, b in stated["silos"].items()
+        if b["epsilon"]
+    ]
+    if stated["release"] and read:
+        ui.show(f"\nFor readers of each silo's messages: {'; '.join(read)}")
 
 
 def sample(

@@ -16,7 +16,7 @@ import pandas as pd
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, StorageError, nearest
 from silosynth.core.files import read as contents, write_atomic
-from silosynth.core.schema import ColumnSchema, Schema, check_partition, pseudonyms
+from silosynth.core.schema import ColumnSchema, Schema, beyond_bounds, check_partition, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.data import datasets, sources
 from silosynth.data.dtypes import detail
@@ -281,12 +281,16 @@ def _check_rows(tables: Mapping[str, pd.DataFrame]) -> None:
 
 def show_schema(ui: Session, schema: Schema, frame: pd.DataFrame) -> None:
     """Show what was inferred about each column, and add it to the facts."""
-    lines = describe(schema, to_table(frame, schema))
+    table = to_table(frame, schema)
+    lines, clamped = describe(schema, table), beyond_bounds(table, schema)
     rows = [(line.name, line.kind, line.dtype, f"{line.missing:.1%}", line.distinct, line.reason) for line in lines]
     ui.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)
+    if clamped:
+        listed = ", ".join(f"{name} {count:,}" for name, count in clamped.items())
+        ui.show(f"Values beyond declared bounds, to which synthetic ones are clamped: {listed}\n")
     ui.facts["columns"] = [
         {"name": c.name, "kind": c.kind, "dtype": c.dtype, "decimals": c.decimals, "low": c.low, "high": c.high}
-        | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason}
+        | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason, "clamped": clamped.get(c.name, 0)}
         for c, line in zip(schema.columns, lines, strict=True)
     ]
 

@@ -64,7 +64,7 @@ NonNegative = Annotated[T, Bound("at least 0", lambda number: 0 <= number < math
 Fraction = Annotated[T, Bound("at least 0 and below 1", lambda number: 0 <= number < 1)]
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 @dataclass(frozen=True)
 class Struct:
     """A frozen record of allow-listed leaves. Subclasses become frozen dataclasses without a decorator.

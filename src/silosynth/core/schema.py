@@ -214,6 +214,21 @@ class Schema(Struct):
         return tuple(column.name for column in self.columns if column.kind not in UNMODELLED)
 
 
+def beyond_bounds(table: Table, schema: Schema) -> dict[str, int]:
+    """How many values of each column lie beyond its declared bounds, to which synthetic values are clamped.
+
+    Columns without such values are left out. The counts are exact: they are for the silo itself.
+    """
+    counts = {}
+    for column in table.columns:
+        declared, present = schema[column.name], column.values[~column.missing]
+        low = 0 if declared.low is None else int((present < declared.low).sum())
+        high = 0 if declared.high is None else int((present > declared.high).sum())
+        if column.levels is None and low + high:
+            counts[column.name] = low + high
+    return counts
+
+
 def agreed(schemas: Mapping[str, Schema]) -> Schema:
     """The common schema of silos that hold different rows of the same columns, in the first silo's column order.
 

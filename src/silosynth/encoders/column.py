@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -117,7 +117,8 @@ class EncoderConfig(Struct):
     atom_share: float = 0.001  # least share of rows on an atom
     atom_ratio: float = 4.0  # least ratio of an atom's rows to the number expected from its neighbours' density
     most_levels: int = 20  # a numeric column with at most this many values, all common, consists of atoms
-    dependencies: Literal["keep", "ignore"] = "keep"  # what a silo's columns say of each other: see `combinations`
+    # What a silo's columns say of each other: see `combinations`. Not shown: VFLGAN's random numbers hang on the text.
+    dependencies: Literal["keep", "ignore"] = field(default="keep", repr=False)
 
 
 @dataclass(frozen=True)

@@ -11,24 +11,26 @@ noised counts have already shown.
   level held by a single row reaches with probability at most delta. That booleans are false and true is no secret.
 - Numbers and instants, between the schema's bounds: equal bins, as many as stand out from the noise; one bin per value
   where the grid has few; zero and missing values in bins of their own.
-- Undeclared bounds: cells that double in width (years, for instants) locate the values roughly, and equal cells within
-  that range locate them more closely. The few values beyond are clamped. Declared bounds cost nothing.
+- Bounds must be declared: those of the rows would be single rows' values, and a search for them by noised counts took
+  half of a column's part and failed on small tables without a word. Values beyond are clamped, which is counted
+  (`silosynth.core.schema.beyond_bounds`).
 
 **Taken as public**, so never learned from rows: column names, kinds, dtypes (which say whether values can be missing,
 or are text), decimal places, and declared bounds. Kinds and decimals that were inferred from the table depend on its
 rows: declare them where that matters.
 
-Budget of a table: 1/20 of epsilon for the number of rows, the rest in equal parts for the columns; where bounds are
-searched for, that takes half of the column's part. Delta is split equally among the columns whose names need it.
+Budget of a table: 1/20 of epsilon for the number of rows, the rest in equal parts for the columns. Delta is split
+equally among the columns whose names need it.
 
 Shapes: N rows, C columns with levels, S scores, L levels, B bins.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,14 +51,8 @@ from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
 from silosynth.privacy.sealed import Seat
 
-_ROUGH, _ZOOM = 0.25, 0.25  # of a column's epsilon: to locate the values roughly, then closely
 _GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
-_CELLS = 32  # in which values are located closely
-_MASS = 0.9  # least share of rows within close bounds; else the rough ones are used
 _CLEAR = 0.05  # expected number of empty cells that pass for occupied
-_YEAR = 31_556_952_000_000_000  # nanoseconds
-_YEARS = 200  # cells of instants, from 1870
-_POWERS = (-24, 64)  # of two: cells in which numbers are located roughly
 
 
 @dataclass(frozen=True)
@@ -103,66 +99,58 @@ def find_unit(column: Column, schema: ColumnSchema, epsilon: float, noise: Noise
     return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())]), epsilon - share
 
 
-def find_bounds(
-    values: Tensor, schema: ColumnSchema, unit: float, epsilon: float, noise: Noise
-) -> tuple[float, float, float]:
-    """Two bounds, and the rest of epsilon; declared bounds cost nothing."""
-    low, high, left = schema.low, schema.high, epsilon
-    if low is None or high is None:
-        rough = _years if schema.kind == Kind.DATETIME.value else _powers
-        bounds, _ = _occupied(values, rough, epsilon * _ROUGH, schema.name, noise)
-        closer, mass = _occupied(values, _equal(*bounds), epsilon * _ZOOM, schema.name, noise)
-        bounds, left = closer if mass >= _MASS else bounds, epsilon * (1 - _ROUGH - _ZOOM)
-        low, high = bounds[0] if low is None else low, bounds[1] if high is None else high
-    step = unit or 1e-9 * max(1.0, abs(low))
+def check_bounds(table: Table, schema: Schema) -> None:
+    """Check that all numbers and instants have declared bounds, which differential privacy presupposes.
+
+    Raises:
+        DataError: names the columns without, and what to write in an experiment file, or in Python.
+    """
+    numbers = [schema[column.name] for column in table.columns if is_number(column, schema[column.name])]
+    open_ones = [column for column in numbers if column.low is None or column.high is None]
+    if open_ones:
+        raise DataError(
+            "Under differential privacy numbers and dates need declared bounds: those of the rows would tell of them",
+            f"{len(open_ones)} without: {', '.join(column.name for column in open_ones)}",
+            "Fill in, from what you know without looking at the rows; values beyond are clamped:\n\n"
+            f"{_block(open_ones)}\n\nor in Python:\n\n{_mapping(open_ones)}",
+        )
+
+
+def _block(columns: Sequence[ColumnSchema]) -> str:
+    """Of an experiment's or a silo's file."""
+    lines = [
+        f"{column.name if re.fullmatch('[A-Za-z0-9_-]+', column.name) else json.dumps(column.name, ensure_ascii=False)}"
+        f" = {{ low = {low}, high = {high} }}"
+        for column in columns
+        for low, high in [_blanks(column)]
+    ]
+    return "\n".join(["[schema]", *lines])
+
+
+def _mapping(columns: Sequence[ColumnSchema]) -> str:
+    lines = [
+        f'    {column.name!r}: {{"low": {low}, "high": {high}}},'
+        for column in columns
+        for low, high in [_blanks(column)]
+    ]
+    return "\n".join(["schema={", *lines, "}"])
+
+
+def _blanks(column: ColumnSchema) -> tuple[str, str]:
+    """What to fill in for low and high; of a number, the one that is declared."""
+    if column.kind == Kind.DATETIME.value:
+        return '"YYYY-MM-DD"', '"YYYY-MM-DD"'
+    low, high = ("…" if bound is None else f"{bound:g}" for bound in (column.low, column.high))
+    return low, high
+
+
+def _bounds(schema: ColumnSchema, unit: float) -> tuple[float, float]:
+    """The declared bounds, on the grid, and at least a step apart."""
+    assert schema.low is not None and schema.high is not None  # see `check_bounds`
+    low, high, step = schema.low, schema.high, unit or 1e-9 * max(1.0, abs(schema.low))
     if unit:
         low, high = math.ceil(low / unit - 1e-6) * unit, math.floor(high / unit + 1e-6) * unit
-    return (low, high, left) if high - low >= step else (low, low + step, left)
-
-
-Cells = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
-"""Cells (N,) of values (N,), -1 for none; and both ends of each cell, in order."""
-
-
-def _occupied(
-    values: Tensor, cells: Cells, epsilon: float, name: str, noise: Noise
-) -> tuple[tuple[float, float], float]:
-    """Bounds of the cells from the first to the last clearly occupied one (else of the fullest), and their share."""
-    places, starts, ends = cells(values)
-    counts = torch.bincount(places[places >= 0], minlength=len(starts))
-    counts = noise.counts(counts, epsilon, f"roughly where values of column {name!r} lie")
-    clear = (counts >= math.log(len(counts) / _CLEAR) / epsilon).nonzero().flatten()
-    first, last = (int(clear[0]), int(clear[-1])) if len(clear) else (int(counts.argmax()),) * 2
-    share = float(counts[first : last + 1].sum()) / max(1.0, float(counts.sum()))
-    return (float(starts[first]), float(ends[last])), share
-
-
-def _span() -> int:
-    return _POWERS[1] - _POWERS[0]
-
-
-def _powers(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cells: zero in the middle; on either side [2^k, 2^(k+1))."""
-    k = torch.floor(torch.log2(values.abs().clamp_min(1e-300))).clamp(_POWERS[0], _POWERS[1] - 1) - _POWERS[0] + 1
-    places = (_span() + values.sign() * k).long()
-    ends = 2.0 ** torch.arange(_POWERS[0], _POWERS[1] + 1, dtype=torch.float64)
-    none = torch.zeros(1, dtype=torch.float64)
-    return places, torch.cat([-ends[1:].flip(0), none, ends[:-1]]), torch.cat([-ends[:-1].flip(0), none, ends[1:]])
-
-
-def _years(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    starts = (torch.arange(_YEARS, dtype=torch.float64) - 100) * _YEAR
-    places = torch.floor(values / _YEAR + 100).clamp(0, _YEARS - 1).long()
-    return places, starts, starts + _YEAR
-
-
-def _equal(low: float, high: float) -> Cells:
-    def cells(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        edges = torch.linspace(low, high, _CELLS + 1, dtype=torch.float64)
-        places = torch.bucketize(values, edges[1:-1], right=True)
-        return torch.where((values >= low) & (values <= high), places, -1), edges[:-1], edges[1:]
-
-    return cells
+    return low, max(high, low + step)
 
 
 _ROWS = 0.05  # of epsilon, for their number
@@ -210,8 +198,9 @@ def learn(
 
     Raises:
         ConfigError: epsilon or delta is not above zero, or infinite.
-        DataError: numbers as categories, none of which has enough rows to be released.
+        DataError: numbers without declared bounds; or as categories, none of which has enough rows to be released.
     """
+    check_bounds(table, schema)
     secret, public = rng.spawn(2)
     noise = Noise(secret, target, [])
     counted = noise.counts(torch.tensor([len(table)]), epsilon * _ROWS, "the number of rows", added=True)
@@ -299,14 +288,16 @@ def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, n
     """A column made from noised counts alone."""
     exact = column.values[~column.missing].double()
     unit, epsilon = find_unit(column, schema, epsilon, noise)
-    low, high, left = find_bounds(exact, schema, unit, epsilon, noise)
-    edges = _edges(low, high, unit, min(_MOST_BINS, max(_LEAST_BINS, round(rows * left / _PER_BIN))))
+    low, high = _bounds(schema, unit)
+    edges = _edges(low, high, unit, min(_MOST_BINS, max(_LEAST_BINS, round(rows * epsilon / _PER_BIN))))
     zero, absent = len(edges) - 1, len(edges)  # cells after the bins
     cells = torch.bucketize(exact.clamp(low, high), edges[1:-1], right=True)
     cells = torch.cat([torch.where(exact == 0, zero, cells), torch.full((int(column.missing.sum()),), absent)])
-    counts = noise.counts(torch.bincount(cells, minlength=absent + 1), left, f"a histogram of column {column.name!r}")
-    shown = torch.where(counts > _deviation(left), counts, 0)
-    if not can_be_missing(column) or shown[absent] <= 4 * _deviation(left):
+    counts = noise.counts(
+        torch.bincount(cells, minlength=absent + 1), epsilon, f"a histogram of column {column.name!r}"
+    )
+    shown = torch.where(counts > _deviation(epsilon), counts, 0)
+    if not can_be_missing(column) or shown[absent] <= 4 * _deviation(epsilon):
         shown[absent] = 0
     if not shown.any():
         shown[:zero] = max(1, rows // zero)  # no count is clear: uniform between the bounds

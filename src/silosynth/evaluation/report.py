@@ -29,7 +29,7 @@ from silosynth.core.files import check_suffix, write_atomic
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
-from silosynth.privacy.statement import cell, mechanism, statement, totals
+from silosynth.privacy.statement import budget_rows, cell, mechanism, statement, totals
 
 MAX_OVERLAYS = 60  # columns drawn, worst first
 MAX_ROWS = 1000  # rows of the table of all columns
@@ -256,6 +256,7 @@ def render(report: Report) -> str:
     )
     style, script = (_source(environment, name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    privacy = statement(report.ledger or (), horizontal=report.about.partition == "horizontal")
     return environment.get_template("template.html.j2").render(
         report=report,
         style=style,
@@ -271,7 +272,8 @@ def render(report: Report) -> str:
         ledger=None
         if report.ledger is None
         else _ledger(report.ledger, tuple(report.about.silos or report.silos or ())),
-        privacy=statement(report.ledger or (), horizontal=report.about.partition == "horizontal"),
+        privacy=privacy,
+        budget=budget_rows(privacy),
         cell=cell,
         mechanism=mechanism,
     )

@@ -227,6 +227,43 @@ def _line(event: Event, times: int, delta: float) -> dict[str, Any]:
     }
 
 
+def budget_rows(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The table of a statement's budget: its events, as in `statement`, each with its ``silo``, and one total.
+
+    Several silos' events that count once have the silo "all". The total is the last row, and the epsilon and delta of
+    the guarantee: of the release where one is claimed, else of the silo that spends most. No noise, no rows.
+    """
+    joint = dict[str, dict[str, Any]]()
+    rows = []
+    for silo, budget in stated["silos"].items():
+        for event in budget["events"]:
+            if event["joint"]:
+                joint.setdefault(repr(event), event | {"silo": "all"})
+            else:
+                rows.append(event | {"silo": silo})
+    rows += joint.values()
+    return [*rows, _total(stated)] if rows else []
+
+
+def _total(stated: Mapping[str, Any]) -> dict[str, Any]:
+    release, budgets = stated["release"], list(stated["silos"].values())
+    unsound = any(event["mechanism"] == UNSOUND for budget in budgets for event in budget["events"])
+    blank = {"silo": "", "mechanism": "", "count": None, "noise": None, "rate": None, "scope": "", "joint": False}
+    if release is not None:
+        what = f"total: the model and its synthetic tables, for one row of {release['rows']}"
+        return {**blank, "what": what, "epsilon": release["epsilon"], "delta": release["delta"], "covers": "as stated"}
+    epsilon, delta = (None if unsound else _most(budget[name] for budget in budgets) for name in ("epsilon", "delta"))
+    what = "total" if unsound or len(budgets) < 2 else "total of the silo that spends most"
+    covers = "nothing" if unsound else COVERS["readers"]
+    return {**blank, "what": what, "epsilon": epsilon, "delta": delta, "covers": covers}
+
+
+def _most(numbers: Iterable[float | None]) -> float | None:
+    """The largest; None if one is None, and so infinite."""
+    known = list(numbers)
+    return None if None in known else max(number for number in known if number is not None)
+
+
 def cell(number: float | None) -> str:
     """A cost in a table, rounded up; "none" where there is none."""
     return "none" if number is None else rounded_up(number)
