@@ -13,9 +13,9 @@ import silosynth as ss
 from silosynth.core.messages import to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import RARE, EncoderConfig, fit_encoder
+from silosynth.encoders.column import RARE, EncoderConfig
 from silosynth.encoders.combinations import repair
-from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder
+from silosynth.encoders.normalised import ModeConfig
 from silosynth.encoders.table import TableCoder
 from silosynth.runtime.wire import pack, unpack
 
@@ -28,7 +28,7 @@ def coder(data: pd.DataFrame, schema: dict[str, Any] | None = None, kept: tuple[
     made = TableCoder(federation.tables["a"], federation.schemas["a"], Streams(3))
     modes = options.pop("modes", False)
     config = ModeConfig(modes=3, **options) if modes else EncoderConfig(**options)
-    made.fit(config, fit_mode_encoder if modes else fit_encoder, kept)
+    made.fit(config, kept=kept)
     return made
 
 

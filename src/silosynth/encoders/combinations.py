@@ -9,7 +9,7 @@ Two kinds of rules, both held by at least ``min_count`` rows wherever they name 
   husbands who are women. Decoded rows that hold one get another level in one of the two columns (`Barred.repair`).
 
 A dependency is believed only if chance does not explain it: to write down b's column must take far more nats than to
-write down the table that replaces it (`_believable`). What is found depends on rows: nothing is found under
+write down the table that replaces it (`believable`). What is found depends on rows: nothing is found under
 differential privacy.
 
 Shapes: N rows, R of them, K keys, C columns with levels, L levels of one of them, M of another.
@@ -31,7 +31,7 @@ from silosynth.encoders.column import RARE, Encoder, EncoderConfig, least_rows
 
 _CHANCE = 1e-6  # at most, that columns of the same values in random order show a dependency
 _PROBE = 500  # rows that most pairs of columns are told apart by
-_BARRED = 20.0  # rows expected of independent columns for each row that holds a barred pair, and at least
+EXPECTED = 20.0  # rows expected of independent columns for each row that holds a barred pair, and at least
 _MOST_CELLS = 1 << 16  # of the table of two columns in which barred pairs are looked for
 _PASSES = 4  # over rows, each of which changes one level of a row
 
@@ -245,7 +245,7 @@ def _determined(a: _Keyed, b: _Coded, schema: Schema, config: EncoderConfig, pla
         return None
     rows, keys = (a.key_N >= 0).nonzero().flatten(), a.keys
     key_R, code_R = a.key_N[rows], b.code_N[rows]
-    if not (_constant(key_R, code_R, len(keys)) and _believable(code_R, len(keys))):
+    if not (_constant(key_R, code_R, len(keys)) and believable(code_R, len(keys))):
         return None
     first_K = torch.zeros(len(keys), dtype=torch.int64)
     first_K[key_R] = rows
@@ -269,7 +269,7 @@ def _constant(key_N: Tensor, code_N: Tensor, keys: int) -> bool:
     return bool((code_K[key_R] == code_R).all())
 
 
-def _believable(code_N: Tensor, keys: int) -> bool:
+def believable(code_N: Tensor, keys: int) -> bool:
     """Whether more than chance makes ``keys`` keys determine these codes: see the module's docstring."""
     share = torch.unique(code_N, return_counts=True)[1].double() / len(code_N)
     nats = -len(code_N) * float((share * share.log()).sum())
@@ -319,7 +319,7 @@ def _clipped(column: Column, schema: Schema) -> Column:
 def _barred(counts_LM: Tensor, first: int, second: int, least: int) -> list[Barred]:
     """The rule for two columns, if there is one."""
     expected = counts_LM.sum(1, keepdim=True) * counts_LM.sum(0, keepdim=True) / counts_LM.sum()
-    barred = (counts_LM < least) & (expected >= _BARRED * counts_LM.clamp(min=1))
+    barred = (counts_LM < least) & (expected >= EXPECTED * counts_LM.clamp(min=1))
     if not barred.any():
         return []
     common = torch.where(counts_LM < least, 0, counts_LM).int()

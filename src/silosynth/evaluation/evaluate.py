@@ -15,7 +15,7 @@ from silosynth.core.schema import UNMODELLED, Schema
 from silosynth.data.frames import to_pandas
 from silosynth.data.infer import MUCH, without_marks
 from silosynth.encoders.column import RARE
-from silosynth.evaluation import disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
+from silosynth.evaluation import combinations, disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
 from silosynth.evaluation.about import AnyModel, about
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, schema_of
 from silosynth.evaluation.report import Report
@@ -144,6 +144,7 @@ def evaluate(
         pooled=_pooled(coded["synthetic"]),
         about=about(coded["training"], coded["synthetic"], left_out, data, holders, model, ledger),
         by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in (rows or {}).items()),
+        combinations=combinations.find(tables.train, tables.holdout, tables.synthetic, owners),
     )
     on_progress("done", 1.0)
     return report

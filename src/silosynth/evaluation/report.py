@@ -28,9 +28,11 @@ from silosynth.core.errors import nearest
 from silosynth.core.files import check_suffix, write_atomic
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
+from silosynth.evaluation.combinations import Combinations
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
 from silosynth.privacy.statement import budget_rows, cell, mechanism, statement, totals
 
+MOST_COMBINATIONS = 50  # pairs of columns that are listed, those broken most often
 MAX_OVERLAYS = 60  # columns drawn, worst first
 MAX_ROWS = 1000  # rows of the table of all columns
 MAX_PAIRS = 10  # pairs named, worst first
@@ -75,6 +77,7 @@ class Report:
     silos: Mapping[str, tuple[str, ...]] | None = None
     target: str | None = None
     ledger: tuple[Mapping[str, Any], ...] | None = None
+    combinations: Combinations = field(default_factory=Combinations)
 
     @property
     def withheld(self) -> str | None:
@@ -152,7 +155,7 @@ class Report:
 
     def __str__(self) -> str:
         head = [_heading(self), *_made_by(self.about), "", *_examined(self), ""]
-        return "\n".join([*head, *_summary(self.scores), *_skips(self.skipped)])
+        return "\n".join([*head, *_summary(self.scores), *_made_up(self.combinations), *_skips(self.skipped)])
 
 
 def _heading(report: Report) -> str:
@@ -210,6 +213,25 @@ def _printed(score: Score, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if abs(score.ideal) <= 1 and score.unit != "%" else f"{value:.2f}"
+
+
+def _made_up(combinations: Combinations) -> list[str]:
+    """Which combinations of values training rows never hold, and how often others do."""
+    if not combinations.found:
+        return []
+    lines = [
+        f"  {one.first} {'→' if one.kind == 'dependency' else '+'} {one.second}: {_rates(one.rate, one.holdout)}"
+        + (f" ({'; '.join(one.examples)})" if one.examples else "")
+        for one in combinations.found[:MOST_COMBINATIONS]
+    ]
+    more = len(combinations.found) - len(lines)
+    whole = f"rows with combinations that training rows never hold: {_rates(combinations.rate, combinations.holdout)}"
+    return ["", whole, *lines, *([f"  and {more} more pairs of columns"] if more else [])]
+
+
+def _rates(rate: float, holdout: float | None) -> str:
+    real = "" if holdout is None else f", {holdout:.2%} of hold-out rows"
+    return f"{rate:.2%} of synthetic rows{real}"
 
 
 def _skips(skipped: Sequence[Skipped]) -> list[str]:
@@ -273,6 +295,7 @@ def render(report: Report) -> str:
         if report.ledger is None
         else _ledger(report.ledger, tuple(report.about.silos or report.silos or ())),
         privacy=privacy,
+        combinations=report.combinations.found[:MOST_COMBINATIONS],
         budget=budget_rows(privacy),
         cell=cell,
         mechanism=mechanism,

@@ -1,0 +1,191 @@
+"""Combinations of two columns' values that training rows never hold, and how often synthetic rows do.
+
+Found in the training rows alone, whether or not a rule was declared, within silos and across them:
+
+- a *dependency*: all rows with the same value of one column have the same value of the other. A row breaks it whose
+  first value is known from training, and whose second is another than there.
+- *pairs that never occur*: no training row holds these two levels, though at least `EXPECTED` would if the columns were
+  independent.
+
+Both may be broken by real rows too: beside each rate stands that of the hold-out. Numbers of many values take no part.
+
+Shapes: n rows; K values of a column, L of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silosynth.encoders.combinations import EXPECTED, believable
+from silosynth.evaluation.coding import Coded
+from silosynth.evaluation.scores import Floats, Ints
+
+MOST_COLUMNS = 200  # of wider tables, the first ones are looked at
+MOST_VALUES = 1000  # of a column that takes part
+MOST_CELLS = 1 << 16  # of the table of two columns in which pairs that never occur are looked for
+LEAST_ROWS = 5  # of a value on average, in a column that takes part
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What two columns' training rows say of each other, and how often other rows break it.
+
+    Attributes:
+        first, second: the columns; ``first`` determines ``second`` where it is a dependency.
+        kind: which of the two: see the module's docstring.
+        across: whether two silos hold them; None without silos.
+        rate: share of synthetic rows that break it.
+        holdout: share of hold-out rows that break it; None without.
+        examples: the most frequent of the synthetic pairs that training rows never hold.
+    """
+
+    first: str
+    second: str
+    kind: Literal["dependency", "pairs"]
+    across: bool | None
+    rate: float
+    holdout: float | None
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Combinations:
+    """All that was found.
+
+    Attributes:
+        found: dependencies, and pairs of columns that synthetic or hold-out rows break; the most broken first.
+        rate, holdout: shares of synthetic and hold-out rows that break at least one.
+        columns: number of columns looked at.
+    """
+
+    found: tuple[Combination, ...] = ()
+    rate: float = 0.0
+    holdout: float | None = None
+    columns: int = 0
+
+
+def find(
+    train: Coded, holdout: Coded | None, synthetic: Coded, owners: Sequence[str | None] | None = None
+) -> Combinations:
+    """Find what training rows never hold, and how often the others do. ``owners``: each column's silo."""
+    tables = [train, synthetic] + ([] if holdout is None else [holdout])
+    taken = [j for j in range(len(train.fields)) if _few(train.values[j], len(train))][:MOST_COLUMNS]
+    columns = {j: _codes([table.values[j] for table in tables]) for j in taken}
+    labels = {j: _labels(train, j) for j in taken}
+    broken = [np.zeros(len(table), bool) for table in tables]
+    found = []
+    for rule in _rules({j: own[0] for j, own in columns.items()}):
+        hits = [_breaks(rule, *(columns[j][t] for j in rule.pair)) for t in range(len(tables))]
+        broken = [before | own for before, own in zip(broken, hits, strict=True)]
+        if rule.kind == "dependency" or any(own.any() for own in hits[1:]):
+            found.append(_combination(rule, train, hits, columns, labels, owners))
+    found.sort(key=lambda one: (-one.rate, one.kind, one.first, one.second))
+    shares = [_share(own) for own in broken]
+    return Combinations(tuple(found), shares[1], shares[2] if holdout is not None else None, len(taken))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Pairs (K, L) of values that rows may hold.
+
+    Of a first value that is unknown in training nothing is said; a second one breaks dependencies alone.
+    """
+
+    pair: tuple[int, int]
+    kind: Literal["dependency", "pairs"]
+    allowed: NDArray[np.bool_]
+
+
+def _few(values: NDArray[np.generic], rows: int) -> bool:
+    return 1 < len(np.unique(values)) <= min(MOST_VALUES, rows // LEAST_ROWS)
+
+
+def _codes(values: Sequence[NDArray[np.generic]]) -> list[Ints]:
+    """Each table's values as numbers (n,) of the training table's; K for those that it does not have."""
+    known = np.unique(values[0])  # NaN, which is missing, comes last, once
+    codes = []
+    for own in values:
+        place = np.minimum(np.searchsorted(known, own), len(known) - 1)
+        same = (known[place] == own) | ((known[place] != known[place]) & (own != own))
+        codes.append(np.where(same, place, len(known)).astype(np.int64))
+    return codes
+
+
+def _labels(train: Coded, j: int) -> list[str]:
+    """Names of the training table's values, in the order of their codes."""
+    field, known = train.fields[j], np.unique(train.values[j])
+    if field.categorical:
+        return [(*field.levels, "(missing)")[int(code)] for code in known]
+    return ["(missing)" if np.isnan(value) else f"{value:.12g}" for value in known.tolist()]
+
+
+def _rules(codes: dict[int, Ints]) -> list[_Rule]:
+    """Dependencies of the training table's columns; then pairs that never occur, where neither depends on the other.
+
+    What two columns that determine each other say of a third is listed for the first of them.
+    """
+    dependencies, apart, alike = list[_Rule](), list[tuple[int, int]](), set[int]()
+    for a, b in itertools.combinations(codes, 2):
+        sizes = int(codes[a].max()), int(codes[b].max())
+        rule = _dependency(codes, *((a, b) if sizes[0] >= sizes[1] else (b, a)))
+        if rule is None:
+            apart.append((a, b))
+        else:
+            dependencies.append(rule)
+            alike |= {b} if sizes[0] == sizes[1] else set()
+    pairs = [_never(codes, a, b) for a, b in apart if not {a, b} & alike]
+    return [*dependencies, *(rule for rule in pairs if rule is not None)]
+
+
+def _dependency(codes: dict[int, Ints], a: int, b: int) -> _Rule | None:
+    first, second = codes[a], codes[b]
+    value_K = np.zeros(int(first.max()) + 1, np.int64)
+    value_K[first] = second
+    if (value_K[first] != second).any() or not believable(torch.from_numpy(second), len(value_K)):
+        return None
+    return _Rule((a, b), "dependency", value_K[:, None] == np.arange(int(second.max()) + 1))
+
+
+def _never(codes: dict[int, Ints], a: int, b: int) -> _Rule | None:
+    first, second = codes[a], codes[b]
+    sizes = int(first.max()) + 1, int(second.max()) + 1
+    if sizes[0] * sizes[1] > MOST_CELLS:
+        return None
+    counts = np.bincount(first * sizes[1] + second, minlength=sizes[0] * sizes[1]).reshape(sizes)
+    expected: Floats = counts.sum(1, keepdims=True) * counts.sum(0, keepdims=True) / len(first)
+    never = (counts == 0) & (expected >= EXPECTED)
+    return _Rule((a, b), "pairs", ~never) if never.any() else None
+
+
+def _breaks(rule: _Rule, first: Ints, second: Ints) -> NDArray[np.bool_]:
+    """Which rows (n,) break a rule."""
+    wide = np.pad(rule.allowed, ((0, 1), (0, 1)), constant_values=True)
+    wide[:-1, -1] = rule.kind != "dependency"
+    return ~wide[first, second]
+
+
+def _combination(
+    rule: _Rule, train: Coded, hits: Sequence[NDArray[np.bool_]], columns: dict[int, list[Ints]],
+    labels: dict[int, list[str]], owners: Sequence[str | None] | None,
+) -> Combination:  # fmt: skip
+    a, b = rule.pair
+    pairs = np.stack([columns[a][1], columns[b][1]], 1)[hits[1]]
+    distinct, counts = np.unique(pairs, axis=0, return_counts=True)
+    worst = distinct[np.argsort(-counts, kind="stable")[:_EXAMPLES]].tolist()
+    examples = tuple(f"{labels[a][k]} with {(*labels[b], 'another')[m]}" for k, m in worst)
+    across = None if owners is None or None in (owners[a], owners[b]) else owners[a] != owners[b]
+    names = [train.fields[j].name for j in rule.pair]
+    holdout = _share(hits[2]) if len(hits) > 2 else None
+    return Combination(names[0], names[1], rule.kind, across, _share(hits[1]), holdout, examples)
+
+
+def _share(rows: NDArray[np.bool_]) -> float:
+    return float(rows.mean()) if len(rows) else 0.0
