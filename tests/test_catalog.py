@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from tests import toy_rows
@@ -94,3 +96,39 @@ def test_an_algorithm_of_the_other_kind_is_refused_with_the_function_to_use() ->
     with pytest.raises(ConfigError, match=r"takes a representation.*\(got: silofuse\)\. Use silosynth\.fit"):
         ss.represent("silofuse", COLUMNS, "a", progress=False)
     assert algorithm("tabvfl", kind=None) is algorithm("tabvfl", "representation")
+
+
+@pytest.mark.parametrize("name", ["silofuse", "latentdiff", "vtgan", "vflgan", "vflgan-base", "vertigan", "wgan-gp"])
+def test_with_a_target_of_privacy_presets_have_sizes_of_their_own(name: str) -> None:
+    entry, dp = algorithm(name), {"epsilon": 10, "delta": 1e-5}
+    for preset, private in entry.private.items():
+        plain, sized = entry.configure(preset), entry.configure(preset, {"dp": dp})
+        assert plain == entry.presets[preset]
+        assert sized == replace(private, dp=sized.dp) and sized.dp.epsilon == 10 and sized.dp.delta == 1e-5
+        assert entry.configure(preset, {"dp.epsilon": 10, "dp.delta": 1e-5}) == sized
+        assert entry.configure(preset, {"dp": sized.dp}) == sized
+        assert replace(sized, dp=plain.dp) != plain
+    unlike = {"silofuse": "dp_training", "latentdiff": "dp_training"}.get(name, "batch")
+    assert getattr(entry.configure("fast", {"dp": dp}), unlike) != getattr(entry.presets["paper"], unlike)
+
+
+def test_options_change_private_sizes_too() -> None:
+    config = algorithm("vflgan").configure("fast", {"dp": {"epsilon": 10, "delta": 1e-5, "clip": 2.0}, "batch": 32})
+    assert (config.batch, config.dp.clip, config.dp.encoders, config.critic) == (32, 2.0, 0.25, (32, 16))
+    unsound = algorithm("vflgan").configure("fast", {"dp": {"mechanism": "paper-unsound", "noise": 5.0}})
+    assert unsound.critic == algorithm("vflgan").presets["fast"].critic
+
+
+@pytest.mark.parametrize("name", names())
+def test_published_settings_model_every_column(name: str) -> None:
+    entry = algorithm(name, None)
+    if "paper" not in entry.presets:
+        return
+    config = entry.presets["paper"]
+    config = getattr(config, "coder", getattr(config, "model", config))
+    assert config.encoders.dependencies == "ignore"
+
+
+def test_silos_with_other_rows_keep_what_they_find_to_themselves() -> None:
+    with pytest.raises(ConfigError, match="do not tell each other"):
+        algorithm("gdts").configure("fast", {"diffusion.encoders.dependencies": "keep"})

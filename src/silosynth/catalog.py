@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -46,6 +47,8 @@ class Algorithm:
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
+        private: configs by preset where options ask for differential privacy: training through noise takes other sizes.
+            Presets that are not there keep theirs.
         policies: what can be done about silos that are lost in training; the first is the default. Empty if the
             algorithm has an option of its own for it.
     """
@@ -59,17 +62,22 @@ class Algorithm:
     central: bool = False
     horizontal: bool = False
     parts: bool = True
+    private: Mapping[str, Any] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ("fail", "wait")
 
     def configure(self, preset: str, options: Mapping[str, Any] | None = None) -> Any:
         """The config of ``preset`` with ``options`` changed: nested mappings, or dotted names such as "latent.steps".
+
+        Options that ask for differential privacy change the preset's sizes too: see `private`.
 
         Raises:
             ConfigError: unknown preset or option (names the nearest), one given twice, or a value of the wrong type.
         """
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
-        return _changed(self.presets[preset], _nested(options or {}), "")
+        tree = _nested(options or {})
+        presets = self.private if preset in self.private and _asks_for_privacy(tree) else self.presets
+        return _changed(presets[preset], tree, "")
 
     def under(self, missing: str | None = None) -> Callable[..., Conversation[dict[str, Any]]]:
         """`coordinate`, handling lost silos by the policy ``missing``; None is the algorithm's default.
@@ -113,10 +121,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
         silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise,
+        private=silofuse_options.PRIVATE,
     ),
     "latentdiff": Algorithm(
         "SiloFuse's central baseline: the same with all columns in one silo",
         silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise, central=True,
+        private=silofuse_options.PRIVATE,
     ),
     "silofuse-joint": Algorithm(
         "SiloFuse with latents learnt jointly, as in TabVFL: each reveals columns of all silos; thousands of rounds",
@@ -135,22 +145,27 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "vtgan": Algorithm(
         "a conditional GAN split between the coordinator and the silos; thousands of rounds (VT-GAN)",
         vtgan_options.PRESETS, vtgan_silo.VTGANSilo, vtgan.coordinate, vtgan.synthesise,
+        private=vtgan_options.PRIVATE,
     ),
     "vflgan": Algorithm(
         "local critics and a shared one over columns in several silos; thousands of steps (VFLGAN, 2024)",
         vflgan_options.VFLGAN, vflgan_silo.VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+        private=vflgan_options.PRIVATE,
     ),
     "vflgan-base": Algorithm(
         "VFLGAN's ablation: the shared critic alone judges",
         vflgan_options.BASE, vflgan_silo.VFLGANSilo, vflgan.coordinate, vflgan.synthesise,
+        private=vflgan_options.PRIVATE_BASE,
     ),
     "vertigan": Algorithm(
         "VFLGAN's baseline: a GAN in each silo, whose generators share their first layers (VertiGAN, 2023)",
         vflgan_options.VERTIGAN, vflgan_silo.VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise,
+        private=vflgan_options.PRIVATE_VERTIGAN,
     ),
     "wgan-gp": Algorithm(
         "VFLGAN's central baseline: the GAN of a VertiGAN silo, with all columns in one silo (WGAN-GP, 2017)",
         vflgan_options.VERTIGAN, vflgan_silo.VertiGANSilo, vflgan.coordinate_vertigan, vflgan.synthesise, central=True,
+        private=vflgan_options.PRIVATE_VERTIGAN,
     ),
     "gdts": Algorithm(
         "one model for silos that hold different rows: GANs or diffusion averaged, or a generator with a critic in "
@@ -200,6 +215,13 @@ def algorithm(name: str, kind: AlgorithmKind | None = "generator") -> Algorithm:
             f"This takes a {kind}; the algorithm is a {entry.kind}", name, f'Use silosynth.{use}("{name}", …).'
         )
     return entry
+
+
+def _asks_for_privacy(tree: Mapping[str, Any]) -> bool:
+    """Whether options give a finite epsilon for a whole training."""
+    dp = tree.get("dp")
+    epsilon = dp.epsilon if isinstance(dp, Target) else dp.get("epsilon") if isinstance(dp, Mapping) else None
+    return isinstance(epsilon, int | float) and epsilon < math.inf
 
 
 def _nested(options: Mapping[str, Any]) -> dict[str, Any]:

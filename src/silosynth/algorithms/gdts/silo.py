@@ -31,7 +31,7 @@ from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, fields_of, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable
 from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
-from silosynth.encoders.table import ColumnParty, can_be_missing
+from silosynth.encoders.table import ColumnParty, can_be_missing, check_bounds
 from silosynth.models.ctgan import ConditionalGAN
 from silosynth.models.encoded import encoded_rows
 from silosynth.models.training import flatten, unflatten
@@ -199,6 +199,7 @@ def numbers(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Gen
     if config.numbers == "exact":
         exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
         return gdts.ExactSummaries(tuple(exact), 0)
+    check_bounds(Table(tuple(columns)), schema)
     noised = [_noised_number(column, schema[column.name], config, rng) for column in columns]
     return gdts.NoisedSummaries(
         tuple(s for s, _ in noised), 0, tuple(event for _, events in noised for event in events)

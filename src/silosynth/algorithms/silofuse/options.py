@@ -126,6 +126,11 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
 }  # fmt: skip
 
 
+PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the other presets train as long as "balanced"
+    "fast": replace(PRESETS["fast"], dp_training=PrivateTraining(coder_steps=300, latent_steps=600, batch=256)),
+}
+
+
 def _end_to_end(config: SiloFuseConfig) -> SiloFuseConfig:
     """The paper's Gaussian diffusion on plain latents, with the iterations and widths of ``config``."""
     coder = replace(config.coder, form="plain", calibrate=False, fit_to_rows=False, rate=1e-3)

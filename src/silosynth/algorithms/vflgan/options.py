@@ -140,3 +140,13 @@ BASE: Mapping[str, VFLGANConfig] = {name: replace(config, local=False) for name,
 VERTIGAN: Mapping[str, VertiGANConfig] = {  # one penalty, on the whole critic (4), except where noise makes it useless
     name: _vertigan(config, config.slopes if name == "private" else "critic") for name, config in VFLGAN.items()
 }
+
+PRIVATE: Mapping[str, VFLGANConfig] = {  # with ``dp``; "private" has these sizes anyway
+    "fast": replace(_PRIVATE, epochs=20, least_rounds=150),
+    "balanced": _PRIVATE,
+    "best": replace(_PRIVATE, epochs=200, least_rounds=600),
+}
+PRIVATE_BASE: Mapping[str, VFLGANConfig] = {name: replace(config, local=False) for name, config in PRIVATE.items()}
+PRIVATE_VERTIGAN: Mapping[str, VertiGANConfig] = {
+    name: _vertigan(config, config.slopes) for name, config in PRIVATE.items()
+}
