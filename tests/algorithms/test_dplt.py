@@ -234,7 +234,7 @@ def test_all_silos_together_spend_the_target_and_release_no_exact_figure():
 
 def test_both_silos_noise_their_shares():
     """The noise of either silo is enough: subtracting its own noise gains a silo nothing."""
-    play = Play(2, data=table(1000), **PRIVATE)
+    play = Play(2, data=table(1000), dp=PRIVATE["dp"] | {"epsilon": 1.0})
     play.drive()
     sizes = [[one.states for one in silo.latents] for silo in play.silos.values()]
     flags = torch.nn.functional.one_hot(play.states(), max(map(max, sizes)))

@@ -105,7 +105,8 @@ LISTED = {Release.SYNTHETIC, Release.NOISED, Release.STATISTICS}
 def heard_of(case: str, party: type[Tap] = Tap) -> tuple[list[Heard], list[Record]]:
     entry, (preset, options) = ALGORITHMS[case.partition(" ")[0]], CASES[case]
     config = entry.configure(preset, options)
-    divided = federation(entry.horizontal, BOUNDS if "noised" in options.values() else None)
+    bounded = "noised" in options.values() or options.get("dp", {}).get("epsilon")
+    divided = federation(entry.horizontal, BOUNDS if bounded else None)
     return transcript(entry, config, divided, party=party)
 
 

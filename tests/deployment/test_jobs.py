@@ -95,6 +95,9 @@ def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> N
 
 def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None:
     silos, policy = two_silos(), SiloPolicy(least_rows=10, algorithms=["dplt"])
+    bounds = {"bank": {"age": {"low": 18, "high": 80}, "income": {"low": 0, "high": 8000}},
+              "shop": {"visits": {"low": 0, "high": 40}}}  # fmt: skip
+    silos = {name: replace(rows, declared=bounds[name]) for name, rows in silos.items()}
     target = {"dp": {"epsilon": 5.0, "delta": 1e-5}}
     place = run(
         job(silos, algorithm="dplt", seed=None, rows=None, options=target), parties(silos, tmp_path, policy), tmp_path
