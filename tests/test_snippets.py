@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.bounds import bounds
 from tests.test_docs import PAGES, ROOT, blocks
 
 import silosynth as ss
@@ -68,6 +69,7 @@ def namespace() -> dict[str, Any]:
     frame = people(300, 0)
     bank = {"bank": ["income", "debt", "default"], "clinic": ["age", "visits", "diagnosis"]}
     return {
+        "bounded": ss.simulate(frame, silos=bank, schema=bounds(frame)),
         "ss": ss, "frame": frame, "other_rows": people(50, 1), "federation": ss.simulate(frame, silos=bank),
         "table": frame.assign(income=np.where(frame["income"] > 30_000, "high", "low")),
         "north": frame[:100], "south": frame[100:200], "west": frame[200:],
