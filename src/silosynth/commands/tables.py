@@ -282,15 +282,15 @@ def _check_rows(tables: Mapping[str, pd.DataFrame]) -> None:
 def show_schema(ui: Session, schema: Schema, frame: pd.DataFrame) -> None:
     """Show what was inferred about each column, and add it to the facts."""
     table = to_table(frame, schema)
-    lines, clamped = describe(schema, table), beyond_bounds(table, schema)
+    lines, beyond = describe(schema, table), beyond_bounds(table, schema)
     rows = [(line.name, line.kind, line.dtype, f"{line.missing:.1%}", line.distinct, line.reason) for line in lines]
     ui.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)
-    if clamped:
-        listed = ", ".join(f"{name} {count:,}" for name, count in clamped.items())
-        ui.show(f"Values beyond declared bounds, to which synthetic ones are clamped: {listed}\n")
+    if beyond:
+        listed = ", ".join(f"{name} {count:,}" for name, count in beyond.items())
+        ui.show(f"Values beyond declared bounds, which no synthetic value passes: {listed}\n")
     ui.facts["columns"] = [
         {"name": c.name, "kind": c.kind, "dtype": c.dtype, "decimals": c.decimals, "low": c.low, "high": c.high}
-        | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason, "clamped": clamped.get(c.name, 0)}
+        | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason, "beyond": beyond.get(c.name, 0)}
         for c, line in zip(schema.columns, lines, strict=True)
     ]
 

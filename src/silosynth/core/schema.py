@@ -215,7 +215,7 @@ class Schema(Struct):
 
 
 def beyond_bounds(table: Table, schema: Schema) -> dict[str, int]:
-    """How many values of each column lie beyond its declared bounds, to which synthetic values are clamped.
+    """How many values of each column lie beyond its declared bounds, which no synthetic value passes.
 
     Columns without such values are left out. The counts are exact: they are for the silo itself.
     """
