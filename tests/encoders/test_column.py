@@ -21,7 +21,10 @@ from silosynth.encoders.column import (
     decode_table,
     encode_table,
     fit_encoder,
+    without_dominance,
 )
+from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder, fit_standard_encoder
+from silosynth.runtime.wire import pack
 
 
 def numbers(values, name="x", kind=None, **more):
@@ -54,6 +57,43 @@ def test_scores_are_standard_normal():
     scores = encoder.encode(column, rng).scores
     assert float(scores.mean()) == pytest.approx(0, abs=0.03)
     assert float(scores.std()) == pytest.approx(1, abs=0.03)
+
+
+FITS = {"normal scores": (fit_encoder, EncoderConfig()), "modes": (fit_mode_encoder, ModeConfig()),
+        "standardised": (fit_standard_encoder, EncoderConfig())}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fit", "config"), FITS.values(), ids=FITS)
+@pytest.mark.parametrize("others", ["integers", "floats"])
+def test_the_value_of_a_lone_extreme_row_is_nowhere_in_an_encoder(fit, config, others):
+    """5 times the range's end, less what four others usually are, gave a lone income to a thousandth."""
+    usual = np.random.default_rng(5).lognormal(10, 0.5, 400)
+    usual = np.rint(usual).astype(np.int64) if others == "integers" else usual
+
+    def fitted(income):
+        return to_state(fit(*numbers(np.append(usual, income).astype(usual.dtype)), config, np.random.default_rng(0)))
+
+    one, other = fitted(98_770_000), fitted(-51_230_000)
+    assert pack(one) != pack(other)  # on which side it lies may show
+    assert pack(one) == pack(fitted(402_000_000))
+    assert pack(other) == pack(fitted(-4_000_000))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30), st.integers(1, 6))
+def test_no_row_makes_up_more_than_half_of_an_ends_distance(values, least):
+    before = np.array(values)
+    moved = without_dominance(before, least).tolist()
+    assert sum(a != b for a, b in zip(values, moved, strict=True)) <= (2 if least > 1 else 0)
+    if least == 1 or len(values) < 3:
+        return
+    if len(values) <= 2 * least:
+        middle = sorted(values)[(len(values) - 1) // 2]
+        distances = [[abs(value - middle) for value in moved]]
+    else:
+        low, high = sorted(moved)[: least + 1], sorted(moved)[-least - 1 :]
+        distances = [[low[-1] - value for value in low], [value - high[0] for value in high]]
+    for of_end in distances:
+        assert 2 * max(of_end) <= sum(of_end)
 
 
 @settings(max_examples=60)

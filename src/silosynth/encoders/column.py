@@ -15,13 +15,15 @@ level held by fewer than ``min_count`` rows could identify somebody: it is poole
 name.
 
 The map between values and normal scores is piecewise linear through means of groups of sorted training values, never
-through single values, so that no row's value can be decoded. Values on a grid (integers, k decimals) are spread
-uniformly over their grid cell before they are ranked, and decoded values are rounded back to the grid.
+through single values, and no row dominates the group at an end (`without_dominance`): no row's value can be decoded.
+Values on a grid (integers, k decimals) are spread uniformly over their grid cell before they are ranked, and decoded
+values are rounded back to the grid.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -352,7 +354,9 @@ def _fit_numeric(
     values = column.values[~column.missing].numpy()
     step = find_grid(values, schema)
     atoms = find_atoms(values, find_grid(values, schema, 0.95), config)
-    rest = values[~np.isin(values, atoms)]
+    on_atom = np.isin(values, atoms)
+    values = without_dominance(values, config.min_count, on_atom)
+    rest = values[~on_atom]
     origin = find_origin(values, step) if whole else 0
     least, most = (None if bound is None else bound - origin for bound in (schema.low, schema.high))
     quantile = None
@@ -365,6 +369,40 @@ def _fit_numeric(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, torch.from_numpy(atoms),
         bool(column.missing.any()), quantile,
     )  # fmt: skip
+
+
+def without_dominance(values: np.ndarray, least: int, shared: np.ndarray | None = None) -> np.ndarray:
+    """The values (n,) after moving those that dominate an end of their range inwards.
+
+    The published ends of a range are means of the ``least`` outermost rows, which give away a value that is far from
+    the others: ``least`` times the mean, minus what the others usually are. So no row makes up more than half of the
+    distance between its end's rows and the next row inwards (of all rows and their median, where they are so few that
+    both ends are one group); beyond that its value changes nothing. Rows that are ``shared`` (n,) with many others are
+    left out, and stay as they are; so does everything where ``least`` is 1.
+    """
+    rest = values if shared is None else values[~shared]
+    if least < 2 or len(rest) < 3:
+        return values
+    if len(rest) > 2 * least:
+        ordered = np.partition(rest, [*range(least + 1), *range(len(rest) - least - 1, len(rest))]).tolist()
+        ends = [ordered[least::-1], ordered[-least - 1 :]]
+    else:
+        middle = statistics.median_low(rest.tolist())
+        ends = [sorted(rest.tolist(), key=lambda value: abs(value - middle))]
+    moved = values
+    for outwards in ends:
+        moved = _without_dominance(moved, outwards)
+    return moved if shared is None else np.where(shared, values, moved)
+
+
+def _without_dominance(values: np.ndarray, outwards: Sequence[float]) -> np.ndarray:
+    """The values (n,) with the last of those ``outwards`` no further from the first than all between them together."""
+    first, *between, last = outwards
+    most = sum(abs(value - first) for value in between)
+    if abs(last - first) <= most:
+        return values
+    moved: np.ndarray = np.minimum(values, first + most) if last > first else np.maximum(values, first - most)
+    return moved
 
 
 def find_origin(values: np.ndarray, step: float) -> int:

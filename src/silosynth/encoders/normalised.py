@@ -122,8 +122,10 @@ def fit_mode_encoder(
     whole = not column.values.is_floating_point()
     values = column.values[~column.missing].numpy()
     step, atoms = base.find_grid(values, schema), _special_values(values, schema, config)
+    special = np.isin(values, atoms)
+    values = base.without_dominance(values, config.min_count, special)
     origin = _origin(values, step) if whole else 0
-    line = (values[~np.isin(values, atoms)] - origin).astype(np.float64)
+    line = (values[~special] - origin).astype(np.float64)
     missing = bool(column.missing.any())
     if len(line) < (config.min_count if missing or len(atoms) else 1):
         line = line[:0]  # so few could identify somebody: they join an atom, or missing
@@ -257,6 +259,7 @@ class StandardEncoder(base.NumberEncoder):
     missing: bool
     mean: float  # counted from the origin
     deviation: float
+    reach: float  # of rows that dominate no end of the range, beyond it, as a multiple of the range
 
     @property
     def width(self) -> int:
@@ -269,8 +272,11 @@ class StandardEncoder(base.NumberEncoder):
         return 1
 
     def encode(self, column: Column, rng: np.random.Generator) -> base.Codes:
-        """Codes of a column."""
-        scores = ((column.values - self.origin).double() - self.mean) / self.deviation
+        """Codes of a column; values out of reach count as the furthest within it."""
+        reach = self.reach * (self.high - self.low)
+        values = (column.values - self.origin).double()
+        values = values.clamp(self.low - self.origin - reach, self.high - self.origin + reach)
+        scores = (values - self.mean) / self.deviation
         scores = torch.where(column.missing, 0.0, scores).float()
         return base.Codes(column.missing.long() if self.missing else None, scores)
 
@@ -293,13 +299,14 @@ def fit_standard_encoder(
         return base.fit_encoder(column, schema, config, rng)
     whole = not column.values.is_floating_point()
     step = base.find_grid(values, schema)
+    values = base.without_dominance(values, config.min_count)
     origin = base.find_origin(values, step) if whole else 0
     line = np.sort((values - origin).astype(np.float64))
     ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # never of a single row
     low, high = base.value_range(line[:0], ends, origin, step, schema, whole)
     return StandardEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),
-        float(line.mean()), float(line.std()),
+        float(line.mean()), float(line.std()), config.min_count / 2 - 1 if config.min_count > 1 else math.inf,
     )  # fmt: skip
 
 
