@@ -33,6 +33,7 @@ PYTHON = [page for page in PAGES if blocks(page, "python")]
 SHELL = [page for page in PAGES if blocks(page, "bash")]
 ELSEWHERE = {
     "docs/guide/audits.md": "hundreds of trainings: tests/attacks",
+    "docs/algorithms/vtgan.md": "tens of thousands of steps: tests/algorithms",
     "bench": "tests/papers",
     "provision": "tests/deployment",
     "coordinator": "tests/deployment",
