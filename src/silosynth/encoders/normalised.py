@@ -294,12 +294,13 @@ def fit_standard_encoder(
     column: Column, schema: ColumnSchema, config: base.EncoderConfig, rng: np.random.Generator
 ) -> base.Encoder:
     """Standardise a numeric column with any spread; for other columns, `fit_encoder`."""
-    values = column.values[~column.missing].numpy()
-    if not Kind(schema.kind).numeric or column.levels is not None or len(np.unique(values)) < 2:
+    present = column.values[~column.missing].numpy()
+    numeric = Kind(schema.kind).numeric and column.levels is None
+    values = base.without_dominance(present, config.min_count) if numeric else present
+    if not numeric or len(np.unique(values)) < 2:
         return base.fit_encoder(column, schema, config, rng)
     whole = not column.values.is_floating_point()
-    step = base.find_grid(values, schema)
-    values = base.without_dominance(values, config.min_count)
+    step = base.find_grid(present, schema)
     origin = base.find_origin(values, step) if whole else 0
     line = np.sort((values - origin).astype(np.float64))
     ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # never of a single row
