@@ -101,6 +101,7 @@ def test_a_command_is_audited(copying: str, tmp_path: Path) -> None:
 def test_columns_are_taken_as_fit_takes_them_and_unlike_rows_are_doubted(tmp_path: Path) -> None:
     """Identifiers, inferred or declared, are left out; others that differ anyhow are no evidence of training."""
     rows = table(120, 1).assign(person_id=range(1000, 1120), day=pd.date_range("2020", periods=120).astype(str))
+    rows["region"] = [k % 60 for k in range(120)]  # once in each of the two
     rows.head(60).to_csv(tmp_path / "train.csv", index=False)
     rows.tail(60).to_csv(tmp_path / "holdout.csv", index=False)
     (tmp_path / "schema.toml").write_text("[schema.region]\nkind = 'identifier'\n")

@@ -159,8 +159,10 @@ def _premises(subject: Subject, attacks: Sequence[str], seed: int, schema: Schem
     """Whether training records and others differ in nothing but training, for attacks that compare them."""
     if subject.others is None or not set(attacks) & set(COMPARES):
         return ()
-    tables = code_tables({"training": subject.train, "hold-out": subject.others}, schema)
-    return premises.examine(tables["training"], tables["hold-out"], Streams(seed).child("premises").numpy())
+    frames, rng = {"training": subject.train, "hold-out": subject.others}, Streams(seed).child("premises").numpy()
+    tables = code_tables(frames, schema)
+    apart = premises.independent(frames, tables, schema, rng)
+    return premises.examine(tables["training"], tables["hold-out"], rng, apart)
 
 
 def _check(subject: Subject, attacks: Sequence[str]) -> None:

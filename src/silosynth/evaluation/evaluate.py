@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -117,7 +117,8 @@ def evaluate(
     tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
 
     on_progress("premises", 0.02)
-    examined = premises.examine(coded["training"], coded.get("hold-out"), streams[9], _repeated(train, left_out))
+    apart = premises.independent(frames, coded, kinds, streams[9])
+    examined = premises.examine(coded["training"], coded.get("hold-out"), streams[9], apart)
     on_progress("fidelity", 0.05)
     compared = fidelity.compare(tables.train, tables.synthetic, streams[3])
     floor = _floor(tables, streams[3])
@@ -175,12 +176,6 @@ def _without(
         for silo, columns in silos.items()
     }
     return {silo: columns for silo, columns in kept.items() if columns}
-
-
-def _repeated(train: Any, identifiers: Iterable[str]) -> list[str]:
-    """Identifiers with the same value in several rows."""
-    frame = to_pandas(train)
-    return [name for name in identifiers if frame[name].dropna().duplicated().any()]
 
 
 def _stacked(table: Any, rows: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:

@@ -3,7 +3,7 @@
 Floors, and all disclosure figures, take hold-out rows for what training rows might as well have been. That is so if
 both were drawn at random from one table, and it is tested before anything is concluded:
 
-- *enough rows*: at least `LEAST` in each of the two real samples;
+- *enough rows*: at least `LEAST` in each of the two real samples; of rows with the same identifier, one counts;
 - *no rows in common* beyond what duplicates explain: of all ways to deal out the pooled rows, given how often each
   occurs, few have as many hold-out rows with a copy among the training rows (up to `DRAWS` random ones are tried);
 - *one population*: no column differs (Kolmogorov-Smirnov, or chi-squared over levels of which at least `EXPECTED` rows
@@ -16,12 +16,15 @@ The levels add up to `LEVEL`: of random splits at most that share is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
+from silosynth.core.schema import Kind, Schema
+from silosynth.data.frames import to_pandas
 from silosynth.evaluation.coding import Coded, row_counts
 from silosynth.evaluation.scores import Ints, Premise, normal_interval
 from silosynth.evaluation.utility import AT_MOST, areas, codes_matrix
@@ -36,22 +39,53 @@ REMEDY = "Hold rows out at random: train, holdout = ss.split(table, holdout=0.2,
 
 
 def examine(
-    train: Coded, holdout: Coded | None, rng: np.random.Generator, repeated: Sequence[str] = ()
+    train: Coded, holdout: Coded | None, rng: np.random.Generator, apart: tuple[Coded, Coded] | None = None
 ) -> tuple[Premise, ...]:
     """All premises; those about hold-out rows are not tested without such.
 
-    ``repeated`` are identifiers of which training rows share values: their rows depend on each other.
+    ``apart`` are rows of the two that do not depend on each other, where not all are independent: see `one_row_each`.
     """
     if holdout is None:
         why = "no hold-out rows were given; floors are those of two random halves of the training rows"
         return enough_rows(len(train) // 2, None), _untested("no_rows_in_common", why), _untested("one_population", why)
-    enough, common = enough_rows(len(train), len(holdout)), rows_in_common(train, holdout, rng)
+    common = rows_in_common(train, holdout, rng)
+    train, holdout = apart or (train, holdout)
+    enough = enough_rows(len(train), len(holdout))
     if not enough.holds:
         return enough, common, _untested("one_population", "too few rows")
-    if repeated:
-        why = f"several rows have the same {' and '.join(map(repr, repeated))}, so that rows depend on each other"
-        return enough, common, _untested("one_population", why)
     return enough, common, one_population(train, holdout, rng)
+
+
+def one_row_each(frame: Any, schema: Schema, rng: np.random.Generator) -> Ints | None:
+    """Positions of rows of which no two share an identifier's value, drawn at random; None if no rows do anyway.
+
+    Rows of one person depend on each other, so that a random split looks less like one than it is.
+    """
+    table = to_pandas(frame)
+    names = [c.name for c in schema.columns if c.kind == Kind.IDENTIFIER.value and c.name in table.columns]
+    names = [name for name in names if table[name].dropna().duplicated().any()]
+    if not names:
+        return None
+    order = rng.permutation(len(table))
+    repeats = np.zeros(len(table), dtype=bool)
+    for name in names:
+        values = table[name].iloc[order]
+        repeats |= (values.duplicated() & values.notna()).to_numpy()
+    return np.sort(order[~repeats])
+
+
+def independent(
+    frames: Mapping[str, Any], coded: Mapping[str, Coded], schema: Schema, rng: np.random.Generator
+) -> tuple[Coded, Coded] | None:
+    """Training and hold-out rows of which no two share an identifier's value; None if that leaves none out."""
+    if "hold-out" not in coded:
+        return None
+    rows = [one_row_each(frames[name], schema, rng) for name in ("training", "hold-out")]
+    if all(at is None for at in rows):
+        return None
+    tables = (coded["training"], coded["hold-out"])
+    a, b = (table if at is None else table.take(at) for table, at in zip(tables, rows, strict=True))
+    return a, b
 
 
 LABELS = {
