@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from silosynth.core.errors import DataError, SchemaError, UnavailableError
+from silosynth.core.streams import Streams
 from silosynth.data import personal
+from silosynth.data.frames import to_pandas
 from silosynth.data.infer import cautions, infer
 from silosynth.data.personal import common_forms, form_of, looks_personal, substitutes
 from silosynth.simulation.federation import simulate
+from silosynth.simulation.model import to_synthetic_frame
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,15 @@ from silosynth.simulation.federation import simulate
         ("kunde", ["Anna Müller", "Peter Meier", "Xaver Huber"], "name"),
         ("passenger", ["Braund, Mr. Owen", "Heikkinen, Miss. Laina"], "name"),
         ("street_address", ["Hauptstr. 5", "12 Main Street"], "address"),
+        ("contact", ["anna@uni.ch", "keine", "auf Anfrage"], "e-mail"),
+        ("contact", ["anna@uni.ch", "unknown", "n/a", "-"], "e-mail"),
+        ("x", ["CH93 0076 2011 6238 5295 7", "keine"], "account"),
+        ("x", ["044 123 45 67", "unknown"], "telephone"),
+        ("tel_home", ["0441234567", "0791234568"], "telephone"),
+        ("homePhone2", ["441234567", "791234568"], "telephone"),
+        ("Patient Name (full)", ["Zoltan Szabo", "Ayşe Demir"], "name"),
+        ("treating_physician", ["Szabo", "Demir", "Kovács-Nagy"], "name"),
+        ("bank account number 1", ["12345678", "87654321"], "account"),
     ],
 )
 def test_what_looks_personal(name: str, texts: list[str], what: str) -> None:
@@ -51,6 +66,15 @@ def test_what_looks_personal(name: str, texts: list[str], what: str) -> None:
         ("amount", ["1,234.50", "999.25"]),
         ("occupation", ["Tech-support", "Sales", "Exec-managerial"]),
         ("kunde", ["Anna", "Peter"]),
+        ("remark", ["ok", "late", "see anna@uni.ch", "b.c@x.org"]),
+        ("product_name", ["Chair", "Table", "Lamp"]),
+        ("phone_revenue", ["1234567", "2345678"]),
+        ("cell_viability", ["1234567", "2345678"]),
+        ("credit_card_limit", ["1000000", "2000000"]),
+        ("doctor", ["A", "B", "C"]),
+        ("seen_by_physician", ["Yes", "No", "unknown"]),
+        ("physician_specialty", ["Cardiology", "Surgery", "Urology"]),
+        ("x", ["unknown", "-"]),
         ("x", []),
     ],
 )
@@ -123,6 +147,40 @@ def test_personal_data_are_not_modelled_and_this_is_said() -> None:
         f"Column {name!r}" for name in ("name", "phone", "tel")
     ]
     assert all("declare another kind" in text for text in said)
+
+
+DRAWN = np.arange(40.0) ** 1.5
+EMAILS = ["anna@uni.ch", "b.c@x.org"]
+OF_CATEGORIES: dict[str, Callable[[list[str]], Any]] = {
+    "pandas": lambda texts: pd.DataFrame({"contact": pd.Categorical(texts), "y": DRAWN}),
+    "ordered": lambda texts: pd.DataFrame({"contact": pd.Categorical(texts, ordered=True), "y": DRAWN}),
+    "polars": lambda texts: pl.DataFrame({"contact": pl.Series(texts, dtype=pl.Categorical), "y": DRAWN}),
+    "enum": lambda texts: pl.DataFrame({"contact": pl.Series(texts, dtype=pl.Enum(EMAILS)), "y": DRAWN}),
+    "arrow": lambda texts: pa.table({"contact": pa.array(texts).dictionary_encode(), "y": DRAWN}),
+}
+
+
+@pytest.mark.parametrize("library", OF_CATEGORIES)
+def test_personal_categories_are_not_published(library: str) -> None:
+    federation = simulate(OF_CATEGORIES[library](EMAILS * 20))
+    column = federation.schema["contact"]
+    assert (column.kind, column.forms) == ("pseudonym", ("a.a@", "aaaa@"))
+    assert not any(text.encode() in federation.types for text in EMAILS)
+    modelled = [federation.tables["silo1"].select(["y"])]
+    made = to_synthetic_frame(modelled, federation.schema, Streams(1), 1, federation.flavour, federation.types)
+    texts = to_pandas(made)["contact"]
+    assert isinstance(texts.dtype, pd.CategoricalDtype)
+    assert texts.dtype.ordered is (library == "ordered")
+    assert texts.str.fullmatch(r"[a-z.]+@example\.(org|com|net)").all()
+    assert not set(EMAILS) & set(texts.cat.categories)
+
+
+def test_only_levels_that_occur_count() -> None:
+    words = pd.Categorical(["red", "blue"] * 20, categories=["red", "blue", *EMAILS])
+    assert infer(pd.DataFrame({"colour": words})).columns[0].kind == "categorical"
+    numbers = pd.Categorical([41791234567, 41791234568] * 20)
+    assert infer(pd.DataFrame({"phone": numbers})).columns[0].kind == "pseudonym"
+    assert infer(pd.DataFrame({"phone": numbers}), {"phone": "categorical"}).columns[0].kind == "categorical"
 
 
 def test_who_declares_a_kind_publishes() -> None:

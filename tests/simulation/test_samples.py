@@ -41,6 +41,19 @@ def test_types_of_polars_and_arrow_come_back_from_a_file(tmp_path: Path) -> None
     assert ss.load(tmp_path / "m.silosynth").sample(9).schema == frame.schema
 
 
+def test_personal_categories_are_in_neither_model_nor_sample(tmp_path: Path) -> None:
+    people = ["anna@uni.ch", "b.c@x.org"]
+    column = pl.Series(people * 30, dtype=pl.Enum(people))
+    federation = ss.simulate(pl.DataFrame({"contact": column, "y": np.arange(60) / 7}))
+    with pytest.warns(ColumnWarning, match=r"'contact' is not published.*an e-mail address"):
+        model = ss.fit("silofuse", federation, "fast", options=TINY, progress=False)
+    model.save(tmp_path / "m.silosynth")
+    assert not any(text.encode() in (tmp_path / "m.silosynth").read_bytes() for text in people)
+    made = ss.load(tmp_path / "m.silosynth").sample(9)["contact"]
+    assert made.dtype == pl.Categorical
+    assert made.cast(pl.String).str.contains(r"^[a-z.]+@example\.(org|com|net)$").all()
+
+
 def test_a_model_is_saved_under_a_name_that_says_so(tmp_path: Path) -> None:
     frame = pd.DataFrame({"y": np.arange(40) / 7})
     model = ss.fit("silofuse", ss.simulate(frame), "fast", options=TINY, progress=False)

@@ -98,13 +98,19 @@ def to_frame(table: Table, flavour: Flavour = "pandas", types: bytes = b"") -> F
     return as_flavour(pd.DataFrame({column.name: decode(column) for column in table.columns}), flavour, types)
 
 
-def arrow_types(frame: Frame) -> bytes:
-    """The types of a Polars or Arrow table's columns, as a serialised Arrow schema; empty for pandas."""
+def arrow_types(frame: Frame, kinds: Schema) -> bytes:
+    """The types of a Polars or Arrow table's columns, as a serialised Arrow schema; empty for pandas.
+
+    An Enum that is not modelled, of kind identifier or pseudonym in ``kinds``, becomes a Categorical: its type would
+    list its values.
+    """
     kind = flavour(frame)
     if kind == "pandas":
         return b""
     schema = frame.schema if kind == "arrow" else frame.clear().to_arrow().schema
-    return cast("bytes", schema.remove_metadata().serialize().to_pybytes())
+    hidden = {column.name for column in kinds.columns if column.kind in UNMODELLED}
+    fields = [field.remove_metadata() if field.name in hidden else field for field in schema]
+    return cast("bytes", pa.schema(fields).serialize().to_pybytes())
 
 
 def as_flavour(frame: pd.DataFrame, flavour: Flavour, types: bytes = b"") -> Frame:

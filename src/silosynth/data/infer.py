@@ -17,7 +17,7 @@ from silosynth.core.errors import SchemaError, nearest
 from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
 from silosynth.data.dtypes import Nature, detail, nature_of, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
-from silosynth.data.personal import check_form, common_forms, looks_personal
+from silosynth.data.personal import check_form, common_forms, looks_personal, words_of
 from silosynth.data.texts import MARKS, Written, date_form, is_date_form, is_number_form, number_form
 
 MUCH = 0.2  # share of rows with rare levels of which a column's owner is warned
@@ -225,11 +225,11 @@ def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) 
             "Leave them out.",
         )
     if kind == Kind.PSEUDONYM.value:
-        if nature not in (Nature.TEXT, Nature.WHOLE, Nature.NONE):
+        if nature not in (Nature.TEXT, Nature.WHOLE, Nature.LEVELS, Nature.NONE):
             raise SchemaError(
                 f"Column {name!r} cannot be of kind 'pseudonym': its values are {nature.value}",
                 str(series.dtype),
-                "Pseudonyms are text or whole numbers: convert it with .astype(str), or declare it identifier.",
+                "Pseudonyms are text, categories or whole numbers: use .astype(str), or declare it identifier.",
             )
         if form:
             check_form(name, form)
@@ -291,8 +291,7 @@ def _guess(series: pd.Series, dtype: str, nature: Nature, override: ColumnOverri
     if len(present) == 0:
         return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason="no value at all: stays missing in every row")
     if nature is Nature.LEVELS:
-        reason = f"category dtype with {len(categories(series))} levels"
-        return ColumnSchema(name, Kind.CATEGORICAL.value, dtype, reason=reason)
+        return _guess_levels(present, dtype)
     if nature is Nature.BOOL:
         return ColumnSchema(name, Kind.BOOLEAN.value, dtype, reason="true and false")
     if nature in (Nature.INSTANT, Nature.DURATION):
@@ -301,6 +300,17 @@ def _guess(series: pd.Series, dtype: str, nature: Nature, override: ColumnOverri
     if nature is Nature.TEXT:
         return _guess_text(present, dtype, override or ColumnOverride())
     return _guess_number(present, dtype, nature)
+
+
+def _guess_levels(present: pd.Series, dtype: str) -> ColumnSchema:
+    levels = categories(present)
+    occurring = [levels[code] for code in np.unique(present.cat.codes.to_numpy()).tolist()]
+    texts = [str(level) for level in occurring if isinstance(level, str) or type(level) is int]
+    why = looks_personal(str(present.name), texts)
+    if why:
+        return _pseudonym(present, dtype, f"{why}: replaced by substitutes; {_PUBLISH}")
+    reason = f"category dtype with {len(levels)} levels"
+    return ColumnSchema(str(present.name), Kind.CATEGORICAL.value, dtype, reason=reason)
 
 
 def _guess_text(present: pd.Series, dtype: str, override: ColumnOverride) -> ColumnSchema:
@@ -403,8 +413,7 @@ def _decimals(series: pd.Series, nature: Nature) -> int | None:
 
 
 def _hinted(name: str) -> bool:
-    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
-    parts = [part for part in re.split(r"[^a-z0-9]+", words) if part]
+    parts = words_of(name)
     return bool(parts) and (parts[-1] in _ID_ENDS or parts[0] in _ID_STARTS)
 
 

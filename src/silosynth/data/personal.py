@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from silosynth.core.errors import SchemaError, UnavailableError, nearest
+from silosynth.data.texts import MARKS
 
 _MOST = 0.9  # of distinct values that look alike
+_SURE_MOST = 0.3  # of distinct values of a form that nothing else has: the rest may say that there is none
 _FIRST_NAMES_MOST = 0.3  # of distinct values that hold a first name
 _FEW = 3  # values, to judge them by first names
 _GENERIC = "Aaaaaa"
@@ -46,14 +48,35 @@ _NAMED = {
     },
     "an address": {"address", "street", "streetaddress", "homeaddress", "strasse", "adresse", "addressline1"},
 }  # fmt: skip
-_LOOKS = {
+_PARTS = {
+    "a person's name": {
+        "fullname", "firstname", "lastname", "surname", "forename", "givenname", "familyname", "middlename",
+        "maidenname", "vorname", "nachname", "familienname", "prenom", "cognome", "username",
+    },
+    "a telephone number": {"phone", "telephone", "tel", "fax", "telefon", "telefonnummer"},
+    "an account or insurance number": {"iban", "ssn", "ahv", "passport", "kontonummer"},
+    "an address": {"strasse", "adresse"},
+}  # fmt: skip
+"""Words of which one is enough among others of a column's name; the rest of `_NAMED` only where two or more follow."""
+_MEASURED = {
+    "amount", "bill", "calls", "charges", "city", "code", "cost", "count", "country", "date", "duration",
+    "expiry", "income", "issued", "length", "limit", "minutes", "price", "revenue", "sales", "seconds", "state", "status",
+    "sum", "total", "type", "usage", "year",
+}  # fmt: skip
+"""Words of names of columns that say something about a telephone, a card…, and not its number."""
+_PEOPLE = {"physician", "doctor", "nurse", "surgeon", "therapist", "dentist", "midwife", "arzt", "hausarzt"}
+_CAPITALS = re.compile(r"(?=.*[^\W\d_]{2})[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:[-'’ .,]+[^\W\d_]+)*\.?")
+_SURE = {
     "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "an account or insurance number": re.compile(r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?"),
+}
+_LOOKS = {
     "a telephone number": re.compile(
         r"(?:\+|00)\d[\d ()/.-]{6,}\d|\(0\d{1,4}\)[ /-]?\d[\d -]{4,}\d|0\d{1,4}[ /-]\d[\d -]{4,}\d"
         r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}"
     ),
     "an account or insurance number": re.compile(
-        r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?|\d{4}([ -])\d{4}\1\d{4}\1\d{4}"
+        _SURE["an account or insurance number"].pattern + r"|\d{4}([ -])\d{4}\1\d{4}\1\d{4}"
         r"|\d{3}-\d{2}-\d{4}|756\.\d{4}\.\d{4}\.\d{2}"
     ),
     "a person's name": re.compile(
@@ -90,19 +113,44 @@ FAKED = (
 
 
 def looks_personal(name: str, texts: Sequence[str]) -> str | None:
-    """What of a person a column's distinct values look like, with the reason; None if like nothing of the kind."""
+    """What of a person a column's distinct values look like, with the reason; None if like nothing of the kind.
+
+    What stands for missing values (`MARKS`) is not looked at.
+    """
+    texts = [text for text in texts if text not in MARKS]
     if not texts:
         return None
-    for what, shape in _LOOKS.items():
-        if _share(shape.fullmatch(text) is not None for text in texts) >= _MOST:
-            return f"values look like {what}"
-    word = re.sub(r"[^a-z0-9]", "", name.lower())
-    hinted = next((what for what, words in _NAMED.items() if word in words), None)
+    for shapes, most in ((_SURE, _SURE_MOST), (_LOOKS, _MOST)):
+        for what, shape in shapes.items():
+            if _share(shape.fullmatch(text) is not None for text in texts) >= most:
+                return f"values look like {what}"
+    hinted = _hinted(name)
     shape = _WORDS if hinted == "a person's name" else _STREET if hinted == "an address" else _DIGITS
+    if hinted is None and not _PEOPLE.isdisjoint(words_of(name)[-1:]) and len(texts) >= _FEW:
+        hinted, shape = "a person's name", _CAPITALS
     if hinted and _share(shape.fullmatch(text) is not None for text in texts) >= _MOST:
         return f"the column's name says that it is {hinted}"
     if _share(_holds_first_name(text) for text in texts) >= _FIRST_NAMES_MOST and len(texts) >= _FEW:
         return "values look like a person's name"
+    return None
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a column's name, in small letters: of "patientName (full)", patient, name and full."""
+    parted = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+    return [word for word in re.split(r"[^a-z0-9]+", parted) if word]
+
+
+def _hinted(name: str) -> str | None:
+    """What of a person the name of a column says that it holds: as a whole, or by some of its words."""
+    whole = re.sub(r"[^a-z0-9]", "", name.lower())
+    words = [word.rstrip("0123456789") for word in words_of(name)]
+    runs = {"".join(words[start:end]) for end in range(2, len(words) + 1) for start in range(end - 1)}
+    for what, known in _NAMED.items():
+        if whole in known:
+            return what
+        if _MEASURED.isdisjoint(words) and not (_PARTS[what].isdisjoint(words) and known.isdisjoint(runs)):
+            return what
     return None
 
 

@@ -256,7 +256,7 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
     everything, table = read_table(pandas[list(columns)], schema)
     tables = {name: table.select(list(names)) for name, names in silos.items()}
     schemas = {name: everything.select(list(names)) for name, names in silos.items()}
-    return Federation(tables, schemas, columns, flavour(frame), types=arrow_types(frame))
+    return Federation(tables, schemas, columns, flavour(frame), types=arrow_types(frame, everything))
 
 
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
@@ -264,7 +264,7 @@ def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | No
     kinds, table = read_table(to_pandas(frame), schema)
     tables = {silo: own_levels(table.take(_positions(silo, held, len(table)))) for silo, held in rows.items()}
     made = flavour(frame)
-    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(frame))
+    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(frame, kinds))
 
 
 def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
@@ -277,7 +277,7 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
     tables = {silo: own_levels(table.select(kinds.names)) for silo, (_, table) in read.items()}
     first = next(iter(frames.values()))
     made = flavour(first)
-    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first))
+    return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first, kinds))
 
 
 def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Table]:

@@ -137,14 +137,16 @@ def _surrogate(schema: ColumnSchema, start: int, size: int) -> Column:
 def _substitutes(streams: Streams, schema: ColumnSchema, start: int, size: int) -> Column:
     """Substitutes for the rows' pseudonyms: whole numbers, or texts; none is missing."""
     kind, key = dtypes.resolve(schema.dtype).kind, streams.child("pseudonyms", schema.name).integer()
-    declared = dtypes.detail(schema.dtype)
+    levels_dtype = schema.dtype.startswith("category")  # whose detail is no form
+    declared = "" if levels_dtype else dtypes.detail(schema.dtype)
     forms = (declared,) if declared else schema.forms or (("00000000",) if kind in "iu" else ())
     texts, missing = substitutes(forms, start, size, key), torch.zeros(size, dtype=torch.bool)
     if kind in "iu":
         return Column(schema.name, schema.dtype, torch.tensor([int(text) for text in texts]), missing)
+    dtype = schema.dtype if levels_dtype else dtypes.bare(schema.dtype)
     levels = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     codes = torch.tensor([levels[text] for text in texts])
-    return Column(schema.name, dtypes.bare(schema.dtype), codes, missing, tuple(levels))
+    return Column(schema.name, dtype, codes, missing, tuple(levels))
 
 
 R = TypeVar("R")
