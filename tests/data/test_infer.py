@@ -207,3 +207,22 @@ def test_describe() -> None:
     first, second = describe(schema, to_table(frame, schema))
     assert (first.name, first.kind, first.missing, first.distinct) == ("a", "continuous", 0.25, 2)
     assert (second.dtype, second.distinct, second.reason) == (str(frame["b"].dtype), 2, "text with 2 distinct values")
+
+
+@pytest.mark.parametrize("dtype", ["timedelta64[ns]", "timedelta64[s]", "duration[us][pyarrow]"])
+@pytest.mark.parametrize(
+    "bound", ["37 days", "888 h", pd.Timedelta(days=37), dt.timedelta(days=37), 37 * 86_400 * 10**9]
+)
+def test_bounds_of_durations_are_durations(dtype: str, bound: Any) -> None:
+    stays = pd.DataFrame({"stay": pd.Series(pd.to_timedelta([1, 40], unit="D")).astype(dtype)})
+    column = infer(stays, {"stay": {"low": "0 h", "high": bound}})["stay"]
+    assert (column.low, column.high) == (0, 37 * 86_400 * 10**9)
+
+
+@pytest.mark.parametrize(
+    "bound", ["2020-01-31", "20200131", "37", "", "NaT", pd.NaT, dt.date(2020, 1, 31), pd.Timestamp("2020-01-31")]
+)
+def test_dates_are_no_bounds_of_durations(bound: Any) -> None:
+    stays = pd.DataFrame({"stay": pd.to_timedelta([1, 40], unit="D")})
+    with pytest.raises(SchemaError, match=r"'stay' holds durations: a bound must be a duration.*37 days"):
+        infer(stays, {"stay": {"high": bound}})

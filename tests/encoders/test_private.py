@@ -236,6 +236,21 @@ def test_numbers_and_dates_without_declared_bounds_are_refused_with_what_to_writ
     assert set(python) == set(declared) and python["day"] == {"low": "YYYY-MM-DD", "high": "YYYY-MM-DD"}
 
 
+def test_the_block_for_durations_works_as_it_is_and_filled_in() -> None:
+    days = np.random.default_rng(3).integers(1, 37, 400)
+    data = pd.DataFrame({"stay": pd.to_timedelta(days, unit="D"), "job": ["clerk", "nurse"] * 200})
+    with pytest.raises(DataError, match="need declared bounds") as caught:
+        learned(*held(data), EncoderConfig(), 10.0, 1e-6, rng())
+    _, block, _, mapping = caught.value.remedy.split("\n\n")
+    for blank in (tomllib.loads(block)["schema"], ast.literal_eval(mapping.removeprefix("schema="))):
+        assert blank == {"stay": {"low": "0 days", "high": "0 days"}}
+        learned(*held(data, blank), EncoderConfig(), 10.0, 1e-6, rng())
+    filled = tomllib.loads(block.replace('high = "0 days"', 'high = "40 days"'))["schema"]
+    encoders, _, _ = learned(*(told := held(data, filled)), EncoderConfig(), 10.0, 1e-6, rng())
+    back = decode_table(*encode_table(told[0], encoders, rng(1)), encoders, rng(2))["stay"].values
+    assert 0 <= int(back.min()) < int(back.max()) <= pd.Timedelta("40 days").value
+
+
 def test_values_beyond_declared_bounds_are_counted_and_not_made() -> None:
     data = frame()
     table, schema = held(data, BOUNDS | {"age": {"low": 20, "high": 80}})

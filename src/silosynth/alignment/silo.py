@@ -34,7 +34,7 @@ from silosynth.alignment import intersection, protocol
 from silosynth.core.conversation import Party, State
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Column
+from silosynth.core.schema import DURATIONS, Column
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import Agreements, Group, OfferShares
 from silosynth.privacy.sealed import Envelope, Seat, framed
@@ -283,7 +283,6 @@ def _positions(numbers: Sequence[int]) -> Tensor:
 _EPOCH = datetime(1970, 1, 1)
 _INSTANTS = ("datetime64", "timestamp", "date32", "date64")
 _DETAILS = ("date", "datetime")  # of dtypes, after "|"
-_DURATIONS = ("timedelta64", "duration")
 _FLOATS = ("float", "halffloat", "double", "decimal")
 _PRECISE = {"float16": 11, "halffloat": 11, "float32": 24, "float[": 24}  # bits; of other floats 53
 
@@ -344,7 +343,7 @@ def _texts(column: Column) -> list[str | None]:
 
 def _speller(column: Column) -> Callable[[str | int | float | bool], str]:
     base, _, detail = column.dtype.partition("|")
-    if base.startswith(_DURATIONS):
+    if base.startswith(DURATIONS):
         raise DataError("Durations cannot identify rows", column.name, "Name another column, or convert it to numbers.")
     is_time = base.startswith(_INSTANTS) or detail in _DETAILS or detail.startswith("%")
     if is_time:

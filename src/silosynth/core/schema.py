@@ -36,6 +36,7 @@ class Kind(str, Enum):
         return self in (Kind.CONTINUOUS, Kind.INTEGER, Kind.MIXED, Kind.DATETIME)
 
 
+DURATIONS = ("timedelta64", "duration")  # how dtypes of durations begin; their kind is datetime
 UNMODELLED = (Kind.IDENTIFIER.value, Kind.PSEUDONYM.value)
 """The kinds of columns that no generator learns, and no evaluation compares."""
 

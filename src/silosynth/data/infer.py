@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from silosynth.core.errors import SchemaError, nearest
-from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
+from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
 from silosynth.data.dtypes import Nature, detail, nature_of, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
 from silosynth.data.personal import check_form, common_forms, looks_personal, words_of
@@ -41,7 +41,8 @@ class ColumnOverride:
     Attributes:
         kind: a value of `Kind`.
         decimals: decimal places of the values; negative means tens, hundreds….
-        low, high: the range that synthetic values may take; for dates also as text or a timestamp.
+        low, high: the range that synthetic values may take; for dates also as text or a timestamp;
+            for durations as text with a unit ("37 days", "12 h") or a Timedelta.
         format: how numbers, dates or pseudonyms are written as text (see `silosynth.data.texts`, `personal`).
         decimal: the decimal mark of numbers that are written as text, "." or ",".
         missing: texts or numbers that stand for missing values.
@@ -259,6 +260,8 @@ def _range(series: pd.Series, schema: ColumnSchema, override: ColumnOverride) ->
 def _number(series: pd.Series, schema: ColumnSchema, bound: Any) -> float | None:
     if bound is None:
         return None
+    if schema.kind == Kind.DATETIME.value and schema.dtype.startswith(DURATIONS) and not isinstance(bound, int | float):
+        return _duration(schema.name, bound)
     try:
         if schema.kind != Kind.DATETIME.value or isinstance(bound, int | float):
             number = float(bound)
@@ -273,6 +276,23 @@ def _number(series: pd.Series, schema: ColumnSchema, bound: Any) -> float | None
     if not np.isfinite(number):
         raise SchemaError(f"Column {schema.name!r}: a bound must be finite", bound, "Leave it out for the data's own.")
     return number
+
+
+def _duration(name: str, bound: Any) -> float:
+    """The nanoseconds of a bound of durations; text needs a unit, for pandas takes "20200101" for nanoseconds."""
+    try:
+        if isinstance(bound, str) and not re.search("[A-Za-z:]", bound):
+            raise ValueError("no unit")
+        length = pd.Timedelta(bound)
+        if pd.isna(length):
+            raise ValueError("no duration")
+        return float(length.as_unit("ns").value)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(
+            f"Column {name!r} holds durations: a bound must be a duration",
+            str(bound),
+            'Write a number and its unit, as in "0 days", "37 days" or "12 h"; in Python also pd.Timedelta.',
+        ) from error
 
 
 def _checked_boolean(series: pd.Series, schema: ColumnSchema) -> ColumnSchema:

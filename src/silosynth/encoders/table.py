@@ -41,7 +41,16 @@ from torch import Tensor
 from silosynth.core.conversation import Party
 from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct, from_state, to_state
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_trainable, modelled_columns
+from silosynth.core.schema import (
+    DURATIONS,
+    Column,
+    ColumnSchema,
+    Kind,
+    Schema,
+    Table,
+    check_trainable,
+    modelled_columns,
+)
 from silosynth.core.streams import Streams
 from silosynth.encoders import column as coding
 from silosynth.encoders.combinations import Barred, Determined, barred_pairs, determined_columns, look_up, repair
@@ -138,6 +147,8 @@ def _mapping(columns: Sequence[ColumnSchema]) -> str:
 
 def _blanks(column: ColumnSchema) -> tuple[str, str]:
     """What to fill in for low and high; of a number, the one that is declared."""
+    if column.kind == Kind.DATETIME.value and column.dtype.startswith(DURATIONS):
+        return '"0 days"', '"0 days"'
     if column.kind == Kind.DATETIME.value:
         return '"YYYY-MM-DD"', '"YYYY-MM-DD"'
     low, high = ("…" if bound is None else f"{bound:g}" for bound in (column.low, column.high))
