@@ -255,3 +255,15 @@ def test_a_data_set_that_does_not_exist_names_the_nearest() -> None:
     result = call("datasets", "fetch", "adlt")
     assert result.exit_code == 2
     assert "Did you mean 'adult'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("evaluate", "--train", "absent.csv", "--synthetic", "absent.csv"), ("fetch", "j1")]
+)
+def test_a_report_of_another_ending_is_refused_before_anything_is_read(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*command, "--report", "report.pdf")
+    assert result.exit_code != 0 and "must end in .html, .htm, .json" in result.stderr
+    assert not list(tmp_path.iterdir())

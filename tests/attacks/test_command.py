@@ -12,8 +12,9 @@ import pytest
 from tests.attacks.makers import table
 from typer.testing import CliRunner, Result
 
-from silosynth.attacks.study import ATTACKS
+from silosynth.attacks.study import ATTACKS, Audit
 from silosynth.cli import app
+from silosynth.core.errors import StorageError
 
 PLAN = """
 [data]
@@ -135,6 +136,15 @@ def test_what_is_missing_is_said(words: str, tmp_path: Path, monkeypatch: pytest
     pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1, 2, 3, 4]}).to_csv("train.csv", index=False)
     result = call(*words.split())
     assert result.exit_code == 2 and result.stderr.startswith("error: ")
+
+
+def test_a_report_of_another_ending_is_refused_first(tmp_path: Path) -> None:
+    result = call(tmp_path / "absent.toml", "--report", tmp_path / "audit.pdf")
+    assert result.exit_code != 0 and "must end in .html, .htm, .json" in result.stderr
+    with pytest.raises(StorageError, match=r"must end in \.html, \.htm, \.json"):
+        Audit(()).save(tmp_path / "audit.pdf")
+    assert not list(tmp_path.iterdir())
+    assert "<html" in Audit(()).save(tmp_path / "audit.htm").read_text()
 
 
 def test_silos_that_share_rows_are_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from silosynth.attacks import canaries, generators, membership, questions, rival
 from silosynth.attacks.findings import Finding
 from silosynth.attacks.membership import Trainings
 from silosynth.core.errors import ConfigError, DataError, nearest
-from silosynth.core.files import make_folder, write_atomic
+from silosynth.core.files import REPORTS, check_suffix, make_folder, write_atomic
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.data import sources
@@ -101,13 +101,13 @@ class Audit:
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write HTML or (for a name ending in .json) JSON; a reader never sees half a file. Returns the path.
+        """Write the audit as HTML or JSON (``.html``, ``.json``); never half a file. Returns the path.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the name ends in anything else, or the file cannot be written.
         """
         target = Path(path)
-        if target.suffix.lower() == ".json":
+        if check_suffix(target, REPORTS) == ".json":
             text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
         else:
             text = render(self)

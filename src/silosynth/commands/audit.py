@@ -10,6 +10,7 @@ import typer
 
 from silosynth.commands.session import Session, add_command
 from silosynth.core.errors import ConfigError
+from silosynth.core.files import REPORTS, check_suffix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +73,8 @@ def audit(
     from silosynth.attacks import membership, study
     from silosynth.attacks.canaries import Claim
 
+    if report is not None:
+        check_suffix(report, REPORTS)
     if (file is None) == (train is None):
         raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
     if file is not None and schema is not None:

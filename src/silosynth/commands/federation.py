@@ -14,6 +14,7 @@ import typer
 from silosynth.commands import run
 from silosynth.commands.session import Session, add_command, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
+from silosynth.core.files import REPORTS, check_suffix
 
 if TYPE_CHECKING:
     from silosynth.deployment import coordinator, kits
@@ -272,6 +273,8 @@ def fetch(
     from silosynth.data import sources
     from silosynth.deployment.coordinator import SYNTHETIC
 
+    if report is not None:
+        check_suffix(report, REPORTS)
     site = _kit(kit)
     place = _job(site, job) / SYNTHETIC
     if not place.exists():

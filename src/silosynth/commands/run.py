@@ -13,6 +13,7 @@ import typer
 import silosynth
 from silosynth.commands.session import Session, add_command
 from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
+from silosynth.core.files import REPORTS, check_suffix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -376,6 +377,8 @@ def evaluate(
     """Measure how useful a synthetic table is, and what it reveals."""
     from silosynth.commands import tables
 
+    if report is not None:
+        check_suffix(report, REPORTS)
     if folder is not None:
         _refuse_beside_a_run(train=train, holdout=holdout, silos=silos, schema=schema, model=model)
         result = _of_run(ui, folder, synthetic, target, seed)

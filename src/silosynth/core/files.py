@@ -72,6 +72,9 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | Callable[[BinaryIO]
             file.write(data)
 
 
+REPORTS = (".html", ".htm", ".json")  # how names of reports end
+
+
 def check_suffix(path: str | os.PathLike[str], known: Sequence[str]) -> str:
     """The ending of a file's name, in small letters.
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from silosynth.core import notebook
 from silosynth.core.errors import nearest
-from silosynth.core.files import check_suffix, write_atomic
+from silosynth.core.files import REPORTS, check_suffix, write_atomic
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
 from silosynth.evaluation.combinations import Combinations
@@ -112,7 +112,7 @@ class Report:
             StorageError: the name ends in anything else, or the file cannot be written.
         """
         target = Path(path)
-        if check_suffix(target, (".html", ".htm", ".json")) == ".json":
+        if check_suffix(target, REPORTS) == ".json":
             text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
         else:
             text = render(self)
