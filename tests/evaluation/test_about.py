@@ -102,6 +102,14 @@ def test_identifiers_are_left_out_with_the_reason() -> None:
     assert left_out["member"].startswith("identifier: all 60 values differ")
 
 
+def test_what_is_left_out_is_called_by_its_kind() -> None:
+    train, _, drawn = tables()
+    posted = [table.assign(email=[f"m{i}@a.org" for i in range(ROWS)], member=range(ROWS)) for table in (train, drawn)]
+    schema = {"email": "pseudonym", "member": "identifier"}
+    left_out = evaluate(posted[0], None, posted[1], figures="gan", schema=schema).about.left_out
+    assert (left_out["email"], left_out["member"]) == ("pseudonym: declared", "identifier: declared")
+
+
 def test_a_secret_seed_is_not_told() -> None:
     made = report(model=Stated(seed=-1))
     assert made.about.seed == "secret"

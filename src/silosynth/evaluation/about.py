@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from silosynth.core.schema import Kind, Schema
+from silosynth.core.schema import ColumnSchema, Kind, Schema
 from silosynth.core.version import VERSION
 from silosynth.evaluation.coding import Coded
 from silosynth.evaluation.scores import Floats
@@ -68,7 +68,7 @@ class About:
 def about(
     train: Coded,
     synthetic: Coded,
-    identifiers: Mapping[str, str],
+    unmodelled: Sequence[ColumnSchema],
     data: str | None,
     silos: Mapping[str, Sequence[str]] | None,
     model: AnyModel | None,
@@ -76,16 +76,16 @@ def about(
 ) -> About:
     """What an evaluation knows of its tables, and of the model that drew the synthetic one.
 
-    ``identifiers`` are columns that are not compared, and why.
+    ``unmodelled`` are the columns that are not compared: identifiers and pseudonyms.
     """
-    identifiers = {name: f"identifier: {why}" for name, why in identifiers.items()}
+    uncompared = {column.name: f"{column.kind}: {column.reason}" for column in unmodelled}
     constant = {f.name: CONSTANT for f, values in zip(train.fields, train.values, strict=True) if _constant(values)}
     held = None if silos is None else {name: tuple(columns) for name, columns in silos.items()}
     common: dict[str, Any] = {"data": data, "date": date.today().isoformat(), "silos": held}
     if model is None:
         return About(
             **common,
-            left_out={**identifiers, **constant},
+            left_out={**uncompared, **constant},
             guarantee=None if ledger is None else statement(ledger)["summary"],
         )
     facts = model.describe()
@@ -93,7 +93,7 @@ def about(
     return About(
         **common,
         **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},
-        left_out=dropped | {**identifiers, **constant},
+        left_out=dropped | {**uncompared, **constant},
         seed="secret" if facts["seed"] == -1 else facts["seed"],
         pooled={name: _share(synthetic, name, RARE) for name in facts["pooled"]},
         ranges=_ranges(train, facts["ranges"]),

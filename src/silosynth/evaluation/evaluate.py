@@ -103,7 +103,8 @@ def evaluate(
     if isinstance(schema, Mapping):
         frames = {name: _unmarked(frame, schema) for name, frame in frames.items()}
     kinds = schema_of(frames["training"], schema)
-    left_out = {column.name: column.reason for column in kinds.columns if column.kind in UNMODELLED}
+    unmodelled = [column for column in kinds.columns if column.kind in UNMODELLED]
+    left_out = {column.name: column.reason for column in unmodelled}
     coded = code_tables(frames, kinds)
     fields = coded["training"].fields
     if rows is not None and silos is None:
@@ -143,7 +144,7 @@ def evaluate(
         premises=examined,
         left_out=left_out,
         pooled=_pooled(coded["synthetic"]),
-        about=about(coded["training"], coded["synthetic"], left_out, data, holders, model, ledger),
+        about=about(coded["training"], coded["synthetic"], unmodelled, data, holders, model, ledger),
         by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in (rows or {}).items()),
         combinations=combinations.find(tables.train, tables.holdout, tables.synthetic, owners),
     )
