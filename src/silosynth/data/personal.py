@@ -60,8 +60,8 @@ _PARTS = {
 """Words of which one is enough among others of a column's name; the rest of `_NAMED` only where two or more follow."""
 _MEASURED = {
     "amount", "bill", "calls", "charges", "city", "code", "cost", "count", "country", "date", "duration",
-    "expiry", "income", "issued", "length", "limit", "minutes", "price", "revenue", "sales", "seconds", "state", "status",
-    "sum", "total", "type", "usage", "year",
+    "expiry", "income", "issued", "length", "limit", "minutes", "price", "revenue", "sales", "seconds", "state",
+    "status", "sum", "total", "type", "usage", "year",
 }  # fmt: skip
 """Words of names of columns that say something about a telephone, a card…, and not its number."""
 _PEOPLE = {"physician", "doctor", "nurse", "surgeon", "therapist", "dentist", "midwife", "arzt", "hausarzt"}
