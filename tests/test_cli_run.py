@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import silosynth
 from silosynth.cli import app
 from silosynth.commands import tables
 from silosynth.core.conversation import Progress
+from silosynth.data.infer import infer
 from silosynth.experiment import grammar as experiment
 
 PLAN = """
@@ -147,12 +149,41 @@ def test_how_a_csv_file_is_written_is_declared_and_what_it_holds_is_said(tmp_pat
     assert not set(made["nom"]) & set(frame["nom"])
     for said_of in ("'nom' is not published", "'note': 100% of its rows"):
         assert said_of in result.stderr
-    assert 'format = "%d.%m.%y"' in (tmp_path / "out" / "schema.toml").read_text(encoding="utf-8")
+    kept = (tmp_path / "out" / "schema.toml").read_text(encoding="utf-8")
+    assert 'format = "%d.%m.%y"' in kept
+    assert 'missing = ["-9"]' in kept
     (tmp_path / "plan.toml").write_text(text.replace('target = "ill"', 'target = "visits"'), encoding="utf-8")
     refused = call("run", tmp_path / "plan.toml", "--force")
     assert refused.exit_code == 2
     assert "evaluate.target must be a column" in refused.stderr
     assert "Did you mean 'visites'" in refused.stderr
+
+
+def test_a_schema_in_toml_declares_what_was_declared(tmp_path: Path) -> None:
+    days = pd.to_datetime(["2024-01-05", "2024-02-03", None, "2024-05-01"])
+    frame = pd.DataFrame(
+        {
+            "n": [-9, 3, 4, 7], "x": [0.5, -99.0, 2.25, 7.5], "c": ["?", "a", 'say "b"', "a"], "day": days,
+            "zoned": days.tz_localize("Europe/Zurich"), "text": ["05.01.2024", "?", "03.02.2024", "17.05.2024"],
+            "wait": pd.to_timedelta([1, 2, 3, 4], unit="h"),
+        }
+    )  # fmt: skip
+    declared = {
+        "n": {"missing": [-9], "low": 0, "high": 90},
+        "x": {"missing": [-99.0], "low": 0.1},
+        "c": {"missing": ["?", 'say "b"']},
+        "day": {"low": "2024-01-01", "high": "2024-06-01 12:30"},
+        "zoned": {"low": "2024-01-01"},
+        "text": {"missing": ["?"], "format": "%d.%m.%Y", "high": "2025-01-01"},
+        "wait": {"high": 5 * 3600 * 10**9},
+    }
+    schema = infer(frame, declared)
+    (tmp_path / "schema.toml").write_text(tables.schema_toml(schema), encoding="utf-8")
+    again = infer(frame, experiment.read(tmp_path / "schema.toml").overrides())
+    assert [replace(column, reason="") for column in again.columns] == [
+        replace(column, reason="") for column in schema.columns
+    ]
+    assert [column.missing for column in again.columns[:3]] == [("-9",), ("-99",), ("?", 'say "b"')]
 
 
 def test_inspect_counts_what_it_read_as_missing(tmp_path: Path) -> None:

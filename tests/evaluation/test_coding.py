@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from silosynth.core.errors import DataError
+from silosynth.data.infer import infer
 from silosynth.evaluation.coding import Coded, check_silos, check_target, code_tables, cut
 
 
@@ -85,6 +86,16 @@ def test_missing_is_the_last_code_and_unseen_levels_have_one() -> None:
     assert tables["training"].values[0].tolist() == [1, 2]
     assert tables["training"].missing(0).tolist() == [False, True]
     assert tables["synthetic"].values[0].tolist() == [0, 1]
+
+
+def test_declared_marks_are_missing_in_every_table() -> None:
+    real = pd.DataFrame({"n": [-9, 2, 3], "c": ["?", "a", "b"]})
+    other = pd.DataFrame({"n": [-9.0, 2.0], "c": ["a", "?"]})
+    declared = {"n": {"missing": [-9]}, "c": {"missing": ["?"]}}
+    for schema in (declared, infer(real, declared)):
+        tables = code_tables({"training": real, "synthetic": other}, schema)
+        assert [tables["training"].missing(j).tolist() for j in (0, 1)] == [[True, False, False]] * 2
+        assert [tables["synthetic"].missing(j).tolist() for j in (0, 1)] == [[True, False], [False, True]]
 
 
 def test_instants_are_nanoseconds_also_far_ones() -> None:

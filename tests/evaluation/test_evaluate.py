@@ -297,6 +297,25 @@ def test_declared_kinds_count(people: People) -> None:
         evaluate(train, None, synthetic, schema={"job": "integer"})
 
 
+def test_a_model_knows_what_was_declared_to_stand_for_missing_values(people: People) -> None:
+    silos = {"office": ["age", "wage"], "registry": ["job"]}
+    declared = {"age": {"missing": [-9]}, "job": {"missing": ["?"]}}
+    table, rows = people(120, 1)[["age", "wage", "job"]], np.arange(120)
+    train = table.assign(age=np.where(rows % 3 == 0, -9, table["age"]), job=table["job"].where(rows % 4 > 0, "?"))
+    federation = ss.simulate(train, silos, schema=declared)
+    tiny = {"coder.steps": 2, "latent.steps": 2, "latent.width": 16, "latent.sample_steps": 2}
+    model = ss.fit("silofuse", federation, "fast", options=tiny, progress=False)
+    synthetic = model.sample(100, seed=1)
+    reports = [
+        evaluate(train, None, synthetic, figures="gan", **told)
+        for told in ({"model": model}, {"schema": declared, "silos": silos})
+    ]
+    scores = [report.to_dict()["scores"] for report in reports]
+    assert scores[0] == scores[1]
+    shares = {column.name: column.missing_real for column in reports[0].columns}
+    assert (shares["age"], shares["job"]) == (pytest.approx(1 / 3, abs=0.15), pytest.approx(1 / 4, abs=0.15))
+
+
 def test_tables_that_do_not_fit_the_kinds_are_refused(people: People) -> None:
     train, synthetic = with_key(people(120, 1), 0), with_key(people(100, 3), 0)
     with pytest.raises(DataError, match="'born' of the synthetic table must be written as in the training table"):

@@ -15,6 +15,7 @@ from scipy import stats
 
 import silosynth as ss
 from silosynth.data import datasets
+from silosynth.data.infer import infer
 from silosynth.evaluation import disclosure, evaluate, premises
 from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.report import relate, render
@@ -123,6 +124,14 @@ def test_of_the_rows_of_one_person_one_counts(people: People) -> None:
     assert "140 training and 60 hold-out rows" in enough.finding
     assert population.holds is True
     assert report.withheld is None
+
+
+def test_persons_whose_identifier_is_marked_as_missing_are_not_one() -> None:
+    visits = pd.DataFrame({"person": ["?", "a", "?", "b", "?"], "x": range(5)})
+    for marks, left in (["?"], None), ([], 3):
+        schema = infer(visits, {"person": {"kind": "identifier", "missing": marks}})
+        rows = premises.one_row_each(visits, schema, np.random.default_rng(0))
+        assert (rows if rows is None else len(rows)) == left
 
 
 def test_names_that_occur_often_do_not_hide_that_rows_were_split_by_position() -> None:

@@ -318,9 +318,22 @@ def _section_toml(column: ColumnSchema) -> str:
     form = detail(column.dtype)
     if form and (is_date_form(form) or is_number_form(form) or column.kind == "pseudonym"):
         head += f"format = {quoted(form)}\n"
+    if column.missing:
+        head += f"missing = [{', '.join(map(quoted, column.missing))}]\n"
+    for end, bound in (("low", column.low), ("high", column.high)):
+        if bound is not None:
+            head += f"{end} = {_bound(bound, column)}\n"
     if column.decimals is None or column.kind not in ("continuous", "integer", "mixed"):
         return head
     return f"{head}decimals = {column.decimals}\n"
+
+
+def _bound(bound: float, column: ColumnSchema) -> str:
+    """A declared bound in TOML; of instants as text, in UTC, which is read alike with and without a time zone."""
+    duration = "timedelta" in column.dtype or column.dtype.startswith("duration")
+    if column.kind != "datetime" or duration or abs(bound) >= 2**63:
+        return repr(bound).removesuffix(".0")
+    return quoted(pd.Timestamp(int(bound), tz="UTC").isoformat())
 
 
 def quoted(text: str) -> str:

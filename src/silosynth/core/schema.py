@@ -177,6 +177,7 @@ class ColumnSchema(Struct):
         low, high: the range that synthetic values may take (numbers and instants); None for the data's own range.
         reason: why this kind was inferred, in words; "declared" where the user said so.
         forms: of a pseudonym: the forms that at least five rows each have (see `silosynth.data.personal`).
+        missing: what the user declared to stand for missing values, as text; it is in no table that is learnt from.
     """
 
     name: str
@@ -187,6 +188,7 @@ class ColumnSchema(Struct):
     high: float | None = None
     reason: str = "declared"
     forms: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 class Schema(Struct):
@@ -269,6 +271,7 @@ def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
         high=_if_all(max, [column.high for column in declared.values()]),
         reason="agreed",
         forms=tuple(sorted({form for column in declared.values() for form in column.forms})),
+        missing=tuple(sorted({mark for column in declared.values() for mark in column.missing})),
     )
 
 

@@ -71,7 +71,7 @@ def infer(frame: Frame, overrides: Overrides = None) -> Schema:
     """
     declared = _overrides(to_pandas(frame), overrides)
     pandas = without_marks(frame, overrides)
-    return Schema(tuple(_column(pandas[name], declared.get(name)) for name in pandas.columns))
+    return Schema(tuple(_column(pandas[name], declared.get(name, ColumnOverride())) for name in pandas.columns))
 
 
 def without_marks(frame: Frame, overrides: Overrides = None) -> pd.DataFrame:
@@ -134,9 +134,14 @@ def _overrides(pandas: pd.DataFrame, overrides: Overrides) -> dict[str, ColumnOv
     return declared
 
 
+def _mark(value: Any) -> str:
+    """A value as text, as marks are compared: -9 and -9.0 are the same."""
+    return f"{value:g}" if isinstance(value, float) else str(value).strip()
+
+
 def _unmarked(series: pd.Series, marks: Sequence[Any]) -> pd.Series:
-    texts = series.astype(object).map(lambda value: f"{value:g}" if isinstance(value, float) else str(value).strip())
-    marked = texts.isin([f"{mark:g}" if isinstance(mark, float) else str(mark).strip() for mark in marks])
+    texts = series.astype(object).map(_mark)
+    marked = texts.isin([_mark(mark) for mark in marks])
     marked &= series.notna().astype(bool)
     dtype = series.dtype
     if marked.any() and isinstance(dtype, np.dtype) and dtype.kind in "biu":
@@ -191,11 +196,15 @@ def _override(name: str, value: ColumnOverride | Mapping[str, Any] | str) -> Col
     return value if value.kind is None else replace(value, kind=Kind(value.kind).value)
 
 
-def _column(series: pd.Series, override: ColumnOverride | None) -> ColumnSchema:
+def _column(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
+    marks = tuple(map(_mark, override.missing))
+    return replace(_typed(series, replace(override, missing=())), missing=marks)
+
+
+def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
     dtype = spell(series)
     nature = nature_of(series, dtype)
-    override = override or ColumnOverride()
-    if override == replace(ColumnOverride(), missing=override.missing):
+    if override == ColumnOverride():
         return _guess(series, dtype, nature)
     _check_written(series, nature, override)
     if override.kind == Kind.PSEUDONYM.value:

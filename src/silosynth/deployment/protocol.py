@@ -138,13 +138,13 @@ class PrepareRows(Message):
 
 
 class PreparedSchema(Message, release=Release.SCHEMA):
-    """Silo: my columns, without the reasons for inferred kinds."""
+    """Silo: my columns, without the reasons for inferred kinds and what stands for missing values."""
 
     schema: Schema
 
 
 class PreparedRows(Message, release=Release.COUNTS):
-    """Silo: my columns, without ranges and reasons, and my row count, which must be the same in all silos.
+    """Silo: my columns, without ranges, reasons and marks of missing values; and my row count, the same in all silos.
 
     Of pseudonyms the forms that at least five rows have are named, unless the training is differentially private.
     """

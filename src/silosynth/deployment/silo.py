@@ -216,8 +216,10 @@ class DeploymentSilo(Party):
         self._party = self._make_party(table)
         self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
         if catalog.algorithm(self._begun().algorithm).horizontal:  # its own messages report ranges
-            return protocol.PreparedSchema(Schema(tuple(replace(column, reason="") for column in self._schema.columns)))
-        public = tuple(replace(column, low=None, high=None, reason="") for column in self._schema.columns)
+            return protocol.PreparedSchema(
+                Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
+            )
+        public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
         return protocol.PreparedRows(Schema(public), len(table))
 
     def _keep(self) -> Done:

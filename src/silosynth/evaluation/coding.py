@@ -25,7 +25,7 @@ from silosynth.core.errors import DataError, nearest
 from silosynth.core.schema import UNMODELLED, ColumnSchema, Kind, Schema
 from silosynth.data.dtypes import detail
 from silosynth.data.frames import encode, to_pandas
-from silosynth.data.infer import infer
+from silosynth.data.infer import infer, without_marks
 from silosynth.data.texts import is_date_form, is_number_form
 from silosynth.evaluation.scores import ColumnKind, Floats, Ints
 
@@ -105,10 +105,17 @@ def schema_of(frame: Any, declared: Schema | Mapping[str, Any] | None = None, na
 
 
 def _rules(column: ColumnSchema) -> dict[str, Any]:
-    """Kind and form of a column; a form of other text, such as a pseudonym's, plays no part."""
+    """Kind, form and missing marks of a column; a form of other text, such as a pseudonym's, plays no part."""
     form = detail(column.dtype)
     written = Kind(column.kind).numeric and (is_date_form(form) or is_number_form(form))
-    return {"kind": column.kind} | ({"format": form} if written else {})
+    return {"kind": column.kind, "missing": column.missing} | ({"format": form} if written else {})
+
+
+def unmarked(table: Any, schema: Schema) -> pd.DataFrame:
+    """The table with missing values instead of what is declared to stand for them; it may lack columns."""
+    frame = to_pandas(table)
+    marks = {column.name: column.missing for column in schema.columns if column.name in frame.columns}
+    return without_marks(frame, {name: {"missing": them} for name, them in marks.items() if them})
 
 
 def _column_schema(column: pd.DataFrame, declared: Mapping[str, Any]) -> ColumnSchema:
@@ -124,6 +131,8 @@ def _column_schema(column: pd.DataFrame, declared: Mapping[str, Any]) -> ColumnS
 def code_tables(frames: Mapping[str, Any], schema: Schema | Mapping[str, Any] | None = None) -> dict[str, Coded]:
     """Code all frames alike. The first is the training table, which decides on columns and (`schema_of`) on kinds.
 
+    What is declared to stand for missing values is missing in all tables.
+
     Raises:
         DataError: a table is empty, columns differ, none is left without identifiers, or a column's values are not
             comparable with the training table's.
@@ -131,7 +140,9 @@ def code_tables(frames: Mapping[str, Any], schema: Schema | Mapping[str, Any] | 
     """
     tables = {name: _frame(frame, name) for name, frame in frames.items()}
     first = next(iter(tables))
-    kinds = {column.name: column for column in schema_of(tables[first], schema, first).columns}
+    declared = schema_of(tables[first], schema, first)
+    tables = {name: unmarked(table, declared) for name, table in tables.items()}
+    kinds = {column.name: column for column in declared.columns}
     left_out = {name for name, column in kinds.items() if column.kind in UNMODELLED}
     names = [name for name in tables[first].columns if name not in left_out]
     if not names:

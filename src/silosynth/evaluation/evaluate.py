@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.schema import UNMODELLED, Schema
 from silosynth.data.frames import to_pandas
-from silosynth.data.infer import MUCH, without_marks
+from silosynth.data.infer import MUCH
 from silosynth.encoders.column import RARE
 from silosynth.evaluation import combinations, disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
 from silosynth.evaluation.about import AnyModel, about
@@ -100,8 +100,6 @@ def evaluate(
         schema = model.schema if schema is None else schema
         silos = _silos_of(model, train) if silos is None else silos
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
-    if isinstance(schema, Mapping):
-        frames = {name: _unmarked(frame, schema) for name, frame in frames.items()}
     kinds = schema_of(frames["training"], schema)
     unmodelled = [column for column in kinds.columns if column.kind in UNMODELLED]
     left_out = {column.name: column.reason for column in unmodelled}
@@ -150,11 +148,6 @@ def evaluate(
     )
     on_progress("done", 1.0)
     return report
-
-
-def _unmarked(frame: Any, schema: Mapping[str, Any]) -> Any:
-    """The table with missing values instead of what is declared to stand for them."""
-    return without_marks(frame, {name: rule for name, rule in schema.items() if name in to_pandas(frame).columns})
 
 
 def _pooled(synthetic: Coded) -> dict[str, float]:

@@ -24,8 +24,7 @@ from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from silosynth.core.schema import Kind, Schema
-from silosynth.data.frames import to_pandas
-from silosynth.evaluation.coding import Coded, row_counts
+from silosynth.evaluation.coding import Coded, row_counts, unmarked
 from silosynth.evaluation.scores import Ints, Premise, normal_interval
 from silosynth.evaluation.utility import AT_MOST, areas, codes_matrix
 
@@ -61,7 +60,7 @@ def one_row_each(frame: Any, schema: Schema, rng: np.random.Generator) -> Ints |
 
     Rows of one person depend on each other, so that a random split looks less like one than it is.
     """
-    table = to_pandas(frame)
+    table = unmarked(frame, schema)
     names = [c.name for c in schema.columns if c.kind == Kind.IDENTIFIER.value and c.name in table.columns]
     names = [name for name in names if table[name].dropna().duplicated().any()]
     if not names:

@@ -80,7 +80,7 @@ class GDTSSilo(ColumnParty):
         """Kinds of the modelled columns; why they were inferred stays here."""
         table, schema = self.columns.table, self.columns.schema
         check_trainable(table, schema)
-        return gdts.Described(Schema(tuple(replace(schema[name], reason="") for name in table.names)))
+        return gdts.Described(Schema(tuple(replace(schema[name], reason="", missing=()) for name in table.names)))
 
     def _summarise(self, ask: gdts.Summarise) -> Message:
         """Step 1. The first options hold: a coordinator cannot have a model masked, then ask for it without."""
