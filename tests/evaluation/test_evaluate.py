@@ -372,3 +372,8 @@ def _check(report: Report) -> None:
     assert all(isinstance(s, Skipped) and s.why for s in report.skipped)
     json.dumps(report.to_dict(), allow_nan=False)
     assert str(report)
+
+
+def test_columns_of_mixed_types_are_compared_though_nothing_can_be_fitted_on_them() -> None:
+    table = pd.DataFrame({"mixed": [1, "x", 2.5] * 40, "n": np.arange(120) % 7})
+    assert evaluate(table[:60], table[60:], table[:60], figures="gan").rows.n_train == 60

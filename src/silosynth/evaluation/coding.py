@@ -96,7 +96,8 @@ def schema_of(frame: Any, declared: Schema | Mapping[str, Any] | None = None, na
     table = _frame(frame, name)
     reasons = {c.name: c.reason for c in declared.columns} if isinstance(declared, Schema) else {}
     if isinstance(declared, Schema):
-        declared = {column.name: _rules(column) for column in declared.columns if column.name in table.columns}
+        known = [column for column in declared.columns if column.name in table.columns and column.kind != BY_DTYPE]
+        declared = {column.name: _rules(column) for column in known}
     declared = dict(declared or {})
     columns = [_column_schema(table[[c]], {c: declared.pop(c)} if c in declared else {}) for c in table.columns]
     if declared:
