@@ -498,6 +498,7 @@ def test_the_table_of_a_finished_run_can_be_judged_afterwards(plan: Path, people
     assert call("evaluate").exit_code == 2
 
 
+@pytest.mark.slow
 def test_rows_of_silos_can_be_judged_afterwards(rows_plan: Path) -> None:
     for text in (OWN + ROWS + "[schema.income]\nkind = 'continuous'\n", SHARED + ROWS):
         rows_plan.write_text(text)
@@ -505,6 +506,7 @@ def test_rows_of_silos_can_be_judged_afterwards(rows_plan: Path) -> None:
         assert said(call("evaluate", rows_plan.parent / "out", "--json"))["scores"] == ran["scores"]
 
 
+@pytest.mark.slow
 def test_columns_that_stay_in_silos_can_be_judged_afterwards(plan: Path) -> None:
     plan.write_text(PLAN.replace("[sample]", 'synthesis = "partitioned"\n[sample]'))
     ran = said(call("run", plan, "--json"))

@@ -55,7 +55,7 @@ def test_assd_finds_the_copier() -> None:
     assert all(f.score.value >= 0.95 for f in found)
 
 
-@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("blind", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_asif_finds_silos_whose_features_remember_rows_and_not_others(blind: bool) -> None:
     fit = Remembering("vflgan", silos={"a": ["age", "region"], "b": [f"x{i}" for i in range(1, 10)]}, blind=blind)
     scores = [f.score for f in audit(Subject(TRAIN, fit), ["asif"], Trainings(16)).findings]
@@ -98,7 +98,13 @@ def _risks() -> tuple[dict[str, Finding], dict[str, Finding]]:
 
 @pytest.mark.parametrize(
     "name",
-    ["singling_out_univariate", "singling_out_multivariate", "linkability", "inference_age", "inference_region"],
+    [
+        pytest.param("singling_out_univariate", marks=pytest.mark.slow),
+        "singling_out_multivariate",
+        "linkability",
+        "inference_age",
+        "inference_region",
+    ],
 )
 def test_giomi_s_attackers_find_the_copier_and_not_the_blind(name: str) -> None:
     caught, nothing = (risks[name] for risks in _risks())

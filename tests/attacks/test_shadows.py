@@ -96,6 +96,7 @@ def test_a_folder_keeps_one_audit(tmp_path: Path, other: Game) -> None:
         shadows.train(other, JOBS[:1], tmp_path)
 
 
+@pytest.mark.slow
 def test_an_audit_goes_on_with_more_trainings_to_the_same_figures(tmp_path: Path) -> None:
     few, many = (Trainings(count, folder=tmp_path / "audit") for count in (10, 11))
     membership.play(TABLE, Copier(50), {"record": 3}, few)

@@ -153,7 +153,7 @@ class Talk:
         return replies
 
 
-@every
+@public
 def test_resuming_from_the_middle_and_the_last_checkpoint_gives_the_same_bytes(name):
     points = talk_of(name).points
     assert len(points) >= 3

@@ -49,9 +49,8 @@ def stand_in(fits: Any, short: None, figures_once: None, monkeypatch: pytest.Mon
     return fits
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "partitions" else pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_path: Path) -> None:
     result = call(name, *SMALL, "--out", tmp_path / "rows.md", "--json")
     assert result.exit_code == 0, result.stderr

@@ -23,7 +23,7 @@ from pandas.api import types
 
 from silosynth.core.errors import DataError, nearest
 from silosynth.core.schema import UNMODELLED, ColumnSchema, Kind, Schema
-from silosynth.data.dtypes import detail
+from silosynth.data.dtypes import detail, spell
 from silosynth.data.frames import encode, to_pandas
 from silosynth.data.infer import infer, without_marks
 from silosynth.data.texts import is_date_form, is_number_form
@@ -94,15 +94,31 @@ def schema_of(frame: Any, declared: Schema | Mapping[str, Any] | None = None, na
         SchemaError: a declared kind does not fit its column.
     """
     table = _frame(frame, name)
-    reasons = {c.name: c.reason for c in declared.columns} if isinstance(declared, Schema) else {}
     if isinstance(declared, Schema):
-        known = [column for column in declared.columns if column.name in table.columns and column.kind != BY_DTYPE]
-        declared = {column.name: _rules(column) for column in known}
-    declared = dict(declared or {})
-    columns = [_column_schema(table[[c]], {c: declared.pop(c)} if c in declared else {}) for c in table.columns]
-    if declared:
-        infer(table, declared)  # which refuses names that the table lacks
-    return Schema(tuple(replace(column, reason=reasons.get(column.name) or column.reason) for column in columns))
+        known = {column.name: column for column in declared.columns}
+        return Schema(tuple(_column_of(table[c], known.get(c)) for c in table.columns))
+    rules = dict(declared or {})
+    columns = [_column_schema(table[[c]], {c: rules.pop(c)} if c in rules else {}) for c in table.columns]
+    if rules:
+        infer(table, rules)  # which refuses names that the table lacks
+    return Schema(tuple(columns))
+
+
+def _column_of(series: pd.Series[Any], known: ColumnSchema | None) -> ColumnSchema:
+    """A column of the kind that a schema knows for it; inferred where the schema has none."""
+    if known is not None and _settled(series, known):
+        return known
+    rules = {} if known is None or known.kind == BY_DTYPE else {known.name: _rules(known)}
+    column = _column_schema(series.to_frame(), rules)
+    return column if known is None else replace(column, reason=known.reason or column.reason)
+
+
+def _settled(series: pd.Series[Any], known: ColumnSchema) -> bool:
+    """Whether the dtype alone says that all values are of the known kind, which spares a look at each of them."""
+    if known.kind == BY_DTYPE or spell(series) != known.dtype:
+        return False
+    sure = {Kind.BOOLEAN.value: types.is_bool_dtype, Kind.INTEGER.value: types.is_integer_dtype}
+    return known.kind not in sure or bool(sure[known.kind](series.dtype))
 
 
 def _rules(column: ColumnSchema) -> dict[str, Any]:
