@@ -12,7 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from tests.contracts.settings import CENTRAL, HORIZONTAL, TINY, entry_of, federation, fit, fitted, frame
+from tests.contracts.settings import BOUNDS, CENTRAL, HORIZONTAL, TINY, entry_of, federation, fit, fitted, frame
 
 import silosynth as ss
 from silosynth.catalog import ALGORITHMS, names
@@ -60,9 +60,11 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
 
 
 def alone(name: str, data: pd.DataFrame) -> ss.Federation:
-    """A table in one silo; or, where silos hold rows, in each of two."""
+    """A table in one silo; or, where silos hold rows, in each of two. Numbers have bounds where privacy asks for it."""
     rows = {"bank": range(len(data)), "shop": range(len(data))}
-    return ss.simulate(data, rows=rows if entry_of(name).horizontal else None)
+    known = BOUNDS | {"x": {"low": 0, "high": 40}} if "dp" in TINY[name] else {}
+    bounds = {column: known[column] for column in data if column in known}
+    return ss.simulate(data, rows=rows if entry_of(name).horizontal else None, schema=bounds)
 
 
 def whole_of(model: ss.Model) -> bytes:
@@ -386,7 +388,7 @@ def test_poor_tables_train_and_come_back(name, columns):
     for column in data:
         if data[column].isna().all():
             assert table[column].isna().all()
-        if data[column].nunique() == 1 and not data[column].isna().any():
+        if data[column].nunique() == 1 and not data[column].isna().any() and "dp" not in TINY[name]:
             assert (table[column] == data[column].iloc[0]).all()
 
 
