@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests import toy_rows
@@ -132,3 +133,31 @@ def test_published_settings_model_every_column(name: str) -> None:
 def test_silos_with_other_rows_keep_what_they_find_to_themselves() -> None:
     with pytest.raises(ConfigError, match="do not tell each other"):
         algorithm("gdts").configure("fast", {"diffusion.encoders.dependencies": "keep"})
+
+
+@pytest.mark.parametrize("name", names("generator"))
+@pytest.mark.parametrize("preset", ["fast", "balanced", "best"])
+def test_dependencies_within_a_silo_are_kept_by_all_but_those_whose_silos_hold_rows(name: str, preset: str) -> None:
+    entry = algorithm(name)
+    if preset not in entry.presets:
+        return
+    config = entry.configure(preset)
+    config = getattr(config, "coder", getattr(config, "model", config))
+    assert config.encoders.dependencies == ("ignore" if entry.horizontal else "keep")
+
+
+def test_where_dependencies_are_not_kept_their_owner_is_told() -> None:
+    town = np.arange(200) % 7
+    frame = pd.DataFrame({"town": town, "land": np.where(town < 3, "n", "s"), "free": np.arange(200) % 2})
+    federation = ss.simulate(frame)
+    table, schema = federation.tables["silo1"], federation.schema
+
+    def told(name: str, **options: object) -> list[str]:
+        entry = algorithm(name)
+        return entry.cautions(entry.configure("fast", options), schema, table)
+
+    assert told("silofuse") == []
+    (rows,) = told("gdts")
+    assert "town → land" in rows and "with silos that hold different rows" in rows and "look it up" in rows
+    (private,) = told("silofuse", dp={"epsilon": 5.0, "delta": 1e-5})
+    assert "town → land" in private and "under differential privacy" in private

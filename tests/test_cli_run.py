@@ -433,7 +433,7 @@ def test_silos_of_rows_are_not_told_apart_in_an_evaluation(rows_plan: Path, peop
         table = rows_plan.parent / "people.csv"
         result = call("evaluate", "--train", table, "--synthetic", table, "--silos", rows_plan, "--json")
         assert result.exit_code == 0, result.stderr
-        assert said(result)["silos"] is None
+        assert set(said(result)["pairs"]["silos"]) == {None}
 
 
 def test_samples_are_those_of_the_model(model: Path, tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_any_synthetic_table_can_be_evaluated(plan: Path, people: pd.DataFrame) 
     result = call("evaluate", *tables, "--target", "ill", "--silos", plan, "--report", report, "--json")
     assert result.exit_code == 0, result.stderr
     facts = said(result)
-    assert facts["silos"] == {"clinic": ["age", "visits", "ill"], "bank": ["income", "region"]}
+    assert facts["about"]["silos"] == {"clinic": ["age", "visits", "ill"], "bank": ["income", "region"]}
     assert facts["path"] == str(report)
     assert report.read_text().startswith("<!")
     assert call("evaluate", *tables, "--target", "sick").exit_code == 2
@@ -474,7 +474,7 @@ def test_the_table_of_a_finished_run_can_be_judged_afterwards(plan: Path, people
     ran = said(call("run", plan, "--json"))
     out = plan.parent / "out"
     assert ran["premises"][0]["name"] == "enough_rows"
-    assert list(ran["left_out"]) == ["person_id"]
+    assert list(ran["about"]["left_out"]) == ["person_id"]
     kept = json.loads((out / "split.json").read_text())
     held = silosynth.split(people, 0.2, seed=3)[1]
     assert kept["holdout"] == {"table": held.index.tolist()}
@@ -482,7 +482,7 @@ def test_the_table_of_a_finished_run_can_be_judged_afterwards(plan: Path, people
     result = call("evaluate", out, "--json")
     assert result.exit_code == 0, result.stderr
     assert said(result)["scores"] == ran["scores"]
-    assert said(result)["left_out"] == ran["left_out"]
+    assert said(result)["about"] == ran["about"]
     again = plan.parent / "again.csv"
     assert call("sample", out / "model.silosynth", "-n", 90, "-o", again, "--seed", 3).exit_code == 0
     other = call("evaluate", out, "--synthetic", again, "--json")
@@ -518,11 +518,11 @@ def test_columns_are_declared_by_a_model_a_schema_or_an_experiment(plan: Path, m
     tables = ("--train", table, "--synthetic", table)
     plan.write_text(PLAN + "[schema.ill]\nkind = 'categorical'\n[schema.region]\nkind = 'identifier'\n")
     (plan.parent / "schema.toml").write_text("[schema.region]\nkind = 'identifier'\n[schema.gone]\nkind = 'integer'\n")
-    assert list(said(call("evaluate", *tables, "--silos", plan, "--json"))["left_out"]) == ["region"]
+    assert list(said(call("evaluate", *tables, "--silos", plan, "--json"))["about"]["left_out"]) == ["region"]
     shown = call("evaluate", *tables, "--schema", plan.parent / "schema.toml", "--json")
-    assert list(said(shown)["left_out"]) == ["region"]
+    assert list(said(shown)["about"]["left_out"]) == ["region"]
     assert "declares columns that the table lacks: gone" in shown.stderr
-    assert said(call("evaluate", *tables, "--schema", model, "--json"))["left_out"] == {}
+    assert said(call("evaluate", *tables, "--schema", model, "--json"))["about"]["left_out"] == {}
 
 
 @pytest.mark.slow

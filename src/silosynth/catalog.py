@@ -21,8 +21,11 @@ from silosynth.core.conversation import Conversation, Party, Roster
 from silosynth.core.errors import ConfigError, MessageError, nearest
 from silosynth.core.lost import Policy, chosen, under
 from silosynth.core.messages import Struct
-from silosynth.core.schema import Schema, Table
+from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Streams
+from silosynth.data.infer import cautions
+from silosynth.encoders.column import EncoderConfig
+from silosynth.encoders.combinations import determined_columns
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
@@ -88,6 +91,27 @@ class Algorithm:
         policy = chosen(missing, self.policies)
         return lambda *args, **kwargs: under(policy, self.coordinate(*args, **kwargs))
 
+    def cautions(self, config: Any, schema: Schema, table: Table) -> list[str]:
+        """What the owner of a table should know before training: of its columns, and of what synthetic rows will break.
+
+        Dependencies that `encoders.combinations` would keep are named where this algorithm, or ``dp``, cannot.
+        """
+        options = next(_encoder_options(config), EncoderConfig())
+        said = cautions(schema, table, options.min_count, options.pool_rare)
+        private = getattr(config, "dp", Target()).private
+        if self.kind != "generator" or not (self.horizontal or private):
+            return said
+        rules = determined_columns(modelled_columns(table, schema), schema, EncoderConfig())
+        if rules:
+            pairs = ", ".join(f"{rule.keys.name} → {rule.values.name}" for rule in rules)
+            why = "under differential privacy" if private else "with silos that hold different rows"
+            said.append(
+                f"In all rows these columns determine others: {pairs}. Nothing is done about that {why}, so some "
+                "synthetic rows will not agree; the report counts them. Leave the second column out, and look it up in "
+                "the synthetic table"
+            )
+        return said
+
     def check(self, roster: Roster, horizontal: bool) -> None:
         """Refuse a federation of several silos for a central baseline, or one that is divided the other way.
 
@@ -109,6 +133,14 @@ class Algorithm:
             remedy = f"Deal out {dealt}: simulate(frame, {way}={{…}}). For different {other}, there are: "
             rule = f"This algorithm is for silos that hold different {own}"
             raise ConfigError(rule, held, f"{remedy}{fitting(horizontal)}.")
+
+
+def _encoder_options(config: Any) -> Iterator[EncoderConfig]:
+    if isinstance(config, EncoderConfig):
+        yield config
+    elif dataclasses.is_dataclass(config):
+        for one in dataclasses.fields(config):
+            yield from _encoder_options(getattr(config, one.name))
 
 
 def _central(name: str, summary: str) -> Algorithm:

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from silosynth.core.errors import DataError
 from silosynth.core.schema import Column, Table, check_partition
-from silosynth.simulation.federation import common_levels, in_order, own_levels, permuted
+from silosynth.simulation.federation import common_levels, in_order, permuted
 
 
 def test_the_last_silo_takes_the_remainder() -> None:
@@ -49,11 +49,11 @@ def coded(values: list[int], levels: tuple[Any, ...] | None, gaps: int = 0) -> T
 
 
 def test_levels_that_no_row_holds_are_forgotten() -> None:
-    column = own_levels(coded([3, 1, 3, 0], ("a", "b", "c", "d"), gaps=1))["x"]
+    column = coded([3, 1, 3, 0], ("a", "b", "c", "d"), gaps=1).own_levels()["x"]
     assert (column.values.tolist(), column.levels) == ([1, 0, 1, 0], ("b", "d"))
-    assert own_levels(coded([0, 0], ("a", "b"), gaps=2))["x"].levels == ()
-    assert own_levels(coded([7, 8], None))["x"].values.tolist() == [7, 8]
-    assert own_levels(coded([1, 1], (False, True)))["x"].levels == (False, True)
+    assert coded([0, 0], ("a", "b"), gaps=2).own_levels()["x"].levels == ()
+    assert coded([7, 8], None).own_levels()["x"].values.tolist() == [7, 8]
+    assert coded([1, 1], (False, True)).own_levels()["x"].levels == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from silosynth.data.infer import infer
 from silosynth.encoders.column import RARE, CategoricalEncoder, EncoderConfig, NumericEncoder
 from silosynth.encoders.federated import MOST_DRAWN, Merged, Summary, draw, merge, of_bins, of_counts, summarise
 from silosynth.encoders.normalised import ModeConfig, ModeEncoder
-from silosynth.simulation.federation import own_levels
 
 CONFIGS = pytest.mark.parametrize("config", [ModeConfig(modes=4), EncoderConfig()], ids=["modes", "scores"])
 Parts = list[Column]
@@ -28,7 +27,7 @@ def divided(values, *sizes: int, **declared) -> tuple[Parts, ColumnSchema]:
     schema = infer(frame, {"x": declared} if declared else {})
     table, start, parts = to_table(frame, schema), 0, []
     for size in sizes or (len(frame),):
-        parts.append(own_levels(table.take(slice(start, start + size))).columns[0])
+        parts.append(table.take(slice(start, start + size)).columns[0].own_levels())
         start += size
     assert start == len(frame)
     return parts, schema["x"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import silosynth as ss
-from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.messages import to_state
 from silosynth.core.schema import Schema, Table, beyond_bounds
 from silosynth.encoders import table as private_encoders
@@ -236,16 +236,17 @@ def test_numbers_and_dates_without_declared_bounds_are_refused_with_what_to_writ
     assert set(python) == set(declared) and python["day"] == {"low": "YYYY-MM-DD", "high": "YYYY-MM-DD"}
 
 
-def test_the_block_for_durations_works_as_it_is_and_filled_in() -> None:
+def test_the_block_for_durations_works_once_it_is_filled_in() -> None:
     days = np.random.default_rng(3).integers(1, 37, 400)
     data = pd.DataFrame({"stay": pd.to_timedelta(days, unit="D"), "job": ["clerk", "nurse"] * 200})
     with pytest.raises(DataError, match="need declared bounds") as caught:
         learned(*held(data), EncoderConfig(), 10.0, 1e-6, rng())
     _, block, _, mapping = caught.value.remedy.split("\n\n")
     for blank in (tomllib.loads(block)["schema"], ast.literal_eval(mapping.removeprefix("schema="))):
-        assert blank == {"stay": {"low": "0 days", "high": "0 days"}}
-        learned(*held(data, blank), EncoderConfig(), 10.0, 1e-6, rng())
-    filled = tomllib.loads(block.replace('high = "0 days"', 'high = "40 days"'))["schema"]
+        assert blank == {"stay": {"low": "… days", "high": "… days"}}
+        with pytest.raises(SchemaError, match=r"'stay' holds durations: a bound must be a duration.*… days"):
+            held(data, blank)
+    filled = tomllib.loads(block.replace('low = "…', 'low = "0').replace('high = "…', 'high = "40'))["schema"]
     encoders, _, _ = learned(*(told := held(data, filled)), EncoderConfig(), 10.0, 1e-6, rng())
     back = decode_table(*encode_table(told[0], encoders, rng(1)), encoders, rng(2))["stay"].values
     assert 0 <= int(back.min()) < int(back.max()) <= pd.Timedelta("40 days").value

@@ -73,11 +73,11 @@ def test_what_the_model_says_stands_in_the_head(known: Report) -> None:
 
 
 def test_silos_and_the_ledger_are_the_models_unless_given(known: Report) -> None:
-    assert known.silos == {"bank": ("wage",), "clinic": ("job", "flat")}  # of the columns that are compared
+    assert known.about.silos == {"bank": ("wage",), "clinic": ("job", "flat")}
     assert facts(known)["silos"] == ("2 silos", {"bank": "1 column: wage", "clinic": "2 columns: job, flat"})
     assert known.ledger == tuple(Stated().ledger)
     given = report(model=Stated(), silos={"all": ["wage", "job", "flat"]}, ledger=[])
-    assert (given.silos, given.ledger) == ({"all": ("wage", "job", "flat")}, ())
+    assert (given.about.silos, given.ledger) == ({"all": ("wage", "job", "flat")}, ())
 
 
 def test_pooled_left_out_and_clamped_columns_are_named(known: Report) -> None:
@@ -117,13 +117,16 @@ def test_a_secret_seed_is_not_told() -> None:
 
 
 def test_nothing_pooled_and_nothing_clamped_are_said() -> None:
-    shown = facts(report(model=Stated(pooled=[], ranges={})))
+    train, _, _ = tables()
+    shown = facts(evaluate(train, None, train, figures="gan", model=Stated(pooled=[], ranges={})))
     assert shown["pooled"][0].startswith("nothing") and shown["clamped"][0].startswith("nothing")
 
 
 def test_without_a_model_the_head_says_what_is_unknown() -> None:
     made = report()
-    assert made.about == replace(About(), date=date.today().isoformat(), left_out=made.about.left_out)
+    assert made.about == replace(
+        About(), date=date.today().isoformat(), left_out=made.about.left_out, pooled={"job": pytest.approx(1 / 3)}
+    )
     shown = facts(made)
     for label in ("generator", "privacy guarantee", "pooled", "clamped"):
         assert "given no model" in shown[label][0], label

@@ -45,7 +45,7 @@ def kind_of(values: object) -> str:
         (pd.to_datetime(["2020-01-01", None, "2021-01-01"]), "datetime"),
         (pd.to_datetime(["2020-01-01", "2021-01-01"], utc=True), "datetime"),
         ([datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)], "datetime"),
-        (pd.to_timedelta([1, 2], unit="h"), "numeric"),
+        (pd.to_timedelta([1, 2], unit="h"), "duration"),
         ([Decimal("1.5"), Decimal(2)], "numeric"),
         ([1, "a", None], "categorical"),
         ([np.nan, np.nan], "numeric"),

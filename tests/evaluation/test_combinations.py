@@ -80,6 +80,34 @@ def test_missing_is_a_value_of_its_own() -> None:
     assert rule(found_in(made), "town", "rent").examples == ("t6 with (missing)",)
 
 
+def test_all_rows_are_counted_whatever_the_other_figures_are_computed_on() -> None:
+    train, made = people(1500, 1), people(1500, 2)
+    train.loc[700, ["town", "land", "rent"]] = "t1", "south", 1.5  # town and land are no dependency, because of one row
+    made.loc[800, ["town", "land", "rent"]] = "t0", "south", 0.0
+    made.loc[900, ["role", "sex"]] = "husband", "f"
+    found = ss.evaluate(train, people(900, 3), made, figures="gan", max_rows=60).combinations
+    assert {(one.first, one.second) for one in found.found if one.kind == "dependency"} == {("town", "rent")}
+    assert rule(found, "role", "sex").rate == pytest.approx(1 / 1500)
+    assert rule(found, "town", "land").kind == "pairs"
+    assert found.rate == pytest.approx(2 / 1500) and found.holdout == 0.0
+
+
+def test_instants_and_durations_are_named_as_such() -> None:
+    day = np.arange(1000) % 8
+    train = pd.DataFrame(
+        {
+            "day": pd.Timestamp("2024-02-01") + pd.to_timedelta(day, unit="D"),
+            "stay": pd.to_timedelta(day % 4 * 6, unit="h"),
+            "land": np.where(day % 4 < 2, "north", "south"),
+        }
+    )
+    made = train.assign(stay=pd.to_timedelta((day + 2) % 4 * 6, unit="h"))
+    coded = code_tables({"training": train, "synthetic": made})
+    found = find(coded["training"], None, coded["synthetic"])
+    assert rule(found, "day", "stay").examples[0] == "2024-02-01 with 12 h"
+    assert rule(found, "stay", "land").examples[0] == "0 s with south"
+
+
 def test_chance_is_not_reported() -> None:
     """Pairs that happen not to occur, and columns that happen to go together, in small tables of nothing."""
     for seed in range(30):

@@ -267,9 +267,9 @@ def test_columns_are_taken_as_fit_takes_them(people: People) -> None:
     report = evaluate(train, holdout, synthetic, "rich", silos, figures="gan")
     kinds = {column.name: column.kind for column in report.columns}
     assert kinds["born"] == "datetime"
-    assert list(report.left_out) == ["person_id"]
-    assert "identifier" in report.left_out["person_id"]
-    assert "person_id" not in kinds and "person_id" not in (report.silos or {})["registry"]
+    assert list(report.about.left_out) == ["person_id"]
+    assert "identifier" in report.about.left_out["person_id"]
+    assert "person_id" not in kinds and "person_id" not in [column.name for column in report.columns]
     assert (
         "left out: person_id" in str(report) and "<b>person_id</b>" in render(report).split('data-fact="left out"')[1]
     )
@@ -287,7 +287,7 @@ def test_declared_kinds_count(people: People) -> None:
     kinds = {column.name: column.kind for column in report.columns}
     assert (kinds["born"], kinds["age"], kinds["person_id"]) == ("categorical", "categorical", "numeric")
     assert kinds["children"] == "numeric"
-    assert report.left_out == {}
+    assert report.about.left_out == {}
     federation = ss.simulate(train, schema=declared)
     again = evaluate(train, None, synthetic, schema=federation.schema, figures="gan")
     assert again.to_dict() == report.to_dict()

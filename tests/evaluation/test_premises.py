@@ -143,7 +143,7 @@ def test_names_that_occur_often_do_not_hide_that_rows_were_split_by_position() -
         table = frame.assign(**{column: values})
         schema = {"patient_id": "identifier"} if column == "patient_id" else None
         report = evaluate(table[:1800], table[1800:], table[:1800], schema=schema, figures="gan")
-        assert column in report.left_out
+        assert column in report.about.left_out
         assert report.withheld is not None
 
 

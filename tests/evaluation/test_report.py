@@ -99,7 +99,7 @@ def make_report(**changes: Any) -> Report:
         "columns": columns,
         "pairs": make_pairs(names, silos),
         "rows": Rows(32_561, 16_281, 20_000),
-        "silos": SILOS,
+        "about": About(silos=SILOS),
         "target": EVIL,
         "ledger": make_ledger(),
     }
@@ -302,7 +302,7 @@ def test_missing_rates_are_noted(page: str) -> None:
 def test_many_columns_keep_the_page_small() -> None:
     names = [f"column_{i:03}" for i in range(500)]
     columns = tuple(make_numeric(name, float(i)) for i, name in enumerate(names))
-    page = render(make_report(columns=columns, pairs=make_pairs(names, ["a"] * 200 + ["b"] * 300), silos=None))
+    page = render(make_report(columns=columns, pairs=make_pairs(names, ["a"] * 200 + ["b"] * 300), about=About()))
     assert len(page.encode()) < 5_000_000
     assert len(Elements(page).of_class("card")) == MAX_OVERLAYS
     assert "440 are left out" in page
@@ -315,7 +315,7 @@ def test_many_columns_keep_the_page_small() -> None:
 @pytest.mark.parametrize("silos", [("a",), ("a", "b"), ("a", "b", "c", "d")])
 def test_silo_borders_are_drawn_in_every_heatmap(silos: tuple[str, ...]) -> None:
     names = [f"{silo}{i}" for i in range(3) for silo in silos]  # interleaved: the report groups them by silo
-    page = render(make_report(pairs=make_pairs(names, [name[0] for name in names]), silos=None))
+    page = render(make_report(pairs=make_pairs(names, [name[0] for name in names]), about=About()))
     assert len(Elements(page).of_class("border")) == 3 * 2 * (len(silos) - 1)
     heat = page.split('data-heat="1"')[1].split("</figure>")[0]
     shown = re.findall(r'class="name"[^>]*>([^<]+)<', heat)
@@ -327,7 +327,7 @@ def test_cells_tell_the_sign_without_colour_and_the_scale_is_stated() -> None:
     pairs = make_pairs(["x", "y"], [None, None])
     matrix = np.array([[1.0, -0.5], [0.5, 1.0]])
     page = render(
-        make_report(pairs=Pairs(pairs.names, pairs.silos, matrix, matrix * 0.9, pairs.error, None), silos=None)
+        make_report(pairs=Pairs(pairs.names, pairs.silos, matrix, matrix * 0.9, pairs.error, None), about=About())
     )
     elements = Elements(page)
     assert all(attrs.get("rx") for attrs in elements.of_class("neg"))
@@ -349,7 +349,7 @@ def test_within_and_across_silos_are_shown_beside_their_floors() -> None:
 @pytest.mark.parametrize(("d", "titles", "names"), [(40, 3 * 40 * 40, 0), (41, 0, 3)])
 def test_cells_have_names_and_values(d: int, titles: int, names: int) -> None:
     columns = [f"c{i} <b>" for i in range(d)]
-    pairs = section(render(make_report(pairs=make_pairs(columns, [None] * d), silos=None)), "pairs")
+    pairs = section(render(make_report(pairs=make_pairs(columns, [None] * d), about=About())), "pairs")
     assert pairs.count("<title>c") == titles
     cells = [
         json.loads(attrs["data-cells"] or "") for attrs in Elements(pairs).of_class("heat") if "data-cells" in attrs
@@ -361,7 +361,7 @@ def test_cells_have_names_and_values(d: int, titles: int, names: int) -> None:
 def test_undefined_associations_are_left_blank() -> None:
     pairs = make_pairs(["x", "y"], ["a", "b"], floor=False)
     hollow = np.array([[1.0, np.nan], [np.nan, 1.0]])
-    page = render(make_report(pairs=Pairs(pairs.names, pairs.silos, hollow, hollow, pairs.error, None), silos=None))
+    page = render(make_report(pairs=Pairs(pairs.names, pairs.silos, hollow, hollow, pairs.error, None), about=About()))
     assert len(Elements(page).of_class("gap")) == 6
 
 

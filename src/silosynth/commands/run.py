@@ -231,7 +231,7 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
     ui.show(f"Guarantee: {privacy['summary']}\n\n{report}\n")
     ui.show("\n".join(f"{key:<10} {path}" for key, path in [("synthetic", p) for p in written] + [*places.items()]))
     ui.facts |= {"folder": plan.folder, **places, "synthetic": written, "rows": len(synthetic)}
-    ui.facts |= {key: report.to_dict()[key] for key in ("premises", "left_out", "scores")}
+    ui.facts |= {key: report.to_dict()[key] for key in ("premises", "about", "scores")}
     ui.facts |= {"ledger_totals": totals}
 
 

@@ -16,13 +16,13 @@ import pandas as pd
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, StorageError, nearest
 from silosynth.core.files import read as contents, write_atomic
-from silosynth.core.schema import ColumnSchema, Schema, beyond_bounds, check_partition, pseudonyms
+from silosynth.core.schema import DURATIONS, ColumnSchema, Schema, beyond_bounds, check_partition, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.data import datasets, sources
 from silosynth.data.dtypes import detail
 from silosynth.data.frames import to_table
 from silosynth.data.infer import describe, without_marks
-from silosynth.data.splits import held_out
+from silosynth.data.splits import held_out, stacked
 from silosynth.data.texts import is_date_form, is_number_form
 from silosynth.experiment import grammar
 from silosynth.experiment.grammar import DataSection, Experiment, SiloSection
@@ -69,12 +69,7 @@ class Material:
 
     def held_rows(self) -> Mapping[str, Any] | None:
         """Which rows of ``train`` each silo holds; None if silos hold columns."""
-        import numpy as np
-
-        if self.tables is None:
-            return self.rows
-        ends = np.cumsum([len(table) for table in self.tables.values()]).tolist()
-        return {silo: slice(end - len(t), end) for (silo, t), end in zip(self.tables.items(), ends, strict=True)}
+        return self.rows if self.tables is None else stacked(self.tables)[1]
 
 
 def read(path: str | Path, **csv: Any) -> pd.DataFrame:
@@ -95,7 +90,7 @@ def gather(experiment: Experiment, horizontal: bool = False, held: Held | None =
             is less than a row.
     """
     if horizontal and not experiment.shares:
-        return _stacked(experiment, held)
+        return _below(experiment, held)
     frame, silos = _joined(experiment)
     kinds = _published_kinds(experiment, frame)
     train, holdout, drawn = _split(experiment, {WHOLE: frame}, held)
@@ -161,7 +156,7 @@ def _dealt(train: pd.DataFrame, shares: Mapping[str, float], seed: int) -> tuple
     return train[owner >= 0].reset_index(drop=True), rows
 
 
-def _stacked(experiment: Experiment, held: Held | None) -> Material:
+def _below(experiment: Experiment, held: Held | None) -> Material:
     """Silos' own tables of the same columns. Only the evaluation sees them below each other."""
     sections = experiment.participants
     tables = {name: _table(experiment, silo, None) for name, silo in sections.items()}
@@ -169,7 +164,7 @@ def _stacked(experiment: Experiment, held: Held | None) -> Material:
     tables = _in_common_dtypes(tables)
     silos = {name: list(table.columns) for name, table in tables.items()}
     train, holdout, drawn = _split(experiment, tables, held)
-    return Material(pd.concat(train.values(), ignore_index=True), holdout, silos, tables=train, held=drawn)
+    return Material(stacked(train)[0], holdout, silos, tables=train, held=drawn)
 
 
 def keep_split(experiment: Experiment, material: Material) -> None:
@@ -330,9 +325,10 @@ def _section_toml(column: ColumnSchema) -> str:
 
 def _bound(bound: float, column: ColumnSchema) -> str:
     """A declared bound in TOML; of instants as text, in UTC, which is read alike with and without a time zone."""
-    duration = "timedelta" in column.dtype or column.dtype.startswith("duration")
-    if column.kind != "datetime" or duration or abs(bound) >= 2**63:
+    if column.kind != "datetime" or abs(bound) >= 2**63:
         return repr(bound).removesuffix(".0")
+    if column.dtype.startswith(DURATIONS):
+        return quoted(str(pd.Timedelta(int(bound))))
     return quoted(pd.Timestamp(int(bound), tz="UTC").isoformat())
 
 

@@ -61,6 +61,18 @@ class Column(Struct):
     def __len__(self) -> int:
         return len(self.values)
 
+    def recoded(self, levels: Sequence[Any]) -> Column:
+        """The column coded by other levels, which include all that occur in it."""
+        place = {level: code for code, level in enumerate(levels)}
+        code_L = torch.tensor([place.get(level, 0) for level in self.levels or ()] or [0])
+        return replace(self, values=code_L[self.values].masked_fill(self.missing, 0), levels=tuple(levels))
+
+    def own_levels(self) -> Column:
+        """The column with the levels that occur in it, and no others; booleans always have false and true."""
+        if self.levels is None or all(isinstance(level, bool) for level in self.levels):
+            return self
+        return self.recoded([self.levels[code] for code in self.values[~self.missing].unique().tolist()])
+
     def take(self, rows: torch.Tensor | slice) -> Column:
         """The column restricted to ``rows``."""
         return replace(self, values=self.values[rows], missing=self.missing[rows])
@@ -99,6 +111,10 @@ class Table(Struct):
     def select(self, names: Sequence[str]) -> Table:
         """The table restricted to ``names``, in that order."""
         return Table(tuple(self[name] for name in names))
+
+    def own_levels(self) -> Table:
+        """The table coded by the levels of its own rows: its silo must not know those of other rows."""
+        return Table(tuple(column.own_levels() for column in self.columns))
 
     def take(self, rows: torch.Tensor | slice) -> Table:
         """The table restricted to ``rows``."""

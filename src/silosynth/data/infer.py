@@ -17,7 +17,7 @@ from silosynth.core.errors import SchemaError, nearest
 from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
 from silosynth.data.dtypes import Nature, detail, nature_of, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
-from silosynth.data.personal import check_form, common_forms, looks_personal, words_of
+from silosynth.data.personal import EMAIL, check_form, common_forms, looks_personal, words_of
 from silosynth.data.texts import MARKS, Written, date_form, is_date_form, is_number_form, number_form
 
 MUCH = 0.2  # share of rows with rare levels of which a column's owner is warned
@@ -28,7 +28,7 @@ _ID_ENDS = {"id", "ids", "uuid", "guid", "key", "number", "no", "nr", "index", "
 _ID_STARTS = {"id", "uuid", "guid"}
 _ID_SHAPES = {
     "a UUID": re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}"),
-    "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "an e-mail address": EMAIL,
     "a code with digits": re.compile(r"(?=(?:.*\d){4})[A-Z]{0,4}[-_]?\d+[-_]?[A-Z0-9]{0,4}"),
     "a hash": re.compile(r"[0-9a-f]{32,64}"),
 }

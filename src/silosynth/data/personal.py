@@ -66,8 +66,9 @@ _MEASURED = {
 """Words of names of columns that say something about a telephone, a card…, and not its number."""
 _PEOPLE = {"physician", "doctor", "nurse", "surgeon", "therapist", "dentist", "midwife", "arzt", "hausarzt"}
 _CAPITALS = re.compile(r"(?=.*[^\W\d_]{2})[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:[-'’ .,]+[^\W\d_]+)*\.?")
+EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _SURE = {
-    "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "an e-mail address": EMAIL,
     "an account or insurance number": re.compile(r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?"),
 }
 _LOOKS = {

@@ -51,6 +51,13 @@ def split(table: Any, holdout: float = 0.2, seed: int = 0, identifier: str | Non
     return train, {silo: _rows(table[silo], held) for silo, held in parts.items()}
 
 
+def stacked(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, dict[str, slice]]:
+    """Silos' rows of the same columns in one table, and which of its rows each silo holds."""
+    ends = np.cumsum([len(table) for table in tables.values()]).tolist()
+    held = {silo: slice(end - len(table), end) for (silo, table), end in zip(tables.items(), ends, strict=True)}
+    return pd.concat(list(tables.values()), ignore_index=True), held
+
+
 def held_out(n: int, share: float, seed: int) -> NDArray[np.bool_]:
     """(n,) which rows are held out: a random ``share`` of them, rounded."""
     held = np.zeros(n, dtype=bool)

@@ -23,7 +23,7 @@ from silosynth.core.files import PRIVATE, make_folder, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, pseudonyms
 from silosynth.core.streams import Streams
-from silosynth.data import infer, sources
+from silosynth.data import sources
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, RowSource, SiloPolicy
 from silosynth.privacy.events import Target
@@ -287,10 +287,10 @@ class DeploymentSilo(Party):
         schema, table = federation.read_table(frame, declared)
         private = getattr(self._begun().config, "dp", Target()).private
         self._schema = Schema(tuple(replace(column, forms=()) for column in schema.columns)) if private else schema
-        for text in infer.cautions(schema, table):
+        entry = catalog.algorithm(self._begun().algorithm)
+        for text in entry.cautions(self._begun().config, schema, table):
             self._say(f"warning: {text}")
-        horizontal = catalog.algorithm(self._begun().algorithm).horizontal
-        table = federation.own_levels(table) if horizontal else table
+        table = table.own_levels() if entry.horizontal else table
         self._digest = federation.digest({self.seat.name: table})
         return table
 

@@ -60,7 +60,7 @@ class Determined(Struct):
             return made
         if made.levels is not None and modelled.levels is not None:
             levels = union([modelled.levels, made.levels])
-            made, modelled = (_with_levels(column, levels) for column in (made, modelled))
+            made, modelled = made.recoded(levels), modelled.recoded(levels)
         return replace(
             modelled,
             values=torch.where(found_N, made.values, modelled.values),
@@ -126,7 +126,7 @@ class _Keyed:
         column, counts_K = coded.column, coded.counts_K
         first_K = torch.zeros_like(counts_K)
         first_K[coded.code_N] = torch.arange(len(column))
-        keys = own_levels(column.take(first_K[counts_K >= config.min_count]))
+        keys = column.take(first_K[counts_K >= config.min_count]).own_levels()
         key_N = find_keys(keys, column)
         least = least_rows(column.levels, config) if column.levels is not None else 1
         pooled_N = (counts_K < least)[coded.code_N] & ~column.missing
@@ -256,7 +256,7 @@ def _determined(a: _Keyed, b: _Coded, schema: Schema, config: EncoderConfig, pla
         covers = covers and known
         if known:
             keys, first_K = _with_rare(keys), torch.cat([first_K, pooled[:1]])
-    values = _clipped(own_levels(b.column.take(first_K)), schema)
+    values = _clipped(b.column.take(first_K).own_levels(), schema)
     return Determined(keys, values, place, modelled=not covers)
 
 
@@ -274,23 +274,6 @@ def believable(code_N: Tensor, keys: int) -> bool:
     share = torch.unique(code_N, return_counts=True)[1].double() / len(code_N)
     nats = -len(code_N) * float((share * share.log()).sum())
     return len(share) > 1 and nats >= keys * math.log(len(share)) - math.log(_CHANCE)
-
-
-def own_levels(column: Column) -> Column:
-    """The column with the levels that it holds, and no others."""
-    if column.levels is None:
-        return column
-    used = column.values[~column.missing].unique()
-    place = torch.zeros(max(1, len(column.levels)), dtype=torch.int64)
-    place[used] = torch.arange(len(used))
-    levels = tuple(column.levels[code] for code in used.tolist())
-    return replace(column, values=torch.where(column.missing, 0, place[column.values]), levels=levels)
-
-
-def _with_levels(column: Column, levels: Sequence[str | int | float | bool]) -> Column:
-    place = {level: i for i, level in enumerate(levels)}
-    of_level = torch.tensor([place[level] for level in column.levels or ()] or [0])
-    return replace(column, values=torch.where(column.missing, 0, of_level[column.values]), levels=tuple(levels))
 
 
 def _with_rare(keys: Column) -> Column:

@@ -146,9 +146,9 @@ def _mapping(columns: Sequence[ColumnSchema]) -> str:
 
 
 def _blanks(column: ColumnSchema) -> tuple[str, str]:
-    """What to fill in for low and high; of a number, the one that is declared."""
+    """What to fill in for low and high; of a number, the one that is declared. Unfilled blanks are no valid bounds."""
     if column.kind == Kind.DATETIME.value and column.dtype.startswith(DURATIONS):
-        return '"0 days"', '"0 days"'
+        return '"… days"', '"… days"'
     if column.kind == Kind.DATETIME.value:
         return '"YYYY-MM-DD"', '"YYYY-MM-DD"'
     low, high = ("…" if bound is None else f"{bound:g}" for bound in (column.low, column.high))

@@ -11,11 +11,11 @@ import numpy as np
 
 from silosynth.core.schema import ColumnSchema, Kind, Schema
 from silosynth.core.version import VERSION
+from silosynth.encoders.column import RARE
 from silosynth.evaluation.coding import Coded
 from silosynth.evaluation.scores import Floats
 from silosynth.privacy.statement import statement
 
-RARE = "(rare)"  # the label of levels that were pooled
 UNLEARNT = {
     Kind.IDENTIFIER.value: "identifier: not learnt, synthetic rows are numbered",
     Kind.PSEUDONYM.value: "pseudonym: not learnt, synthetic rows have substitutes",
@@ -60,7 +60,7 @@ class About:
     partition: str | None = None  # "horizontal" or "vertical"
     silos: Mapping[str, tuple[str, ...]] | None = None  # each silo's columns
     guarantee: str | None = None  # begins with "none" where there is none
-    pooled: Mapping[str, float | None] | None = None  # columns with rare levels -> share of synthetic rows that say so
+    pooled: Mapping[str, float | None] = field(default_factory=dict)  # columns with rare levels -> share of "(rare)"
     ranges: Mapping[str, Range] | None = None  # of columns of numbers and instants
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns that nothing is learnt of or shown by -> why
 
@@ -86,6 +86,7 @@ def about(
         return About(
             **common,
             left_out={**uncompared, **constant},
+            pooled=_labelled(synthetic),
             guarantee=None if ledger is None else statement(ledger)["summary"],
         )
     facts = model.describe()
@@ -95,7 +96,7 @@ def about(
         **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},
         left_out=dropped | {**uncompared, **constant},
         seed="secret" if facts["seed"] == -1 else facts["seed"],
-        pooled={name: _share(synthetic, name, RARE) for name in facts["pooled"]},
+        pooled=dict.fromkeys(facts["pooled"]) | _labelled(synthetic),
         ranges=_ranges(train, facts["ranges"]),
     )
 
@@ -106,12 +107,13 @@ def _constant(values: Floats) -> bool:
     )  # missing values are one value
 
 
-def _share(table: Coded, name: str, level: str) -> float | None:
-    """The share of rows with a level; None where the column is not compared, or its pooled levels have no label."""
-    for column, values in zip(table.fields, table.values, strict=True):
-        if column.name == name and level in column.levels:
-            return float((values == column.levels.index(level)).mean())
-    return None
+def _labelled(table: Coded) -> dict[str, float]:
+    """The share of rows whose level was pooled, of each column in which such levels have a label."""
+    return {
+        column.name: float((values == column.levels.index(RARE)).mean())
+        for column, values in zip(table.fields, table.values, strict=True)
+        if RARE in column.levels
+    }
 
 
 def _ranges(train: Coded, stated: Mapping[str, Mapping[str, Any]]) -> dict[str, Range]:

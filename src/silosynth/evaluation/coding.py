@@ -36,7 +36,8 @@ BY_DTYPE = ""  # in place of a kind
 LARGEST = 1e60  # ratios of squares of larger numbers overflow
 SMALLEST = 1 / LARGEST  # smaller numbers count as 0
 
-_NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal", "timedelta", "timedelta64"}
+_DURATIONS = {"timedelta", "timedelta64"}
+_NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal", *_DURATIONS}
 _WORDS = {"number": "numbers", "instant": "instants", "truth": "truth values", "text": "text"}
 _INSTANTS = {"date", "datetime", "datetime64"}
 
@@ -302,6 +303,8 @@ def _kind(series: pd.Series[Any], value_type: ValueType, kind: str) -> ColumnKin
     """How a column of a kind (a value of `Kind`, or `BY_DTYPE`) is coded."""
     if kind in (Kind.CATEGORICAL.value, Kind.BOOLEAN.value):
         return "numeric" if value_type == "number" and series.isna().all() else "categorical"
+    if value_type == "number" and _lasting(series):
+        return "duration"
     if value_type == "number":
         few = kind != Kind.CONTINUOUS.value and series.nunique() <= MAX_INTEGER_LEVELS
         return "categorical" if few and (kind == Kind.INTEGER.value or _integer(series)) else "numeric"
@@ -310,11 +313,14 @@ def _kind(series: pd.Series[Any], value_type: ValueType, kind: str) -> ColumnKin
     return "datetime" if kind == Kind.DATETIME.value else "numeric"
 
 
+def _lasting(series: pd.Series[Any]) -> bool:
+    """Whether values are durations."""
+    return types.is_timedelta64_dtype(series.dtype) or types.infer_dtype(series, skipna=True) in _DURATIONS
+
+
 def _integer(series: pd.Series[Any]) -> bool:
     if types.is_integer_dtype(series.dtype):
         return True
-    if types.is_timedelta64_dtype(series.dtype):
-        return False
     if types.is_object_dtype(series.dtype):
         return types.infer_dtype(series, skipna=True) == "integer"
     present = series.dropna()
@@ -354,7 +360,7 @@ def _written(series: pd.Series[Any], column: ColumnSchema, table: str) -> Floats
 def _plain_numbers(series: pd.Series[Any], value_type: ValueType) -> Floats:
     if types.is_datetime64_any_dtype(series.dtype):
         raise TypeError("instants are no numbers")
-    if types.infer_dtype(series, skipna=True) in ("timedelta", "timedelta64"):
+    if _lasting(series):
         return np.asarray(pd.to_timedelta(series).dt.total_seconds().to_numpy(np.float64) * 1e9)
     if value_type == "truth" and not types.is_bool_dtype(series.dtype):
         series = series.map(_truth)

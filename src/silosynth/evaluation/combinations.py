@@ -7,7 +7,8 @@ Found in the training rows alone, whether or not a rule was declared, within sil
 - *pairs that never occur*: no training row holds these two levels, though at least `EXPECTED` would if the columns were
   independent.
 
-Both may be broken by real rows too: beside each rate stands that of the hold-out. Numbers of many values take no part.
+Both may be broken by real rows too: beside each rate stands that of the hold-out. All rows of all tables are counted.
+Columns of many values, most numbers among them, take no part.
 
 Shapes: n rows; K values of a column, L of another.
 """
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from silosynth.encoders.combinations import EXPECTED, believable
+from silosynth.evaluation import svg
 from silosynth.evaluation.coding import Coded
 from silosynth.evaluation.scores import Floats, Ints
 
@@ -31,6 +34,7 @@ MOST_COLUMNS = 200  # of wider tables, the first ones are looked at
 MOST_VALUES = 1000  # of a column that takes part
 MOST_CELLS = 1 << 16  # of the table of two columns in which pairs that never occur are looked for
 LEAST_ROWS = 5  # of a value on average, in a column that takes part
+_PROBE = 500  # rows that most pairs of columns are told apart by
 _EXAMPLES = 3
 
 
@@ -77,9 +81,10 @@ def find(
 ) -> Combinations:
     """Find what training rows never hold, and how often the others do. ``owners``: each column's silo."""
     tables = [train, synthetic] + ([] if holdout is None else [holdout])
-    taken = [j for j in range(len(train.fields)) if _few(train.values[j], len(train))][:MOST_COLUMNS]
-    columns = {j: _codes([table.values[j] for table in tables]) for j in taken}
-    labels = {j: _labels(train, j) for j in taken}
+    known = {j: _known(train, j) for j in range(len(train.fields))}
+    taken = [j for j, own in known.items() if 1 < len(own) <= min(MOST_VALUES, len(train) // LEAST_ROWS)][:MOST_COLUMNS]
+    columns = {j: [_codes(known[j], table.values[j]) for table in tables] for j in taken}
+    labels = {j: _labels(train, j, known[j]) for j in taken}
     broken = [np.zeros(len(table), bool) for table in tables]
     found = []
     for rule in _rules({j: own[0] for j, own in columns.items()}):
@@ -104,27 +109,24 @@ class _Rule:
     allowed: NDArray[np.bool_]
 
 
-def _few(values: NDArray[np.generic], rows: int) -> bool:
-    return 1 < len(np.unique(values)) <= min(MOST_VALUES, rows // LEAST_ROWS)
+def _known(train: Coded, j: int) -> NDArray[np.generic]:
+    """The training table's values of a column, increasing; NaN, which is missing, comes last, once."""
+    values = train.values[j]
+    return np.unique(pd.unique(values)) if not train.fields[j].categorical else np.flatnonzero(np.bincount(values))
 
 
-def _codes(values: Sequence[NDArray[np.generic]]) -> list[Ints]:
-    """Each table's values as numbers (n,) of the training table's; K for those that it does not have."""
-    known = np.unique(values[0])  # NaN, which is missing, comes last, once
-    codes = []
-    for own in values:
-        place = np.minimum(np.searchsorted(known, own), len(known) - 1)
-        same = (known[place] == own) | ((known[place] != known[place]) & (own != own))
-        codes.append(np.where(same, place, len(known)).astype(np.int64))
-    return codes
+def _codes(known: NDArray[np.generic], values: NDArray[np.generic]) -> Ints:
+    """Values (n,) as numbers of the K that are known; K for others."""
+    places = pd.Index(known).get_indexer(pd.Index(values))
+    return np.where(places < 0, len(known), places).astype(np.int64)
 
 
-def _labels(train: Coded, j: int) -> list[str]:
+def _labels(train: Coded, j: int, known: NDArray[np.generic]) -> list[str]:
     """Names of the training table's values, in the order of their codes."""
-    field, known = train.fields[j], np.unique(train.values[j])
+    field = train.fields[j]
     if field.categorical:
         return [(*field.levels, "(missing)")[int(code)] for code in known]
-    return ["(missing)" if np.isnan(value) else f"{value:.12g}" for value in known.tolist()]
+    return ["(missing)" if np.isnan(value) else svg.value_label(field.kind, value) for value in known.tolist()]
 
 
 def _rules(codes: dict[int, Ints]) -> list[_Rule]:
@@ -148,8 +150,11 @@ def _rules(codes: dict[int, Ints]) -> list[_Rule]:
 def _dependency(codes: dict[int, Ints], a: int, b: int) -> _Rule | None:
     first, second = codes[a], codes[b]
     value_K = np.zeros(int(first.max()) + 1, np.int64)
-    value_K[first] = second
-    if (value_K[first] != second).any() or not believable(torch.from_numpy(second), len(value_K)):
+    for rows in (slice(_PROBE), slice(None)):
+        value_K[first[rows]] = second[rows]
+        if (value_K[first[rows]] != second[rows]).any():
+            return None
+    if not believable(torch.from_numpy(second), len(value_K)):
         return None
     return _Rule((a, b), "dependency", value_K[:, None] == np.arange(int(second.max()) + 1))
 

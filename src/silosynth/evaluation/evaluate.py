@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from silosynth.core.errors import ConfigError, DataError
-from silosynth.core.schema import UNMODELLED, Schema
+from silosynth.core.schema import UNMODELLED, ColumnSchema, Schema
 from silosynth.data.frames import to_pandas
-from silosynth.data.infer import MUCH
-from silosynth.encoders.column import RARE
+from silosynth.data.splits import stacked
 from silosynth.evaluation import combinations, disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
 from silosynth.evaluation.about import AnyModel, about
 from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, schema_of
@@ -71,7 +69,8 @@ def evaluate(
         seed: of all subsamples, folds and models; the same seed gives the same report.
         ledger: the run's ledger entries, shown in the report.
         progress: called with the name of a stage and the share of the work done.
-        max_rows: larger tables are evaluated on a random subset of this many rows (exact copies on all of them).
+        max_rows: larger tables are evaluated on a random subset of this many rows (exact copies, and combinations
+            that training rows never hold, on all of them).
         figures: "quick" skips SiloFuse's utility where it takes long; "all" always computes it, and the
             figures of the VT-GAN paper; "gan" computes only these, column shapes and pair trends; "gdts" does the
             same with the four classifiers of the GDTS paper.
@@ -93,95 +92,124 @@ def evaluate(
         raise ConfigError("max_rows must be at least 1", max_rows)
     on_progress: OnProgress = progress or (lambda stage, share: None)
     on_progress("reading", 0.0)
-    train, rows = _stacked(train, rows)
-    holdout, _ = _stacked(holdout, None)
     if model is not None:
         ledger = model.ledger if ledger is None else ledger
         schema = model.schema if schema is None else schema
-        silos = _silos_of(model, train) if silos is None else silos
-    frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
-    kinds = schema_of(frames["training"], schema)
-    unmodelled = [column for column in kinds.columns if column.kind in UNMODELLED]
-    left_out = {column.name: column.reason for column in unmodelled}
-    coded = code_tables(frames, kinds)
-    fields = coded["training"].fields
-    if rows is not None and silos is None:
-        silos = {silo: [field.name for field in fields] for silo in rows}
-    holders, silos = silos, _column_silos(_without(left_out, silos), fields)
-    owners: tuple[str | None, ...] = check_silos(silos, fields) if silos is not None else (None,) * len(fields)
-    position = None if target is None else check_target(target, fields)
+    subject = _coded(train, holdout, synthetic, schema, rows, silos, model, target)
     streams = np.random.default_rng(seed).spawn(11)
-    uncapped = (coded["training"], coded.get("hold-out"), coded["synthetic"])
-    copies = [] if figures in GAN_CLASSIFIERS else disclosure.exact_copies(*uncapped, streams[0])
-    tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
-
+    coded, owners = subject.coded, subject.owners
     on_progress("premises", 0.02)
-    apart = premises.independent(frames, coded, kinds, streams[9])
+    apart = premises.independent(subject.frames, coded, subject.kinds, streams[9])
     examined = premises.examine(coded["training"], coded.get("hold-out"), streams[9], apart)
-    on_progress("fidelity", 0.05)
-    compared = fidelity.compare(tables.train, tables.synthetic, streams[3])
-    floor = _floor(tables, streams[3])
-    results = [*fidelity.column_shape(compared, floor), *fidelity.pair_trend(compared, floor, owners)]
-    if figures not in GAN_CLASSIFIERS:
-        results += _general(tables, compared, floor, position, figures, streams, on_progress)
-        results += [*copies, *disclosure.neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])]
-    if figures != "quick":
-        on_progress("figures of GAN papers", 0.92 if figures == "all" else 0.4)
-        results += _gan(
-            tables, compared, floor, position, owners, GAN_CLASSIFIERS.get(figures, utility.VTGAN), streams[8]
-        )
+    tables = _tables({name: table.sample(max_rows, streams[1]) for name, table in coded.items()}, streams[2])
+    found = _figures(subject, tables, figures, streams, on_progress)
     report = Report(
-        scores=tuple(r for r in results if isinstance(r, Score)),
-        skipped=tuple(r for r in results if isinstance(r, Skipped)),
-        columns=fidelity.column_scores(tables.train, tables.synthetic, compared, floor, owners),
-        pairs=fidelity.pair_matrices(fields, compared, floor, owners),
+        scores=tuple(one for one in found.figures if isinstance(one, Score)),
+        skipped=tuple(one for one in found.figures if isinstance(one, Skipped)),
+        columns=fidelity.column_scores(tables.train, tables.synthetic, found.compared, found.floor, owners),
+        pairs=fidelity.pair_matrices(subject.fields, found.compared, found.floor, owners),
         rows=Rows(len(coded["training"]), None if holdout is None else len(coded["hold-out"]), len(coded["synthetic"])),
-        silos=None if silos is None else {name: tuple(columns) for name, columns in silos.items()},
         target=target,
         ledger=None if ledger is None else tuple(ledger),
         premises=examined,
-        left_out=left_out,
-        pooled=_pooled(coded["synthetic"]),
-        about=about(coded["training"], coded["synthetic"], unmodelled, data, holders, model, ledger),
-        by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in (rows or {}).items()),
-        combinations=combinations.find(tables.train, tables.holdout, tables.synthetic, owners),
+        about=about(coded["training"], coded["synthetic"], subject.unmodelled, data, subject.silos, model, ledger),
+        by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in subject.rows.items()),
+        combinations=combinations.find(coded["training"], coded.get("hold-out"), coded["synthetic"], owners),
     )
     on_progress("done", 1.0)
     return report
 
 
-def _pooled(synthetic: Coded) -> dict[str, float]:
-    """The columns much of which was pooled into "(rare)", and how much."""
-    shares = {}
-    for field, codes in zip(synthetic.fields, synthetic.values, strict=True):
-        if field.categorical and RARE in field.levels:
-            shares[field.name] = float((codes == field.levels.index(RARE)).mean())
-    return {name: share for name, share in shares.items() if share > MUCH}
+@dataclass(frozen=True, slots=True, eq=False)
+class _Subject:
+    """What is judged.
+
+    Attributes:
+        frames: "training", "synthetic" and perhaps "hold-out" rows; and how they are coded, alike.
+        kinds: of all columns; those that are not compared are `unmodelled`.
+        silos: each silo's columns; None if nothing is known of silos.
+        owners: the silo of each compared column; None where it has none, or where silos hold rows.
+        rows: which training rows each silo holds; none where silos hold columns.
+        target: the position of the column to predict.
+    """
+
+    frames: Mapping[str, Any]
+    coded: Mapping[str, Coded]
+    kinds: Schema
+    silos: Mapping[str, Sequence[str]] | None
+    owners: tuple[str | None, ...]
+    rows: Mapping[str, Any]
+    target: int | None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns that are compared."""
+        return self.coded["training"].fields
+
+    @property
+    def unmodelled(self) -> list[ColumnSchema]:
+        """Identifiers and pseudonyms."""
+        return [column for column in self.kinds.columns if column.kind in UNMODELLED]
 
 
-def _without(
-    left_out: Mapping[str, str], silos: Mapping[str, Sequence[str]] | None
-) -> Mapping[str, Sequence[str]] | None:
-    """The columns of silos that are compared; silos that hold none of them are left out."""
-    if silos is None or not left_out:
-        return silos
-    kept = {
-        silo: columns if isinstance(columns, str) else [name for name in columns if name not in left_out]
-        for silo, columns in silos.items()
-    }
-    return {silo: columns for silo, columns in kept.items() if columns}
+def _coded(
+    train: Any, holdout: Any | None, synthetic: Any, schema: Schema | Mapping[str, Any] | None,
+    rows: Mapping[str, Any] | None, silos: Mapping[str, Sequence[str]] | None, model: AnyModel | None,
+    target: str | None,
+) -> _Subject:  # fmt: skip
+    """Code the tables alike, and find out who holds what."""
+    train, rows = _one_table(train, rows)
+    holdout, _ = _one_table(holdout, None)
+    if model is not None and silos is None:
+        silos = _silos_of(model, train)
+    frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
+    kinds = schema_of(train, schema)
+    coded = code_tables(frames, kinds)
+    fields = coded["training"].fields
+    if rows is not None and silos is None:
+        silos = {silo: [field.name for field in fields] for silo in rows}
+    owners = _owners(silos, kinds, fields)
+    position = None if target is None else check_target(target, fields)
+    return _Subject(frames, coded, kinds, silos, owners, rows or {}, position)
 
 
-def _stacked(table: Any, rows: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """All figures; and the comparison of columns and pairs, which the report draws, with its floor."""
+
+    figures: list[Score | Skipped]
+    compared: fidelity.Comparison
+    floor: fidelity.Floor | None
+
+
+def _figures(
+    subject: _Subject, tables: Tables, figures: str, streams: Sequence[np.random.Generator], on_progress: OnProgress
+) -> _Found:
+    """All figures that were asked for."""
+    on_progress("fidelity", 0.05)
+    owners, target, coded = subject.owners, subject.target, subject.coded
+    compared = fidelity.compare(tables.train, tables.synthetic, streams[3])
+    floor = _floor(tables, streams[3])
+    found: list[Score | Skipped] = [*fidelity.column_shape(compared, floor)]
+    found += fidelity.pair_trend(compared, floor, owners)
+    if figures not in GAN_CLASSIFIERS:
+        found += _general(tables, compared, floor, target, figures, streams, on_progress)
+        found += disclosure.exact_copies(coded["training"], coded.get("hold-out"), coded["synthetic"], streams[0])
+        found += disclosure.neighbours(tables.train, tables.holdout, tables.synthetic, streams[7])
+    if figures != "quick":
+        on_progress("figures of GAN papers", 0.92 if figures == "all" else 0.4)
+        classifiers = GAN_CLASSIFIERS.get(figures, utility.VTGAN)
+        found += _gan(tables, compared, floor, target, owners, classifiers, streams[8])
+    return _Found(found, compared, floor)
+
+
+def _one_table(table: Any, rows: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
     """One frame of all silos' rows, and which of them each silo holds; another table as it is."""
     if not isinstance(table, Mapping):
         return table, rows
     if rows is not None or not table:
         raise ConfigError("Either each silo has a table of its own, or `rows` says which rows it holds", len(table))
-    frames = {silo: to_pandas(frame) for silo, frame in table.items()}
-    ends = np.cumsum([len(frame) for frame in frames.values()]).tolist()
-    held = {silo: slice(end - len(frame), end) for (silo, frame), end in zip(frames.items(), ends, strict=True)}
-    return pd.concat(list(frames.values()), ignore_index=True), held
+    return stacked({silo: to_pandas(frame) for silo, frame in table.items()})
 
 
 def _silo(name: str, held: Any, coded: Mapping[str, Coded], max_rows: int, rng: np.random.Generator) -> SiloScores:
@@ -216,15 +244,26 @@ def _silos_of(model: AnyModel, train: Any) -> dict[str, list[str]]:
     return {silo: names for silo, names in held.items() if names}
 
 
-def _column_silos(
-    silos: Mapping[str, Sequence[str]] | None, fields: Sequence[Field]
-) -> Mapping[str, Sequence[str]] | None:
-    """`silos`, or None if several silos hold different rows of the same columns. Raises DataError as `check_silos`."""
-    if silos is None or len(silos) < 2 or len({frozenset(columns) for columns in silos.values()}) > 1:
-        return silos
-    for name, columns in silos.items():
+def _owners(
+    silos: Mapping[str, Sequence[str]] | None, kinds: Schema, fields: Sequence[Field]
+) -> tuple[str | None, ...]:
+    """Each compared column's silo; None for all if several silos hold different rows of the same columns.
+
+    Raises DataError as `check_silos`.
+    """
+    if silos is None:
+        return (None,) * len(fields)
+    uncompared = set(kinds.names) - {field.name for field in fields}
+    compared = {
+        silo: columns if isinstance(columns, str) else [name for name in columns if name not in uncompared]
+        for silo, columns in silos.items()
+    }
+    held = {silo: columns for silo, columns in compared.items() if columns or not uncompared}
+    if len(held) < 2 or len({frozenset(columns) for columns in held.values()}) > 1:
+        return check_silos(held, fields)
+    for name, columns in held.items():
         check_silos({name: columns}, fields)
-    return None
+    return (None,) * len(fields)
 
 
 def _general(

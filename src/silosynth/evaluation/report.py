@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from silosynth.core import notebook
 from silosynth.core.errors import nearest
 from silosynth.core.files import REPORTS, check_suffix, write_atomic
+from silosynth.data.infer import MUCH
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
 from silosynth.evaluation.combinations import Combinations
@@ -59,14 +60,11 @@ class Report:
     """All results of `evaluate`. `print(report)` shows a summary; `save` writes HTML or JSON.
 
     ``premises`` say what was found of the real rows that figures are judged by; where one fails, nothing is concluded
-    (`withheld` says why). ``left_out`` has the identifiers and pseudonyms, which are not compared, and why they are
-    such; ``pooled`` has the columns much of which is "(rare)", and the share of synthetic rows.
-    ``about`` says what was evaluated; ``by_silo`` has figures per silo, where silos hold different rows.
+    (`withheld` says why). ``about`` says what was evaluated, who holds what, and which columns were left out or pooled;
+    ``by_silo`` has figures per silo, where silos hold different rows.
     """
 
     premises: tuple[Premise, ...] = field(default=(), kw_only=True)
-    left_out: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    pooled: Mapping[str, float] = field(default_factory=dict, kw_only=True)
     about: About = field(default_factory=About, kw_only=True)
     by_silo: tuple[SiloScores, ...] = field(default=(), kw_only=True)
     scores: tuple[Score, ...]
@@ -74,7 +72,6 @@ class Report:
     columns: tuple[ColumnScore, ...]
     pairs: Pairs
     rows: Rows
-    silos: Mapping[str, tuple[str, ...]] | None = None
     target: str | None = None
     ledger: tuple[Mapping[str, Any], ...] | None = None
     combinations: Combinations = field(default_factory=Combinations)
@@ -138,18 +135,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         head = ("figure", "value", "95 % interval", "floor", "unit", "")
-        withheld = self.withheld is not None
-        rows = [
-            (
-                s.label,
-                _printed(s, s.value),
-                _printed_interval(s),
-                _printed(s, s.floor),
-                s.unit,
-                _verdict(s, withheld).text,
-            )
-            for s in self.scores
-        ]
+        views = [_view(score, self.withheld is not None) for score in self.scores]
+        rows = [(*_cells(view), view["score"].unit, view["relation"].text) for view in views]
         lines = [_heading(self), *_made_by(self.about), *_examined(self), *_skips(self.skipped)]
         return notebook.table(head, rows, lines[0]) + "".join(notebook.paragraph(line) for line in lines[1:] if line)
 
@@ -174,9 +161,14 @@ def _examined(report: Report) -> list[str]:
         answer = {True: "yes", False: "NO", None: "?"}[premise.holds]
         lines.append(f"{premise.label}: {answer}, {premise.finding}")
         lines += [f"  {premise.remedy}"] if premise.remedy else []
-    lines += [f"left out: {name} ({why})" for name, why in report.left_out.items()]
-    pooled = (f'pooled: {name}: {share:.0%} of its rows are "(rare)". ' for name, share in report.pooled.items())
+    lines += [f"left out: {name} ({why})" for name, why in report.about.left_out.items()]
+    pooled = (f'pooled: {name}: {share:.0%} of its rows are "(rare)". ' for name, share in _mostly_rare(report.about))
     return lines + [text + POOLED for text in pooled]
+
+
+def _mostly_rare(about: About) -> list[tuple[str, float]]:
+    """The columns much of which is "(rare)", and how much."""
+    return [(name, share) for name, share in about.pooled.items() if share is not None and share > MUCH]
 
 
 def _made_by(about: About) -> list[str]:
@@ -192,7 +184,7 @@ def _generator(about: About) -> str:
 
 def _summary(scores: Sequence[Score]) -> list[str]:
     head = ("figure", "value", "95 % interval", "floor", "")
-    body = [(s.label, _printed(s, s.value), _printed_interval(s), _printed(s, s.floor), s.unit) for s in scores]
+    body = [(*_cells(_view(score)), score.unit) for score in scores]
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     lines = [
         "  ".join(
@@ -203,16 +195,20 @@ def _summary(scores: Sequence[Score]) -> list[str]:
     return [line.rstrip() for line in lines] + ["floor: the same figure between real samples"]
 
 
-def _printed_interval(score: Score) -> str:
-    if score.low is None or score.high is None:
-        return "-"
-    return f"{_printed(score, score.low)} .. {_printed(score, score.high)}"
+def _view(score: Score, withheld: bool = False) -> dict[str, Any]:
+    """A figure in words."""
+    low, high = figure(score, score.low), figure(score, score.high)
+    return {
+        "score": score,
+        "value": figure(score, score.value),
+        "interval": _interval(low, high),
+        "floor": figure(score, score.floor),
+        "relation": Relation("none", "verdict withheld") if withheld else relate(score),
+    }
 
 
-def _printed(score: Score, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if abs(score.ideal) <= 1 and score.unit != "%" else f"{value:.2f}"
+def _cells(view: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    return view["score"].label, view["value"], view["interval"] or ABSENT, view["floor"]
 
 
 def _made_up(combinations: Combinations) -> list[str]:
@@ -279,6 +275,7 @@ def render(report: Report) -> str:
     style, script = (_source(environment, name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     privacy = statement(report.ledger or (), horizontal=report.about.partition == "horizontal")
+    silos = tuple(report.about.silos or ())
     return environment.get_template("template.html.j2").render(
         report=report,
         style=style,
@@ -290,10 +287,9 @@ def render(report: Report) -> str:
         groups=_groups(report.scores, report.withheld is not None),
         by_silo=[_silo(silo, report.withheld is not None) for silo in report.by_silo],
         columns=_columns(report.columns),
-        pairs=_pairs(report.pairs, tuple(report.silos or ())),
-        ledger=None
-        if report.ledger is None
-        else _ledger(report.ledger, tuple(report.about.silos or report.silos or ())),
+        mostly_rare=_mostly_rare(report.about),
+        pairs=_pairs(report.pairs, silos),
+        ledger=None if report.ledger is None else _ledger(report.ledger, silos),
         privacy=privacy,
         combinations=report.combinations.found[:MOST_COMBINATIONS],
         budget=budget_rows(privacy),
@@ -351,16 +347,16 @@ def _silos_held(report: Report) -> Fact:
 
 
 def _pooled(about: About) -> Fact:
-    if about.pooled is None:
-        return Fact("pooled", UNKNOWN)
+    known = about.algorithm is not None
     if not about.pooled:
-        return Fact("pooled", "nothing: no category is too rare to be released by name")
+        return Fact("pooled", "nothing: no category is too rare to be released by name" if known else UNKNOWN)
     label = "which are drawn as other levels"
     details = [
         (name, label if share is None else f"{100 * share:.1f} % of the synthetic rows")
         for name, share in about.pooled.items()
     ]
-    return Fact("pooled", f"rare categories of {_plural(len(details), 'column')}, merged into “(rare)”", details)
+    text = f"rare categories of {_plural(len(details), 'column')}, merged into “(rare)”"
+    return Fact("pooled", text if known else f"{text}; more is {UNKNOWN}", details)
 
 
 def _clamped(report: Report) -> Fact:
@@ -384,17 +380,7 @@ def _plural(count: int, word: str) -> str:
 
 
 def _silo(silo: SiloScores, withheld: bool) -> dict[str, Any]:
-    views = [
-        {
-            "score": score,
-            "value": figure(score, score.value),
-            "interval": _interval(figure(score, score.low), figure(score, score.high)),
-            "floor": figure(score, score.floor),
-            "relation": _verdict(score, withheld),
-        }
-        for score in silo.scores
-    ]
-    return {"name": silo.name, "rows": f"{silo.rows:,}", "scores": views}
+    return {"name": silo.name, "rows": f"{silo.rows:,}", "scores": [_view(score, withheld) for score in silo.scores]}
 
 
 def _groups(scores: Sequence[Score], withheld: bool) -> list[dict[str, Any]]:
@@ -414,24 +400,16 @@ def _group(name: str, scores: Sequence[Score], withheld: bool) -> dict[str, Any]
 
 
 def _score(score: Score, domain: tuple[float, float], withheld: bool) -> dict[str, Any]:
-    value, floor, ideal = (figure(score, number) for number in (score.value, score.floor, score.ideal))
-    interval = _interval(figure(score, score.low), figure(score, score.high))
-    caption = f"{score.label}: {value} {score.unit}, {interval or 'no interval'}, floor {floor}, ideal {ideal}"
-    return {
-        "score": score,
-        "value": value,
-        "floor": floor,
+    view, ideal = _view(score, withheld), figure(score, score.ideal)
+    interval = view["interval"] or "no interval"
+    caption = f"{score.label}: {view['value']} {score.unit}, {interval}, floor {view['floor']}, ideal {ideal}"
+    return view | {
         "ideal": ideal,
-        "interval": interval or "no interval",
+        "interval": interval,
         "unit": "" if score.unit == "score" or score.unit in score.label else score.unit,
-        "relation": _verdict(score, withheld),
         "ends": [figure(score, end) for end in domain],
         "plot": svg.range_plot(score, domain, caption),
     }
-
-
-def _verdict(score: Score, withheld: bool) -> Relation:
-    return Relation("none", "verdict withheld") if withheld else relate(score)
 
 
 def _interval(low: str, high: str) -> str | None:

@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 Least = tuple[float | None, str]  # a floor, and how it was computed or why there is none
 Ends = tuple[float | None, float | None]  # of an interval
 Better = Literal["lower", "higher", "near"]
-ColumnKind = Literal["numeric", "datetime", "categorical"]
+ColumnKind = Literal["numeric", "datetime", "duration", "categorical"]
 OnProgress = Callable[[str, float], None]
 """Called with the name of a stage and the share of the work done."""
 

@@ -117,6 +117,9 @@ _STYLE = (  # on a background of its own: notebooks may be dark
 )
 
 
+_LENGTHS = (("days", 86_400e9), ("h", 3_600e9), ("min", 60e9), ("s", 1e9))
+
+
 def spiky(column: ColumnScore) -> bool:
     """Whether one bin is so high that the others would be invisible."""
     density = column.real_density
@@ -134,12 +137,22 @@ def axis_ends(column: ColumnScore) -> tuple[str, str] | None:
 
 
 def end_labels(kind: ColumnKind, low: float, high: float) -> tuple[str, str]:
-    """Both ends of a range of numbers, or of instants in nanoseconds since 1970."""
+    """Both ends of a range of numbers, of durations in nanoseconds, or of instants in nanoseconds since 1970."""
+    if kind == "duration":
+        name, unit = next((one for one in _LENGTHS if max(abs(low), abs(high)) >= 2 * one[1]), _LENGTHS[-1])
+        return f"{low / unit:.4g} {name}", f"{high / unit:.4g} {name}"
     if kind != "datetime":
         return _number(low), _number(high)
     kept = 10 if high - low > 2 * 86_400e9 else 16  # characters of an ISO date, and of one with minutes
     low_text, high_text = (str(np.datetime64(int(end) // 1000, "us")) for end in (low, high))
     return low_text[:kept].replace("T", " "), high_text[:kept].replace("T", " ")
+
+
+def value_label(kind: ColumnKind, value: float) -> str:
+    """A number, a duration or an instant, in as many digits as tell it from others."""
+    if kind == "datetime":
+        return str(np.datetime64(int(value) // 10**9, "s")).replace("T", " ").removesuffix(" 00:00:00")
+    return end_labels(kind, value, value)[0] if kind == "duration" else f"{value:.12g}"
 
 
 def density_overlay(edges: Floats, real: Floats, synthetic: Floats, label: str, root: bool = False) -> str:

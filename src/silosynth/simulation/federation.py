@@ -64,25 +64,10 @@ def permuted(columns: Sequence[str], parts: int, seed: int = PAPER_SEED) -> dict
     return in_order([columns[place] for place in order.tolist()], parts)
 
 
-def own_levels(table: Table) -> Table:
-    """The table coded by the levels of its own rows, since its silo must not know those of other rows.
-
-    Boolean columns always have the levels false and true.
-    """
-    return Table(tuple(_own(column) for column in table.columns))
-
-
 def common_levels(tables: Sequence[Table]) -> list[Table]:
     """Tables of the same columns, coded by the levels of all of them (`union`)."""
     columns = [_alike(column) for column in zip(*(table.columns for table in tables), strict=True)]
     return [Table(row) for row in zip(*columns, strict=True)]
-
-
-def _own(column: Column) -> Column:
-    if column.levels is None or all(isinstance(level, bool) for level in column.levels):
-        return column
-    codes = torch.unique(column.values[~column.missing]).tolist()
-    return _recoded(column, [column.levels[code] for code in codes])
 
 
 def _alike(columns: Sequence[Column]) -> list[Column]:
@@ -90,15 +75,7 @@ def _alike(columns: Sequence[Column]) -> list[Column]:
     if None in levels_of:  # numbers; only columns without values have (empty) levels nonetheless
         return [replace(column, levels=None) for column in columns]
     levels = union([own for own in levels_of if own is not None])
-    return [_recoded(column, levels) for column in columns]
-
-
-def _recoded(column: Column, levels: Sequence[Any]) -> Column:
-    """The column coded by other levels, which include all that occur in it."""
-    places = {level: code for code, level in enumerate(levels)}
-    codes = torch.tensor([places.get(level, 0) for level in column.levels or ()] or [0])
-    values = codes[column.values].masked_fill(column.missing, 0)
-    return replace(column, values=values, levels=tuple(levels))
+    return [column.recoded(levels) for column in columns]
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,7 +239,7 @@ def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: M
 def _of_rows(frame: Any, rows: Mapping[str, Any], schema: Mapping[str, Any] | None) -> Federation:
     _check_not_empty(rows, "Name silos and their rows.")
     kinds, table = read_table(to_pandas(frame), schema)
-    tables = {silo: own_levels(table.take(_positions(silo, held, len(table)))) for silo, held in rows.items()}
+    tables = {silo: table.take(_positions(silo, held, len(table))).own_levels() for silo, held in rows.items()}
     made = flavour(frame)
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(frame, kinds))
 
@@ -274,7 +251,7 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
         with _errors_name(silo):
             read[silo] = read_table(to_pandas(frame), schema)
     kinds = agreed({silo: own for silo, (own, _) in read.items()})
-    tables = {silo: own_levels(table.select(kinds.names)) for silo, (_, table) in read.items()}
+    tables = {silo: table.select(kinds.names).own_levels() for silo, (_, table) in read.items()}
     first = next(iter(frames.values()))
     made = flavour(first)
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first, kinds))

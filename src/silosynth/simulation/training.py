@@ -12,7 +12,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
 from silosynth.core.schema import LEAST_ROWS, Column, Table
 from silosynth.core.streams import Streams
-from silosynth.data.infer import ColumnWarning, cautions
-from silosynth.encoders.column import EncoderConfig
+from silosynth.data.infer import ColumnWarning
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
@@ -212,7 +211,7 @@ class _TrainingRun:
         if self.limit is not None and not self.limit > 0:
             rule = "A time limit is above zero seconds"
             raise ConfigError(rule, self.limit, "Leave it out to wait as long as silos live.")
-        _warn(federation, config)
+        _warn(entry, config, federation)
         return entry, config
 
     def fingerprint(self, name: str, config: messages.Struct, federation: Federation, seed: int) -> str:
@@ -266,21 +265,14 @@ class _TrainingRun:
         return parts
 
 
-def _warn(federation: Federation, config: Any) -> None:
+def _warn(entry: Algorithm, config: Any, federation: Federation) -> None:
     """Say which columns are not published, or not as their owner may expect."""
     if min(map(len, federation.tables.values())) < LEAST_ROWS:  # refused below
         return
-    whole, options = federation.central(), next(_encoder_options(config), EncoderConfig())
-    for text in cautions(whole.schema, whole.tables["central"], options.min_count, options.pool_rare):
+    whole = federation.central() if federation.horizontal else federation
+    told = [entry.cautions(config, whole.schemas[silo], table) for silo, table in whole.tables.items()]
+    for text in dict.fromkeys(text for own in told for text in own):
         warnings.warn(text, ColumnWarning, stacklevel=4)
-
-
-def _encoder_options(config: Any) -> Iterator[EncoderConfig]:
-    if isinstance(config, EncoderConfig):
-        yield config
-    elif is_dataclass(config):
-        for one in fields(config):
-            yield from _encoder_options(getattr(config, one.name))
 
 
 def _watching(progress: bool | Callable[[Progress], None]) -> Any:
