@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from typing import ClassVar
 
 _ABSENT = object()
+_HIDDEN = "What this silo was asked for does not fit its rows, files or settings"
+_ELSEWHERE = "Ask the silo's operator: its log.txt of the job says more."
 
 
 class SilosynthError(Exception):
@@ -19,15 +22,29 @@ class SilosynthError(Exception):
         rule: what must hold, in one sentence.
         value: the offending value, shown in short form. Never pass private data here: errors end up in logs.
         remedy: what the reader can do about it.
+        public: what readers in other organisations may know; the rule and the remedy, if not given, where they stand
+            as they are in the code that raises the error: such a text holds no value, as one with blanks filled in may.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, rule: str, value: object = _ABSENT, remedy: str = "") -> None:
+    def __init__(self, rule: str, value: object = _ABSENT, remedy: str = "", *, public: str = "") -> None:
         self.rule, self.remedy = rule, remedy
+        constants = sys._getframe(1).f_code.co_consts
+        self._public = [public or (rule if rule in constants else _HIDDEN), remedy if remedy in constants else ""]
         self.value = None if value is _ABSENT else _short(value)
         shown = "" if self.value is None else f" (got: {self.value})"
         super().__init__(f"{rule}{shown}" + (f". {remedy}" if remedy else ""))
+
+    def public(self) -> SilosynthError:
+        """The same error as other organisations may read it: without values, which stay in this machine's own log."""
+        rule, remedy = self._public
+        return type(self)(rule, remedy=f"{remedy} {_ELSEWHERE}".strip())
+
+    def prefix(self, where: str) -> None:
+        """Say first who raised it and when: names of silos and of messages, which everybody knows."""
+        self.rule, self._public[0] = f"{where}: {self.rule}", f"{where}: {self._public[0]}"
+        self.args = (f"{where}: {self}",)
 
 
 class DataError(SilosynthError):

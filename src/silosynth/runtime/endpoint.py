@@ -28,10 +28,15 @@ class PartyEndpoint:
         folder: where the party's own parts of checkpoints go; None to keep none.
         on_step: called for each step before its reply leaves, with the step, the ask and its length in bytes, and the
             reply and its length.
+        log: where errors are written in full if the coordinator, in another organisation, is told their class and rule
+            alone; None if it may read everything.
     """
 
-    def __init__(self, name: str, party: Party, folder: Path | None, on_step: OnStep | None = None) -> None:
-        self.name, self.party, self._on_step = name, party, on_step
+    def __init__(
+        self, name: str, party: Party, folder: Path | None, on_step: OnStep | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.party, self._on_step, self._log = name, party, on_step, log
         self._parts = None if folder is None else checkpoint.PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
@@ -52,13 +57,27 @@ class PartyEndpoint:
             else:
                 raise ProtocolError("A coordinator asks, saves, restores or says goodbye", frame.kind)
         except SilosynthError as error:
-            return reply(hub.REFUSED, hub.error_body(error))
+            return reply(hub.REFUSED, hub.error_body(self._told(error)))
         except Exception as error:
             cause = error.__cause__ if isinstance(error, PartyFailure) and error.__cause__ else error
             # The text of a foreign error may quote the data, so it stays in this silo's own log.
             traceback.print_exception(cause, file=sys.stderr)
-            return reply(hub.CRASHED, _type_and_line(cause).encode())
+            return reply(hub.CRASHED, self._crash(cause).encode())
         return reply(hub.DONE)
+
+    def _told(self, error: SilosynthError) -> SilosynthError:
+        """The error as the coordinator reads it."""
+        if self._log is None:
+            return error
+        self._log(f"{type(error).__name__}: {error}")
+        return error.public()
+
+    def _crash(self, error: BaseException) -> str:
+        """What the coordinator reads of an error that nobody foresaw."""
+        if self._log is None:
+            return _type_and_line(error)
+        self._log(f"failed: {_type_and_line(error)}")
+        return type(error).__name__
 
     def answer(self, job: str, step: int, blob: bytes) -> bytes:
         """The encoded reply to an encoded ask.

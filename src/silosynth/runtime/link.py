@@ -166,8 +166,7 @@ def encode_asks(step: int, asks: Mapping[str, Message]) -> dict[str, bytes]:
 
 def with_location(error: SilosynthError, where: str) -> SilosynthError:
     """The same error, its text prefixed with who raised it and when."""
-    error.rule = f"{where}: {error.rule}"
-    error.args = (f"{where}: {error}",)
+    error.prefix(where)
     return error
 
 
