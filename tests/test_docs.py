@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from silosynth import catalog
 from silosynth.cli import app
 from silosynth.data import datasets
-from silosynth.deployment import policy
+from silosynth.deployment import rows
 from silosynth.evaluation import Score, fidelity
 from silosynth.evaluation.coding import code_tables
 from silosynth.experiment import grammar as experiment
@@ -56,8 +56,8 @@ def test_sources_in_the_docs_are_valid(tmp_path: Path, monkeypatch: pytest.Monke
         for file in re.findall(r'"(?:sqlite|duckdb):///(.*)"', text):  # where an absolute one is, no test may write
             text = text.replace(file, Path(file).name)
             (tmp_path / Path(file).name).touch()
-        (tmp_path / policy.SILO).write_text(text, encoding="utf-8")
-        assert policy.read_silo(tmp_path)
+        (tmp_path / rows.SILO).write_text(text, encoding="utf-8")
+        assert rows.read_silo(tmp_path)
 
 
 KNOWN = {"bash", "sh", "python", "toml", "text", "ini", "sql"}

@@ -16,7 +16,7 @@ import typer
 import silosynth
 from silosynth.cli import app
 from silosynth.data.infer import ColumnOverride
-from silosynth.deployment.policy import SiloData
+from silosynth.deployment.rows import SiloData
 from silosynth.experiment.grammar import ColumnRules, CsvKeys, DataSection, SiloSection
 
 ROOT = Path(silosynth.__file__).parent

@@ -43,16 +43,17 @@ ROWS = "one un-noised value per training row"
 LEVELS = "levels that rows hold, by number"
 GRADIENTS = "un-noised gradients of training rows"
 STATISTICS = ("un-noised statistics of a column", "noised statistics, by the events listed")
+MADE = "what networks trained on the rows make: features of made rows, and gradients in what they were made from"
 WEIGHTS = "un-noised weights of a network trained on the rows"
 RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic columns that it draws
     **dict.fromkeys(("silofuse", "latentdiff", "silofuse private"), (ROWS,)),
     **dict.fromkeys(("e2e", "e2edistr"), (ROWS, GRADIENTS)),
     "silofuse-joint": (ROWS, GRADIENTS, STATISTICS[0]),
     "silofuse upload": STATISTICS[1:],
-    "vtgan": (ROWS, LEVELS, GRADIENTS),
-    "vtgan private": (ROWS, GRADIENTS),
+    "vtgan": (ROWS, LEVELS, GRADIENTS, MADE),
+    "vtgan private": (ROWS, GRADIENTS, MADE),
     "dplt": STATISTICS[:1],
-    **dict.fromkeys(("vflgan", "vflgan-base", "vflgan frechet", "vflgan private"), (ROWS, GRADIENTS)),
+    **dict.fromkeys(("vflgan", "vflgan-base", "vflgan frechet", "vflgan private"), (ROWS, GRADIENTS, MADE)),
     **dict.fromkeys(("vertigan", "vertigan private", "wgan-gp", "wgan-gp private"), (GRADIENTS,)),
     **dict.fromkeys(("gdts", "gdts diffusion"), (*STATISTICS, WEIGHTS)),
     "gdts md": (*STATISTICS, GRADIENTS),

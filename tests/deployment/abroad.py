@@ -80,7 +80,7 @@ class Abroad(Generic[H]):
             kit = (out or self.kits) / name
             rows.frame.to_csv(kit / "customers.csv", index=False)
             (kit / "silo.toml").write_text('[data]\npath = "customers.csv"\nidentifiers = ["customer"]\n')
-            (kit / "policy.toml").write_text("least_rows = 10\npublic_seed = true\n")
+            (kit / "policy.toml").write_text("least_rows = 10\npublic_seed = true\nkeyed_hash = true\n")
 
     def log(self, name: str) -> Path:
         """What a daemon says."""

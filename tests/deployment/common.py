@@ -25,12 +25,12 @@ SMALL = {
     "coder.steps": 30, "coder.hidden": (16,), "coder.batch": 32, "latent.steps": 40, "latent.width": 16,
     "latent.batch": 32,
 }  # fmt: skip
-OPEN = SiloPolicy(public_seed=True, least_rows=10)
+OPEN = SiloPolicy(public_seed=True, least_rows=10, keyed_hash=True, require_alignment=False)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A silo's rows, as `silosynth.deployment.policy.SiloFile` has them."""
+    """A silo's rows, as `silosynth.deployment.rows.SiloFile` has them."""
 
     frame: pd.DataFrame
     identifiers: list[str] = field(default_factory=list)

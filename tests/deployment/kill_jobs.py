@@ -14,7 +14,8 @@ from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.coordinator import Order
 from silosynth.deployment.kits import KEY, KIT
-from silosynth.deployment.policy import POLICY, SILO
+from silosynth.deployment.policy import POLICY
+from silosynth.deployment.rows import SILO
 from silosynth.runtime.tls import Authority, Certificates
 
 SILOFUSE = SMALL | {"latent.steps": 12, "latent.checks": 4, "latent.sample_steps": 3}
@@ -72,7 +73,7 @@ def prepare(name: str, folder: Path) -> None:
         (place / KEY).write_bytes(base64.b64encode(seats[silo].private))
         rows.frame.to_csv(place / "rows.csv", index=False)
         (place / SILO).write_text(f'[data]\npath = "rows.csv"\nidentifiers = {json.dumps(rows.identifiers)}\n')
-        (place / POLICY).write_text("least_rows = 10\npublic_seed = true\n")
+        (place / POLICY).write_text("least_rows = 10\npublic_seed = true\nkeyed_hash = true\njobs_per_day = 10000\n")
 
 
 def _startup(place: Path, side: str, certificates: Certificates, about: dict[str, object]) -> None:

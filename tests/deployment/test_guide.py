@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from silosynth.cli import app
 from silosynth.deployment.coordinator import order
 from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
-from silosynth.deployment.policy import POLICY, SILO, SiloData, SiloPolicy, read_policy, read_silo
+from silosynth.deployment.policy import POLICY, SiloPolicy, read_policy
+from silosynth.deployment.rows import SILO, SiloData, read_silo
 from silosynth.experiment import grammar as experiment
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,8 @@ GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
-    "provision", "coordinator start", "party start", "party key", "submit", "status", "stop", "ledger", "fetch",
+    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop", "ledger",
+    "fetch",
 }  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def check(words: list[str]) -> str:
     """Check that a command exists with its options; returns its name."""
-    depth = 2 if words[0] in ("coordinator", "party") else 1
+    depth = 2 if words[0] in ("coordinator", "party", "policy") else 1
     name = " ".join(words[:depth])
     assert name in COMMANDS, words
     shown = CliRunner().invoke(app, [*words[:depth], "--help"], env={"COLUMNS": "200"})

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,15 +15,15 @@ import torch
 from tests.deployment.common import OPEN, SMALL, Rows, customers, job, parties, run, two_silos
 
 import silosynth as ss
-from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.algorithms.gdts.protocol import NoisedSummaries, Summarise
+from silosynth.algorithms.gdts.protocol import NoisedSummaries
 from silosynth.algorithms.silofuse.protocol import AskLatents, FitCoder, SynthesiseFromLatents, TrainAutoencoder
+from silosynth.alignment import AlignConfig
 from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError, StorageError
 from silosynth.core.messages import Message
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
 from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.privacy.mechanisms import noised_counts
+from silosynth.privacy.mechanisms import noised_counts, noised_levels
 
 
 def test_a_job_gives_what_training_on_the_linked_rows_gives(tmp_path: Path) -> None:
@@ -57,8 +58,8 @@ def test_linked_people_have_the_same_pseudonym_everywhere(tmp_path: Path) -> Non
     declared = {"customer": "pseudonym"}
     silos = {name: replace(rows, declared=declared) for name, rows in two_silos().items()}
     for folder, synthesis, policy in (
-        (tmp_path / "a", "shared", SiloPolicy(public_seed=True, least_rows=10)),
-        (tmp_path / "b", "partitioned", SiloPolicy(public_seed=True, least_rows=10, share_synthetic=False)),
+        (tmp_path / "a", "shared", OPEN),
+        (tmp_path / "b", "partitioned", OPEN.model_copy(update={"share_synthetic": False})),
     ):
         place = run(job(silos, options={**SMALL, "synthesis": synthesis}), parties(silos, folder, policy), folder)
         tables = [pd.read_parquet(folder / silo / "synthetic.parquet") for silo in silos]
@@ -86,7 +87,7 @@ def test_the_coordinator_writes_what_it_learnt(tmp_path: Path) -> None:
 
 def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> None:
     silos = two_silos()
-    policy = SiloPolicy(least_rows=10)
+    policy = SiloPolicy(least_rows=10, keyed_hash=True)
     place = run(job(silos, seed=None), parties(silos, tmp_path / "a", policy), tmp_path / "a")
     other = run(job(silos, seed=None), parties(silos, tmp_path / "b", policy), tmp_path / "b")
     a, b = (pd.read_parquet(folder / "synthetic.parquet") for folder in (place, other))
@@ -94,7 +95,7 @@ def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> N
 
 
 def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None:
-    silos, policy = two_silos(), SiloPolicy(least_rows=10, algorithms=["dplt"])
+    silos, policy = two_silos(), SiloPolicy(least_rows=10, keyed_hash=True, algorithms=["dplt"])
     bounds = {"bank": {"age": {"low": 18, "high": 80}, "income": {"low": 0, "high": 8000}},
               "shop": {"visits": {"low": 0, "high": 40}}}  # fmt: skip
     silos = {name: replace(rows, declared=bounds[name]) for name, rows in silos.items()}
@@ -105,6 +106,38 @@ def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None
     result = json.loads((place / "result.json").read_text())
     assert len(pd.read_parquet(place / "synthetic.parquet")) == result["rows"]
     assert "matched" not in result
+
+
+TINY = {
+    "dp_training": {"coder_steps": 10, "latent_steps": 4, "hidden": [8], "width": 8, "batch": 40}, "least_rows": 50,
+    "latent.width": 16, "latent.steps": 6, "latent.checks": 2, "latent.sample_steps": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("link", ["none", pytest.param("psi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ["dplt", pytest.param("silofuse", marks=pytest.mark.slow)])
+def test_a_private_job_runs_while_an_epsilon_is_limited(tmp_path: Path, algorithm: str, link: Any) -> None:
+    whole, align = customers(160), None if link == "none" else AlignConfig(link)
+    bounds = {"bank": {"age": {"low": 18, "high": 80}, "income": {"low": 0, "high": 8000}},
+              "shop": {"visits": {"low": 0, "high": 40}}}  # fmt: skip
+    columns = {"bank": ["age", "income"], "shop": ["visits", "paid"]}
+    silos = {
+        silo: Rows(whole[["customer", *columns[silo]]], ["customer"], bounds[silo]) for silo in ("bank", "shop")
+    }  # fmt: skip
+    policy = SiloPolicy(
+        algorithms=[algorithm], largest_epsilon=3.5, largest_epsilon_per_job=3.0, exact_rows=align is not None,
+        require_alignment=False,
+    )  # fmt: skip
+    options = {"dp": {"epsilon": 3.0, "delta": 1e-5}, **(TINY if algorithm == "silofuse" else {})}
+    asked = job(silos, algorithm=algorithm, seed=None, align=align, options=options)
+    place = run(asked, parties(silos, tmp_path, policy), tmp_path)
+    assert len(pd.read_parquet(place / "synthetic.parquet")) == 50
+    told = {json.loads(line)["type"] for line in (place / "ledger.jsonl").read_text().splitlines()}
+    assert "deployment.PreparedRows" not in told
+    spent = [Releases(tmp_path / silo).without("", 0) for silo in silos]
+    assert all(spent)
+    with pytest.raises(PolicyError, match=r"largest_epsilon': all releases together cost at most 3\.5"):
+        run(replace(asked, name="another"), parties(silos, tmp_path, policy), tmp_path / "again")
 
 
 def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
@@ -120,7 +153,7 @@ def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
 
 def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
     silos = two_silos()
-    policy = SiloPolicy(least_rows=10, public_seed=True, share_synthetic=False)
+    policy = OPEN.model_copy(update={"share_synthetic": False})
     asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
     place = run(asked, parties(silos, tmp_path, policy), tmp_path)
     assert not (place / "synthetic.parquet").exists()
@@ -131,7 +164,7 @@ def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
 def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path) -> None:
     """A coordinator that promises to leave them where they are, and then asks for them."""
     silos = two_silos()
-    policy = SiloPolicy(least_rows=10, public_seed=True, share_synthetic=False)
+    policy = OPEN.model_copy(update={"share_synthetic": False})
     asked = job(silos, options={**SMALL, "synthesis": "partitioned"})
     sides = parties(silos, tmp_path, policy)
     told = sides["bank"]._answer
@@ -155,7 +188,8 @@ def test_synthetic_columns_stay_whatever_the_coordinator_asks_for(tmp_path: Path
         (OPEN.model_copy(update={"messages": ["alignment.*"]}), "messages"),
         (OPEN.model_copy(update={"refused": ["*.Latents"]}), "refused"),
         (OPEN.model_copy(update={"refused": ["core.*"]}), "refused"),  # synthetic columns
-        (OPEN.model_copy(update={"largest_epsilon": 3.0}), "largest_epsilon"),
+        (OPEN.model_copy(update={"largest_epsilon": 3.0, "exact_rows": True}), "largest_epsilon"),
+        (OPEN.model_copy(update={"largest_epsilon": 3.0}), "exact_rows"),
     ],
 )
 def test_a_silo_refuses_what_its_policy_forbids_and_says_which_rule(
@@ -172,23 +206,19 @@ def test_a_finite_budget_lets_nothing_out_without_noise(tmp_path: Path) -> None:
     whole = customers(300).drop(columns="customer")
     silos = {"north": Rows(whole[:180].reset_index(drop=True)), "south": Rows(whole[180:].reset_index(drop=True))}
     tight = OPEN.model_copy(update={"largest_epsilon": 10.0})
-    with pytest.raises(PolicyError, match=r"nothing about rows leaves without noise.*Described"):
+    with pytest.raises(PolicyError, match=r"nothing about rows leaves without noise.*no dp"):
         run(job(silos, algorithm="gdts", align=None, options={}), parties(silos, tmp_path, north=tight), tmp_path)
 
 
-def test_names_of_levels_that_one_row_holds_cost_what_no_budget_has(tmp_path: Path) -> None:
+def test_names_of_levels_that_one_row_holds_cost_what_no_budget_has() -> None:
     """With delta 0, GDTS releases all names, and charges nothing for noise that then protects nobody."""
-    silos = {"north": Rows(customers(100).drop(columns="customer"))}
     tight = OPEN.model_copy(update={"largest_epsilon": 0.1})
-    silo = parties(silos, tmp_path, north=tight)["north"]
-    begun = job(silos, algorithm="gdts", align=None, options={})
-    silo.answer(protocol.Begin(begun))
-    columns = silo.answer(protocol.PrepareRows())
-    assert isinstance(columns, protocol.PreparedSchema)
-    text = columns.schema.select(["paid"])
-    config = replace(GDTSConfig(), epsilon=1e6, delta=0.0)
     with pytest.raises(PolicyError, match=r"all noise is charged.*NoisedSummaries without events"):
-        silo.answer(Summarise(config, text, "categories"))
+        tight.check_reply(NoisedSummaries((), 5, ()), charged=True)
+    _, _, event = noised_levels(("a", "b"), torch.tensor([50, 1]), 0.01, 0.4, "names", np.random.default_rng(0))
+    assert event is not None
+    with pytest.raises(PolicyError, match=r"Policy rule 'largest_delta'.*0\.4"):
+        tight.check_spending([event], [], [])
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -230,12 +260,15 @@ def test_a_job_goes_on_after_an_error_that_may_be_mended(tmp_path: Path, monkeyp
 def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: Path) -> None:
     _, event = noised_counts(torch.tensor([5]), 1.0, "counts", np.random.default_rng(0))
     assert event is not None
-    said, policy, releases = NoisedSummaries((), 5, (event,)), SiloPolicy(largest_epsilon=2.5), Releases(tmp_path)
-    for attempt, number in (("a", 0), ("a", 0), ("b", 0)):  # the second is the first again, after a crash
-        policy.check_release(said, releases.without(attempt, number))
-        releases.add("trial", attempt, number, said.events)
-    with pytest.raises(PolicyError, match=r"all releases together cost at most 2\.5"):
-        policy.check_release(said, releases.without("b", 1))
+    policy, releases = SiloPolicy(largest_epsilon=2.5, largest_epsilon_per_job=1.5), Releases(tmp_path)
+    for name, attempt, number in (("one", "a", 0), ("one", "a", 0), ("two", "b", 0)):  # the second is the first again
+        before = [releases.without(attempt, number, of) for of in (name, None)]
+        policy.check_spending([event], *before)
+        releases.add(name, attempt, number, [event])
+    with pytest.raises(PolicyError, match=r"Policy rule 'largest_epsilon': all releases together cost at most 2\.5"):
+        policy.check_spending([event], releases.without("c", 0, "three"), releases.without("c", 0))
+    with pytest.raises(PolicyError, match=r"Policy rule 'largest_epsilon_per_job': .* at most 1\.5"):
+        policy.check_spending([event], releases.without("b", 1, "two"), releases.without("b", 1))
 
 
 def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +284,7 @@ def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.Mon
 def test_mistakes_of_silos_are_said_in_words(tmp_path: Path) -> None:
     silos = two_silos()
     bare = {**silos, "shop": Rows(silos["shop"].frame)}
-    with pytest.raises(SilosynthError, match="Silo 'shop': rows are linked by columns that are named as identifiers"):
+    with pytest.raises(SilosynthError, match=r"Silo 'shop', step.*columns that each silo's silo\.toml names"):
         run(job(bare), parties(bare, tmp_path / "a"), tmp_path / "a")
     wrong = {**silos, "shop": Rows(silos["shop"].frame, ["customr"])}
     with pytest.raises(SilosynthError, match=r"customr.*Did you mean 'customer'\?"):

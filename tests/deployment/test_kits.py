@@ -13,7 +13,8 @@ from silosynth.cli import app
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.deployment.coordinator import order, unpack_order
 from silosynth.deployment.kits import draw_key, read_kit, read_plan, write_kits
-from silosynth.deployment.policy import read_policy, read_silo
+from silosynth.deployment.policy import read_policy
+from silosynth.deployment.rows import read_silo
 from silosynth.experiment import grammar as experiment
 
 FEDERATION = """

@@ -42,6 +42,9 @@ def register(app: typer.Typer) -> None:
     add_command(group, "start", start_party, "Example: silosynth party start --kit kits/bank", as_json=False)
     add_command(group, "key", key, "Example: silosynth party key --out sealing.key")
     app.add_typer(group, name="party", no_args_is_help=True)
+    group = typer.Typer(help="Understand a silo's policy.", epilog="Example: silosynth policy check --kit kits/bank")
+    add_command(group, "check", check_policy, "Example: silosynth policy check --kit kits/bank")
+    app.add_typer(group, name="policy", no_args_is_help=True)
     app.command("silo-process", hidden=True, epilog="Example: silosynth silo-process /run/silo")(silo_process)
     add_command(app, "submit", submit, "Example: silosynth submit experiment.toml --kit kits/coordinator")
     add_command(app, "status", status, "Example: silosynth status --kit kits/coordinator")
@@ -61,13 +64,15 @@ def provision(
 
     plan = kits.read_plan(file)
     folders = kits.write_kits(plan, out)
+    own = kits.read_kit(out / COORDINATOR).fingerprint()
     ui.table("Start kits", ("for", "folder"), [(folder.name, folder) for folder in folders])
     ui.show(
         f"Hand each organisation its own folder over a channel that it trusts: kits hold private keys.\n"
         f"{out / AUTHORITY} issues certificates for this federation: keep it safe, and offline.\n"
-        "Silos then write silo.toml and policy.toml in their kit, and run: silosynth party start"
+        "Silos then write silo.toml and policy.toml in their kit, and run: silosynth party start\n"
+        f'The coordinator\'s certificate, for policies: allow_coordinators = ["{own}"]'
     )
-    ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY}
+    ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY, "coordinator": own}
 
 
 def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
@@ -93,14 +98,28 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
     from silosynth.deployment import policy
     from silosynth.deployment.flare import daemon
+    from silosynth.deployment.rows import read_silo
 
     site = _kit(kit)
     site.seat()  # raises unless its key is there, and is the pinned one
-    rows, rules = policy.read_silo(site.folder), policy.read_policy(site.folder)
+    rows, rules = read_silo(site.folder), policy.read_policy(site.folder)
     ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
     ui.note(f"Silo {site.name!r} of {site.federation!r}; rows from {rows.source().describe()}.")
     ui.note(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
+    if rules.allow_coordinators:
+        ui.note("The coordinator's certificate is compared with the policy's before each job.")
     daemon.serve_party(site.folder, say=_timed(ui))
+
+
+def check_policy(ui: Session, kit: KitFolder = Path()) -> None:
+    """Tell in plain words what policy.toml lets the worst coordinator learn, worst first, and which key closes it."""
+    from silosynth.deployment import exposure, policy
+
+    rules = policy.read_policy(kit)
+    found = exposure.exposures(rules)
+    rows = [(number, one.learns, one.key or "cannot be closed") for number, one in enumerate(found, 1)]
+    ui.table("The worst coordinator can learn", ("", "what", "closed by"), rows)
+    ui.facts["exposures"] = [{"learns": one.learns, "key": one.key, "weight": one.weight} for one in found]
 
 
 def key(
@@ -292,7 +311,7 @@ def fetch(
 
 def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
-    from silosynth.deployment.policy import read_silo
+    from silosynth.deployment.rows import read_silo
 
     if kit.name == COORDINATOR:
         raise ConfigError("A report needs real rows, which silos have", kit.name, "Use a silo's kit.")

@@ -38,6 +38,7 @@ class Release(Enum):
     SEALED = "ciphertext for another silo; the coordinator cannot read it"
     PSEUDONYMS = "keyed hashes of identifiers, one per row"
     CONDITIONS = "levels that rows hold, by number"
+    MADE = "what networks trained on the rows make: features of made rows, and gradients in what they were made from"
     PICKS = "which rows a batch holds, exactly or among others"
     PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"
     NOISED = "noised statistics, by the events listed"

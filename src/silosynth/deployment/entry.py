@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +19,20 @@ from pathlib import Path
 import torch
 
 from silosynth.core.conversation import COORDINATOR, Roster
-from silosynth.core.errors import PartyLostError, ProtocolError, UnavailableError
+from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.files import make_folder, sweep
 from silosynth.core.messages import Message
 from silosynth.deployment import coordinator, protocol
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
-from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, read_silo
+from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, refusal
+from silosynth.deployment.rows import read_silo
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.runtime import checkpoint, driver, ledger
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed, resolve_device
 from silosynth.runtime.stream import StreamHub, serve_endpoint
+from silosynth.runtime.tls import dialled_fingerprint, same_fingerprint
 
 LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be disconnected
@@ -155,12 +158,23 @@ def answerer(job: str, kit: Path, workspace: Path, submitter: str) -> Callable[[
     Raises:
         StorageError, ConfigError: the kit, ``silo.toml`` or ``policy.toml`` cannot be used.
     """
-    start_kit = read_kit(kit)
-    return JobAnswerer(start_kit, read_policy(start_kit.folder), submitter)
+    with _values_kept(journal(kit / "work")):
+        start_kit = read_kit(kit)
+        return JobAnswerer(start_kit, read_policy(start_kit.folder), submitter)
+
+
+@contextmanager
+def _values_kept(say: Say) -> Iterator[None]:
+    """Errors go on without values, which might be paths, hosts or names of columns; the silo's log has them in full."""
+    try:
+        yield
+    except SilosynthError as error:
+        say(f"{type(error).__name__}: {error}")
+        raise error.public() from error
 
 
 class JobAnswerer:
-    """Opens one job, and passes all other frames to its endpoint.
+    """Opens one job, and passes all other frames to its endpoint. The coordinator reads errors without their values.
 
     Args:
         kit: the silo's.
@@ -176,7 +190,8 @@ class JobAnswerer:
         """The reply frame to a frame."""
         frame = frame_from_bytes(blob)
         if frame.kind == OPEN:
-            self._open(frame)
+            with _values_kept(journal(self._kit.folder / "work")):
+                self._open(frame)
             return Frame(DONE, frame.job, frame.step, self._kit.name).to_bytes()
         if self._endpoint is None:
             raise ProtocolError("A job must be opened first", frame.kind, "Compare versions.")
@@ -189,16 +204,35 @@ class JobAnswerer:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
         name = protocol.check_name(str(job))
+        if stream not in (None, own := f"{self._kit.host}:{self._kit.stream_port}"):
+            raise ProtocolError(
+                "A silo dials the coordinator's address in its own kit, and no other", f"{stream}, not {own}",
+                "Hand out kits again if it has changed.",
+            )  # fmt: skip
+        check_coordinator(self._kit, self._policy)
         self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter)
         if stream is not None:
-            args = (endpoint, str(stream), attempt)
+            args = (endpoint, own, attempt)
             threading.Thread(target=self._stream, args=args, daemon=True, name="silosynth-stream").start()
 
     def _stream(self, endpoint: PartyEndpoint, address: str, attempt: str) -> None:
         """Answer over a stream, until the coordinator says goodbye."""
         torch.set_num_threads(PARTY_THREADS)
-        certificates = self._kit.certificates()
-        serve_endpoint(endpoint, address=address, certs=certificates, patience=_PATIENCE, attempt=attempt)
+        certs, allowed = self._kit.certificates(), self._policy.allow_coordinators
+        serve_endpoint(endpoint, address=address, certs=certs, patience=_PATIENCE, attempt=attempt, allowed=allowed)
+
+
+def check_coordinator(kit: StartKit, policy: SiloPolicy) -> None:
+    """Dial the coordinator, and refuse to work with one whose certificate the policy does not name.
+
+    Raises:
+        PolicyError: it has another certificate.
+        ProtocolError: it cannot be reached.
+    """
+    if policy.allow_coordinators:
+        found = dialled_fingerprint(kit.host, kit.port, kit.certificates())
+        if not any(same_fingerprint(found, allowed) for allowed in policy.allow_coordinators):
+            raise refusal("allow_coordinators", "the coordinator has a certificate that is listed", found)
 
 
 def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None) -> PartyEndpoint:
@@ -217,4 +251,6 @@ def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | 
         book.write(ledger.line(step, COORDINATOR, kit.name, ask, sent))
         book.write(ledger.line(step, kit.name, COORDINATOR, reply, received))
 
-    return PartyEndpoint(kit.name, silo, folder / "checkpoints", record)
+    endpoint = PartyEndpoint(kit.name, silo, folder / "checkpoints", record, say)
+    weakref.finalize(endpoint, book.close)
+    return endpoint

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field, PrivateAttr
 
@@ -24,10 +26,11 @@ from silosynth.core.conversation import COORDINATOR, KEY_BYTES, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.deployment.flare.provisioning import AUTHORITY, Project, provision
-from silosynth.deployment.policy import POLICY, SILO
+from silosynth.deployment.policy import POLICY
+from silosynth.deployment.rows import SILO
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy.sealed import Seat
-from silosynth.runtime.tls import Certificates
+from silosynth.runtime.tls import Certificates, fingerprint
 
 KIT, KEY, JOBS = "kit.json", "sealing.key", "jobs"
 _KEYS = "sealing_keys.json"  # public ones, beside the authority
@@ -103,6 +106,11 @@ class StartKit:
             ConfigError: it does not match the pinned public key.
         """
         return Seat(self.name, _decoded(read(self.folder / KEY).decode("ascii", "replace"), KEY), self.roster)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate in this kit, in hexadecimal."""
+        certificate = x509.load_pem_x509_certificate(self.certificates().certificate)
+        return fingerprint(certificate.public_bytes(serialization.Encoding.DER))
 
     def certificates(self) -> Certificates:
         """The engine's certificates, for the stream beside it."""
@@ -253,12 +261,32 @@ identifiers = []                    # columns that link this silo's rows to thos
 
 POLICY_TEMPLATE = """\
 # What this silo allows. The silo enforces it; nobody else can change it. These are the defaults.
+# What they let the worst coordinator learn, in plain words: silosynth policy check
 algorithms = ["silofuse", "vtgan", "gdts"]
 messages = ["*"]                    # types of messages that may come and go, as patterns
-refused = []                        # types that may not: ["alignment.Pseudonyms"]
+refused = []                        # types that may not: ["algorithms.gdts.ExactSummaries"]
+
+# People
 least_rows = 100                    # fewest rows to train on
-# largest_epsilon = 4.0             # of all noised releases, in all jobs; if set, nothing un-noised may leave
+min_count = 5                       # fewest people behind a level's name, and behind the end of a range
+require_alignment = true            # rows must be linked first, unless silos hold the same columns
+keyed_hash = false                  # whether they may be linked by hashes that the coordinator sees, rather than by PSI
+psi_queries = 10.0                  # identifiers that this silo is asked about in a job, in multiples of its rows
+
+# Noise: with an epsilon below, nothing un-noised about rows may leave
+require_dp = false                  # whether jobs must have a target dp
+# largest_epsilon_per_job = 1.0     # of all noised releases of a job
+# largest_epsilon = 4.0             # of all noised releases, in all jobs
+largest_delta = 1e-5                # at which both are counted
+exact_rows = false                  # whether exact numbers of rows may leave all the same: alignment needs it
+
+# Synthetic rows
 share_synthetic = true              # whether synthetic values of this silo's columns may leave it
+most_rows_drawn = 1_000_000         # synthetic rows that are drawn in a job, over all times that it asks
 public_seed = false                 # whether a job may fix this silo's randomness (for tests: it makes noise known)
+
+# Who, and how often
+jobs_per_day = 100                  # jobs that begin within 24 hours
 submitters = ["*"]                  # who may start jobs
+allow_coordinators = []             # SHA-256 of the coordinator's certificate, as `silosynth provision` prints it
 """

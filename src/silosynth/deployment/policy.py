@@ -1,4 +1,4 @@
-"""A silo's own files: where its rows live (``silo.toml``), what it allows (``policy.toml``), and what it has released.
+"""What a silo allows (``policy.toml``), and what it has released with noise.
 
 The silo enforces its policy; no coordinator can change or skip it. A refusal is a `PolicyError` that names the rule, by
 its key in the file, and what broke it. The record of releases is that of the policy's privacy budget.
@@ -7,27 +7,48 @@ its key in the file, and what broke it. The record of releases is that of the po
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
-import pandas as pd
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from silosynth import catalog  # noqa: F401  # so that all messages are known
+from silosynth import catalog
+from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core import files
 from silosynth.core.errors import ConfigError, PolicyError, StorageError, nearest
-from silosynth.core.messages import Message, Release, all_structs, wire_name
-from silosynth.data.sources import Source
-from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
-from silosynth.privacy.accounting import DELTA, rounded_up, spent
-from silosynth.privacy.events import Event
+from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
+from silosynth.deployment.protocol import Job
+from silosynth.experiment.grammar import FileSection, Text, read_toml
+from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
+from silosynth.privacy.events import Event, Target
 
-_HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)  # beside a finite largest epsilon
+POLICY = "policy.toml"
+Fingerprint = Annotated[str, Field(pattern=r"^(?:[0-9A-Fa-f]{2}:?){32}$")]
+_TARGET = "Set algorithm.options.dp, such as { epsilon = 4.0, delta = 1e-5 }."
+_PSI = 'Set align.method = "psi".'
 _ASK = "Ask the silo to change its policy, or change the experiment."
+UNDER_A_BUDGET = {
+    "core.Done": "it only confirms",
+    "deployment.Greeted": "the version of silosynth",
+    "deployment.PreparedSchema": "names, kinds and dtypes of columns, which are taken as public",
+    "privacy.Shares": "random numbers, sealed for the other silos",
+    "privacy.Confirmation": "a proof of knowing them",
+    "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
+}
+"""Replies beside noised ones that may leave while an epsilon is limited, by type, and why."""
+EXACT_ROWS = {
+    "alignment.Encrypted": "sealed for the leader; its length tells how many rows can be linked",
+    "alignment.Query": "the same, of the leader",
+    "alignment.Answered": "the same",
+    "alignment.Common": "sealed for the other silos; its length tells how many rows are common",
+    "alignment.Placed": "how many rows there are, and are common",
+}
+"""Those that may leave only with ``exact_rows``: alignment cannot do without."""
 
 
 class SiloPolicy(FileSection):
@@ -41,49 +62,130 @@ class SiloPolicy(FileSection):
     """Types that may not, although a pattern above allows them: "algorithms.gdts.ExactSummaries"."""
     least_rows: Annotated[int, Field(ge=1)] = 100
     """Fewest rows to train on, after alignment."""
+    min_count: Annotated[int, Field(ge=1)] = 5
+    """Fewest rows behind a level that is published by name, and behind the end of a range."""
+    require_alignment: bool = True
+    """Whether silos with different columns must link their rows first, rather than train on all that this silo has."""
+    keyed_hash: bool = False
+    """Whether rows may be linked by keyed hashes, which the coordinator sees, rather than by PSI."""
+    psi_queries: Annotated[float, Field(ge=0)] = 10.0
+    """Identifiers that this silo is asked about in a job, by private set intersection, as a multiple of its rows."""
+    require_dp: bool = False
+    """Whether jobs must have a target ``dp``."""
+    largest_epsilon_per_job: Annotated[float, Field(gt=0)] = float("inf")
+    """Of all that this silo releases with noise in one job."""
     largest_epsilon: Annotated[float, Field(gt=0)] = float("inf")
-    """Of all that this silo has released with noise, in all jobs. If finite, nothing un-noised about rows may leave,
-    not even their number; names and kinds of columns still do."""
+    """Of all that this silo has released with noise, in all jobs. If this or the last one is finite, nothing un-noised
+    about rows may leave but what `UNDER_A_BUDGET` lists; names and kinds of columns still do."""
+    largest_delta: Annotated[float, Field(gt=0, lt=1)] = DELTA
+    """At which both are counted, the probability included with which names of rare levels are released."""
+    exact_rows: bool = False
+    """Whether, while an epsilon is limited, exact numbers of rows may leave all the same. Alignment needs it."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
+    most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
+    """Synthetic rows that are drawn in a job, over all times that it is asked for some."""
     public_seed: bool = False
     """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
+    jobs_per_day: Annotated[int, Field(ge=0)] = 100
+    """Jobs that begin at this silo within 24 hours; one that begins anew counts again."""
     submitters: list[Text] = Field(default=["*"])
     """Who may start jobs, as patterns."""
+    allow_coordinators: list[Fingerprint] = Field(default=[])
+    """SHA-256 of the certificates that the coordinator may have, in hexadecimal; empty for any of the federation's."""
 
-    def check_job(self, algorithm: str, submitter: str) -> None:
+    @property
+    def budgeted(self) -> bool:
+        """Whether an epsilon is limited, so that all but a few types of messages must be noised."""
+        return min(self.largest_epsilon, self.largest_epsilon_per_job) < math.inf
+
+    def check_greeting(self, algorithm: str, submitter: str) -> None:
         """Refuse algorithms and submitters.
 
         Raises:
             PolicyError: names the rule.
         """
         if algorithm not in self.algorithms:
-            raise _refusal("algorithms", f"allowed are {_listed(self.algorithms)}", algorithm)
+            raise refusal("algorithms", f"allowed are {_listed(self.algorithms)}", algorithm)
         if not _matches(submitter, self.submitters):
-            raise _refusal("submitters", f"jobs are started by {_listed(self.submitters)}", submitter)
+            raise refusal("submitters", f"jobs are started by {_listed(self.submitters)}", submitter)
 
-    def check_options(self, seed: int | None, synthesis: str) -> None:
-        """Refuse a fixed seed, and synthetic columns that would leave the silo.
+    def check_job(self, job: Job, submitter: str) -> None:
+        """Refuse a job for what it says of itself.
 
         Raises:
             PolicyError: names the rule.
         """
-        if seed is not None and not self.public_seed:
-            raise _refusal("public_seed", "a silo draws its own secret seed", f"seed = {seed}", "Leave the seed out.")
-        if synthesis == "shared" and not self.share_synthetic:
-            raise _refusal(
-                "share_synthetic", "synthetic columns stay in their silo", synthesis,
+        self.check_greeting(job.algorithm, submitter)
+        if job.seed is not None and not self.public_seed:
+            raise refusal(
+                "public_seed", "a silo draws its own secret seed", f"seed = {job.seed}", "Leave the seed out."
+            )
+        if getattr(job.config, "synthesis", "shared") == "shared" and not self.share_synthetic:
+            raise refusal(
+                "share_synthetic", "synthetic columns stay in their silo", "shared",
                 'Set options = { synthesis = "partitioned" }, with an algorithm that has it.',
             )  # fmt: skip
+        self._check_links(job)
+        self._check_target(getattr(job.config, "dp", Target()))
+        self.check_levels(job)
+
+    def _check_links(self, job: Job) -> None:
+        """How rows are linked."""
+        if catalog.algorithm(job.algorithm).horizontal:
+            return
+        if job.align is None:
+            if self.require_alignment:
+                raise refusal("require_alignment", "rows are linked before training", "none", _PSI)
+            return
+        if job.align.method == "keyed-hash" and not self.keyed_hash:
+            raise refusal("keyed_hash", "rows are linked by PSI", job.align.method, _PSI)
+        if job.align.method == "psi" and not self.psi_queries:
+            raise refusal("psi_queries", "no identifier is asked about", job.align.method)
+        if self.budgeted and not self.exact_rows:
+            raise refusal("exact_rows", "while an epsilon is limited, no exact number of rows leaves", job.align.method)
+
+    def _check_target(self, target: Target) -> None:
+        """Whether the job is private at all, and not by more than it may cost."""
+        if not target.private and self.require_dp:
+            raise refusal("require_dp", "jobs have a target", "none", _TARGET)
+        if not target.private and self.budgeted:
+            raise refusal(self._budget, "while it is set, nothing about rows leaves without noise", "no dp", _TARGET)
+        most = min(self.largest_epsilon, self.largest_epsilon_per_job)
+        if target.private and target.epsilon > most:
+            raise refusal(self._budget, f"a job costs at most {most:g}", target.epsilon, _TARGET)
+
+    @property
+    def _budget(self) -> str:
+        """The key that limits a job's epsilon most."""
+        job = self.largest_epsilon_per_job < self.largest_epsilon
+        return "largest_epsilon_per_job" if job else "largest_epsilon"
+
+    def check_levels(self, message: Struct) -> None:
+        """Refuse options, of a job or of an ask, by which names and ranges would be published of fewer people.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        for struct in _structs(message):
+            least = getattr(struct, "min_count", self.min_count)
+            if least < self.min_count:
+                rule = f"a level's name stands for at least {self.min_count} rows"
+                raise refusal("min_count", rule, f"min_count = {least}", "Set encoders.min_count, or leave it out.")
+            if self.min_count > 1 and not getattr(struct, "pool_rare", True):
+                raise refusal("min_count", "levels of few rows are pooled", "pool_rare = false", "Leave it out.")
+            if self.min_count > 1 and isinstance(struct, GDTSConfig) and struct.delta == 0:
+                raise refusal("min_count", "names of levels of few rows stay here", "delta = 0", "Set another delta.")
 
     def check_rows(self, rows: int) -> None:
-        """Refuse too few rows. The error names their number, which the coordinator's ledger shows anyway.
+        """Refuse too few rows. While an epsilon is limited the error does not name their number.
 
         Raises:
             PolicyError: names the rule.
         """
         if rows < self.least_rows:
-            raise _refusal("least_rows", f"training takes at least {self.least_rows} rows", rows)
+            rule = f"training takes at least {self.least_rows} rows"
+            raise refusal("least_rows", rule, "fewer" if self.budgeted else rows)
 
     def check_message(self, message: Message) -> None:
         """Refuse types of messages.
@@ -96,35 +198,63 @@ class SiloPolicy(FileSection):
         if name.startswith("deployment.") or (common and message.release is Release.NOTHING):
             return  # no job can begin without them, and they reveal no row
         if not (common or _matches(name, self.messages)):
-            raise _refusal("messages", f"allowed are {_listed(self.messages)}", name)
+            raise refusal("messages", f"allowed are {_listed(self.messages)}", name)
         if _matches(name, self.refused):
-            raise _refusal("refused", f"not allowed are {_listed(self.refused)}", name)
+            raise refusal("refused", f"not allowed are {_listed(self.refused)}", name)
 
-    def check_release(self, reply: Message, before: Iterable[Event]) -> None:
-        """Refuse synthetic columns that must stay, and releases beyond the budget.
+    def check_reply(self, reply: Message, charged: bool) -> None:
+        """Refuse synthetic columns that must stay; while an epsilon is limited, all that is neither noised nor listed.
 
-        ``before`` are the events of noised releases up to now.
+        ``charged`` is whether the job has charged all that its model has from rows.
 
         Raises:
             PolicyError: names the rule.
         """
+        name, events = wire_name(type(reply)), getattr(reply, "events", ())
         if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
-            raise _refusal("share_synthetic", "synthetic columns stay in their silo", wire_name(type(reply)))
-        if self.largest_epsilon == float("inf"):
+            raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
+        if not self.budgeted or name in UNDER_A_BUDGET:
             return
-        if reply.release not in _HARMLESS:
-            what = f"{wire_name(type(reply))}, which gives away {reply.release.value}"
-            raise _refusal("largest_epsilon", "while it is set, nothing about rows leaves without noise", what)
-        events = getattr(reply, "events", ())
-        if reply.release is Release.NOISED and not events:  # such as names of levels that one row may hold (delta 0)
-            raise _refusal(
-                "largest_epsilon", "while it is set, all noise is charged", f"{wire_name(type(reply))} without events"
-            )
-        total = spent([*before, *events], DELTA).epsilon if events else 0.0
-        if total > self.largest_epsilon:
-            raise _refusal(
-                "largest_epsilon", f"all releases together cost at most {self.largest_epsilon:g}", rounded_up(total)
-            )
+        if name in EXACT_ROWS:
+            if not self.exact_rows:
+                raise refusal("exact_rows", "while an epsilon is limited, no exact number of rows leaves", name)
+        elif reply.release is Release.NOISED:
+            if not events:  # such as names of levels that one row may hold (delta 0)
+                raise refusal(self._budget, "while it is set, all noise is charged", f"{name} without events")
+        elif not (reply.release is Release.SYNTHETIC and charged):
+            what = f"{name}, which gives away {reply.release.value}"
+            raise refusal(self._budget, "while it is set, nothing about rows leaves without noise", what)
+
+    def check_spending(self, events: Sequence[Event], of_job: Iterable[Event], of_all: Iterable[Event]) -> None:
+        """Refuse releases beyond a budget, given the events of releases up to now, of this job and of all jobs.
+
+        Raises:
+            PolicyError: names the rule.
+        """
+        for rule, most, before in (
+            ("largest_epsilon_per_job", self.largest_epsilon_per_job, of_job),
+            ("largest_epsilon", self.largest_epsilon, of_all),
+        ):
+            if most == math.inf:
+                continue
+            every = [*before, *events]
+            own = math.fsum(event.delta * event.times for event in every)
+            if own >= self.largest_delta:
+                meaning = f"all releases together have a delta below {self.largest_delta:g}"
+                raise refusal("largest_delta", meaning, rounded_up(own))
+            if (total := spent(every, self.largest_delta - own).epsilon) > most * (1 + ROUNDING):
+                raise refusal(rule, f"all releases together cost at most {most:g}", rounded_up(total))
+
+
+def _structs(value: object) -> Iterator[Struct]:
+    """A struct, and all that it holds."""
+    if isinstance(value, Struct):
+        yield value
+        for field in fields(value):
+            yield from _structs(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _structs(part)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -135,8 +265,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _refusal(rule: str, meaning: str, value: Any, remedy: str = _ASK) -> PolicyError:
-    return PolicyError(f"Policy rule {rule!r}: {meaning}", value, remedy)
+def refusal(rule: str, meaning: str, value: Any, remedy: str = _ASK) -> PolicyError:
+    """The error for what a rule forbids. Others are told the rule's key, and neither meaning nor value."""
+    return PolicyError(f"Policy rule {rule!r}: {meaning}", value, remedy, public=f"Policy rule {rule!r} forbids it")
 
 
 FILE, LOCK = "releases.jsonl", "releases.lock"
@@ -160,13 +291,14 @@ class Releases:
         """
         return files.locked(self.path.parent / LOCK)
 
-    def without(self, attempt: str, number: int) -> list[Event]:
-        """All events except those of release ``number`` of an attempt.
+    def without(self, attempt: str, number: int, job: str | None = None) -> list[Event]:
+        """All events, or a job's, except those of release ``number`` of an attempt.
 
         Raises:
             StorageError: the file cannot be read.
         """
-        return [event for key, events in self._read().items() if key != (attempt, number) for event in events]
+        kept = {key: told for key, told in self._read().items() if key != (attempt, number)}
+        return [event for name, events in kept.values() if job in (None, name) for event in events]
 
     def add(self, job: str, attempt: str, number: int, events: Sequence[Event]) -> None:
         """Record a release; it is on disk when this returns. Call it while `locked`.
@@ -179,99 +311,21 @@ class Releases:
         before = files.read(self.path) if self.path.exists() else b""
         files.write_atomic(self.path, before + json.dumps(line).encode() + b"\n", files.PRIVATE)
 
-    def _read(self) -> dict[tuple[str, int], list[Event]]:
+    def _read(self) -> dict[tuple[str, int], tuple[str, list[Event]]]:
+        """Each release's job and events, by attempt and number."""
         if not self.path.exists():
             return {}
-        releases: dict[tuple[str, int], list[Event]] = {}
+        releases: dict[tuple[str, int], tuple[str, list[Event]]] = {}
         for line in files.read(self.path).splitlines():
             try:
                 release = json.loads(line)
                 events = [Event(**event) for event in release["events"]]
-                releases[release["attempt"], release["number"]] = events
+                releases[release["attempt"], release["number"]] = release["job"], events
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageError(
                     "The record of a silo's releases can be read", str(self.path), "Restore it from a copy."
                 ) from error
         return releases
-
-
-SILO, POLICY = "silo.toml", "policy.toml"
-
-
-class RowSource(Protocol):
-    """The source of a silo's rows."""
-
-    def read(self) -> pd.DataFrame:
-        """All rows, with their identifier columns."""
-
-    @property
-    def identifiers(self) -> list[str]:
-        """The columns that identify a row's subject."""
-
-    @property
-    def declared(self) -> Mapping[str, Any]:
-        """What is declared about columns rather than inferred."""
-
-
-class SiloData(CsvKeys):
-    """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
-
-    path: Text | None = None
-    database: Text | None = None
-    table: Text | None = None
-    query: Text | None = None
-    columns: Annotated[list[Text], Field(min_length=1)] | None = None
-    user: Text | None = None
-    user_env: Text | None = None
-    password_env: Text | None = None
-    password_file: Text | None = None
-    batch_rows: Annotated[int, Field(ge=1)] = 50_000
-    identifiers: list[Text] = Field(default_factory=list)
-    """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
-
-
-class SiloFile(FileSection):
-    """``silo.toml``."""
-
-    data: SiloData
-    columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
-    _source: Path = PrivateAttr(default=Path())
-
-    def source(self) -> Source:
-        """The rows' source; paths are relative to ``silo.toml``."""
-        fields = self.data.model_dump(exclude={"identifiers"})
-        for key in ("path", "password_file"):
-            fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
-        fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}
-        fields["decimal"] = fields["decimal"] or "."
-        return Source(**fields).within(self._source.parent)
-
-    def read(self) -> pd.DataFrame:
-        """All rows."""
-        return self.source().load()
-
-    @property
-    def identifiers(self) -> list[str]:
-        """The columns that identify a row's subject."""
-        return list(self.data.identifiers)
-
-    @property
-    def declared(self) -> dict[str, dict[str, Any]]:
-        """What is declared about columns, as schema inference takes it."""
-        return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
-
-
-def read_silo(folder: Path) -> SiloFile:
-    """The silo's data settings.
-
-    Raises:
-        StorageError: no such file.
-        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
-    """
-    silo = read_toml(folder / SILO, SiloFile)
-    silo._source = folder / SILO
-    silo.source().check()
-    return silo
 
 
 def read_policy(folder: Path) -> SiloPolicy:

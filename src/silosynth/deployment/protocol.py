@@ -5,8 +5,10 @@ In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (alignment), `Prepa
 
 Checkpoints of the training carry what came before it, so that a resumed job does not align again.
 
-What parties learn besides the algorithm's own messages: the coordinator learns each silo's number of rows, how many of
-them all silos have in common, and the names, kinds and dtypes of its columns; silos learn the synthetic table.
+What parties learn besides the algorithm's own messages: the coordinator learns the names, kinds and dtypes of each
+silo's columns; from an alignment each silo's number of rows and how many of them all silos have in common, by `Placed`
+and by the lengths of what silos seal for each other; without differential privacy the number of rows in any case.
+Silos learn the synthetic table.
 """
 
 from __future__ import annotations
@@ -138,7 +140,10 @@ class PrepareRows(Message):
 
 
 class PreparedSchema(Message, release=Release.SCHEMA):
-    """Silo: my columns, without the reasons for inferred kinds and what stands for missing values."""
+    """Silo: my columns, without the reasons for inferred kinds and what stands for missing values.
+
+    The reply of silos with different rows; and, without ranges, of all that train with differential privacy.
+    """
 
     schema: Schema
 
@@ -257,6 +262,7 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
                 f"All of a federation run the same silosynth; its {what} is {one} at {who}",
                 f"{other} at {whom}",
                 "Install the same release everywhere.",
+                public=f"All of a federation run the same silosynth; its {what} is {one} at {who}, {other} at {whom}",
             )
 
 
@@ -269,14 +275,15 @@ def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
 
 
 def _same_rows(prepared: Replies) -> tuple[dict[str, Schema], int]:
-    """Each silo's columns, and the number of rows, after checking that they fit together."""
-    replies = conversation.expect(prepared, PreparedRows)
+    """Each silo's columns, and the number of rows (0 where it is not told), after checking that they fit together."""
+    replies = conversation.expect(prepared, PreparedRows, PreparedSchema)
     schemas = {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}
     names = {silo: list(schema.names) for silo, schema in schemas.items()}
     kinds: list[set[str]] = [pseudonyms({c.name: c.kind for c in schema.columns}) for schema in schemas.values()]
     check_partition([name for columns in names.values() for name in columns], names, set().union(*kinds))
-    conversation.check_same_rows(prepared, (reply.rows for reply in replies))
-    return schemas, replies[0].rows
+    rows = [reply.rows if isinstance(reply, PreparedRows) else 0 for reply in replies]
+    conversation.check_same_rows(prepared, rows)
+    return schemas, rows[0]
 
 
 def _synthesise(

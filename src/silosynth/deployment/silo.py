@@ -8,6 +8,8 @@ the silo keeps lies in the job's own folder: checkpoints, its part of the model,
 from __future__ import annotations
 
 import secrets
+import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +22,14 @@ from silosynth.alignment import Aligner, canonical
 from silosynth.core.conversation import Party, Roster, State
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
 from silosynth.core.files import PRIVATE, make_folder, write_atomic
-from silosynth.core.messages import Done, Message, from_state, to_state
+from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.data import sources
 from silosynth.deployment import protocol
-from silosynth.deployment.policy import Releases, RowSource, SiloPolicy
+from silosynth.deployment.policy import Releases, SiloPolicy, refusal
+from silosynth.deployment.rows import RowSource
+from silosynth.deployment.tallies import DRAWN, BegunJobs, DrawnRows
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import pack
@@ -80,19 +84,21 @@ class DeploymentSilo(Party):
         self._part: State | None = None  # of the model, once training has ended
         self._drawn: list[Table] = []
         self._closed = (folder / CLOSED).exists()
+        self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
+        self._charged = False  # whether all that the model has from rows was charged
 
     def answer(self, ask: Message) -> Message:
         """Answer, if the policy allows both the ask and the reply; the first error ends the job at this silo.
 
         Raises:
             PolicyError: a rule forbids it.
-            ProtocolError: the message comes at the wrong time, or after an error.
+            ProtocolError: the message comes at the wrong time, after an error, or does not fit what came before.
         """
         if self._closed:
             raise _closed()
         try:
-            self.policy.check_message(ask)
-            reply = self._answer(ask)
+            self._check_ask(ask)
+            reply = self._answered(ask)
             self.policy.check_message(reply)
             self._release(reply)
         except Exception as error:
@@ -103,9 +109,30 @@ class DeploymentSilo(Party):
     def _close(self, error: Exception) -> None:
         """Answer no more; nor from a checkpoint, unless the error is one of this machine, which may be mended."""
         self._closed = True
-        self._say(f"refused: {error}" if isinstance(error, SilosynthError) else f"failed: {type(error).__name__}")
+        cause = "" if error.__cause__ is None else f" [{type(error.__cause__).__name__}]"
+        known = isinstance(error, SilosynthError)
+        self._say(f"refused: {error}{cause}" if known else f"failed: {type(error).__name__}")
         if not isinstance(error, _PASSING):
             write_atomic(make_folder(self.folder) / CLOSED, f"{type(error).__name__}\n".encode(), PRIVATE)
+
+    def _check_ask(self, ask: Message) -> None:
+        self.policy.check_message(ask)
+        self.policy.check_levels(ask)
+        if type(ask) in DRAWN and self._drawn_rows.with_ask(ask) > (most := self.policy.most_rows_drawn):
+            raise refusal("most_rows_drawn", f"a job draws at most {most:,} rows", wire_name(type(ask)))
+
+    def _answered(self, ask: Message) -> Message:
+        """The reply. What an ask of a wrong shape breaks somewhere in the computation is a refusal like others."""
+        try:
+            return self._answer(ask)
+        except (SilosynthError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            traceback.print_exception(error, file=sys.stderr)  # its text may quote the data, so it stays here
+            raise ProtocolError(
+                "A silo is asked for what fits its columns and what came before", wire_name(type(ask)),
+                "Do both sides run the same version, unchanged?",
+            ) from error  # fmt: skip
 
     def _answer(self, ask: Message) -> Message:
         match ask:
@@ -137,6 +164,7 @@ class DeploymentSilo(Party):
             "secret": str(self._secret),
             "attempt": self._attempt,
             "noised": self._n_releases,
+            "charged": self._charged,
             "order": self._order,
             "digest": self._digest,
             "part": self._part,
@@ -152,13 +180,13 @@ class DeploymentSilo(Party):
         self.job = job = from_state(protocol.Job, state["job"])
         self._admit(job)
         self._secret, self._attempt, self._n_releases = int(state["secret"]), state["attempt"], state["noised"]
-        self._order, self._part = state["order"], state["part"]
+        self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
         self._frame = self.rows.read()
         self._check_identifiers(self._frame)
         party = self._make_party(self._table())
         if self._digest != state["digest"]:
             raise CheckpointError(
-                f"The table of silo {self.seat.name!r} is the one that the job began with", "it has changed",
+                "A silo's table is the one that the job began with", "it has changed",
                 "Restore the table, or submit the job anew.",
             )  # fmt: skip
         self._party = party
@@ -172,15 +200,17 @@ class DeploymentSilo(Party):
     def _greet(self, ask: protocol.Greet) -> protocol.Greeted:
         mine = protocol.installed()
         protocol.check_same("the coordinator", (ask.version, ask.sources), f"silo {self.seat.name!r}", mine)
-        self.policy.check_job(ask.algorithm, self._submitter or ask.submitter)
+        self.policy.check_greeting(ask.algorithm, self._submitter or ask.submitter)
         self._say(f"job of {self._submitter or ask.submitter}: {ask.algorithm}")
         return protocol.Greeted(*mine)
 
     def _begin(self, job: protocol.Job) -> Done:
         self._admit(job)
+        if not self._begun_jobs.with_job(job.name, most := self.policy.jobs_per_day):
+            raise refusal("jobs_per_day", f"at most {most} jobs begin within 24 hours", "more", "Wait.")
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
         self._secret, self._attempt, self._n_releases = secrets.randbits(256), secrets.token_hex(8), 0
-        self._frame = frame = self.rows.read()
+        self._charged, self._frame = False, (frame := self.rows.read())
         self._check_identifiers(frame)
         if job.align is not None:
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
@@ -191,8 +221,7 @@ class DeploymentSilo(Party):
 
     def _admit(self, job: protocol.Job) -> None:
         """Refuse a job that the policy forbids, or that is not for this silo."""
-        self.policy.check_job(job.algorithm, self._submitter or job.submitter)
-        self.policy.check_options(job.seed, getattr(job.config, "synthesis", "shared"))
+        self.policy.check_job(job, self._submitter or job.submitter)
         if self.seat.name not in job.silos:
             raise ProtocolError("A silo is asked to take part only in its own jobs", job.silos, "Compare names.")
 
@@ -200,12 +229,12 @@ class DeploymentSilo(Party):
         for name in self.rows.identifiers:
             if name not in frame.columns:
                 raise DataError(
-                    f"Silo {self.seat.name!r}: the table has the columns that are named as identifiers", name,
+                    "A silo's table has the columns that its silo.toml names as identifiers", name,
                     nearest(name, map(str, frame.columns)),
                 )  # fmt: skip
         if self._begun().align is not None and not self.rows.identifiers:
             raise DataError(
-                f"Silo {self.seat.name!r}: rows are linked by columns that are named as identifiers", "none",
+                "Rows are linked by columns that each silo's silo.toml names as identifiers", "none",
                 'Write identifiers = ["…"] into [data] of silo.toml.',
             )  # fmt: skip
 
@@ -220,6 +249,8 @@ class DeploymentSilo(Party):
                 Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
             )
         public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
+        if self._private:  # the algorithm's own messages tell a noised number
+            return protocol.PreparedSchema(Schema(public))
         return protocol.PreparedRows(Schema(public), len(table))
 
     def _keep(self) -> Done:
@@ -260,6 +291,11 @@ class DeploymentSilo(Party):
             raise ProtocolError("A job must have begun", "nothing has begun", "Start the job again.")
         return self.job
 
+    @property
+    def _private(self) -> bool:
+        """Whether the job keeps a target."""
+        return getattr(self._begun().config, "dp", Target()).private
+
     def _working(self) -> Party:
         if self._party is None:
             raise ProtocolError("A silo must be prepared before it trains", "not prepared", "Start the job again.")
@@ -285,8 +321,8 @@ class DeploymentSilo(Party):
         declared = {name: kind for name, kind in self.rows.declared.items() if name not in dropped}
         self.policy.check_rows(len(frame))
         schema, table = federation.read_table(frame, declared)
-        private = getattr(self._begun().config, "dp", Target()).private
-        self._schema = Schema(tuple(replace(column, forms=()) for column in schema.columns)) if private else schema
+        hidden = Schema(tuple(replace(column, forms=()) for column in schema.columns))
+        self._schema = hidden if self._private else schema
         entry = catalog.algorithm(self._begun().algorithm)
         for text in entry.cautions(self._begun().config, schema, table):
             self._say(f"warning: {text}")
@@ -301,10 +337,13 @@ class DeploymentSilo(Party):
 
     def _release(self, reply: Message) -> None:
         """Record a noised release before it leaves; the same noise of one attempt counts once."""
+        self.policy.check_reply(reply, self._private and self._charged if self.job is not None else False)
         if not (events := getattr(reply, "events", ())):
-            self.policy.check_release(reply, ())
             return
         with self.releases.locked():
-            self.policy.check_release(reply, self.releases.without(self._attempt, self._n_releases))
+            of_all = self.releases.without(self._attempt, self._n_releases)
+            of_job = self.releases.without(self._attempt, self._n_releases, self._begun().name)
+            self.policy.check_spending(events, of_job, of_all)
             self.releases.add(self._begun().name, self._attempt, self._n_releases, events)
         self._n_releases += 1
+        self._charged = self._charged or any(event.scope != "readers" for event in events)

@@ -37,7 +37,7 @@ from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import KNOWN, LEAST_DELTA, SAMPLED_GAUSSIAN, UNSOUND, Event, Target, gaussian_steps
 
-DELTA = 1e-6  # at which budgets are stated where a run has no target
+DELTA = 1e-5  # at which budgets are stated where a run has no target, and kept where a silo's policy names none
 _MOST_NOISE = 1e7  # noise multiplier
 _MORE = "Give a larger dp.epsilon or dp.delta, or a smaller dp.encoders."
 LEAST_NOISE = 0.3  # noise multiplier; a row that is hit once is then all but known

@@ -21,7 +21,9 @@ from silosynth.privacy.accounting import DELTA, Budget, rounded_up, spent
 from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event
 
 _SILENT = (Release.NOTHING.value, Release.NOISED.value)
-_PUBLIC = (*_SILENT, Release.SYNTHETIC.value, Release.SCHEMA.value, Release.SEALED.value)  # to a run that claims all
+_PUBLIC = (  # to a run that claims all
+    *_SILENT, Release.SYNTHETIC.value, Release.MADE.value, Release.SCHEMA.value, Release.SEALED.value,
+)  # fmt: skip
 
 COVERS = {
     "readers": "what the message tells, against all who read it",

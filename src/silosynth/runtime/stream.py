@@ -15,13 +15,13 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import BUSY, BYE, HELLO, REFUSED, WELCOME, Frame, Hub, Outbox, PartySlot
-from silosynth.runtime.tls import Certificates, Connection, handshake_seconds, ssl_context
+from silosynth.runtime.tls import Certificates, Connection, handshake_seconds, same_fingerprint, ssl_context
 
 _GRACE = 1.0  # seconds for parties to receive the goodbye
 _POLL = 0.2  # seconds between checks whether to go on listening
@@ -184,8 +184,9 @@ def _send_all(connection: Connection, outbox: Outbox) -> None:
 
 
 def serve_endpoint(
-    endpoint: PartyEndpoint, *, address: str, certs: Certificates, patience: float = 10.0, attempt: str = ""
-) -> None:
+    endpoint: PartyEndpoint, *, address: str, certs: Certificates, patience: float = 10.0, attempt: str = "",
+    allowed: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Answer the coordinator at ``address`` until it says goodbye. Meant to be the only thing that its process does.
 
     If the coordinator is lost during a long computation the process exits with `EXIT_LOST`: nobody would read the
@@ -197,11 +198,12 @@ def serve_endpoint(
         certs: the party's certificates.
         patience: seconds for which the coordinator may be unreachable.
         attempt: as in `StreamHub`.
+        allowed: fingerprints that the coordinator's certificate may have; empty for any of the authority's.
 
     Raises:
         ProtocolError: the coordinator cannot be reached, refuses this party, or breaks the protocol.
     """
-    uplink = _Uplink(endpoint.name, address, certs, patience, attempt)
+    uplink = _Uplink(endpoint.name, address, certs, patience, attempt, allowed)
     try:
         while (frame := uplink.receive()).kind != BYE:
             uplink.send(endpoint.handle(frame))
@@ -212,8 +214,10 @@ def serve_endpoint(
 class _Uplink:
     """The connection to the coordinator, dialled again when it breaks; receives in its own thread."""
 
-    def __init__(self, name: str, address: str, certificates: Certificates, patience: float, attempt: str) -> None:
-        self._address, self._patience = address, patience
+    def __init__(
+        self, name: str, address: str, certificates: Certificates, patience: float, attempt: str, allowed: Sequence[str]
+    ) -> None:  # fmt: skip
+        self._address, self._patience, self._allowed = address, patience, allowed
         self._hello = Frame(HELLO, attempt, 0, name)
         self._context = ssl_context(certificates, server=False)
         self._parent = os.getppid()
@@ -300,6 +304,9 @@ class _Uplink:
         if connection.peer != COORDINATOR:
             connection.close()
             raise self._foreign(f"one for {connection.peer!r}")
+        if self._allowed and not any(same_fingerprint(connection.shown, one) for one in self._allowed):
+            connection.close()
+            raise self._foreign(f"{connection.shown}, which this silo's policy does not allow")
         return connection
 
     def _admitted(self, connection: Connection) -> None:

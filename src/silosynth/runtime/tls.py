@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import ipaddress
 import os
 import socket
@@ -30,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from silosynth.core.conversation import COORDINATOR
+from silosynth.core.errors import ProtocolError
 from silosynth.core.files import read
 from silosynth.runtime.hub import Frame, read_frame
 
@@ -127,6 +129,36 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of a certificate in DER form, in hexadecimal."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def same_fingerprint(one: str, other: str) -> bool:
+    """Whether two fingerprints are equal, however they are written: "AB:CD…", as openssl does, or "abcd…"."""
+    return one.replace(":", "").lower() == other.replace(":", "").lower()
+
+
+def dialled_fingerprint(host: str, port: int, certificates: Certificates) -> str:
+    """The fingerprint of the certificate that a server shows; it must be from the same authority.
+
+    Raises:
+        ProtocolError: the server cannot be reached, or its certificate is from another authority.
+    """
+    context = ssl_context(certificates, server=False)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # the engine's port, whose settings are not ours
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection((host, port), _DIAL) as plain, context.wrap_socket(plain) as secure:
+            return fingerprint(secure.getpeercert(binary_form=True) or b"")
+    except OSError as error:
+        raise ProtocolError(
+            "The coordinator can be reached, and shows a certificate of this federation",
+            f"{host}:{port}, {type(error).__name__}", "See allow_coordinators in policy.toml.",
+        ) from error  # fmt: skip
+
+
+_DIAL = 5.0  # seconds
 _GREETING = 1 << 16  # maximum bytes of a first frame
 _LINGER = 1.0  # seconds for the other side to read the last frame
 _IN, _OUT = 1 << 18, 1 << 16  # bytes read, and sent, at once
@@ -168,6 +200,7 @@ class Connection:
 
     Attributes:
         peer: the common name in the other side's verified certificate; empty if there are several.
+        shown: the fingerprint of that certificate.
 
     Raises:
         OSError: the other side is gone, silent, or fails authentication (`ssl.SSLError`).
@@ -184,6 +217,7 @@ class Connection:
             _set_options(sock, patience)
             self._handshake()
             self.peer = _common_name(self._tls.getpeercert())
+            self.shown = fingerprint(self._tls.getpeercert(binary_form=True) or b"")
         except BaseException:
             self.finish()
             raise

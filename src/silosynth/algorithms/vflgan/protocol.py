@@ -132,7 +132,7 @@ class DescendLocalCritic(Message, release=Release.GRADIENTS):
     more: bool
 
 
-class MadeFeatures(Message):
+class MadeFeatures(Message, release=Release.MADE):
     """Features (B, W) of made rows, for the update of the generator."""
 
     fake_BW: Tensor

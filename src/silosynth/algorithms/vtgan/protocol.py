@@ -205,7 +205,7 @@ class GenerateRows(Message):
     contributor: str
 
 
-class FakeFeatures(Message):
+class FakeFeatures(Message, release=Release.MADE):
     """Features (B, W_i) of made rows."""
 
     fake_BW: Tensor
@@ -217,7 +217,7 @@ class DescendBottomGenerator(Message):
     grad_fake_BW: Tensor
 
 
-class SliceGradients(Message):
+class SliceGradients(Message, release=Release.MADE):
     """Gradient (B, F_i) in the slice."""
 
     grad_slice_BF: Tensor

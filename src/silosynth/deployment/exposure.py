@@ -1,0 +1,165 @@
+"""What a silo's policy lets the worst coordinator learn, in plain words: for the officer who signs the policy.
+
+The worst coordinator runs any job that the policy allows, as often as it allows, with options of its choice and other
+messages than the protocol's; it keeps all that it gets. It cannot open what silos seal for each other, unless a silo
+works with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from silosynth import catalog
+from silosynth.deployment.policy import SiloPolicy
+
+UNNOISED = {
+    "silofuse": "one vector for each person, from which most of the row can be worked out, knowing some others",
+    "silofuse-joint": "one vector for each person, also for other silos, from which most of the row can be worked out",
+    "e2edistr": "one vector for each person, and how to change it, from which most of the row can be worked out",
+    "vtgan": "features of each person's row and what levels it holds, from which rows can be worked out",
+    "vflgan": "features of each person's row, from which rows can be worked out",
+    "vflgan-base": "features of each person's row, from which rows can be worked out",
+    "vertigan": "gradients over batches of rows, from which rows can be worked out in part",
+    "gdts": "exact statistics of each column, and weights of a network trained on the rows",
+    "dplt": "exact tables of pairs of attributes",
+}
+"""What leaves a silo in an algorithm's jobs without noise."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One thing that the worst coordinator can learn or do.
+
+    Attributes:
+        learns: in words.
+        key: the key of ``policy.toml`` that closes it, and to what value; empty where none does.
+        weight: from 3 (rows of persons) to 0 (cannot be helped), for the order.
+    """
+
+    learns: str
+    key: str
+    weight: int
+
+
+def exposures(policy: SiloPolicy) -> list[Exposure]:
+    """What the worst coordinator learns under a policy, worst first."""
+    found = [*_noise(policy), *_rows(policy), *_links(policy), *_synthetic(policy), *_who(policy), *_always(policy)]
+    return sorted(found, key=lambda one: -one.weight)
+
+
+def _noise(policy: SiloPolicy) -> Iterator[Exposure]:
+    if policy.public_seed:
+        yield Exposure(
+            "all noise, by fixing the seed from which it is drawn: it subtracts the noise, whatever epsilon is stated",
+            "public_seed = false", 3,
+        )  # fmt: skip
+    if policy.budgeted:
+        most = min(policy.largest_epsilon, policy.largest_epsilon_per_job)
+        yield Exposure(f"of one job: {_odds(most)}", "largest_epsilon_per_job, smaller", 2 if most > 2 else 1)
+        if policy.largest_epsilon == math.inf:
+            yield Exposure(
+                f"of all jobs together: as much as of one, as often as it starts one: {policy.jobs_per_day} a day",
+                "largest_epsilon", 3,
+            )  # fmt: skip
+        elif policy.largest_epsilon > policy.largest_epsilon_per_job:
+            yield Exposure(f"of all jobs together: {_odds(policy.largest_epsilon)}", "largest_epsilon, smaller", 2)
+        return
+    closing = "require_dp = true" if not policy.require_dp else "largest_epsilon"
+    for name in policy.algorithms:
+        if name in UNNOISED and not (policy.require_dp and not _private(name)):
+            with_dp = " (with dp, whose epsilon the coordinator chooses: noise may be next to none)"
+            yield Exposure(f"with {name}: {UNNOISED[name]}{with_dp if policy.require_dp else ''}", closing, 3)
+    if policy.require_dp:
+        yield Exposure("anything that an epsilon of its choice allows: a huge one adds no noise", "largest_epsilon", 3)
+
+
+def _private(name: str) -> bool:
+    """Whether an algorithm has a target."""
+    return any(hasattr(config, "dp") for config in catalog.algorithm(name).presets.values())
+
+
+def _odds(epsilon: float) -> str:
+    likely = 100 / (1 + math.exp(-min(epsilon, 50.0)))
+    return (
+        "a guess about one person that is right half of the time becomes right at most "
+        f"{likely:.4g} % of the time (epsilon {epsilon:g})"
+    )
+
+
+def _rows(policy: SiloPolicy) -> Iterator[Exposure]:
+    if policy.min_count < 5 and not policy.budgeted:
+        people = "one person holds" if policy.min_count == 1 else f"{policy.min_count} people hold"
+        yield Exposure(f"names of levels that {people}, and ends of ranges from as few", "min_count = 5", 3)
+    if not policy.budgeted:
+        yield Exposure("the exact number of rows", "largest_epsilon", 1)
+    elif policy.exact_rows:
+        yield Exposure(
+            "the exact number of rows, and how many all silos have in common: they are exempt from the epsilon",
+            "exact_rows = false", 2,
+        )  # fmt: skip
+    few = policy.least_rows < 100
+    yield Exposure(
+        f"a model of as few as {policy.least_rows} people; and of fewer, that they are fewer",
+        "least_rows = 100" if few else "", 2 if few else 0,
+    )  # fmt: skip
+
+
+def _links(policy: SiloPolicy) -> Iterator[Exposure]:
+    vertical = [name for name in policy.algorithms if name in UNNOISED and not catalog.algorithm(name).horizontal]
+    if not vertical:
+        return
+    if not policy.require_alignment:
+        yield Exposure(
+            "a model of all rows, also of people whom no other silo holds: it need not have rows linked",
+            "require_alignment = true", 2,
+        )  # fmt: skip
+    if policy.keyed_hash and not (policy.budgeted and not policy.exact_rows):
+        yield Exposure(
+            "a pseudonym of each person; and, if a silo works with it, who they are: identifiers that can be guessed "
+            "are tried one after the other",
+            "keyed_hash = false", 3,
+        )  # fmt: skip
+    if policy.psi_queries and not (policy.budgeted and not policy.exact_rows):
+        yield Exposure(
+            f"if another silo works with it, which people of a list are among the rows: a list {policy.psi_queries:g} "
+            f"times as long as the table in each job, {policy.jobs_per_day} jobs a day",
+            "psi_queries or jobs_per_day, smaller", 2,
+        )  # fmt: skip
+
+
+def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
+    if policy.share_synthetic and policy.most_rows_drawn:
+        noised = policy.budgeted
+        yield Exposure(
+            f"up to {policy.most_rows_drawn:,} synthetic rows a job"
+            + ("" if noised else ", of a model that has seen each person: rows of persons may be among them"),
+            "share_synthetic = false, or most_rows_drawn, smaller", 0 if noised else 2,
+        )  # fmt: skip
+
+
+def _who(policy: SiloPolicy) -> Iterator[Exposure]:
+    if not policy.allow_coordinators:
+        yield Exposure(
+            "all of this is also open to whoever provisioned the federation, who can issue a second certificate",
+            "allow_coordinators", 1,
+        )  # fmt: skip
+    if "*" in policy.submitters:
+        yield Exposure("all of this is open to every operator who may start jobs", "submitters", 1)
+    yield Exposure(
+        f"all of this again {policy.jobs_per_day} times a day", "jobs_per_day" if policy.jobs_per_day > 1 else "",
+        1 if policy.jobs_per_day > 10 else 0,
+    )  # fmt: skip
+
+
+def _always(policy: SiloPolicy) -> Sequence[Exposure]:
+    return [
+        Exposure("names and kinds of the columns in silo.toml; leave out what it need not know", "", 0),
+        Exposure("which rule of this policy refused a message, and when; never a value", "", 0),
+        Exposure(
+            "what silos seal for each other, if one of them works with it; together they can also subtract random "
+            "numbers by which rows are hidden from each of them alone",
+            "", 0,
+        ),
+    ]  # fmt: skip

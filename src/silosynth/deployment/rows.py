@@ -1,0 +1,91 @@
+"""``silo.toml``: where a silo's rows live, and what is declared about their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import pandas as pd
+from pydantic import Field, PrivateAttr
+
+from silosynth.data.sources import Source
+from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
+
+SILO = "silo.toml"
+
+
+class RowSource(Protocol):
+    """The source of a silo's rows."""
+
+    def read(self) -> pd.DataFrame:
+        """All rows, with their identifier columns."""
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that identify a row's subject."""
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What is declared about columns rather than inferred."""
+
+
+class SiloData(CsvKeys):
+    """``[data]``: one table, of a file or of a database; see `silosynth.data.sources.Source`."""
+
+    path: Text | None = None
+    database: Text | None = None
+    table: Text | None = None
+    query: Text | None = None
+    columns: Annotated[list[Text], Field(min_length=1)] | None = None
+    user: Text | None = None
+    user_env: Text | None = None
+    password_env: Text | None = None
+    password_file: Text | None = None
+    batch_rows: Annotated[int, Field(ge=1)] = 50_000
+    identifiers: list[Text] = Field(default_factory=list)
+    """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
+
+
+class SiloFile(FileSection):
+    """``silo.toml``."""
+
+    data: SiloData
+    columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
+    _source: Path = PrivateAttr(default=Path())
+
+    def source(self) -> Source:
+        """The rows' source; paths are relative to ``silo.toml``."""
+        fields = self.data.model_dump(exclude={"identifiers"})
+        for key in ("path", "password_file"):
+            fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
+        fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}
+        fields["decimal"] = fields["decimal"] or "."
+        return Source(**fields).within(self._source.parent)
+
+    def read(self) -> pd.DataFrame:
+        """All rows."""
+        return self.source().load()
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The columns that identify a row's subject."""
+        return list(self.data.identifiers)
+
+    @property
+    def declared(self) -> dict[str, dict[str, Any]]:
+        """What is declared about columns, as schema inference takes it."""
+        return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
+
+
+def read_silo(folder: Path) -> SiloFile:
+    """The silo's data settings.
+
+    Raises:
+        StorageError: no such file.
+        ConfigError: a key or a value does not fit; names the file, the key and the remedy.
+    """
+    silo = read_toml(folder / SILO, SiloFile)
+    silo._source = folder / SILO
+    silo.source().check()
+    return silo

@@ -1,0 +1,101 @@
+"""How much a silo was asked for: synthetic rows in a job (`DrawnRows`), and jobs within a day (`BegunJobs`).
+
+Both are on disk before the silo answers, so that neither a restart nor a restored checkpoint makes it forget them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from silosynth.algorithms.dplt.protocol import DPLTSynthesise
+from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
+from silosynth.algorithms.vflgan.protocol import VFLGANSynthesise
+from silosynth.algorithms.vtgan.protocol import SampleConditions, VTGANSynthesise
+from silosynth.core import files
+from silosynth.core.errors import StorageError
+from silosynth.core.messages import Message, wire_name
+from silosynth.runtime import wire
+
+DRAWN: Mapping[type[Message], Callable[[Any], int]] = {
+    SynthesiseFromLatents: lambda ask: int(ask.rows),
+    VTGANSynthesise: lambda ask: len(ask.slice_GF),
+    VFLGANSynthesise: lambda ask: int(ask.rows),
+    DPLTSynthesise: lambda ask: len(ask.states_RL),
+    SampleConditions: lambda ask: int(ask.rows),
+}
+"""Messages that ask for synthetic rows, or for levels as often as they occur, and for how many."""
+_DAY = 86400.0  # seconds
+
+
+class DrawnRows:
+    """The synthetic rows that a job has asked for, each different ask once: a repeated one gets the same rows.
+
+    Args:
+        folder: the job's.
+    """
+
+    FILE = "drawn.jsonl"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / self.FILE
+
+    def with_ask(self, ask: Message) -> int:
+        """Rows asked for by messages of this type, this one included; it is recorded.
+
+        Raises:
+            StorageError: the record cannot be read or written.
+        """
+        name, digest = wire_name(type(ask)), hashlib.sha256(wire.encode(ask)).hexdigest()
+        lines = _read(self._path)
+        if not any(line["ask"] == digest for line in lines):
+            lines.append({"ask": digest, "type": name, "rows": max(0, DRAWN[type(ask)](ask))})
+            _write(self._path, lines)
+        return sum(int(line["rows"]) for line in lines if line["type"] == name)
+
+
+class BegunJobs:
+    """The jobs that have begun at a silo.
+
+    Args:
+        folder: the silo's.
+        clock: seconds since 1970.
+    """
+
+    FILE, LOCK = "begun.jsonl", "begun.lock"
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = folder / self.FILE, clock
+
+    def with_job(self, name: str, most: int) -> bool:
+        """Whether at most ``most`` jobs have begun within the last 24 hours with this one, which is then recorded.
+
+        Raises:
+            StorageError: the record cannot be read or written.
+        """
+        with files.locked(self._path.parent / self.LOCK):
+            now = self._clock()
+            lines = [line for line in _read(self._path) if line["at"] > now - _DAY]
+            if len(lines) >= most:
+                return False
+            _write(self._path, [*lines, {"job": name, "at": now}])
+            return True
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in files.read(path).splitlines()]
+    except ValueError as error:
+        raise StorageError("A silo's record of jobs can be read", str(path), "Restore it from a copy.") from error
+
+
+def _write(path: Path, lines: list[dict[str, Any]]) -> None:
+    files.make_folder(path.parent)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    files.write_atomic(path, text.encode(), files.PRIVATE)

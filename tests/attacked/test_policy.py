@@ -1,0 +1,281 @@
+"""What a policy's rules keep from a coordinator that deviates: each attack on one real silo behind its desk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.attacked.desk import OPENED, PSI, Desk, a_job
+from typer.testing import CliRunner
+
+from silosynth.algorithms.silofuse.protocol import FitCoder, SynthesiseFromLatents
+from silosynth.algorithms.vtgan.options import PRESETS as VTGAN
+from silosynth.algorithms.vtgan.protocol import EncodeRows, GenerateRows
+from silosynth.cli import app
+from silosynth.core.conversation import SyntheticColumns
+from silosynth.core.errors import DataError, PolicyError, ProtocolError, SilosynthError
+from silosynth.deployment import entry
+from silosynth.deployment.exposure import exposures
+from silosynth.deployment.policy import SiloPolicy
+from silosynth.deployment.protocol import Begin, Greet, PreparedSchema, PrepareRows, installed
+from silosynth.deployment.tallies import BegunJobs
+
+DP = {"dp": {"epsilon": 2.0, "delta": 1e-5}}
+TINY = {"coder.steps": 2, "coder.hidden": [8]}
+
+
+def forbids(rule: str) -> Any:
+    return pytest.raises(PolicyError, match=rf"^Silo 'bank': Policy rule '{rule}' forbids it\. Ask the silo's operator")
+
+
+# What errors tell.
+
+
+def test_a_misspelt_identifier_tells_no_names_of_columns(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, identifiers=("custmer",)).open()
+    with pytest.raises(DataError, match=r"has the columns that its silo\.toml names as identifiers"):
+        desk.ask(Begin(a_job(align=PSI)))
+    assert not any(desk.heard(name) for name in ("custmer", "customer", "income"))
+    assert "custmer" in desk.log and "Did you mean 'customer'?" in desk.log
+
+
+def test_too_few_rows_are_not_told_how_few_they_are(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "require_alignment = false\nlargest_epsilon = 4.0\n", rows=37).begin(a_job(options=DP))
+    with forbids("least_rows"):
+        desk.ask(PrepareRows())
+    assert not desk.heard("37") and not desk.heard("100")
+    assert "at least 100 rows" in desk.log and "37 rows" not in desk.log.split("refused")[1]
+
+
+def test_paths_stay_in_the_silo(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    (tmp_path / "rows.csv").unlink()
+    with pytest.raises(SilosynthError, match="Ask the silo's operator"):
+        desk.open().ask(Begin(a_job()))
+    assert not desk.heard(str(tmp_path)) and not desk.heard("rows.csv")
+    assert "rows.csv" in desk.log
+
+
+def test_hosts_and_tables_of_a_database_stay_in_the_silo(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    (tmp_path / "silo.toml").write_text('[data]\ndatabase = "duckdb:///secret-host.db"\n')
+    with pytest.raises(SilosynthError, match="Ask the silo's operator"):
+        desk.open()
+    assert not desk.heard("secret-host") and "table" in desk.log
+
+
+def test_a_job_before_it_is_opened_and_a_wrong_checkpoint_are_refused(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(ProtocolError, match="A job must be opened first"):
+        desk.ask(PrepareRows())
+    with pytest.raises(SilosynthError, match="Ask the silo's operator"):
+        desk.open().restore(3)
+    assert not desk.heard(str(tmp_path))
+
+
+# Hosts.
+
+
+def test_a_silo_dials_no_host_but_that_of_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled = []
+    monkeypatch.setattr(entry, "serve_endpoint", lambda endpoint, **more: dialled.append(more["address"]))
+    monkeypatch.setattr(entry.StartKit, "certificates", lambda kit: None)
+    with pytest.raises(ProtocolError, match="A silo dials the coordinator's address in its own kit, and no other"):
+        Desk(tmp_path / "a").open(stream="database.internal:5432")
+    assert not dialled
+    Desk(tmp_path / "b").open(stream="coordinator.example.org:8003")
+    assert dialled == ["coordinator.example.org:8003"]
+
+
+# Asks.
+
+
+def wrong(desk: Desk) -> list[Any]:
+    return [
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 999), 3, "0", True)),
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, dtype=torch.int64), 3, "0", True)),
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 2), 10**6, "", True)),
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_asks_of_a_wrong_shape_are_refused_and_end_the_job(tmp_path: Path, number: int) -> None:
+    job = a_job(options=TINY)
+    desk = Desk(tmp_path).prepared(job)
+    desk.ask(FitCoder(job.config.coder_of(2)))
+    with pytest.raises(SilosynthError):
+        wrong(desk)[number]()
+    with pytest.raises(ProtocolError, match="A job ends at a silo with the first message that it refuses"):
+        desk.ask(PrepareRows())
+
+
+def test_an_ask_that_breaks_a_computation_tells_neither_line_nor_text(tmp_path: Path) -> None:
+    desk = Desk(tmp_path).prepared(a_job(options=TINY))
+    desk.answer._endpoint.party._party.answer = lambda ask: {}["Zürich"]  # type: ignore[union-attr]
+    with pytest.raises(ProtocolError, match="A silo is asked for what fits its columns and what came before"):
+        desk.ask(FitCoder(a_job(options=TINY).config.coder))
+    assert not desk.heard("KeyError") and not desk.heard("rich") and "[KeyError]" in desk.log
+
+
+# Rules on jobs.
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy", "changes"),
+    [
+        ("require_dp", "require_dp = true", {}),
+        ("largest_epsilon", "largest_epsilon = 1.0", {}),
+        ("largest_epsilon", "largest_epsilon = 1.0", {"options": DP}),
+        ("largest_epsilon_per_job", "largest_epsilon_per_job = 1.0\nlargest_epsilon = 5.0", {"options": DP}),
+        ("exact_rows", "largest_epsilon = 5.0", {"options": DP, "align": PSI}),
+        ("min_count", "", {"options": {"coder.encoders.min_count": 1}}),
+        ("min_count", "min_count = 20", {}),
+        ("min_count", "", {"options": {"coder.encoders.pool_rare": False}}),
+        ("min_count", "", {"algorithm": "gdts", "options": {"delta": 0.0}}),
+        ("psi_queries", "psi_queries = 0", {"align": PSI}),
+        ("keyed_hash", "", {"align": replace(PSI, method="keyed-hash")}),
+        ("jobs_per_day", "jobs_per_day = 0", {}),
+        ("submitters", 'submitters = ["bob"]', {}),
+        ("public_seed", "", {"seed": 5}),
+    ],
+)
+def test_a_job_that_a_rule_forbids_does_not_begin(
+    tmp_path: Path, rule: str, policy: str, changes: dict[str, Any]
+) -> None:
+    desk = Desk(tmp_path, OPENED + policy + "\n", identifiers=("customer",)).open()
+    with forbids(rule):
+        desk.ask(Begin(a_job(**changes)))
+
+
+def test_a_silo_trains_on_linked_rows_alone(tmp_path: Path) -> None:
+    """``align = none`` would train on all rows, those included that no other silo holds."""
+    desk = Desk(tmp_path, "least_rows = 10\n", identifiers=("customer",)).open()
+    with forbids("require_alignment"):
+        desk.ask(Begin(a_job()))
+
+
+def test_a_refused_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SilosynthError, match=r"refused names types of messages.*federated"):
+        Desk(tmp_path, 'refused = ["federated.*"]\n')
+
+
+def test_options_in_a_message_are_held_to_the_same_rules_as_those_of_the_job(tmp_path: Path) -> None:
+    """With another `CoderConfig` than the job's, a level's name stands for one person: it gave an exact income."""
+    job = a_job(options=TINY)
+    desk = Desk(tmp_path).prepared(job)
+    coder = job.config.coder_of(2)
+    with forbids("min_count"):
+        desk.ask(FitCoder(replace(coder, encoders=replace(coder.encoders, min_count=1))))
+
+
+def test_jobs_of_a_day_are_counted_on_disk(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Desk(tmp_path, OPENED + "jobs_per_day = 2\n").begin(a_job(name=name))
+    with forbids("jobs_per_day"):  # the first again, which would draw fresh secrets
+        Desk(tmp_path, OPENED + "jobs_per_day = 2\n").begin(a_job(name="one"))
+    with forbids("jobs_per_day"):
+        Desk(tmp_path, OPENED + "jobs_per_day = 2\n").begin(a_job(name="three"))
+
+
+def test_a_day_later_jobs_begin_again(tmp_path: Path) -> None:
+    now = [0.0]
+    begun = BegunJobs(tmp_path, lambda: now[0])
+    assert begun.with_job("a", 1) and not begun.with_job("b", 1)
+    now[0] += 24 * 3600 + 1
+    assert begun.with_job("b", 1)
+
+
+def test_rows_drawn_are_counted_over_repeated_asks_and_restored_checkpoints(tmp_path: Path) -> None:
+    job = a_job(options=TINY)
+    desk = Desk(tmp_path, OPENED + "most_rows_drawn = 70\n").prepared(job)
+    width = desk.ask(FitCoder(job.config.coder_of(2))).latents  # type: ignore[attr-defined]
+
+    def drawn(value: float) -> Any:
+        return desk.ask(SynthesiseFromLatents(torch.full((30, width), value), 30, f"{value}", True))
+
+    desk.save(1)
+    assert isinstance(drawn(0.1), SyntheticColumns)
+    desk.restore(1)
+    assert isinstance(drawn(0.2), SyntheticColumns) and isinstance(drawn(0.2), SyntheticColumns)  # the same rows
+    desk.restore(1)
+    with forbids("most_rows_drawn"):
+        drawn(0.3)
+
+
+# An epsilon that is limited.
+
+
+def test_made_rows_and_gradients_are_no_release_of_nothing(tmp_path: Path) -> None:
+    """After refused features, `GenerateRows` read rows off what was declared to tell nothing about single rows."""
+    desk = Desk(tmp_path, OPENED + "largest_epsilon = 4.0\n").open()
+    with forbids("largest_epsilon"):
+        desk.ask(Begin(a_job("vtgan")))
+    with pytest.raises(ProtocolError, match="A job ends at a silo with the first message that it refuses"):
+        desk.ask(GenerateRows(0, torch.zeros(2, 4), "bank"))
+
+
+def test_encoders_without_noise_are_refused_in_a_private_job(tmp_path: Path) -> None:
+    """The job says ``dp``, its messages do not."""
+    desk = Desk(tmp_path, OPENED + "largest_epsilon = 4.0\n").prepared(a_job("vtgan", options=DP))
+    with pytest.raises(SilosynthError):
+        assert not desk.ask(EncodeRows(VTGAN["fast"])).rows  # type: ignore[attr-defined]
+
+
+def test_a_private_job_tells_no_exact_number_of_rows(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OPENED + "largest_epsilon = 4.0\n").begin(a_job(options=DP))
+    columns = desk.ask(PrepareRows())
+    assert isinstance(columns, PreparedSchema)
+    assert all(column.low is None and column.high is None for column in columns.schema.columns)
+
+
+def test_versions_are_told_to_those_who_must_agree_on_them(tmp_path: Path) -> None:
+    desk = Desk(tmp_path).open()
+    version, sources = installed()
+    with pytest.raises(ProtocolError, match=rf"its version is 0\.1 at the coordinator, {version} at silo 'bank'"):
+        desk.ask(Greet("silofuse", "alice", "0.1", sources))
+
+
+# Words for an officer.
+
+
+@pytest.mark.parametrize(
+    ("policy", "worst", "key"),
+    [
+        ({"public_seed": True}, "all noise", "public_seed = false"),
+        ({}, "one vector for each person", "require_dp = true"),
+        ({"min_count": 1}, "names of levels that one person holds", "min_count = 5"),
+        ({"keyed_hash": True}, "a pseudonym of each person", "keyed_hash = false"),
+        ({"require_dp": True}, "a huge one adds no noise", "largest_epsilon"),
+        ({"largest_epsilon_per_job": 1.0}, "as often as it starts one: 100 a day", "largest_epsilon"),
+    ],
+)
+def test_the_worst_points_come_first_with_the_key_that_closes_them(
+    policy: dict[str, Any], worst: str, key: str
+) -> None:
+    found = exposures(SiloPolicy(**policy))
+    weights = [one.weight for one in found]
+    assert weights == sorted(weights, reverse=True)
+    (point,) = [one for one in found if worst in one.learns][:1]
+    assert point.weight == 3 and point.key == key
+
+
+def test_a_strict_policy_leaves_nothing_that_a_key_closes_but_the_budget(tmp_path: Path) -> None:
+    strict = SiloPolicy(
+        largest_epsilon_per_job=0.5, largest_epsilon=1.0, share_synthetic=False, submitters=["alice"],
+        allow_coordinators=["ab" * 32], jobs_per_day=1,
+    )  # fmt: skip
+    closing = {one.key for one in exposures(strict)}
+    assert closing == {"largest_epsilon_per_job, smaller", "largest_epsilon, smaller", ""}
+
+
+def test_an_officer_reads_it_in_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("public_seed = true\n")
+    runner = CliRunner(env={"COLUMNS": "200"})
+    shown = runner.invoke(app, ["policy", "check", "--kit", str(tmp_path)])
+    assert shown.exit_code == 0 and shown.stdout.index("all noise") < shown.stdout.index("names and kinds")
+    facts = json.loads(runner.invoke(app, ["policy", "check", "--kit", str(tmp_path), "--json"]).stdout)
+    assert facts["exposures"][0]["key"] == "public_seed = false"
