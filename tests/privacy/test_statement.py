@@ -60,7 +60,7 @@ class TestStatement:
         assert line["leaves_out"] == "the model and its synthetic tables"
         assert stated["release"] is None
         assert stated["unnoised"] == [Release.WEIGHTS.value]
-        assert stated["summary"].startswith("for 3 noised statistics only: epsilon at most 1.5 at delta 1.1e-06")
+        assert stated["summary"].startswith("for 3 noised statistics only: epsilon at most 1.5 at delta 1.01e-05")
         assert stated["summary"].endswith("No epsilon holds for the model as a whole")
         assert "The rest of the training is un-noised (un-noised weights" in stated["rest"]
         assert "everybody who reads the messages" in stated["covers"]
