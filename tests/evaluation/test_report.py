@@ -383,7 +383,7 @@ def test_what_was_noised_stands_below_the_ledger(page: str) -> None:
     table = noised.split("data-budget")[1].split("</table>")[0]
     rows = table.split("<tr")
     assert "data-total" in rows[-1] and "total" in rows[-1] and "<strong>2</strong>" in rows[-1]
-    assert "<strong>1e-06</strong>" in rows[-1] and len(rows) == 4
+    assert "<strong>1e-05</strong>" in rows[-1] and len(rows) == 4
     assert '<td class="num">4</td><td>discrete Laplace</td><td class="num">0.5</td>' in table
     assert EVIL not in table
     assert "The rest of the training is un-noised (un-noised too)" in noised
