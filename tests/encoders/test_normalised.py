@@ -16,7 +16,7 @@ from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema
 from silosynth.data.frames import to_table
 from silosynth.data.infer import infer
-from silosynth.encoders.column import CategoricalEncoder, Codes, Encoder, decode_table, encode_table
+from silosynth.encoders.column import CategoricalEncoder, Codes, Encoder, decode_table, encode_table, fit_encoder
 from silosynth.encoders.normalised import (
     SCORE_LIMIT,
     ModeConfig,
@@ -24,6 +24,7 @@ from silosynth.encoders.normalised import (
     draw,
     fit_mixture,
     fit_mode_encoder,
+    fit_standard_encoder,
     posterior,
 )
 from silosynth.runtime.wire import pack, unpack
@@ -283,6 +284,27 @@ def test_a_declared_range_is_reached_but_never_left():
     column, schema = numbers(np.random.default_rng(0).integers(16, 24, 800), low=18.0, high=21.5)
     made = drawn(fitted(column, schema)).values
     assert (int(made.min()), int(made.max())) == (18, 21)
+
+
+@pytest.mark.parametrize("fit", [fit_mode_encoder, fit_standard_encoder])
+@pytest.mark.parametrize("ends", [{"low": 45.0, "high": 55.0}, {"low": 45.0}, {"high": 55.0}])
+def test_no_mass_gathers_on_declared_bounds(fit, ends):
+    rng = np.random.default_rng(0)
+    column, schema = numbers(rng.normal(50, 10, 3000).round(2), decimals=2, **ends)
+    encoder = fit(column, schema, ModeConfig(), rng)
+    made = encoder.decode(encoder.encode(column, rng), len(column), rng).values.numpy()
+    assert made.min() >= ends.get("low", -np.inf) and made.max() <= ends.get("high", np.inf)
+    assert np.isin(made, [45, 55]).mean() < 0.005
+
+
+@pytest.mark.parametrize("fit", [fit_encoder, fit_mode_encoder, fit_standard_encoder])
+def test_whole_numbers_next_to_a_bound_are_drawn_again_as_well(fit):
+    rng = np.random.default_rng(0)
+    column, schema = numbers(rng.poisson(30, 4000), high=30)
+    encoder = fit(column, schema, ModeConfig(), rng)
+    made = encoder.decode(encoder.encode(column, rng), len(column), rng).values.numpy()
+    within = column.values.numpy()[column.values.numpy() <= 30]
+    assert made.max() == 30 and abs((made == 30).mean() - (within == 30).mean()) < 0.03
 
 
 def test_a_table_goes_there_and_back_with_kinds_and_dtypes():

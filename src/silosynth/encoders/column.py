@@ -223,14 +223,18 @@ class NumberEncoder(Encoder):
     low: float  # an integer where values are
     high: float
 
+    @property
+    def slack(self) -> float:
+        """How far rounding alone may carry values beyond the range."""
+        return max(self.step / 2, 1e-9 * max(1.0, abs(self.low), abs(self.high)), 1e-6 * (self.high - self.low))
+
     def within(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Values (n,) within the range.
 
         Those outside by more than a rounding error are replaced by others of the batch, drawn at random, so that they
         do not pile up on a declared bound.
         """
-        slack = max(self.step, 1e-9 * max(1.0, abs(self.low), abs(self.high)))
-        outside = (values < self.low - slack) | (values > self.high + slack)
+        outside = (values < self.low - self.slack) | (values > self.high + self.slack)
         inside = np.flatnonzero(~outside)
         if outside.any() and len(inside):
             values = values.copy()

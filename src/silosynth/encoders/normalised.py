@@ -67,6 +67,7 @@ class ModeEncoder(base.AtomEncoder):
     stds: torch.Tensor  # (K,) float64, above 0
     spread: float  # standard deviations to a score of 1
     sample_mode: bool
+    declared: tuple[str, ...]  # ends of the range, "low" and "high", that a user declared
 
     @property
     def lines(self) -> int:
@@ -87,11 +88,15 @@ class ModeEncoder(base.AtomEncoder):
         return base.Codes(levels if self.width > 1 else None, scores.float() if self.continuous else None)
 
     def line_values(self, levels: torch.Tensor, scores: torch.Tensor) -> np.ndarray:
-        """Grid points (k,) of scores (k,) within modes (k,), clipped to the range first, so that they fit."""
+        """Grid points (k,) of scores (k,) within modes (k,), clipped to the range first, so that they fit.
+
+        Those beyond a declared end stay just beyond it, for `within` to draw them again.
+        """
         least, most = self.low - self.origin, self.high - self.origin
         low, high = float(least), float(most)  # integers beyond 2^53 may round outwards: step back inside
         low = math.nextafter(low, math.inf) if low < least else low
         high = math.nextafter(high, -math.inf) if high > most else high
+        low, high = low - 2 * self.slack * ("low" in self.declared), high + 2 * self.slack * ("high" in self.declared)
         offsets = self.means[levels] + scores.double() * self.spread * self.stds[levels]
         return self.on_grid(np.clip(offsets.numpy(), low, high))
 
@@ -134,8 +139,14 @@ def fit_mode_encoder(
     low, high = (max(low, -(2**63)), min(high, 2**63 - 1)) if whole else (low, high)  # means may round beyond int64
     return ModeEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, torch.from_numpy(atoms), missing,
-        weights, means, stds, config.spread, config.sample_mode,
+        weights, means, stds, config.spread, config.sample_mode, _declared(schema),
     )  # fmt: skip
+
+
+def _declared(schema: ColumnSchema) -> tuple[str, ...]:
+    """The ends of the range that a user declared; none so far out that nothing beyond fits into 64 bits."""
+    ends = {"low": schema.low, "high": schema.high}
+    return tuple(end for end, bound in ends.items() if bound is not None and abs(bound) < 9e18)
 
 
 def fit_mixture(values: np.ndarray, step: float, config: ModeConfig, rng: np.random.Generator) -> Mixture:
@@ -260,6 +271,7 @@ class StandardEncoder(base.NumberEncoder):
     mean: float  # counted from the origin
     deviation: float
     reach: float  # of rows that dominate no end of the range, beyond it, as a multiple of the range
+    declared: tuple[str, ...]  # ends of the range, "low" and "high", that a user declared
 
     @property
     def width(self) -> int:
@@ -285,8 +297,10 @@ class StandardEncoder(base.NumberEncoder):
         missing = torch.zeros(n, dtype=torch.bool) if codes.levels is None else codes.levels == 1
         assert codes.scores is not None
         line = self.mean + self.deviation * codes.scores.double().numpy()
-        values = np.clip(self.on_grid(line), self.low, self.high)
-        values[missing.numpy()] = 0
+        values, present = self.on_grid(line), ~missing.numpy()
+        values = values if "low" in self.declared else np.maximum(values, self.low)
+        values = values if "high" in self.declared else np.minimum(values, self.high)
+        values[present], values[~present] = self.within(values[present], rng), 0
         return Column(self.name, self.dtype, torch.from_numpy(values), missing)
 
 
@@ -308,6 +322,7 @@ def fit_standard_encoder(
     return StandardEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),
         float(line.mean()), float(line.std()), config.min_count / 2 - 1 if config.min_count > 1 else math.inf,
+        _declared(schema),
     )  # fmt: skip
 
 
