@@ -1,7 +1,8 @@
 """Numbers and dates that are written as text: how they are written is recognised, read, and written again.
 
-A *form* says how. Dates have the codes of `strftime`, such as ``%d.%m.%Y``; ``%-d`` leaves out leading zeros, ``%3f``
-is milliseconds, and ``%z`` stands for offsets that change within a column: such instants are written in UTC. Numbers
+A *form* says how. Dates have the codes of `strftime`, such as ``%d.%m.%Y``; ``%-d`` leaves out leading zeros, ``%^b``
+is a month in capitals, ``%3f`` is milliseconds, and ``%z`` stands for offsets that change within a column: such
+instants are written in UTC. Numbers
 have the forms of spreadsheets: ``#,##0.00`` has commas between thousands and two decimal places, ``0,##`` a decimal
 comma and up to two places; a unit may stand before or after, as in ``0.0 %`` and ``€ #'##0``.
 
@@ -33,12 +34,14 @@ _FORM = re.compile(
 )
 _DATE = re.compile(
     r"(?:(?P<first>\d{4})(?P<dash>[-/.])(?P<month>\d\d?)(?P=dash)(?P<day>\d\d?)"
-    r"|(?P<one>\d\d?)(?P<sep>[./-])(?P<two>\d\d?)(?P=sep)(?P<last>\d{4})"
-    r"|(?P<named>\d\d?)(?P<gap>[ -])(?P<name>[A-Z][a-z]{2})(?P=gap)\d{4})"
+    r"|(?P<one>\d\d?)(?P<sep>[./-])(?P<two>\d\d?)(?P=sep)(?P<last>\d{4}|\d\d)"
+    r"|(?P<named>\d\d?)(?P<gap>[ -])(?P<name>[A-Z][a-z]{2}|[A-Z]{3})(?P=gap)(?P<year>\d{4}|\d\d)"
+    r"|(?P<packed>(?:19|20)\d{6}))"
     r"(?:(?P<between>[ T])(?P<hour>\d\d?):\d\d(?P<seconds>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<half> ?[AP]M)?"
     r"(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
-_CODE = re.compile(r"%(-?)(\d?)([A-Za-z%])")
+_CODE = re.compile(r"%([-^]?)(\d?)([A-Za-z%])")
+_LEADS = {"d": "day", "m": "month", "y": "year"}  # by the code that a form of dates begins with
 
 
 class Written(NamedTuple):
@@ -50,7 +53,7 @@ class Written(NamedTuple):
 
 def is_date_form(form: str) -> bool:
     """Whether a form is of dates."""
-    return re.search(r"%-?\d?[A-Za-z]", form) is not None
+    return re.search(r"%[-^]?\d?[A-Za-z]", form) is not None
 
 
 def is_number_form(form: str) -> bool:
@@ -62,8 +65,8 @@ def is_number_form(form: str) -> bool:
 
 
 def date_form(texts: Sequence[str]) -> Written | None:
-    """The form in which all texts are dates; None if there is none. Of two, pandas' choice for dates with slashes (the
-    month first), and the day first for others.
+    """The form in which all texts are dates; None if there is none. Of several, pandas' choice for dates with slashes
+    (the month first), and the day first for others.
     """
     first = _DATE.fullmatch(texts[0]) if len(texts) else None
     if first is None:
@@ -73,9 +76,11 @@ def date_form(texts: Sequence[str]) -> Written | None:
     if not fits:
         return None
     notes = ["offsets from UTC differ between rows: synthetic values are in UTC"] if "%z" in fits[0] else []
-    if len(fits) > 1:
-        leads = "day" if fits[1].lstrip("%-").startswith("d") else "month"
-        notes.append(f'{fits[1]} fits as well: declare format = "{fits[1]}" if the {leads} comes first')
+    for other in fits[1:]:
+        leads = _LEADS[other.lstrip("%-")[0]]
+        notes.append(f'{other} fits as well: declare format = "{other}" if the {leads} comes first')
+    if "%y" in fits[0]:
+        notes.append("years of two digits are taken for 1969 to 2068")
     return Written(fits[0], "; ".join(notes))
 
 
@@ -93,13 +98,20 @@ def _candidates(first: re.Match[str], texts: Iterable[str]) -> list[str]:
     if first["first"]:
         pad, dash = short("month", "day"), first["dash"]
         dates = [f"%Y{dash}%{pad}m{dash}%{pad}d"]
+    elif first["packed"]:
+        dates = ["%Y%m%d"]
     elif first["name"]:
-        dates = [f"%{short('named')}d{first['gap']}%b{first['gap']}%Y"]
+        month, year = "^b" if first["name"].isupper() else "b", "Y" if len(first["year"]) == 4 else "y"
+        dates = [f"%{short('named')}d{first['gap']}%{month}{first['gap']}%{year}"]
     else:
         pad, sep = short("one", "two"), first["sep"]
-        day, month = f"%{pad}d", f"%{pad}m"
-        dates = [f"{sep.join(pair)}{sep}%Y" for pair in ((day, month), (month, day))]
+        day, month, year = f"%{pad}d", f"%{pad}m", "%Y" if len(first["last"]) == 4 else "%y"
+        if year == "%y" and sep != "/" and pad:
+            return []  # 1.2.10 is a version, or a section
+        dates = [sep.join((*pair, year)) for pair in ((day, month), (month, day))]
         dates = dates[::-1] if sep == "/" else dates
+        if year == "%y" and sep != ".":
+            dates.append(sep.join((year, month, day)))
     return [date + _time_form(first, short("hour"), {match["zone"] for match in matches}) for date in dates]
 
 
@@ -147,7 +159,9 @@ def _piece(instants: pd.Series, code: re.Match[str]) -> np.ndarray:
     if code[3] == "f":
         digits = [f"{nanoseconds % 10**9:09d}" for nanoseconds in instants.astype("int64").tolist()]
         return np.array([text[: int(code[2] or 6)] for text in digits], dtype=object)
-    texts = instants.dt.strftime(f"%{code[3]}")
+    texts = instants.dt.strftime(f"%{code[3]}").tolist()
+    if code[1] == "^":
+        return np.array([text.upper() for text in texts], dtype=object)
     return np.array([text.lstrip("0") or "0" for text in texts], dtype=object)
 
 
