@@ -14,7 +14,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,9 @@ from silosynth.data.texts import MARKS
 _MOST = 0.9  # of distinct values that look alike
 _SURE_MOST = 0.3  # of distinct values of a form that nothing else has: the rest may say that there is none
 _FIRST_NAMES_MOST = 0.3  # of distinct values that hold a first name
+_FULL_NAMES_MOST = 0.4  # of distinct values that are a first name and others, each with a capital
 _FEW = 3  # values, to judge them by first names
+_SOME = 5  # values, to judge them by the column's name where it only says that it is of people
 _GENERIC = "Aaaaaa"
 _MOST_FORMS, _LONGEST = 50, 64
 _LETTERS = 5  # in a form whose letters are not counted
@@ -65,9 +69,32 @@ _MEASURED = {
 }  # fmt: skip
 """Words of names of columns that say something about a telephone, a card…, and not its number."""
 _PEOPLE = {"physician", "doctor", "nurse", "surgeon", "therapist", "dentist", "midwife", "arzt", "hausarzt"}
+_ROLES = {
+    "advisor", "agent", "applicant", "assignee", "author", "autor", "client", "contact", "customer", "driver",
+    "employee", "examiner", "guest", "inspector", "klient", "kunde", "kundin", "lehrer", "manager", "mitarbeiter",
+    "operator", "owner", "passenger", "patient", "person", "pilot", "professor", "rep", "representative", "reviewer",
+    "salesperson", "staff", "student", "supervisor", "teacher", "tenant", "tutor",
+}  # fmt: skip
+"""Words of names of columns that often hold something else than people's names: see `_FULL`."""
+_NOT_PEOPLE = {
+    "artist", "avenue", "award", "brand", "breed", "city", "club", "company", "country", "county", "department",
+    "district", "drug", "employer", "firm", "genre", "hospital", "job", "manufacturer", "model", "movie",
+    "neighborhood", "neighbourhood", "occupation", "organisation", "organization", "ort", "place", "product",
+    "profession", "publisher", "region", "road", "school", "shop", "song", "stadt", "state", "station", "store",
+    "team", "town", "university", "vendor", "venue", "village",
+}  # fmt: skip
+"""Words of names of columns of places and firms, which are often called after people, and of public works."""
 _CAPITALS = re.compile(r"(?=.*[^\W\d_]{2})[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:[-'’ .,]+[^\W\d_]+)*\.?")
 EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+_NAME_WORD = r"[A-Z\u00c0-\u00de\u0100-\u017f][^\W\d_]*(?:['’-][^\W\d_]+)*"
+_PARTICLE = "v[ao]n|zu[mr]?|d[aeiou]|de[lnr]|della|do?s|l[ae]|bin|al|el|te[nr]|y"
+_FULL = re.compile(rf"{_NAME_WORD}(?:,? (?:{_NAME_WORD}\.?|{_PARTICLE})){{1,4}}")
+"""Two to five words with capitals, of which some may be particles: full names, and much else."""
 _SURE = {
+    "a person's name": re.compile(
+        r"(?:(?:Dr|Prof|Mr|Mrs|Ms|PD|Hr|Mag|Rev|Dott|Sig|Mme|Mlle)\.|Herr|Frau|Mme|Mlle|Schwester|Pfleger)"
+        rf"(?: (?:\w+\.)+)* {_NAME_WORD}.*"
+    ),
     "an e-mail address": EMAIL,
     "an account or insurance number": re.compile(r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?"),
 }
@@ -87,7 +114,7 @@ _LOOKS = {
 _WORDS = re.compile(r"[^\W\d_]+(?:[-'’ .]+[^\W\d_]+)*\.?")
 _DIGITS = re.compile(r"(?=(?:.*\d){6}).*")
 _STREET = re.compile(r"(?=.*[^\W\d_]{2}).*[\d ].*")
-_FIRST_NAMES = frozenset(
+_COMMON_FIRST_NAMES = frozenset(
     re.findall(
         r"\w+",
         """
@@ -106,6 +133,14 @@ _FIRST_NAMES = frozenset(
     """,
     )
 )
+
+
+@cache
+def _first_names() -> frozenset[str]:
+    """First names that at least two locales of the library faker (MIT licence) have, without words such as "summer"."""
+    return frozenset((files("silosynth.data") / "first_names.txt").read_text(encoding="utf-8").split())
+
+
 FAKED = (
     "address", "city", "company", "email", "first_name", "iban", "last_name", "name", "phone_number", "postcode", "ssn",
     "street_address", "user_name",
@@ -131,9 +166,15 @@ def looks_personal(name: str, texts: Sequence[str]) -> str | None:
         hinted, shape = "a person's name", _CAPITALS
     if hinted and _share(shape.fullmatch(text) is not None for text in texts) >= _MOST:
         return f"the column's name says that it is {hinted}"
-    if _share(_holds_first_name(text) for text in texts) >= _FIRST_NAMES_MOST and len(texts) >= _FEW:
-        return "values look like a person's name"
-    return None
+    of_what = [word for word in words_of(name) if word not in ("name", "names")][-1:]
+    if len(texts) < _FEW or not _NOT_PEOPLE.isdisjoint(of_what):
+        return None
+    of_people = len(texts) >= _SOME and not _ROLES.isdisjoint(of_what)
+    if of_people and _share(_FULL.fullmatch(text) is not None for text in texts) >= _MOST:
+        return "the column's name and its values look like a person's name"
+    named = _share(map(_holds_first_name, texts)) >= _FIRST_NAMES_MOST
+    full = named or _share(map(_is_full_name, texts)) >= _FULL_NAMES_MOST
+    return "values look like a person's name" if full else None
 
 
 def words_of(name: str) -> list[str]:
@@ -162,8 +203,17 @@ def _share(found: Iterable[bool]) -> float:
 def _holds_first_name(text: str) -> bool:
     words = re.split(r"[\s,]+", text.strip())
     return len(words) <= 4 and _WORDS.fullmatch(text.replace(",", " ").strip()) is not None and any(
-        word.lower() in _FIRST_NAMES for word in words
+        word.lower() in _COMMON_FIRST_NAMES for word in words
     )  # fmt: skip
+
+
+def _is_full_name(text: str) -> bool:
+    """Whether a text is written like a full name, and the word at an end or after a comma is a first name."""
+    if _FULL.fullmatch(text.strip()) is None:
+        return False
+    words = text.lower().split()
+    after = words[1:2] if "," in words[0] else []
+    return any(re.split("['’-]", word.strip(",."))[0] in _first_names() for word in (words[0], *after, words[-1]))
 
 
 def form_of(text: str) -> str:
