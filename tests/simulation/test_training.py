@@ -227,12 +227,13 @@ def test_one_run_at_a_time_works_in_a_folder(tmp_path):
     def intrude(progress):
         if not refused:
             with pytest.raises(StorageError, match="One run at a time") as caught:
-                fit(folder=tmp_path)
+                fit(folder=tmp_path, overwrite=True)
             refused.append(caught.value)
 
     model = fit(folder=tmp_path, progress=intrude)
     assert refused and refused[0].remedy and refused[0].value == str(tmp_path)
-    assert pack(dict(fit(folder=tmp_path).parts)) == pack(dict(model.parts))  # the lock has gone with the run
+    again = fit(folder=tmp_path, overwrite=True)  # the lock has gone with the run
+    assert pack(dict(again.parts)) == pack(dict(model.parts))
     assert not (tmp_path / "lock").exists()
 
 
@@ -314,6 +315,24 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path):
     _halted(tmp_path)
     with pytest.raises(CheckpointError, match="experiment"):
         fit(frame(61), folder=tmp_path, resume=True)
+
+
+def test_checkpoints_are_overwritten_only_if_that_is_asked_for(tmp_path):
+    _halted(tmp_path)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.ckpt")}
+    for data in (None, frame(61)):
+        with pytest.raises(StorageError, match=r"earlier run.*resume=True.*overwrite=True"):
+            fit(data, folder=tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.ckpt")} == kept
+    assert fit(frame(61), folder=tmp_path, overwrite=True).rows == 61
+
+
+@pytest.mark.parametrize("name", ["silofuse", "vtgan", "vflgan", "vertigan", "dplt"])
+def test_missing_bounds_of_all_silos_are_listed_before_anything_is_sent(name):
+    federation = ss.simulate(frame(), {"one": ["a"], "two": ["b", "c"]}, {"c": {"low": 0}})
+    with pytest.raises(DataError, match="2 without: a, c") as caught:
+        ss.fit(name, federation, preset="fast", options={"dp": {"epsilon": 9, "delta": 1e-5}}, progress=pytest.fail)
+    assert "[schema]\na = { low = …, high = … }\nc = { low = 0, high = … }" in caught.value.remedy
 
 
 def test_a_checkpoint_of_another_arithmetic_is_refused(tmp_path, monkeypatch):

@@ -108,18 +108,25 @@ def find_unit(column: Column, schema: ColumnSchema, epsilon: float, noise: Noise
     return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())]), epsilon - share
 
 
-def check_bounds(table: Table, schema: Schema) -> None:
+def check_bounds(held: Sequence[tuple[Table, Schema]]) -> None:
     """Check that all numbers and instants have declared bounds, which differential privacy presupposes.
+
+    ``held`` are tables of modelled columns with their schemas, of one silo or of all.
 
     Raises:
         DataError: names the columns without, and what to write in an experiment file, or in Python.
     """
-    numbers = [schema[column.name] for column in table.columns if is_number(column, schema[column.name])]
-    open_ones = [column for column in numbers if column.low is None or column.high is None]
+    numbers = [(column, schema[column.name]) for table, schema in held for column in table.columns]
+    unbounded = {
+        declared.name: declared
+        for column, declared in numbers
+        if is_number(column, declared) and (declared.low is None or declared.high is None)
+    }
+    open_ones = list(unbounded.values())
     if open_ones:
         raise DataError(
             "Under differential privacy numbers and dates need declared bounds: those of the rows would tell of them",
-            f"{len(open_ones)} without: {', '.join(column.name for column in open_ones)}",
+            f"{len(open_ones)} without: {', '.join(unbounded)}",
             "Fill in, from what you know without looking at the rows; values beyond are clamped:\n\n"
             f"{_block(open_ones)}\n\nor in Python:\n\n{_mapping(open_ones)}",
         )
@@ -211,7 +218,7 @@ def learn(
         ConfigError: epsilon or delta is not above zero, or infinite.
         DataError: numbers without declared bounds; or as categories, none of which has enough rows to be released.
     """
-    check_bounds(table, schema)
+    check_bounds([(table, schema)])
     secret, public = rng.spawn(2)
     noise = Noise(secret, target, [])
     counted = noise.counts(torch.tensor([len(table)]), epsilon * _ROWS, "the number of rows", added=True)

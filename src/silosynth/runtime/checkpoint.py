@@ -108,6 +108,11 @@ class CheckpointStore:
                 self._read(path)
             _remove(path)
 
+    def discard(self) -> None:
+        """Remove the coordinator's parts, whatever experiment they belong to."""
+        for path in _parts(self.folder / "coordinator"):
+            _remove(path)
+
     def _read(self, path: Path) -> Saved:
         content = _read_part(path)
         if content["fingerprint"] != self.fingerprint:

@@ -25,9 +25,10 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core import files, messages, version
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
-from silosynth.core.schema import LEAST_ROWS, Column, Table
+from silosynth.core.schema import LEAST_ROWS, Column, Table, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.data.infer import ColumnWarning
+from silosynth.encoders.table import check_bounds
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
@@ -55,6 +56,7 @@ def fit(
     missing: str | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
     threads: int = 1,
@@ -77,6 +79,7 @@ def fit(
             continues without it, if the algorithm can. None is the algorithm's default: "omit" or "fail".
         folder: where checkpoints and the ledger are kept, for one run at a time; None for a temporary one.
         resume: continue from the last checkpoint in ``folder``, after Ctrl-C or a crash, to the same bytes.
+        overwrite: start again although ``folder`` holds checkpoints, and remove them.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
         threads: torch threads of the coordinator; each silo has one. More only help on machines with idle cores.
@@ -85,9 +88,12 @@ def fit(
     Raises:
         ConfigError, DataError: the arguments are not valid; the federation's tables cannot be trained on.
         PartyLostError: a silo failed; or it died or was too slow, and the run cannot continue without it.
-        StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
+        StorageError: ``folder`` holds another run; checkpoints, without ``resume`` or ``overwrite``; or checkpoints to
+            resume from that are damaged, or of another experiment.
     """
-    how = _TrainingRun(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
+    how = _TrainingRun(
+        runtime, limit, folder, resume, overwrite, progress, resolve_device(device), threads, checkpoint_every
+    )
     entry, config = how.prepared(algorithm_name, "generator", federation, preset, options)
     coordinate = entry.under(missing)
     secret = seed is None and getattr(config, "dp", Target()).private
@@ -117,6 +123,7 @@ def represent(
     limit: float | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
     threads: int = 1,
@@ -132,7 +139,7 @@ def represent(
         preset: "fast", "balanced", or "paper" for the published settings.
         seed: the same seed on the same machine gives the same bytes, in either runtime.
         options: changes to the preset (docs/algorithms/tabvfl.md), nested or dotted.
-        runtime, folder, resume, progress, device, threads, checkpoint_every: see `silosynth.fit`.
+        runtime, folder, resume, overwrite, progress, device, threads, checkpoint_every: see `silosynth.fit`.
         limit: seconds that a silo has for an answer, in runtime "processes". The option ``missing`` says what happens
             then: "cache" and "zeros" continue without the silo, "wait" waits for it as long as it lives, with a
             warning, "fail" ends the run.
@@ -140,9 +147,12 @@ def represent(
     Raises:
         ConfigError, DataError, SchemaError: the arguments are not valid; tables or labels cannot be trained on.
         PartyLostError: a silo failed, or was lost and training cannot continue without it.
-        StorageError: ``folder`` holds another run, checkpoints of another experiment, or damaged ones.
+        StorageError: ``folder`` holds another run; checkpoints, without ``resume`` or ``overwrite``; or checkpoints to
+            resume from that are damaged, or of another experiment.
     """
-    how = _TrainingRun(runtime, limit, folder, resume, progress, resolve_device(device), threads, checkpoint_every)
+    how = _TrainingRun(
+        runtime, limit, folder, resume, overwrite, progress, resolve_device(device), threads, checkpoint_every
+    )
     entry, config = how.prepared(name, "representation", federation, preset, options)
     seed = whole_number("A seed", seed)
     features, target, column = _without_label(federation, label)
@@ -190,6 +200,7 @@ class _TrainingRun:
     limit: float | None
     folder: str | Path | None
     resume: bool
+    overwrite: bool
     progress: bool | Callable[[Progress], None]
     device: torch.device
     threads: int
@@ -211,8 +222,23 @@ class _TrainingRun:
         if self.limit is not None and not self.limit > 0:
             rule = "A time limit is above zero seconds"
             raise ConfigError(rule, self.limit, "Leave it out to wait as long as silos live.")
+        if getattr(config, "dp", Target()).private:  # of all silos at once: each would refuse by itself
+            schemas = federation.schemas
+            check_bounds([(modelled_columns(t, schemas[silo]), schemas[silo]) for silo, t in federation.tables.items()])
+        self._check_folder()
         _warn(entry, config, federation)
         return entry, config
+
+    def _check_folder(self) -> None:
+        """Refuse to start again over checkpoints, unless that is asked for."""
+        if self.folder is None or self.resume or self.overwrite:
+            return
+        if any((Path(self.folder) / "coordinator").glob("*.ckpt")):
+            raise StorageError(
+                "The folder must not hold checkpoints of an earlier run",
+                str(self.folder),
+                "Continue that run with resume=True, start again with overwrite=True, or name another folder.",
+            )
 
     def fingerprint(self, name: str, config: messages.Struct, federation: Federation, seed: int) -> str:
         """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
@@ -231,6 +257,8 @@ class _TrainingRun:
         """
         with run_folder(self.folder, fingerprint) as place:
             store, ledger = CheckpointStore(place, fingerprint), Ledger(place / "ledger.jsonl")
+            if self.overwrite and not self.resume:
+                store.discard()
             seated = seats(federation.roster, streams.child("seats"))
             link = self._connect(name, entry, federation, seated, streams, store)
             with link, _watching(self.progress) as watch:

@@ -199,7 +199,7 @@ def numbers(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Gen
     if config.numbers == "exact":
         exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
         return gdts.ExactSummaries(tuple(exact), 0)
-    check_bounds(Table(tuple(columns)), schema)
+    check_bounds([(Table(tuple(columns)), schema)])
     noised = [_noised_number(column, schema[column.name], config, rng) for column in columns]
     return gdts.NoisedSummaries(
         tuple(s for s, _ in noised), 0, tuple(event for _, events in noised for event in events)
