@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,15 @@ import silosynth as ss
 from silosynth.algorithms.gdts.protocol import NoisedSummaries
 from silosynth.algorithms.silofuse.protocol import AskLatents, FitCoder, SynthesiseFromLatents, TrainAutoencoder
 from silosynth.alignment import AlignConfig
+from silosynth.commands.federation import _report
+from silosynth.commands.session import Session
 from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError, StorageError
 from silosynth.core.messages import Message
+from silosynth.data.infer import infer
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
 from silosynth.deployment.policy import Releases, SiloPolicy
+from silosynth.deployment.silo import kept_model
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
 
 
@@ -85,6 +91,23 @@ def test_the_coordinator_writes_what_it_learnt(tmp_path: Path) -> None:
     assert not any(number in text for number in silos["bank"].frame.customer)
 
 
+def test_a_report_at_a_silo_says_what_drew_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silos = two_silos()
+    place = run(job(silos), parties(silos, tmp_path), tmp_path)
+    shutil.copy(place / "ledger.jsonl", tmp_path / "bank")
+    silos["bank"].frame.to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "silo.toml").write_text('[data]\npath = "rows.csv"\nidentifiers = ["customer"]\n')
+    judge = ss.evaluate
+    monkeypatch.setattr(ss, "evaluate", lambda **given: judge(**given, figures="gan"))
+    kit: Any = SimpleNamespace(name="bank", folder=tmp_path, jobs=tmp_path)
+    made = pd.read_parquet(tmp_path / "bank" / "synthetic.parquet")
+    _report(Session(quiet=True), kit, "bank", made, tmp_path / "report.json", None)
+    about = json.loads((tmp_path / "report.json").read_text())["about"]
+    assert (about["algorithm"], about["preset"], about["seed"]) == ("silofuse", "fast", 7)
+    assert about["guarantee"].startswith("none") and about["silos"] == {"bank": ["age", "income"]}
+    assert set(about["ranges"]) == {"age", "income"}
+
+
 def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> None:
     silos = two_silos()
     policy = SiloPolicy(least_rows=10, keyed_hash=True)
@@ -106,6 +129,10 @@ def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None
     result = json.loads((place / "result.json").read_text())
     assert len(pd.read_parquet(place / "synthetic.parquet")) == result["rows"]
     assert "matched" not in result
+    for name, rows in silos.items():  # of which each knows its own part
+        known = kept_model(tmp_path / name, name, infer(rows.frame, bounds[name]), []).describe()  # type: ignore[union-attr]
+        assert known["guarantee"].startswith("epsilon at most 5 at delta 1e-05 for the released model")
+        assert (known["algorithm"], known["seed"]) == ("dplt", -1)
 
 
 TINY = {

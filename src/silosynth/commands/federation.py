@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silosynth.commands import run
-from silosynth.commands.session import Session, add_command, session
+from silosynth.commands.session import ReportOptions, Session, add_command, check_free, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
-from silosynth.core.files import REPORTS, check_suffix
 
 if TYPE_CHECKING:
     from silosynth.deployment import coordinator, kits
@@ -275,25 +274,22 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 
 def fetch(
     ui: Session,
+    to: ReportOptions,
     job: JobName,
     kit: KitFolder = Path(),
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .csv or .parquet.")] = Path(
         "synthetic.csv"
     ),
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", help="Evaluate it against this silo's rows: .html or .json."),
-    ] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="The column that models are trained to predict.")
     ] = None,
 ) -> None:
-    """Write a job's synthetic table to a file; on a silo's machine, also a report that stays there."""
+    """Write a job's synthetic table to a file; on a silo's machine, also a report on it and this silo's own rows."""
     from silosynth.data import sources
     from silosynth.deployment.coordinator import SYNTHETIC
 
-    if report is not None:
-        check_suffix(report, REPORTS)
+    to.check()
+    check_free([out], to.force)
     site = _kit(kit)
     place = _job(site, job) / SYNTHETIC
     if not place.exists():
@@ -305,13 +301,16 @@ def fetch(
     sources.write(table, out)
     ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
     ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
-    if report is not None:
-        _report(ui, site, job, table, report, target)
+    if to.report is not None:
+        _report(ui, site, job, table, to.report, target)
 
 
 def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None) -> None:
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
+    from silosynth.data.infer import infer
+    from silosynth.deployment.coordinator import LEDGER
     from silosynth.deployment.rows import read_silo
+    from silosynth.deployment.silo import kept_model
 
     if kit.name == COORDINATOR:
         raise ConfigError("A report needs real rows, which silos have", kit.name, "Use a silo's kit.")
@@ -320,7 +319,10 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
     own = [name for name in real.columns if name in table.columns]
     declared = {name: rule for name, rule in rows.declared.items() if name in own}
     frames = {"train": real[own], "synthetic": table[own], "holdout": None}
-    result = run.measure(ui, frames, target, None, schema=declared, data=f"rows of silo {kit.name!r}, job {job}")
+    place = kit.jobs / job
+    known = kept_model(place, kit.name, infer(real[own], declared), run.read_ledger(place / LEDGER))
+    about: dict[str, Any] = {"schema": declared, "model": known, "data": f"rows of silo {kit.name!r}, job {job}"}
+    result = run.measure(ui, frames, target, None, **about)
     result.save(out)
     ui.show(f"{result}\n\nreport {out}")
     ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,7 @@ from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
 from silosynth.core.conversation import Party, Roster, State
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
-from silosynth.core.files import PRIVATE, make_folder, write_atomic
+from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table, pseudonyms
 from silosynth.core.streams import Streams
@@ -32,13 +32,13 @@ from silosynth.deployment.rows import RowSource
 from silosynth.deployment.tallies import DRAWN, BegunJobs, DrawnRows
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
-from silosynth.runtime.wire import pack
+from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation import federation, model
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SYNTHETIC, PART, CLOSED = "synthetic.parquet", "part.silosynth", "closed"
+SYNTHETIC, PART, CLOSED, JOB = "synthetic.parquet", "part.silosynth", "closed", "job"
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
 
@@ -216,6 +216,7 @@ class DeploymentSilo(Party):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             keys = federation.read_table(frame[self.rows.identifiers], kinds)[1]
             self._aligner = Aligner(canonical(keys.columns), self._seat(job), common_streams(job))
+        write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         self._say(f"{len(frame):,} rows read")
         return Done()
 
@@ -347,3 +348,39 @@ class DeploymentSilo(Party):
             self.releases.add(self._begun().name, self._attempt, self._n_releases, events)
         self._n_releases += 1
         self._charged = self._charged or any(event.scope != "readers" for event in events)
+
+
+class KeptModel(model.Model):
+    """What one silo knows of the model of a job: its own part, if it has one, and what it sent."""
+
+    def describe(self) -> dict[str, Any]:
+        """As `Model.describe`; None for what the silo does not know. The guarantee is that of the whole job."""
+        facts = super().describe()
+        target = getattr(self.config, "dp", Target())
+        if target.private:  # this silo checked that all silos' events cost no more
+            facts["guarantee"] = (
+                f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for the released model and its "
+                "synthetic tables, per row of the aligned table, all silos together"
+            )
+        return facts if any(self.parts.values()) else facts | {"ranges": None}
+
+
+def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, Any]]) -> KeptModel | None:
+    """What a silo keeps of a job's model in the job's folder; None of a job of an earlier version.
+
+    ``schema`` is that of the silo's columns, ``ledger`` what it recorded.
+
+    Raises:
+        StorageError: a file is damaged, or of another version.
+    """
+    if not (folder / JOB).exists():
+        return None
+    job = from_state(protocol.Job, unpack(read(folder / JOB)))
+    part = unpack(read(folder / PART))["part"] if (folder / PART).exists() else {}
+    return KeptModel(
+        algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
+        roster=Roster(job.silos), columns=schema.names, flavour="pandas", coordinator={}, rows=0,
+        schemas={name: schema if name == silo else Schema(()) for name in job.silos},
+        parts={name: part if name == silo else {} for name in job.silos},
+        ledger=ledger,
+    )  # fmt: skip

@@ -97,7 +97,7 @@ def about(
         left_out=dropped | {**uncompared, **constant},
         seed="secret" if facts["seed"] == -1 else facts["seed"],
         pooled=dict.fromkeys(facts["pooled"]) | _labelled(synthetic),
-        ranges=_ranges(train, facts["ranges"]),
+        ranges=None if facts["ranges"] is None else _ranges(train, facts["ranges"]),
     )
 
 
