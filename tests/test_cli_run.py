@@ -22,6 +22,8 @@ from silosynth.core.conversation import Progress
 from silosynth.data.infer import infer
 from silosynth.experiment import grammar as experiment
 
+pytestmark = pytest.mark.filterwarnings("always:Column 'visits'.*beyond:silosynth.data.infer.ColumnWarning")
+
 PLAN = """
 [data]
 path = "people.csv"
@@ -102,6 +104,9 @@ def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(run: tuple[Result, P
     left = {(line["from"], line["type"].rpartition(".")[2]) for line in facts["ledger_totals"]}
     assert {("clinic", "Latents"), ("bank", "Latents")} <= left
     assert "Fitting silofuse (fast) on 320 rows in 2 silos" in result.stderr
+    beyond = next(column["beyond"] for column in facts["columns"] if column["name"] == "visits")
+    assert beyond > 0
+    assert result.stderr.count(f"Column 'visits': {beyond} of 320 values lie beyond its declared bounds") == 1
 
 
 def test_a_finished_run_can_be_inspected(run: tuple[Result, Path], tmp_path: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_schema_in_toml_declares_what_was_declared(tmp_path: Path) -> None:
         "day": {"low": "2024-01-01", "high": "2024-06-01 12:30"},
         "zoned": {"low": "2024-01-01"},
         "text": {"missing": ["?"], "format": "%d.%m.%Y", "high": "2025-01-01"},
-        "wait": {"high": 5 * 3600 * 10**9},
+        "wait": {"high": "5 h"},
     }
     schema = infer(frame, declared)
     (tmp_path / "schema.toml").write_text(tables.schema_toml(schema), encoding="utf-8")
@@ -292,8 +297,12 @@ def test_silos_with_files_of_their_own_and_columns_that_stay(plan: Path, people:
     assert list(pd.read_csv(out / "synthetic-clinic.csv").columns) == ["age", "visits", "ill"]
     assert list(pd.read_csv(out / "synthetic-bank.csv").columns) == ["income", "region"]
     assert not any(line["type"].endswith("SyntheticColumns") for line in said(result)["ledger_totals"])
-    assert call("sample", out / "model.silosynth", "-n", 5, "-o", plan.parent / "x.csv").exit_code == 0
-    assert len(pd.read_csv(plan.parent / "x-bank.csv")) == 5
+    for name in ("x.csv", "x.csv.gz"):
+        assert call("sample", out / "model.silosynth", "-n", 5, "-o", plan.parent / name).exit_code == 0
+    assert len(pd.read_csv(plan.parent / "x-bank.csv")) == len(pd.read_csv(plan.parent / "x-bank.csv.gz")) == 5
+    again = call("sample", out / "model.silosynth", "-n", 5, "-o", plan.parent / "x.csv")
+    assert again.exit_code == 4
+    assert "x-clinic.csv" in again.stderr
 
 
 def test_a_central_baseline_pools_the_columns(plan: Path) -> None:
@@ -441,7 +450,12 @@ def test_samples_are_those_of_the_model(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert said(result) == {"rows": 30, "columns": 5, "synthetic": [str(tmp_path / "a.csv")]}
     assert call("sample", model, "-n", 30, "-o", tmp_path / "b.csv", "--seed", 5).exit_code == 0
+    refused = call("sample", model, "-n", 9, "-o", tmp_path / "b.csv")
+    assert refused.exit_code == 4
+    assert "--force" in refused.stderr
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    assert call("sample", model, "-n", 30, "-o", tmp_path / "b.csv", "--seed", 6, "--force").exit_code == 0
+    assert (tmp_path / "a.csv").read_bytes() != (tmp_path / "b.csv").read_bytes()
     expected = silosynth.load(model).sample(30, seed=5)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a.csv"), expected, check_dtype=False)
 
@@ -542,3 +556,49 @@ def test_the_demonstration_writes_what_it_promises(tmp_path: Path) -> None:
     written = {path.name for path in (tmp_path / "demo").iterdir()}
     assert {"insurer.csv", "clinic.csv", "experiment.toml", "synthetic.csv", "report.html"} <= written
     assert said(call("inspect", tmp_path / "demo" / "experiment.toml", "--json"))["kind"] == "experiment"
+
+
+@pytest.fixture
+def french(tmp_path: Path, people: pd.DataFrame) -> dict[str, Path]:
+    """Real rows as an office in France writes them, and a table that silosynth made of them."""
+    kept = people.head(120).assign(region=lambda rows: rows["region"] + "é", income=lambda rows: rows["income"] + 0.5)
+    paths = {name: tmp_path / f"{name}.csv" for name in ("train", "holdout", "synthetic")}
+    for name in ("train", "holdout"):
+        marked = kept.astype({"visits": object})
+        marked.loc[3, "visits"] = "absent"
+        marked.to_csv(paths[name], sep=";", decimal=",", encoding="cp1252", index=False)
+    kept.to_csv(paths["synthetic"], index=False)
+    return paths
+
+
+@pytest.mark.filterwarnings("always::silosynth.data.csvfiles.EncodingWarning")
+def test_real_rows_are_read_as_declared_and_a_guess_is_said_once(french: dict[str, Path]) -> None:
+    tables = [part for name, path in french.items() for part in (f"--{name}", path)]
+    how = ("--separator", ";", "--decimal", ",", "--missing", "absent")
+    result = call("evaluate", *tables, *how, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("cp1252") == 1
+    assert "train.csv, holdout.csv are not in UTF-8" in result.stderr
+    shapes = {column["name"]: column["error"] for column in said(result)["columns"]}
+    assert max(shapes[name] for name in ("age", "income", "region")) < 3
+    assert "cp1252" not in call("evaluate", *tables, *how, "--encoding", "cp1252", "--json").stderr
+    assert call("evaluate", "out", *how).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["report.htm", "report.html", "report.json"])
+def test_reports_of_experiments_end_as_those_of_commands(plan: Path, name: str) -> None:
+    plan.write_text(PLAN.replace("[evaluate]", f'[evaluate]\nreport = "{name}"'))
+    assert experiment.read(plan).evaluate.report == name
+
+
+def test_a_report_that_is_there_is_overwritten_only_by_force(plan: Path) -> None:
+    kept = plan.parent / "kept.html"
+    kept.write_text("of another evaluation")
+    table = plan.parent / "people.csv"
+    for command in (("evaluate", "--train", table, "--synthetic", table), ("audit", plan), ("fetch", "job")):
+        refused = call(*command, "--report", kept)
+        assert refused.exit_code == 4
+        assert "is not overwritten" in refused.stderr
+        assert "--force" in refused.stderr
+    assert kept.read_text() == "of another evaluation"
+    assert call("datasets", "fetch", "adult", "-o", kept).exit_code == 4

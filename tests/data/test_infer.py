@@ -12,8 +12,8 @@ import pytest
 
 from silosynth.core.errors import SchemaError
 from silosynth.core.schema import ColumnSchema
-from silosynth.data.frames import to_table
-from silosynth.data.infer import ColumnOverride, describe, grid_decimals, infer
+from silosynth.data.frames import as_flavour, to_table
+from silosynth.data.infer import ColumnOverride, cautions, describe, grid_decimals, infer, without_marks
 
 RNG = np.random.default_rng(5)
 
@@ -122,7 +122,7 @@ def test_reasons_say_what_was_not_done() -> None:
         (["2020-01-31", "2021-12-01 10:00"], "categorical"),  # two formats
         (["31.01.2020", "01.12.2021"], "datetime"),
         (["31.01.2020", "01.13.2021"], "categorical"),  # day or month first?
-        (["20200131", "20211201"], "categorical"),
+        (["20200131", "20211201"], "datetime"),
         (["9999-12-31", "2020-01-31"], "categorical"),  # beyond 64-bit nanoseconds
     ],
 )
@@ -182,7 +182,7 @@ def test_overrides() -> None:
         ({"salary": "boolean"}, ["'boolean'", "more than two values", "Declare it categorical"]),
         ({"salary": {"low": 3, "high": 2}}, ["low must not exceed high"]),
         ({"salary": {"low": float("nan")}}, ["finite"]),
-        ({"salary": {"low": "much"}}, ["a number or a date", "much"]),
+        ({"salary": {"low": "much"}}, ["must be a number", "much"]),
         ({"city": {"low": 1}}, ["range and decimals", "categorical"]),
         ({"city": "continuous"}, ["'city' cannot be of kind 'continuous'", "text"]),
         ({"city": "datetime"}, ["'city' cannot be of kind 'datetime'", "pd.to_datetime"]),
@@ -210,9 +210,7 @@ def test_describe() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["timedelta64[ns]", "timedelta64[s]", "duration[us][pyarrow]"])
-@pytest.mark.parametrize(
-    "bound", ["37 days", "888 h", pd.Timedelta(days=37), dt.timedelta(days=37), 37 * 86_400 * 10**9]
-)
+@pytest.mark.parametrize("bound", ["37 days", "888 h", pd.Timedelta(days=37), dt.timedelta(days=37), np.timedelta64(37, "D")])
 def test_bounds_of_durations_are_durations(dtype: str, bound: Any) -> None:
     stays = pd.DataFrame({"stay": pd.Series(pd.to_timedelta([1, 40], unit="D")).astype(dtype)})
     column = infer(stays, {"stay": {"low": "0 h", "high": bound}})["stay"]
@@ -220,9 +218,60 @@ def test_bounds_of_durations_are_durations(dtype: str, bound: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "bound", ["2020-01-31", "20200131", "37", "", "NaT", pd.NaT, dt.date(2020, 1, 31), pd.Timestamp("2020-01-31")]
+    "bound",
+    [
+        37,
+        37.0,
+        np.int64(37),
+        "2020-01-31",
+        "20200131",
+        "37",
+        "",
+        "NaT",
+        pd.NaT,
+        dt.date(2020, 1, 31),
+        pd.Timestamp("2020-01-31"),
+    ],
 )
 def test_dates_are_no_bounds_of_durations(bound: Any) -> None:
     stays = pd.DataFrame({"stay": pd.to_timedelta([1, 40], unit="D")})
     with pytest.raises(SchemaError, match=r"'stay' holds durations: a bound must be a duration.*37 days"):
         infer(stays, {"stay": {"high": bound}})
+
+
+@pytest.mark.parametrize("bound", ["NaT", pd.NaT, "", 2020, 2020.5, np.int64(20200131), float("nan"), "yesterday week"])
+def test_what_is_no_date_is_no_bound_of_dates(bound: Any) -> None:
+    days = pd.DataFrame({"day": pd.date_range("2020", periods=9)})
+    with pytest.raises(SchemaError, match=r"'day' holds dates or times: a bound must be a date or time.*2020-01-31"):
+        infer(days, {"day": {"low": bound}})
+
+
+def test_all_digits_of_what_stands_for_missing_values_count() -> None:
+    numbers = pd.DataFrame({"n": [1234567.0, 1234568.0, -9.0, 0.5], "s": np.array([-9.9, 0.1, 0.25, 3], np.float32)})
+    left = without_marks(numbers, {"n": {"missing": [1234567, "-9"]}, "s": {"missing": [-9.9, "0.1"]}})
+    assert left["n"].isna().tolist() == [True, False, True, False]
+    assert left["s"].isna().tolist() == [True, True, False, False]
+
+
+def test_numbers_that_look_like_days_are_said_to() -> None:
+    days = pd.date_range("2020", periods=60).strftime("%Y%m%d").astype(int)
+    frame = pd.DataFrame({"day": days, "no day": days + 50, "pay": range(20_000_000, 20_000_600, 10)})
+    schema = infer(frame, {"no day": "integer", "day": {}})
+    assert "they look like dates such as 20200131" in schema["day"].reason
+    assert not any("dates" in schema[name].reason for name in ("no day", "pay"))
+    assert any("write them as 2020-01-31" in text for text in cautions(schema, to_table(frame, schema)))
+
+
+def test_values_beyond_declared_bounds_are_counted() -> None:
+    frame = pd.DataFrame({"n": range(40), "m": range(40)})
+    declared = {"n": {"kind": "integer", "low": 2, "high": 30}, "m": {"kind": "integer", "low": 0}}
+    schema = infer(frame, declared)
+    (said,) = cautions(schema, to_table(frame, schema))
+    assert said.startswith("Column 'n': 11 of 40 values lie beyond its declared bounds")
+
+
+@pytest.mark.parametrize("library", ["polars", "arrow"])
+def test_remedies_are_for_all_libraries(library: str) -> None:
+    frame = pd.DataFrame({"n": [0.5, 1.5]})
+    with pytest.raises(SchemaError, match=r"\.cast\(pl\.String\) in Polars, \.cast\(pa\.string\(\)\) in Arrow"):
+        infer(as_flavour(frame, library), {"n": "pseudonym"})  # type: ignore[arg-type]

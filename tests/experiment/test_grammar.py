@@ -173,7 +173,7 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL + "[split]\nholdout = 0.1\npath = 'a'", "split: at most one of 'holdout' and 'path' may be given"),
         (MINIMAL + "[sample]\nrows = 2.5", "sample.rows must be a whole number (got: 2.5)"),
         (MINIMAL + "[sample]\npath = 'a.txt'", "sample.path: the name must end in .csv or .parquet (got: a.txt)"),
-        (MINIMAL + "[evaluate]\nreport = 'a'", "evaluate.report: the name must end in .html or .json (got: a)"),
+        (MINIMAL + "[evaluate]\nreport = 'a'", "evaluate.report: the name must end in .html or .htm or .json (got"),
         (MINIMAL + "[schema.age]\nlow = true", "schema.age.low: it must be a number, or a date such as 2024-01-31"),
         (MINIMAL.replace('["income"]', "'income'"), "silos.bank.columns must be a list"),
         (MINIMAL.replace('["income"]', "[]"), "silos.bank.columns must be at least of length 1"),

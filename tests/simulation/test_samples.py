@@ -64,7 +64,8 @@ def test_a_model_is_saved_under_a_name_that_says_so(tmp_path: Path) -> None:
 def test_no_mass_gathers_on_declared_bounds() -> None:
     x = np.random.default_rng(0).normal(50, 10, 400).round(2)
     federation = ss.simulate(pd.DataFrame({"x": x}), schema={"x": {"low": 45, "high": 55}})
-    made = ss.fit("silofuse", federation, "fast", options=TINY, progress=False).sample(500)["x"]
+    with pytest.warns(ColumnWarning, match="beyond its declared bounds"):
+        made = ss.fit("silofuse", federation, "fast", options=TINY, progress=False).sample(500)["x"]
     assert made.between(45, 55).all()
     assert made.isin([45, 55]).mean() < 0.02
 
@@ -81,3 +82,9 @@ def test_a_named_index_is_said_to_be_left_out() -> None:
     with pytest.warns(ColumnWarning, match=r"index \(person\) is not part of the table: frame.reset_index"):
         ss.simulate(frame.rename_axis("person"))
     ss.simulate(frame.sample(frac=0.5, random_state=1))
+
+
+def test_a_fit_says_how_many_values_lie_beyond_declared_bounds() -> None:
+    federation = ss.simulate(pd.DataFrame({"y": np.arange(40) / 7}), schema={"y": {"high": 4}})
+    with pytest.warns(ColumnWarning, match="'y': 11 of 40 values lie beyond its declared bounds"):
+        ss.fit("silofuse", federation, "fast", options=TINY, progress=False)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silosynth.commands.session import Session, add_command
+from silosynth.commands.session import CsvOptions, ReportOptions, Session, add_command
 from silosynth.core.errors import ConfigError
-from silosynth.core.files import REPORTS, check_suffix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +28,8 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     ui: Session,
+    csv: CsvOptions,
+    to: ReportOptions,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE.toml]", help="An experiment file: tables, silos and algorithm.")
     ] = None,
@@ -66,30 +67,29 @@ def audit(
     schema: Annotated[
         Path | None, typer.Option(help="With --train: a model or a TOML file that declares columns.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="File to write: .html with curves, or .json.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of trainings and attackers.")] = 0,
 ) -> None:
     """Attack a generator or a synthetic table, and report what it reveals about training records."""
     from silosynth.attacks import membership, study
     from silosynth.attacks.canaries import Claim
 
-    if report is not None:
-        check_suffix(report, REPORTS)
+    to.check()
     if (file is None) == (train is None):
         raise ConfigError("Name an experiment file, or the training records (--train)", remedy="Give one of them.")
     if file is not None and schema is not None:
         raise ConfigError("An experiment file declares its own columns", str(schema), "Leave --schema out.")
+    if file is not None and csv != CsvOptions() and not (holdout or reference):
+        rule = "An experiment file says how its tables are written"
+        raise ConfigError(rule, "--separator, --decimal, --encoding or --missing", "Write them into [data].")
     claim = None if epsilon is None else Claim(epsilon, delta)
     paths = {"others": holdout, "reference": reference, "synthetic": synthetic}
-    subject = _subject(ui, file, train, fit, paths, records, rows, claim, seed, schema)
+    subject = _subject(ui, file, train, fit, paths, records, rows, claim, seed, schema, csv)
     attacks = attack or (["assd"] if subject.fit is not None else ["rivals", "questions"])
     ui.on_interrupt = f"The trainings so far are in {folder}; the same command continues."
     with ui.progress("Auditing") as progress:
         how = membership.Trainings(shadows, seed, folder, processes, together, progress, _announcing(ui))
         result = study.audit(subject, attacks, how, canaries)
-    if report is not None:
-        result.save(report)
-        ui.note(f"Report: {report}")
+    to.write(ui, result)
     for doubt in result.doubts:
         ui.note(f"warning: {doubt} What rivals and questions find may be no trace of training.")
     if result.about["left_out"]:
@@ -97,7 +97,6 @@ def audit(
     _show(ui, result.findings)
     for skipped in result.skipped:
         ui.note(f"{skipped.name} was not carried out: {skipped.why}")
-    ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
 
 
 def _announcing(ui: Session) -> Any:
@@ -113,17 +112,20 @@ def _announcing(ui: Session) -> Any:
 def _subject(
     ui: Session, file: Path | None, train: Path | None, command: str | None, paths: dict[str, Path | None],
     records: int | None, rows: int | None, claim: canaries.Claim | None, seed: int, schema: Path | None,
+    csv: CsvOptions,
 ) -> study.Subject:  # fmt: skip
     """The records, the generator and the tables that attacks work on."""
     from silosynth.attacks import generators, study
     from silosynth.commands import tables
 
-    inputs: dict[str, Any] = {name: None if path is None else tables.read(path) for name, path in paths.items()}
+    real = {"train": train} | {name: path for name, path in paths.items() if name != "synthetic"}
+    inputs: dict[str, Any] = tables.read_real(real, csv.to_dict())
+    table, synthetic = inputs.pop("train"), paths["synthetic"]
+    inputs["synthetic"] = None if synthetic is None else tables.read(synthetic)
     generator: generators.Fit | None = None if command is None else generators.Command(command, rows or 1000)
     silos = None
     if file is None:
-        assert train is not None  # one of the two is given
-        table = tables.read(train)
+        assert table is not None  # one of the two is given
         kinds: Any = tables.declared(ui, schema, list(table.columns))
     else:
         table, held_out, catalogued = _planned(ui, file, rows)

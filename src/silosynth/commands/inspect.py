@@ -11,7 +11,7 @@ import typer
 
 import silosynth
 from silosynth.commands import run
-from silosynth.commands.session import Session, add_command
+from silosynth.commands.session import CsvOptions, Force, Session, add_command, check_free
 from silosynth.core.errors import DataError
 from silosynth.core.files import existing
 
@@ -31,26 +31,20 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     ui: Session,
+    csv: CsvOptions,
     path: Annotated[Path, typer.Argument(help="A table, a model, an experiment file, or a run's output folder.")],
-    separator: Annotated[str | None, typer.Option(help="Of a CSV file: between fields.")] = None,
-    decimal: Annotated[str, typer.Option(help="Of a CSV file: the decimal mark.")] = ".",
-    encoding: Annotated[str | None, typer.Option(help="Of a CSV file: utf-8, latin-1, …")] = None,
-    missing: Annotated[
-        list[str] | None, typer.Option(help="Of a CSV file: a text that stands for missing values; repeatable.")
-    ] = None,
 ) -> None:
     """Show what a table, a model, an experiment file or a run's folder holds."""
-    csv = {"separator": separator, "decimal": decimal, "encoding": encoding, "missing": missing or None}
     if path.is_dir() and not _is_parquet(path):
         _folder(ui, path)
     elif path.is_dir():
-        _table(ui, path, csv)
+        _table(ui, path, csv.to_dict())
     elif path.suffix.lower() == ".toml":
         _experiment(ui, path)
     elif _is_model(path):
         _model(ui, path)
     else:
-        _table(ui, path, csv)
+        _table(ui, path, csv.to_dict())
 
 
 def _is_parquet(folder: Path) -> bool:
@@ -191,10 +185,12 @@ def fetch(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write it to this file, .csv or .parquet.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Download a data set from its publisher, check it, and keep it."""
     from silosynth.data import sources
 
+    check_free([] if out is None else [out], force)
     frame, info = silosynth.datasets.load(name, return_info=True)
     if out is not None:
         sources.write(frame, out)

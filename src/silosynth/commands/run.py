@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import silosynth
-from silosynth.commands.session import Session, add_command
+from silosynth.commands.session import CsvOptions, Force, ReportOptions, Session, add_command, check_free
 from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
-from silosynth.core.files import REPORTS, check_suffix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,9 +54,6 @@ target = "{target}"
 [output]
 folder = "." # beside this file
 """
-
-
-Force = Annotated[bool, typer.Option("--force", help="Overwrite results and checkpoints that are there.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -118,7 +114,7 @@ def perform(ui: Session, file: Path, resume: bool = False, force: bool = False) 
     federation = _federation(ui, plan, material, entry.central)
     _check_target(plan, federation)
     ui.on_interrupt = f"Continue with: silosynth run {file} --resume"
-    model = _fit(ui, plan, federation, resume)
+    model = _fit(ui, plan, federation, resume, force)
     _publish(ui, plan, material, federation, model)
     forget(plan.folder)  # there is nothing left to continue
 
@@ -204,13 +200,14 @@ def _check_target(plan: Experiment, federation: Federation) -> None:
         raise ConfigError(rule, target, remedy)
 
 
-def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool) -> Model:
+def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool, force: bool) -> Model:
     how = plan.algorithm
     limit = plan.run.limit if how.runtime == "processes" else None
     ui.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
     model = silosynth.fit(
         how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
-        limit=limit, missing=plan.run.missing, device=how.device, folder=plan.folder, resume=resume, progress=ui.chatty,
+        limit=limit, missing=plan.run.missing, device=how.device, folder=plan.folder, resume=resume, overwrite=force,
+        progress=ui.chatty,
     )  # fmt: skip
     model.save(plan.folder / MODEL)
     return model
@@ -316,16 +313,19 @@ def sample(
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
+    force: Force = False,
 ) -> None:
     """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos."""
     from silosynth.data import sources
 
     loaded = silosynth.load(model)
-    if stays_in_silos(loaded):
-        written = write_parts(loaded.sample_parts(rows, seed=seed), out)
+    apart = stays_in_silos(loaded)
+    written = part_paths(list(loaded.roster), out) if apart else [out]
+    check_free(written, force)
+    if apart:
+        write_parts(loaded.sample_parts(rows, seed=seed), out)
     else:
         sources.write_batches(loaded.sample_batches(rows, seed=seed), out)
-        written = [out]
     ui.facts |= {"rows": rows, "columns": len(loaded.columns), "synthetic": [str(path) for path in written]}
     ui.show(f"{rows:,} synthetic rows of {len(loaded.columns)} columns: {', '.join(map(str, written))}")
 
@@ -347,11 +347,14 @@ def write_parts(parts: Mapping[str, Any], out: Path) -> list[Path]:
 
 def part_paths(silos: Sequence[str], out: Path) -> list[Path]:
     """Where `write_parts` writes each silo's columns."""
-    return [out.with_name(f"{out.stem}-{name}{out.suffix}") for name in silos]
+    ending = "".join(out.suffixes[-2:] if out.suffix.lower() == ".gz" else [out.suffix])
+    return [out.with_name(f"{out.name.removesuffix(ending)}-{name}{ending}") for name in silos]
 
 
 def evaluate(
     ui: Session,
+    csv: CsvOptions,
+    to: ReportOptions,
     folder: Annotated[
         Path | None, typer.Argument(metavar="[FOLDER]", help="The output folder of a run: its tables and columns.")
     ] = None,
@@ -371,37 +374,33 @@ def evaluate(
     model: Annotated[
         Path | None, typer.Option(help="The model file that drew the rows: the report's head describes it.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="File to write: .html, or .json.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of subsamples and models.")] = 0,
 ) -> None:
     """Measure how useful a synthetic table is, and what it reveals."""
     from silosynth.commands import tables
 
-    if report is not None:
-        check_suffix(report, REPORTS)
+    to.check()
     if folder is not None:
-        _refuse_beside_a_run(train=train, holdout=holdout, silos=silos, schema=schema, model=model)
+        given = csv.to_dict() | {"decimal": None if csv.decimal == "." else csv.decimal}
+        _refuse_beside_a_run(train=train, holdout=holdout, silos=silos, schema=schema, model=model, **given)
         result = _of_run(ui, folder, synthetic, target, seed)
     elif train is None or synthetic is None:
         raise ConfigError(
             "An evaluation needs real and synthetic rows", remedy="Name a run's folder, or --train and --synthetic."
         )
     else:
-        frames: dict[str, Any] = {"train": tables.read(train), "synthetic": tables.read(synthetic)}
-        frames["holdout"] = None if holdout is None else tables.read(holdout)
+        real = tables.read_real({"train": train, "holdout": holdout}, csv.to_dict())
+        frames: dict[str, Any] = {**real, "synthetic": tables.read(synthetic)}
         columns = list(frames["train"].columns)
         about: dict[str, Any] = {"schema": tables.declared(ui, schema or silos, columns), "data": train.name}
         about["model"] = None if model is None else silosynth.load(model)
         result = measure(ui, frames, target, _silos(silos, columns), seed, **about)
-    if report is not None:
-        result.save(report)
-        ui.note(f"Report: {report}")
-    ui.facts |= result.to_dict() | ({} if report is None else {"path": str(report)})
+    to.write(ui, result)
     ui.show(str(result))
 
 
-def _refuse_beside_a_run(**paths: Path | None) -> None:
-    given = [f"--{name}" for name, path in paths.items() if path is not None]
+def _refuse_beside_a_run(**options: Any) -> None:
+    given = [f"--{name}" for name, value in options.items() if value is not None]
     if given:
         raise ConfigError(
             "A run's folder says what it was trained on", ", ".join(given), "Leave these out, or the folder."

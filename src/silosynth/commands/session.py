@@ -12,16 +12,16 @@ import json
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from silosynth.core.errors import SilosynthError
-from silosynth.core.files import storage_error
+from silosynth.core.errors import SilosynthError, StorageError
+from silosynth.core.files import REPORTS, check_suffix, storage_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,17 +110,76 @@ class Session:
             print(json.dumps(_plain(self.facts), indent=2, allow_nan=False, ensure_ascii=False))
 
 
+Force = Annotated[bool, typer.Option("--force", help="Overwrite results and checkpoints that are there.")]
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How CSV files of real rows are written, for commands that read some. A field is an option."""
+
+    separator: Annotated[str | None, typer.Option(help="Of CSV files of real rows: between fields.")] = None
+    decimal: Annotated[str, typer.Option(help="Of CSV files of real rows: the decimal mark.")] = "."
+    encoding: Annotated[str | None, typer.Option(help="Of CSV files of real rows: utf-8, latin-1, …")] = None
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(help="Of CSV files of real rows: a text that stands for missing values; repeatable."),
+    ] = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `silosynth.data.sources.read` takes them."""
+        return asdict(self) | {"missing": self.missing or None}
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Where a report goes, for commands that write one. A field is an option."""
+
+    report: Annotated[Path | None, typer.Option(help="File to write: .html, or .json.")] = None
+    force: Force = False
+
+    def check(self) -> None:
+        """Refuse a name of another ending, or a file that is there, before anything is computed.
+
+        Raises:
+            StorageError: names the remedy.
+        """
+        if self.report is not None:
+            check_suffix(self.report, REPORTS)
+            check_free([self.report], self.force)
+
+    def write(self, ui: Session, result: Any) -> None:
+        """Write a report, if one is asked for, and add it to the facts."""
+        if self.report is not None:
+            result.save(self.report)
+            ui.note(f"Report: {self.report}")
+        ui.facts |= result.to_dict() | ({} if self.report is None else {"path": str(self.report)})
+
+
+def check_free(paths: Iterable[Path], force: bool) -> None:
+    """Refuse to overwrite files unless that is asked for.
+
+    Raises:
+        StorageError: names the first one that is there.
+    """
+    for path in paths:
+        if not force and path.exists():
+            rule = "A file that is there is not overwritten"
+            raise StorageError(rule, str(path), "Name another file, or overwrite it with --force.")
+
+
 def add_command(group: typer.Typer, name: str, body: Callable[..., None], epilog: str, *, as_json: bool = True) -> None:
     """Add a command whose ``body`` takes the `Session` first, and its own options after that.
 
-    The options of all commands are added here: --json (unless ``as_json`` is false), --quiet and --debug.
+    An argument that is a dataclass, such as `CsvOptions`, stands for an option for each of its fields. The options of
+    all commands are added here: --json (unless ``as_json`` is false), --quiet and --debug.
     """
+    own, groups = _options(body)
 
     def command(as_json: bool = False, quiet: bool = False, debug: bool = False, **options: Any) -> None:
         with session(as_json, quiet, debug) as ui:
-            body(ui, **options)
+            made = {name: kind(**{one: options.pop(one) for one in held}) for name, (kind, held) in groups.items()}
+            body(ui, **options, **made)
 
-    own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     shared = {"as_json": Json, "quiet": Quiet, "debug": Debug} if as_json else {"quiet": Quiet, "debug": Debug}
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [*own, *(inspect.Parameter(key, keyword, default=False, annotation=shared[key]) for key in shared)]
@@ -128,6 +187,28 @@ def add_command(group: typer.Typer, name: str, body: Callable[..., None], epilog
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     group.command(name, epilog=epilog)(command)
+
+
+def _options(body: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, tuple[Any, list[str]]]]:
+    """The options of a command's body, and by argument the dataclasses that stand for several of them, which are last.
+
+    A dataclass is given with the names of its fields.
+    """
+    own: list[inspect.Parameter] = []
+    shared: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for parameter in list(inspect.signature(body, eval_str=True).parameters.values())[1:]:
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            own.append(parameter)
+            continue
+        hints = get_type_hints(kind, include_extras=True)
+        groups[parameter.name] = (kind, [one.name for one in fields(kind)])
+        shared += [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+            for one in fields(kind)
+        ]
+    return [*own, *shared], groups
 
 
 @contextmanager

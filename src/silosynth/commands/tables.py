@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from silosynth.core.files import read as contents, write_atomic
 from silosynth.core.schema import DURATIONS, ColumnSchema, Schema, beyond_bounds, check_partition, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.data import datasets, sources
+from silosynth.data.csvfiles import EncodingWarning
 from silosynth.data.dtypes import detail
 from silosynth.data.frames import to_table
 from silosynth.data.infer import describe, without_marks
@@ -75,6 +77,25 @@ class Material:
 def read(path: str | Path, **csv: Any) -> pd.DataFrame:
     """A table file as a pandas frame; ``csv`` says how a CSV file is written (`silosynth.data.sources.read`)."""
     return sources.read(path, **csv)
+
+
+def read_real(paths: Mapping[str, Path | None], csv: Mapping[str, Any]) -> dict[str, pd.DataFrame | None]:
+    """Tables of real rows by name; ``csv`` says how those in CSV files are written. Guesses are said once for all."""
+    given = [path for path in paths.values() if path is not None]
+    texts = any(map(sources.is_csv, given))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frames = {
+            name: None if path is None else read(path, **(csv if sources.is_csv(path) or not texts else {}))
+            for name, path in paths.items()
+        }
+    guessed = [one.message for one in caught if isinstance(one.message, EncodingWarning)]
+    if guessed:
+        warnings.warn(EncodingWarning(*(file for one in guessed for file in one.files)), stacklevel=2)
+    for other in caught:
+        if not isinstance(other.message, EncodingWarning):
+            warnings.warn(other.message, stacklevel=2)
+    return frames
 
 
 def gather(experiment: Experiment, horizontal: bool = False, held: Held | None = None) -> Material:
@@ -280,9 +301,6 @@ def show_schema(ui: Session, schema: Schema, frame: pd.DataFrame) -> None:
     lines, beyond = describe(schema, table), beyond_bounds(table, schema)
     rows = [(line.name, line.kind, line.dtype, f"{line.missing:.1%}", line.distinct, line.reason) for line in lines]
     ui.table("Columns", ("column", "kind", "dtype", "missing", "distinct", "why"), rows)
-    if beyond:
-        listed = ", ".join(f"{name} {count:,}" for name, count in beyond.items())
-        ui.show(f"Values beyond declared bounds, which no synthetic value passes: {listed}\n")
     ui.facts["columns"] = [
         {"name": c.name, "kind": c.kind, "dtype": c.dtype, "decimals": c.decimals, "low": c.low, "high": c.high}
         | {"missing": line.missing, "distinct": line.distinct, "reason": line.reason, "beyond": beyond.get(c.name, 0)}
@@ -325,11 +343,12 @@ def _section_toml(column: ColumnSchema) -> str:
 
 def _bound(bound: float, column: ColumnSchema) -> str:
     """A declared bound in TOML; of instants as text, in UTC, which is read alike with and without a time zone."""
-    if column.kind != "datetime" or abs(bound) >= 2**63:
+    if column.kind != "datetime":
         return repr(bound).removesuffix(".0")
+    nanoseconds = max(1 - 2**63, min(int(bound), 2**63 - 1))  # as floats, the last ones are beyond
     if column.dtype.startswith(DURATIONS):
-        return quoted(str(pd.Timedelta(int(bound))))
-    return quoted(pd.Timestamp(int(bound), tz="UTC").isoformat())
+        return quoted(str(pd.Timedelta(nanoseconds)))
+    return quoted(pd.Timestamp(nanoseconds, tz="UTC").isoformat())
 
 
 def quoted(text: str) -> str:

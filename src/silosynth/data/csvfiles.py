@@ -80,7 +80,15 @@ class CsvFormat:
 
 
 class EncodingWarning(UserWarning):
-    """A file is not in UTF-8, and how its letters are read was guessed."""
+    """``files`` are not in UTF-8, and how their letters are read was guessed."""
+
+    def __init__(self, *files: str) -> None:
+        self.files = tuple(dict.fromkeys(files))
+        are = "is not in UTF-8 and is" if len(self.files) == 1 else "are not in UTF-8 and are"
+        super().__init__(
+            f"{', '.join(self.files)} {are} read as cp1252 (Western European); if letters look wrong, declare the "
+            'encoding: encoding = "latin-2", say'
+        )
 
 
 def read_csv(path: Path, form: CsvFormat) -> pd.DataFrame:
@@ -151,12 +159,7 @@ def _encoding(plain: Path, name: str, form: CsvFormat) -> str:
     if _decodes(plain, "utf-8"):
         return "utf-8-sig"
     if plain.read_bytes().decode("utf-8", errors="ignore").isascii() and _decodes(plain, "cp1252"):
-        warnings.warn(
-            f"{name} is not in UTF-8 and is read as cp1252 (Western European); if letters look wrong, declare its "
-            'encoding: encoding = "latin-2", say',
-            EncodingWarning,
-            stacklevel=2,
-        )
+        warnings.warn(EncodingWarning(name), stacklevel=2)
         return "cp1252"
     return "utf-8-sig"  # damaged: an error names the place
 

@@ -123,6 +123,7 @@ _NATURE_OF_DETAIL = {
     "date": Nature.INSTANT,
     "datetime": Nature.INSTANT,
 }
+TO_TEXT = "Convert it to text: .astype(str) in pandas, .cast(pl.String) in Polars, .cast(pa.string()) in Arrow."
 _CONVERT = "Convert it to numbers, text, categories or dates, or drop it."
 _REMEDIES = {"period": "Convert it with .dt.to_timestamp()."}
 

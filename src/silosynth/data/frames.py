@@ -21,7 +21,7 @@ import torch
 
 from silosynth.core.errors import DataError, SchemaError, nearest
 from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
-from silosynth.data.dtypes import Nature, detail, nature_of, resolve, spell, zone_of
+from silosynth.data.dtypes import TO_TEXT, Nature, detail, nature_of, resolve, spell, zone_of
 from silosynth.data.texts import (
     MARKS,
     is_date_form,
@@ -355,7 +355,7 @@ def categories(series: pd.Series) -> tuple[Any, ...]:
         raise DataError(
             f"Column {series.name!r} has categories that are neither text nor numbers nor booleans",
             type(others[0]).__name__,
-            "Convert it with .astype(str).",
+            TO_TEXT,
         )
     return levels
 

@@ -14,15 +14,24 @@ import numpy as np
 import pandas as pd
 
 from silosynth.core.errors import SchemaError, nearest
-from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table
-from silosynth.data.dtypes import Nature, detail, nature_of, spell
+from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, beyond_bounds
+from silosynth.data.dtypes import TO_TEXT, Nature, detail, nature_of, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
 from silosynth.data.personal import EMAIL, check_form, common_forms, looks_personal, words_of
-from silosynth.data.texts import MARKS, Written, date_form, is_date_form, is_number_form, number_form
+from silosynth.data.texts import (
+    MARKS,
+    Written,
+    date_form,
+    is_date_form,
+    is_number_form,
+    number_form,
+    parse_dates,
+)
 
 MUCH = 0.2  # share of rows with rare levels of which a column's owner is warned
 _PUBLISH = "declare another kind to publish its values"
 POOLED = '"(rare)", or other levels where these are no text'
+_SINGLE = ("float32", "float16", "float[pyarrow]")  # dtypes whose numbers have fewer digits than Python's
 FEW = 20  # in numeric columns with no more distinct values than this, none stands out as special
 _ID_ENDS = {"id", "ids", "uuid", "guid", "key", "number", "no", "nr", "index", "idx", "ssn", "iban", "email", "imsi"}
 _ID_STARTS = {"id", "uuid", "guid"}
@@ -101,9 +110,14 @@ def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True) ->
         schema, table: from `infer` and `to_table`.
         least, pool: levels of fewer rows are pooled, if they are at all.
     """
-    said = []
+    said, beyond = [], beyond_bounds(table, schema)
     for column in schema.columns:
         known, _, note = column.reason.partition("; ")
+        if column.name in beyond:
+            said.append(
+                f"Column {column.name!r}: {beyond[column.name]:,} of {len(table):,} values lie beyond its declared "
+                "bounds, which no synthetic value passes. Declare wider ones if these values are real"
+            )
         share = pooled_share(table[column.name], least) if pool and column.kind not in UNMODELLED else 0.0
         if note == _PUBLISH:
             said.append(f"Column {column.name!r} is not published: {column.reason}")
@@ -135,12 +149,22 @@ def _overrides(pandas: pd.DataFrame, overrides: Overrides) -> dict[str, ColumnOv
 
 
 def _mark(value: Any) -> str:
-    """A value as text, as marks are compared: -9 and -9.0 are the same."""
-    return f"{value:g}" if isinstance(value, float) else str(value).strip()
+    """A value as text, as marks are compared: -9 and -9.0 are the same, and all digits count."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value).strip()
+
+
+def _plain(series: pd.Series) -> pd.Series:
+    """The values as objects; of short floats those that are written alike: 0.1, not 0.10000000149."""
+    values, dtype = series.astype(object), str(series.dtype).lower()
+    if dtype not in _SINGLE:
+        return values
+    short = np.float16 if dtype == "float16" else np.float32
+    return values.map(lambda value: value if pd.isna(value) else float(str(short(value))))
 
 
 def _unmarked(series: pd.Series, marks: Sequence[Any]) -> pd.Series:
-    texts = series.astype(object).map(_mark)
+    texts = _plain(series).map(_mark)
     marked = texts.isin([_mark(mark) for mark in marks])
     marked &= series.notna().astype(bool)
     dtype = series.dtype
@@ -239,7 +263,7 @@ def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) 
             raise SchemaError(
                 f"Column {name!r} cannot be of kind 'pseudonym': its values are {nature.value}",
                 str(series.dtype),
-                "Pseudonyms are text, categories or whole numbers: use .astype(str), or declare it identifier.",
+                f"Pseudonyms are text, categories or whole numbers. {TO_TEXT} Or declare it identifier.",
             )
         if form:
             check_form(name, form)
@@ -269,28 +293,48 @@ def _range(series: pd.Series, schema: ColumnSchema, override: ColumnOverride) ->
 def _number(series: pd.Series, schema: ColumnSchema, bound: Any) -> float | None:
     if bound is None:
         return None
-    if schema.kind == Kind.DATETIME.value and schema.dtype.startswith(DURATIONS) and not isinstance(bound, int | float):
-        return _duration(schema.name, bound)
+    if schema.kind == Kind.DATETIME.value:
+        read = _duration if schema.dtype.startswith(DURATIONS) else _instant
+        return read(series, bound)
     try:
-        if schema.kind != Kind.DATETIME.value or isinstance(bound, int | float):
-            number = float(bound)
-        else:
-            stamp = pd.Timestamp(bound)
-            zone = getattr(series.dtype, "tz", None)
-            if zone is not None and stamp.tzinfo is None:
-                stamp = stamp.tz_localize(zone)
-            number = float(stamp.as_unit("ns").value)
+        number = float(bound)
     except (TypeError, ValueError) as error:
-        raise SchemaError(f"Column {schema.name!r}: a bound must be a number or a date", str(bound)) from error
+        rule = f"Column {schema.name!r} holds numbers: a bound must be a number"
+        raise SchemaError(rule, str(bound), "Write it without quotes, as in low = 0.") from error
     if not np.isfinite(number):
         raise SchemaError(f"Column {schema.name!r}: a bound must be finite", bound, "Leave it out for the data's own.")
     return number
 
 
-def _duration(name: str, bound: Any) -> float:
-    """The nanoseconds of a bound of durations; text needs a unit, for pandas takes "20200101" for nanoseconds."""
+def _instant(series: pd.Series, bound: Any) -> float:
+    """The nanoseconds since 1970 of a bound of instants; a plain number would be taken for nanoseconds."""
     try:
-        if isinstance(bound, str) and not re.search("[A-Za-z:]", bound):
+        if _is_number(bound):
+            raise ValueError("a number")
+        stamp = pd.Timestamp(bound)
+        if pd.isna(stamp):
+            raise ValueError("no date")
+        zone = getattr(series.dtype, "tz", None)
+        if zone is not None and stamp.tzinfo is None:
+            stamp = stamp.tz_localize(zone)
+        return float(stamp.as_unit("ns").value)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(
+            f"Column {series.name!r} holds dates or times: a bound must be a date or time",
+            str(bound),
+            'Write it as in "2020-01-31" or "2020-01-31 12:00"; in Python also pd.Timestamp or datetime.',
+        ) from error
+
+
+def _is_number(bound: Any) -> bool:
+    """Whether a bound is a plain number; NumPy's durations are numbers, too, but have a unit."""
+    return isinstance(bound, int | float | np.number) and not isinstance(bound, np.timedelta64)
+
+
+def _duration(series: pd.Series, bound: Any) -> float:
+    """The nanoseconds of a bound of durations; it needs a unit, for pandas takes 37 and "20200101" for nanoseconds."""
+    try:
+        if _is_number(bound) or (isinstance(bound, str) and not re.search("[A-Za-z:]", bound)):
             raise ValueError("no unit")
         length = pd.Timedelta(bound)
         if pd.isna(length):
@@ -298,7 +342,7 @@ def _duration(name: str, bound: Any) -> float:
         return float(length.as_unit("ns").value)
     except (TypeError, ValueError) as error:
         raise SchemaError(
-            f"Column {name!r} holds durations: a bound must be a duration",
+            f"Column {series.name!r} holds durations: a bound must be a duration",
             str(bound),
             'Write a number and its unit, as in "0 days", "37 days" or "12 h"; in Python also pd.Timedelta.',
         ) from error
@@ -427,9 +471,24 @@ def _guess_number(present: pd.Series, dtype: str, nature: Nature) -> ColumnSchem
         kind, reason = Kind.MIXED, special
     elif whole:
         kind, reason = Kind.INTEGER, "whole numbers" + ("" if nature is Nature.WHOLE else f" stored as {dtype}")
+        reason += _DAYS if len(distinct) > FEW and _are_days(distinct) else ""
     else:
         kind, reason = Kind.CONTINUOUS, "numbers" + ("" if decimals is None else f" with {decimals} decimal places")
     return ColumnSchema(name, kind.value, dtype, decimals=decimals, reason=reason)
+
+
+_DAYS = (
+    "; they look like dates such as 20200131, and synthetic ones may be no days: write them as 2020-01-31, or convert "
+    'them in Python with pd.to_datetime(…, format="%Y%m%d")'
+)
+
+
+def _are_days(numbers: np.ndarray) -> bool:
+    """Whether all whole numbers are days since 1900, written as %Y%m%d."""
+    if numbers[0] < 19_000_101 or numbers[-1] > 21_001_231:
+        return False
+    texts = np.array([f"{number:.0f}" for number in numbers.tolist()], dtype=object)
+    return parse_dates(texts, "%Y%m%d") is not None
 
 
 def _decimals(series: pd.Series, nature: Nature) -> int | None:
@@ -438,7 +497,7 @@ def _decimals(series: pd.Series, nature: Nature) -> int | None:
         return None
     present = series[series.notna().to_numpy(dtype=bool)]
     values = line_values(present, nature, np.zeros(len(present), dtype=bool))
-    return grid_decimals(values, single=str(series.dtype).lower() in ("float32", "float16", "float[pyarrow]"))
+    return grid_decimals(values, single=str(series.dtype).lower() in _SINGLE)
 
 
 def _hinted(name: str) -> bool:

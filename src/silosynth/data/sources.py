@@ -89,6 +89,11 @@ def missing_texts(path: str | os.PathLike[str], form: CsvFormat) -> dict[str, di
     return missing_marks(path, form) if _suffix(path, _READABLE) in (*_CSV, *_PACKED) else {}
 
 
+def is_csv(path: Path) -> bool:
+    """Whether the name of a file says that it is a CSV file."""
+    return _ending(path) in (*_CSV, *_PACKED)
+
+
 def holds_parquet(path: Path) -> bool:
     """Whether this is a folder of Parquet files."""
     return path.is_dir() and any(path.rglob("*.parquet"))

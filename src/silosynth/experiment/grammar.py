@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 from silosynth import catalog
 from silosynth.core.errors import ConfigError, nearest
-from silosynth.core.files import existing
+from silosynth.core.files import REPORTS, existing
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -313,7 +313,7 @@ class EvaluateSection(FileSection):
 
     target: Text | None = None
     """The column that classifiers or regressions are trained to predict."""
-    report: Annotated[str, _ending(".html", ".json")] = "report.html"
+    report: Annotated[str, _ending(*REPORTS)] = "report.html"
     """A name in the output folder."""
 
 

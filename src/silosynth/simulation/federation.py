@@ -28,7 +28,7 @@ from silosynth.core.schema import (
     pseudonyms,
     union,
 )
-from silosynth.data.dtypes import Nature, nature_of
+from silosynth.data.dtypes import TO_TEXT, Nature, nature_of
 from silosynth.data.frames import arrow_types, flavour, to_pandas, to_table
 from silosynth.data.infer import ColumnWarning, infer, without_marks
 
@@ -329,7 +329,7 @@ def _check_identifiers(frame: Any, schema: Schema, table: Table) -> None:
                 f"{column.kind.capitalize()} column {column.name!r} must be text, or numbers in a number dtype: "
                 "synthetic tables number its rows, or have substitutes",
                 column.dtype,
-                "Convert it with .astype(str) or .astype('int64'), declare another kind, or leave it out.",
+                f"{TO_TEXT} Or declare another kind, or leave it out.",
             )
 
 
