@@ -210,7 +210,9 @@ def test_describe() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["timedelta64[ns]", "timedelta64[s]", "duration[us][pyarrow]"])
-@pytest.mark.parametrize("bound", ["37 days", "888 h", pd.Timedelta(days=37), dt.timedelta(days=37), np.timedelta64(37, "D")])
+@pytest.mark.parametrize(
+    "bound", ["37 days", "888 h", pd.Timedelta(days=37), dt.timedelta(days=37), np.timedelta64(37, "D")]
+)
 def test_bounds_of_durations_are_durations(dtype: str, bound: Any) -> None:
     stays = pd.DataFrame({"stay": pd.Series(pd.to_timedelta([1, 40], unit="D")).astype(dtype)})
     column = infer(stays, {"stay": {"low": "0 h", "high": bound}})["stay"]
