@@ -60,7 +60,7 @@ DIFFUSION = {"generator": "diffusion", "rounds": 5, "diffusion.steps": 20, "diff
              "diffusion.latent.width": 16, "diffusion.latent.steps": 12, "diffusion.latent.batch": 32,
              "diffusion.latent.sample_steps": 3}  # fmt: skip
 NOISED = {"numbers": "noised", "epsilon": 50.0}
-BOUNDS = {"balance": (4e7, 6e7), "turnover": (4e7, 6e7), "units": (1e14, 5e14), "opened": (1.6e18, 1.8e18)}
+BOUNDS = {"balance": (4e7, 6e7), "turnover": (4e7, 6e7), "units": (1e14, 5e14), "opened": ("2020-09-14", "2027-01-14")}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "silofuse": ("fast", COLUMNS),

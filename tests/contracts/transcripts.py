@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -60,7 +61,7 @@ def frame(rows: int = ROWS) -> pd.DataFrame:
     )
 
 
-def federation(horizontal: bool, bounds: Mapping[str, tuple[float, float]] | None = None) -> ss.Federation:
+def federation(horizontal: bool, bounds: Mapping[str, tuple[Any, Any]] | None = None) -> ss.Federation:
     """Two silos with columns of the table, or three with rows. ``bounds`` are declared: noised histograms want them."""
     kinds = {"account": "identifier", "units": "integer", "opened": "datetime"}
     declared = {
