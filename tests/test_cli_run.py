@@ -572,6 +572,7 @@ def french(tmp_path: Path, people: pd.DataFrame) -> dict[str, Path]:
 
 
 @pytest.mark.filterwarnings("always::silosynth.data.csvfiles.EncodingWarning")
+@pytest.mark.slow
 def test_real_rows_are_read_as_declared_and_a_guess_is_said_once(french: dict[str, Path]) -> None:
     tables = [part for name, path in french.items() for part in (f"--{name}", path)]
     how = ("--separator", ";", "--decimal", ",", "--missing", "absent")

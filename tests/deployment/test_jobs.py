@@ -91,6 +91,7 @@ def test_the_coordinator_writes_what_it_learnt(tmp_path: Path) -> None:
     assert not any(number in text for number in silos["bank"].frame.customer)
 
 
+@pytest.mark.slow
 def test_a_report_at_a_silo_says_what_drew_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silos = two_silos()
     place = run(job(silos), parties(silos, tmp_path), tmp_path)
