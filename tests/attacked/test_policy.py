@@ -172,6 +172,17 @@ def test_options_in_a_message_are_held_to_the_same_rules_as_those_of_the_job(tmp
         desk.ask(FitCoder(replace(coder, encoders=replace(coder.encoders, min_count=1))))
 
 
+@pytest.mark.parametrize(("least", "told"), [(5, True), (20, False)])
+def test_forms_of_pseudonyms_stand_for_as_many_people_as_levels(tmp_path: Path, least: int, told: bool) -> None:
+    desk = Desk(tmp_path, OPENED + f"min_count = {least}\n", rows=30)
+    codes = [f"K-{number:04d}" for number in range(1000, 1010)] + [f"K{number}" for number in range(10**6, 10**6 + 20)]
+    (tmp_path / "rows.csv").write_text("code,age\n" + "".join(f"{c},{20 + n}\n" for n, c in enumerate(codes)))
+    (tmp_path / "silo.toml").write_text('[data]\npath = "rows.csv"\n[schema.code]\nkind = "pseudonym"\n')
+    desk.begin(a_job(options={"coder.encoders.min_count": least}))
+    columns = desk.ask(PrepareRows()).schema.columns  # type: ignore[attr-defined]
+    assert bool(columns[0].forms) == told
+
+
 def test_jobs_of_a_day_are_counted_on_disk(tmp_path: Path) -> None:
     for name in ("one", "two"):
         Desk(tmp_path, OPENED + "jobs_per_day = 2\n").begin(a_job(name=name))

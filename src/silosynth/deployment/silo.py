@@ -25,7 +25,7 @@ from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table, pseudonyms
 from silosynth.core.streams import Streams
-from silosynth.data import sources
+from silosynth.data import infer, sources
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
@@ -323,7 +323,7 @@ class DeploymentSilo(Party):
         self.policy.check_rows(len(frame))
         schema, table = federation.read_table(frame, declared)
         hidden = Schema(tuple(replace(column, forms=()) for column in schema.columns))
-        self._schema = hidden if self._private else schema
+        self._schema = hidden if self._private or self.policy.min_count > infer.FEWEST_ROWS else schema
         entry = catalog.algorithm(self._begun().algorithm)
         for text in entry.cautions(self._begun().config, schema, table):
             self._say(f"warning: {text}")
