@@ -23,13 +23,15 @@ from silosynth.deployment.exposure import exposures
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.protocol import Begin, Greet, PreparedSchema, PrepareRows, installed
 from silosynth.deployment.tallies import BegunJobs
+from silosynth.runtime.wire import encode
 
 DP = {"dp": {"epsilon": 2.0, "delta": 1e-5}}
 TINY = {"coder.steps": 2, "coder.hidden": [8]}
 
 
 def forbids(rule: str) -> Any:
-    return pytest.raises(PolicyError, match=rf"^Silo 'bank': Policy rule '{rule}' forbids it\. Ask the silo's operator")
+    told = rf"^Silo 'bank': Policy rule '{rule}' forbids it\. .*\. Ask the silo's operator: its log\.txt"
+    return pytest.raises(PolicyError, match=told)
 
 
 # What errors tell.
@@ -290,3 +292,20 @@ def test_an_officer_reads_it_in_the_terminal(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and shown.stdout.index("all noise") < shown.stdout.index("names and kinds")
     facts = json.loads(runner.invoke(app, ["policy", "check", "--kit", str(tmp_path), "--json"]).stdout)
     assert facts["exposures"][0]["key"] == "public_seed = false"
+
+
+# What a job tells before it trains.
+
+
+@pytest.mark.parametrize("algorithm", ["silofuse", "dplt", "vtgan"])
+def test_before_a_private_training_nothing_depends_on_a_row(tmp_path: Path, algorithm: str) -> None:
+    said = []
+    for rows in (120, 119):
+        desk = Desk(tmp_path / str(rows), OPENED + f'largest_epsilon = 4.0\nalgorithms = ["{algorithm}"]\n', rows=120)
+        lines = (desk.folder / "rows.csv").read_text().splitlines()
+        (desk.folder / "rows.csv").write_text("\n".join(lines[: rows + 1]) + "\n")
+        version, sources = installed()
+        desk.open()
+        asks = Greet(algorithm, "alice", version, sources), Begin(a_job(algorithm, options=DP)), PrepareRows()
+        said.append([encode(desk.ask(ask)) for ask in asks])
+    assert said[0] == said[1]

@@ -266,8 +266,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def refusal(rule: str, meaning: str, value: Any, remedy: str = _ASK) -> PolicyError:
-    """The error for what a rule forbids. Others are told the rule's key, and neither meaning nor value."""
-    return PolicyError(f"Policy rule {rule!r}: {meaning}", value, remedy, public=f"Policy rule {rule!r} forbids it")
+    """The error for what a rule forbids. Others are told the rule's key and the remedy, but no value of either side."""
+    public = f"Policy rule {rule!r} forbids it. {remedy.rstrip('.')}"
+    return PolicyError(f"Policy rule {rule!r}: {meaning}", value, remedy, public=public)
 
 
 FILE, LOCK = "releases.jsonl", "releases.lock"
