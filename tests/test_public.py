@@ -11,8 +11,8 @@ import pytest
 import silosynth
 
 SURFACE = [
-    "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "datasets", "evaluate", "fit",
-    "load", "read", "represent", "simulate", "split",
+    "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "count", "datasets", "evaluate",
+    "fit", "load", "read", "represent", "simulate", "split",
 ]  # fmt: skip
 
 

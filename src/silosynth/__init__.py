@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from silosynth.data.sources import read
     from silosynth.data.splits import split
     from silosynth.evaluation import Report, evaluate
+    from silosynth.simulation.counting import count
     from silosynth.simulation.federation import Federation, simulate
     from silosynth.simulation.model import Model, load
     from silosynth.simulation.representation import Representation
@@ -38,6 +39,7 @@ __all__ = [
     "Representation",
     "SilosynthError",
     "__version__",
+    "count",
     "datasets",
     "evaluate",
     "fit",
@@ -54,6 +56,7 @@ _HOMES = {
     "Report": "silosynth.evaluation",
     "Representation": "silosynth.simulation.representation",
     "SilosynthError": "silosynth.core.errors",
+    "count": "silosynth.simulation.counting",
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.simulation.training",
     "load": "silosynth.simulation.model",

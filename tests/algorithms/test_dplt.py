@@ -22,6 +22,7 @@ from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.streams import Streams
+from silosynth.counting.products import product, random_words
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode, pack, unpack
@@ -199,17 +200,17 @@ def test_a_mask_of_both_hides_shares_from_the_dealer():
     """The dealer knows V and W: from unmasked shares it would learn A'V."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2, (50, 3)).astype(np.uint64) for _ in range(2))
-    u, v, w = (private.random_words(bytes([i]) * 32, 50 if i < 2 else 3, 3) for i in range(3))
+    u, v, w = (random_words(bytes([i]) * 32, 50 if i < 2 else 3, 3, 64) for i in range(3))
     tells = {
         mask: (
             private.masked_share(a, b - v, w, bytes([mask]) * 32, 1),
-            private.masked_share(a - u, v, private.product(u, v) - w, bytes([mask]) * 32, -1),
+            private.masked_share(a - u, v, product(u, v) - w, bytes([mask]) * 32, -1),
         )
         for mask in (7, 8)
     }
     for first, second in tells.values():
-        assert np.array_equal(first + second, private.product(a, b))
-        assert not np.array_equal(first - w, private.product(a, b - v))
+        assert np.array_equal(first + second, product(a, b))
+        assert not np.array_equal(first - w, product(a, b - v))
     assert not np.array_equal(tells[7][0], tells[8][0])
 
 

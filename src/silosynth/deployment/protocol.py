@@ -36,8 +36,8 @@ from silosynth.privacy.events import Target
 from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
 
 ROOMS = (
-    "__init__.py", "algorithms", "alignment", "catalog.py", "core", "data", "deployment", "encoders", "experiment",
-    "models", "privacy", "runtime", "simulation",
+    "__init__.py", "algorithms", "alignment", "catalog.py", "core", "counting", "data", "deployment", "encoders",
+    "experiment", "models", "privacy", "runtime", "simulation",
 )  # fmt: skip
 """Files and folders of the package that `sources` covers: all from which a job's processes import, as a test checks."""
 R = TypeVar("R")

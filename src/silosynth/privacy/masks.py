@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +85,16 @@ def to_numbers(words: Words, silos: int) -> Tensor:
     return torch.from_numpy(numbers)
 
 
-def add_mask(words: Words, seed: bytes, sign: int) -> None:
-    """Add the mask of ``seed`` to ``words`` in place, or subtract it if ``sign`` is below zero."""
+def add_mask(words: npt.NDArray[np.unsignedinteger[Any]], seed: bytes, sign: int) -> None:
+    """Add the mask of ``seed`` to ``words`` in place, or subtract it if ``sign`` is below zero.
+
+    Words of another width than 64 bits take the same keystream in words of theirs.
+    """
     stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor()
     change = np.add if sign > 0 else np.subtract
     for start in range(0, len(words), _STEP):
         part = words[start : start + _STEP]
-        change(part, np.frombuffer(stream.update(_ZEROS[: part.nbytes]), dtype="<u8"), out=part)
+        change(part, np.frombuffer(stream.update(_ZEROS[: part.nbytes]), words.dtype.newbyteorder("<")), out=part)
 
 
 def public_key(private: bytes) -> bytes:

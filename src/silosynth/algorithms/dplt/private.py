@@ -29,9 +29,10 @@ from torch import Tensor
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
+from silosynth.counting.products import AnyWords, product
 from silosynth.privacy import accounting, sealed
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
-from silosynth.privacy.masks import Words, add_mask
+from silosynth.privacy.masks import add_mask
 from silosynth.privacy.mechanisms import noised_counts
 
 HALVINGS = 9  # of what composition may save
@@ -119,19 +120,7 @@ def seed_of(streams: Streams) -> bytes:
     return sealed.derive(b"".join(words), b"silosynth dplt seed 1")
 
 
-def random_words(seed: bytes, rows: int, columns: int) -> Words:
-    """A random matrix. A seed is used once."""
-    words = np.zeros(rows * columns, np.uint64)
-    add_mask(words, seed, 1)
-    return words.reshape(rows, columns)
-
-
-def product(a_NK: Words, b_NJ: Words) -> Words:
-    """The transpose of the first times the second, modulo 2^64."""
-    return np.asarray(a_NK.T @ b_NJ)
-
-
-def masked_share(left_NK: Words, right_NJ: Words, correction_KJ: Words, mask: bytes, sign: int) -> Words:
+def masked_share(left_NK: AnyWords, right_NJ: AnyWords, correction_KJ: AnyWords, mask: bytes, sign: int) -> AnyWords:
     """A silo's reply (K, J) before noise: left and right are A and E for silo a, D and V for b; ``sign`` is of M."""
     share = np.ascontiguousarray(product(left_NK, right_NJ) + correction_KJ).reshape(-1)
     add_mask(share, mask, sign)

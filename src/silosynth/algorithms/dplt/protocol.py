@@ -59,8 +59,8 @@ from silosynth.core.conversation import Checkpoint, Conversation, Progress, Rost
 from silosynth.core.messages import Message, Release, Struct, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
+from silosynth.counting.products import AnyWords, product, random_words
 from silosynth.privacy.events import Event
-from silosynth.privacy.masks import Words
 from silosynth.privacy.sealed import Envelope
 
 SPARE = 28.0  # rows that there may be beyond the noised count, in units of 1 / epsilon
@@ -264,13 +264,13 @@ def _seed(streams: Streams, silo: str, peer: str) -> bytes:
 
 def _dealt(
     streams: Streams, pair: tuple[str, str], states: Mapping[str, Sequence[int]], rows: int
-) -> tuple[Words, Words]:
+) -> tuple[AnyWords, AnyWords]:
     """Two random shares of U'V."""
     a, b = pair
-    u = private.random_words(_seed(streams, a, b), rows, sum(states[a]))
-    v = private.random_words(_seed(streams, b, a), rows, sum(states[b]))
-    first = private.random_words(private.seed_of(streams.child("shares", a, b)), u.shape[1], v.shape[1])
-    return first, private.product(u, v) - first
+    u = random_words(_seed(streams, a, b), rows, sum(states[a]), 64)
+    v = random_words(_seed(streams, b, a), rows, sum(states[b]), 64)
+    first = random_words(private.seed_of(streams.child("shares", a, b)), u.shape[1], v.shape[1], 64)
+    return first, product(u, v) - first
 
 
 def _tables(replies: Mapping[str, Related], states: Mapping[str, Sequence[int]]) -> dict[networks.Pair, Tensor]:

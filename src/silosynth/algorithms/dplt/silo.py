@@ -17,9 +17,9 @@ from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.conversation import State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, from_state, to_state
+from silosynth.counting.products import AnyWords, random_words
 from silosynth.encoders.table import ColumnParty
 from silosynth.privacy.events import Event
-from silosynth.privacy.masks import Words
 
 HEAD = 40  # bytes before a hidden matrix: the row count, and the seed of the mask
 
@@ -105,7 +105,7 @@ class DPLTSilo(ColumnParty):
         self.hidden, envelopes = ask, []
         own_NK = self._flags()
         for factor in ask.factors:
-            hidden = own_NK - private.random_words(factor.seed, *own_NK.shape)
+            hidden = own_NK - random_words(factor.seed, len(own_NK), own_NK.shape[1], 64)
             head = len(self.columns.table).to_bytes(8, "big") + self._mask(factor.peer)
             content = head + hidden.astype("<u8").tobytes()
             envelopes.append(self.seat.seal(factor.peer, _context(self.seat.name, factor.peer), content))
@@ -139,7 +139,7 @@ class DPLTSilo(ColumnParty):
         if self.seat.name == pair[0]:
             words = private.masked_share(own_NK, received, dealt, self._mask(peer), 1)
         else:
-            hiding = private.random_words(self._seed(peer), *own_NK.shape)
+            hiding = random_words(self._seed(peer), len(own_NK), own_NK.shape[1], 64)
             words = private.masked_share(received, hiding, dealt, content[8:HEAD], -1)
         share, own = torch.from_numpy(words.view(np.int64)), self._sizes()
         rows, columns = (own, other.states) if self.seat.name == pair[0] else (other.states, own)
@@ -156,7 +156,7 @@ class DPLTSilo(ColumnParty):
         """Number of states of each latent attribute."""
         return [latent.states for latent in self.latents]
 
-    def _flags(self) -> Words:
+    def _flags(self) -> AnyWords:
         """Flags (rows asked for, K) of all states: rows beyond are left out, missing ones have no flag set."""
         flags = np.zeros((self._asked().rows, sum(self._sizes())), np.uint64)
         states_NL = self._states()[: len(flags)]

@@ -1,0 +1,283 @@
+"""Counting: silos get additive shares of contingency tables of columns that different silos hold. Nobody opens them.
+
+After a counting each silo of a set holds one matrix of words; modulo 2^k the sum of all silos' is the table, and fewer
+than all say nothing of it. What becomes of the shares is no part of this: see `TableCounter.shares`.
+
+*Two silos* (Du and Atallah 2001; Beaver 1991), a before b in the roster. Their flags (`silosynth.counting.plan`) are X
+and Y, with a row for each row of theirs. The coordinator deals: a random matrix U to a, V to b, and shares of U'V. Then
+
+    a seals for b  D = X + U      a keeps  R - U'E
+    b seals for a  E = Y + V      b keeps  D'Y + (U'V - R)      together  X'Y
+
+*Three silos* (Beaver's product of three factors). With c, whose flags are Z, hidden as F = Z + W, and products of rows
+with each other (u ⊗ v is a row of all products of a row of U and one of V): from X = D - U and so on,
+
+    X ⊗ Y ⊗ Z = D ⊗ E ⊗ Z  -  U ⊗ E ⊗ F  -  D ⊗ V ⊗ F  +  (U ⊗ V) ⊗ F  +  (U ⊗ W) ⊗ E  +  (V ⊗ W) ⊗ D  -  U ⊗ V ⊗ W
+
+summed over rows. The first term is c's own, the second a's, the third b's. Products of two random matrices are shared
+row by row, the last one as a sum: the earlier silo's share is random, the later silo is sent the rest. In return no
+silo hides anything but its flags, once.
+
+*What is dealt are seeds of 32 bytes*, from which silo and dealer expand all random matrices (ChaCha20); only the later
+silo's shares are sent as words: one matrix for each pair of silos, and for sets of three silos some of each block. The
+key of a random matrix is derived from the dealer's seed and a nonce that the silo draws in each counting. So a silo
+hides with new matrices each time, even from a dealer that repeats its seeds; and it hides each block once.
+
+*One hidden matrix of a silo serves all its partners and all sets.* U is used for X only. Whoever sees D sees X plus
+uniform words, and sees the same again wherever D is used again. Shares of different products are random by seeds of
+their own, so that the shares of one say nothing of another.
+
+*Masks of shares.* From a's share alone the dealer, who knows U, R and V, would learn U'Y. So each pair of silos adds
+and subtracts a random mask whose seed one seals for the other: to the dealer, too, a share is uniform.
+
+Rows beyond a silo's own, up to ``CountRequest.rows``, are rows without flags. That silos hold equally many rows is
+checked by tags (`check_same_rows`); that they are the same rows in the same order is what an alignment checks.
+
+Sets of one silo's columns need no messages: that silo's share is its own table, all others' are zero. If all silos hold
+the same columns, each silo's share is the table of its own rows; secure sums (`privacy.aggregation`) open such shares.
+
+Messages in talking order: an agreement (`privacy.agreement`), `PrepareCount` → `CountPrepared`, `DealSeed` → `Done`;
+for each block `HideBlock` → `HiddenBlock`, `TakeBlock` → `Done`; `FinishCount` → `Done`.
+
+Who learns what:
+
+* each silo: what is counted, the public bound of row numbers, and uniform words. That it holds as many rows as others.
+* the coordinator: what is counted; whether silos hold equally many rows, but not how many. All else is sealed.
+
+Threat model. Parties follow the protocol and infer what they can; random words are those of ChaCha20 and HKDF-SHA256,
+so guarantees are computational.
+
+* **The dealer together with one silo reads the flags of all silos that share a set with that one**: all counted columns
+  of all rows. D minus U is X. Who deals must not be a silo, nor collude with one.
+* Silos together without the dealer learn nothing but what they hold.
+* A dealer that deviates on its own learns nothing, since it sees no hidden matrix, mask or share; it can make tables
+  wrong. Those of two silos then are wrong by an amount that it chooses, whatever the rows. In sets of three
+  silos, where shares of row products are dealt, the error can depend on rows that the dealer chooses: **once opened,
+  such a table may show single rows' levels.** Open tables of three silos only where the dealer is trusted to deal
+  right.
+* A silo may count other flags than its rows have: the table is then that of what it made up, such as of a single row.
+  Whoever opens tables must reckon with that: noise belongs into the shares, before they open.
+* A coordinator that alters, repeats or mixes up envelopes, or asks silos for different tables, is detected: an envelope
+  opens in one place of one counting of one request only.
+
+Shapes: N rows of a block, K and J flags of two silos.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, Roster, check_same_rows, expect
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Done, Message, Release
+from silosynth.counting import plan as planning
+from silosynth.counting.plan import CountRequest, Plan
+from silosynth.counting.products import WIDTHS, AnyWords, product, random_words, row_products
+from silosynth.privacy.agreement import agree
+from silosynth.privacy.sealed import Envelope
+
+PURPOSE = "counting"  # of the silos' secret, new in each counting
+SEED = 32  # bytes, of seeds and nonces
+STAGE = "counting"
+
+
+# Messages, in talking order.
+
+
+class PrepareCount(Message):
+    """Coordinator: these tables are counted."""
+
+    request: CountRequest
+
+
+class CountPrepared(Message):
+    """Silo: a nonce of 32 bytes; and a tag that is equal where row counts are, and tells nothing else."""
+
+    nonce: bytes
+    tag: bytes
+
+
+class DealSeed(Message):
+    """Coordinator: the seed (32 bytes) of your random matrices."""
+
+    seed: bytes
+
+
+class HideBlock(Message):
+    """Coordinator: hide the next block of your flags."""
+
+    number: int
+
+
+class HiddenBlock(Message, release=Release.SEALED):
+    """Silo: my flags plus random words, sealed for each silo that shares a set with me."""
+
+    envelopes: tuple[Envelope, ...]
+
+
+class TakeBlock(Message, release=Release.SEALED):
+    """Coordinator: what those silos hid; and of sets of three silos your dealt shares of products, row by row."""
+
+    number: int
+    envelopes: tuple[Envelope, ...]
+    dealt: tuple[Tensor, ...]
+
+
+class FinishCount(Message):
+    """Coordinator: your dealt shares of products of random matrices."""
+
+    dealt: tuple[Tensor, ...]
+
+
+# The coordinator.
+
+
+def count(roster: Roster, request: CountRequest) -> Conversation[None]:
+    """The coordinator's side, which deals and relays; shares stay in the silos (`TableCounter.shares`).
+
+    Raises:
+        ConfigError: the request is for other silos.
+        DataError: a column is not there, or not as declared.
+        ProtocolError: silos hold different numbers of rows, or more than the request says; or a silo replied with
+            something else.
+    """
+    if request.silos != roster.parties:
+        raise ConfigError("Tables are counted in the silos of the roster", request.silos, "Name them in its order.")
+    yield Progress(STAGE, 0, len(Plan(request).blocks))
+    yield from agree(roster, PURPOSE)
+    prepared = expect((yield roster.everyone(PrepareCount(request))), CountPrepared)
+    if not request.horizontal:
+        check_same_rows(roster, [reply.tag for reply in prepared])
+    nonces = {silo: reply.nonce for silo, reply in zip(roster, prepared, strict=True)}
+    dealer = Dealer(Plan(request), nonces)
+    yield from _relayed(dealer)
+    expect((yield roster.each({silo: FinishCount(dealer.rest(silo)) for silo in roster})), Done)
+
+
+def _relayed(dealer: Dealer) -> Conversation[None]:
+    """Deal seeds, and relay all blocks between the silos that share sets."""
+    silos, blocks = tuple(dealer.plan.factors), dealer.plan.blocks
+    if not silos:
+        return
+    yield Exchange({silo: DealSeed(dealer.seeds[silo]) for silo in silos}, rides=True)
+    for number in range(len(blocks)):
+        hidden = yield Exchange({silo: HideBlock(number) for silo in silos})
+        sent = _envelopes(hidden, dealer.plan)
+        dealt = dealer.block(number)
+        asks = {
+            silo: TakeBlock(number, tuple(one for one in sent if one.receiver == silo), dealt[silo]) for silo in silos
+        }
+        yield Exchange(asks, rides=True)
+        yield Progress(STAGE, number + 1, len(blocks))
+
+
+def _envelopes(hidden: Replies, plan: Plan) -> list[Envelope]:
+    """What silos hid, each for all its peers."""
+    found: list[Envelope] = []
+    for silo, reply in zip(hidden, expect(hidden, HiddenBlock), strict=True):
+        routes = tuple((envelope.sender, envelope.receiver) for envelope in reply.envelopes)
+        if routes != tuple((silo, peer) for peer in plan.peers(silo)):
+            rule = f"Silo {silo!r} seals its flags for each silo that shares a set with it"
+            raise ProtocolError(rule, len(routes), "Both sides must run the same version of silosynth.")
+        found.extend(reply.envelopes)
+    return found
+
+
+class Dealer:
+    """Random matrices and shares of their products. It never sees what they hide.
+
+    Args:
+        plan: what is counted.
+        nonces: of all silos.
+        draw: draws so many secret bytes.
+
+    Attributes:
+        seeds: one for each silo.
+    """
+
+    def __init__(self, plan: Plan, nonces: Mapping[str, bytes], draw: Callable[[int], bytes] = os.urandom) -> None:
+        self.plan, self._nonces = plan, dict(nonces)
+        self.seeds = {silo: draw(SEED) for silo in plan.factors}
+        bad = [silo for silo in plan.factors if len(self._nonces[silo]) != SEED]
+        if bad:
+            raise ProtocolError(f"A silo's nonce has {SEED} bytes", bad, "Both sides must run the same version.")
+        zeros, width = plan.zeros, plan.width
+        self._pairs = {(a, b): zeros(width(a), width(b)) for a, b in plan.pairs}  # U'V so far
+        self._triples = {number: zeros(*_split(plan, number)) for number in plan.triples}  # of U ⊗ V and W
+
+    def block(self, number: int) -> dict[str, tuple[Tensor, ...]]:
+        """What each silo is sent for one block; to be called once for each, in order."""
+        rows = self.plan.blocks[number]
+        count = rows.stop - rows.start
+        pads = {s: self._drawn(s, planning.pad_name(number), count, self.plan.width(s)) for s in self.plan.factors}
+        for (a, b), total in self._pairs.items():
+            total += product(pads[a], pads[b])
+        dealt: dict[str, list[Tensor]] = {silo: [] for silo in self.plan.factors}
+        for one in self.plan.triples:
+            self._deal_rows(one, number, pads, dealt)
+        return {silo: tuple(words) for silo, words in dealt.items()}
+
+    def rest(self, silo: str) -> tuple[Tensor, ...]:
+        """What a silo is sent in the end: its shares of products with the silos before it."""
+        dealt = []
+        for (a, b), total in self._pairs.items():
+            if b == silo:
+                dealt.append(as_tensor(total - self._drawn(a, planning.pair_name(b), *total.shape)))
+        for number, total in self._triples.items():
+            first, _, third = self.plan.parts[number]
+            if third == silo:
+                dealt.append(as_tensor(-total - self._drawn(first, planning.triple_name(number), *total.shape)))
+        return tuple(dealt)
+
+    def _deal_rows(
+        self, number: int, block: int, pads: Mapping[str, AnyWords], dealt: Mapping[str, list[Tensor]]
+    ) -> None:
+        """Shares of products, row by row, of each two factors of a set: first and second, first and third, …"""
+        parts = self.plan.parts[number]
+        own = {silo: pads[silo][:, self.plan.place(silo, factor)] for silo, factor in parts.items()}
+        for earlier, later in ordered_pairs(parts):
+            products = row_products(own[earlier], own[later])
+            share = self._drawn(earlier, planning.rows_name(number, later, block), *products.shape)
+            dealt[later].append(as_tensor(products - share))
+        first, second, third = own.values()
+        self._triples[number] += product(row_products(first, second), third)
+
+    def _drawn(self, silo: str, what: tuple[str, ...], rows: int, columns: int) -> AnyWords:
+        key = planning.dealt_key(self.seeds[silo], self._nonces[silo], *what)
+        return random_words(key, rows, columns, self.plan.request.bits)
+
+
+def ordered_pairs(parts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """First and second, first and third, second and third silo of a set."""
+    first, second, third = parts
+    return [(first, second), (first, third), (second, third)]
+
+
+def _split(plan: Plan, number: int) -> tuple[int, int]:
+    """Cells of the first two factors of a set of three silos, and of the third."""
+    first, second, third = map(plan.request.size, plan.parts[number].values())
+    return first * second, third
+
+
+def as_tensor(words: AnyWords) -> Tensor:
+    """Words as signed numbers of the same bits, which messages can hold."""
+    return torch.from_numpy(np.ascontiguousarray(words).view(f"i{words.itemsize}"))
+
+
+def as_words(tensor: Tensor, shape: tuple[int, int], bits: int, silo: str) -> AnyWords:
+    """What `as_tensor` made.
+
+    Raises:
+        ProtocolError: shape or bits differ from those that ``silo`` expects.
+    """
+    if tuple(tensor.shape) != shape or tensor.dtype != getattr(torch, f"int{bits}"):
+        got = f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise ProtocolError(f"Silo {silo!r} is dealt words of {bits} bits, {shape}", got, "Start the counting again.")
+    words: AnyWords = tensor.numpy().view(WIDTHS[bits])
+    return words

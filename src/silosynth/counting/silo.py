@@ -1,0 +1,340 @@
+"""A silo's side of counting: see `silosynth.counting.protocol`, which also has the names of matrices.
+
+Shapes: N rows, of the table or of a block; K and J flags of two silos.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from silosynth.core.conversation import Party, State
+from silosynth.core.errors import ProtocolError
+from silosynth.core.messages import Done, Message
+from silosynth.core.schema import Schema, Table, modelled_columns
+from silosynth.counting import plan as planning, protocol
+from silosynth.counting.levels import Codes, crossed
+from silosynth.counting.plan import Factor, Plan
+from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, random_words, row_products
+from silosynth.privacy.agreement import Agreements, Group
+from silosynth.privacy.masks import add_mask
+from silosynth.privacy.sealed import Envelope, Seat, derive, framed
+
+_AGAIN = "Start the counting again."
+_MASK = "silosynth counting mask 1"
+T = TypeVar("T")
+
+
+@dataclass
+class _Count:
+    """What a silo holds of the counting under way; nothing of it is stored.
+
+    Attributes:
+        plan: what is counted.
+        blocks: the rows that are hidden together, one block after the other; none if this silo hides nothing.
+        context: that envelopes of this counting, and of this request, are bound to.
+        codes: of the factors of sets across silos: each row's level.
+        nonce: of the keys of random matrices.
+        masks: the seeds of the masks that this silo shares with each other one.
+        seed: the dealer's.
+        hidden, taken: how many blocks were.
+        pad_NK: the random matrix of the block that is hidden and not yet taken.
+        pairs, triples: shares so far, of products with each peer's flags, and of sets of three silos.
+    """
+
+    plan: Plan
+    blocks: tuple[slice, ...]
+    context: str
+    codes: Mapping[Factor, Codes] = field(repr=False)
+    nonce: bytes = field(repr=False)
+    masks: dict[str, bytes] = field(default_factory=dict, repr=False)
+    seed: bytes = field(default=b"", repr=False)
+    hidden: int = 0
+    taken: int = 0
+    pad_NK: AnyWords = field(default_factory=lambda: np.zeros((0, 0), np.uint16), repr=False)
+    pairs: dict[str, AnyWords] = field(default_factory=dict, repr=False)
+    triples: dict[int, AnyWords] = field(default_factory=dict, repr=False)
+
+
+class TableCounter(Party):
+    """A silo's side of countings, one after the other.
+
+    Args:
+        table: its columns; rows in the same order in all silos, if they hold different columns of the same rows.
+        schema: of these columns. Identifiers and pseudonyms are never counted.
+        seat: who this silo is.
+
+    Attributes:
+        shares: of the tables of the last counting that ended, one for each set, in words of k bits: modulo 2^k the sum
+            over all silos is the table. Axes are the set's columns.
+    """
+
+    def __init__(self, table: Table, schema: Schema, seat: Seat) -> None:
+        self.shares: tuple[AnyWords, ...] = ()
+        self._table, self._seat = modelled_columns(table, schema), seat
+        group = self._group = Group(seat)
+        rule = "The secret of a counting is fresh, and for nothing else"
+        self._agreements = Agreements(
+            rule, lambda ask: group if ask.fresh and ask.purpose == protocol.PURPOSE else None, group
+        )
+        self._used = b""  # of the secret that the last counting was prepared with
+        self._now: _Count | None = None
+
+    def answer(self, ask: Message) -> Message:
+        """Answer one message of the coordinator.
+
+        Raises:
+            DataError: a column is not there, or not as declared.
+            ProtocolError: the message comes too early or again, has other shapes than the request says, or cannot be
+                opened; or this silo holds more rows than the request says.
+        """
+        if (reply := self._agreements.answer(ask)) is not None:
+            return reply
+        match ask:
+            case protocol.PrepareCount():
+                return self._prepare(ask)
+            case protocol.DealSeed():
+                return self._take_seed(ask)
+            case protocol.HideBlock():
+                return self._hide(ask)
+            case protocol.TakeBlock():
+                return self._take(ask)
+            case protocol.FinishCount():
+                return self._finish(ask)
+            case _:
+                raise ProtocolError("A silo that counts does not understand this message", type(ask).__name__)
+
+    # Before the first block.
+
+    def _prepare(self, ask: protocol.PrepareCount) -> protocol.CountPrepared:
+        request, rows = ask.request, len(self._table)
+        self._now, self.shares = None, ()
+        if request.silos != self._seat.roster.parties:
+            raise self._refusal("counts with the silos of its roster", request.silos)
+        if rows > request.rows:
+            raise self._refusal("holds no more rows than the request says", f"more than {request.rows}")
+        secret = self._group.key("one counting")
+        if secret == self._used:
+            raise self._refusal("counts once with each secret", "the same again")
+        plan, name = Plan(request), self._seat.name
+        codes = {factor: self._codes(plan, factor) for factor in plan.factors.get(name, ())}
+        blocks = plan.blocks if codes else ()
+        context = f"counting {secret.hex()} {request.digest()}"
+        self._used, self._now = secret, _Count(plan, blocks, context, codes, os.urandom(protocol.SEED))
+        tag = b"" if request.horizontal else self._group.key(f"{rows} rows")
+        return protocol.CountPrepared(self._now.nonce, tag)
+
+    def _codes(self, plan: Plan, factor: Factor) -> Codes:
+        """Each row's level of a factor, (N,)."""
+        columns = [plan.request.columns[place] for place in factor]
+        own = [column.codes(self._table[column.name]) for column in columns]
+        return crossed(own, [column.size for column in columns])
+
+    def _take_seed(self, ask: protocol.DealSeed) -> Done:
+        now = self._at(0)
+        if now.seed or not now.blocks or len(ask.seed) != protocol.SEED:
+            raise self._refusal(f"is dealt one seed of {protocol.SEED} bytes, if it hides anything", "another")
+        now.seed = ask.seed
+        later = [silo for silo in now.plan.peers(self._seat.name) if self._before(silo)]
+        now.masks = {silo: os.urandom(protocol.SEED) for silo in later}
+        return Done()
+
+    # Blocks.
+
+    def _hide(self, ask: protocol.HideBlock) -> protocol.HiddenBlock:
+        """Seal this block's flags plus random words; with the first block also the seeds of masks."""
+        now, name = self._at(ask.number), self._seat.name
+        if now.hidden != now.taken or not now.seed or now.taken == len(now.blocks):
+            raise self._refusal("hides each block once, after it has taken the one before", ask.number)
+        block = now.blocks[ask.number]
+        now.pad_NK = self._drawn(now, planning.pad_name(ask.number), _rows(block), now.plan.width(name))
+        hidden_NK, one = now.pad_NK.copy(), now.pad_NK.dtype.type(1)
+        levels_NF = self._levels(now)
+        hidden_NK[np.arange(len(levels_NF))[:, None], levels_NF] += one
+        now.hidden += 1
+        content = hidden_NK.astype(hidden_NK.dtype.newbyteorder("<"), copy=False).tobytes()
+        envelopes = []
+        for peer in now.plan.peers(name):
+            mask = now.masks[peer] if ask.number == 0 and self._before(peer) else b""
+            envelopes.append(self._seat.seal(peer, _block_context(now, ask.number), mask + content))
+        return protocol.HiddenBlock(tuple(envelopes))
+
+    def _take(self, ask: protocol.TakeBlock) -> Done:
+        """Add a block to this silo's shares."""
+        now, name = self._at(ask.number), self._seat.name
+        if now.hidden != now.taken + 1:
+            raise self._refusal("takes a block after it has hidden its own", ask.number)
+        if tuple(envelope.sender for envelope in ask.envelopes) != now.plan.peers(name):
+            raise self._refusal("takes a block of each silo that shares a set with it", len(ask.envelopes))
+        seen = {one.sender: self._opened(now, one) for one in ask.envelopes}
+        levels_NF, width = self._levels(now), now.plan.width(name)
+        for a, b in now.plan.pairs:
+            if name == a:
+                _add(now.pairs, b, -product(now.pad_NK, seen[b]))
+            elif name == b:
+                _add(now.pairs, a, level_sums(seen[a], levels_NF, width))
+        dealt = iter(ask.dealt)
+        for number in now.plan.triples:
+            if name in now.plan.parts[number]:
+                _add(now.triples, number, self._triple(now, number, seen, dealt))
+        self._check_end(dealt)
+        now.taken += 1
+        return Done()
+
+    def _opened(self, now: _Count, envelope: Envelope) -> AnyWords:
+        """What another silo hid of this block, (N, J)."""
+        sender, dtype = envelope.sender, WIDTHS[now.plan.request.bits]
+        content = self._seat.open(envelope, _block_context(now, now.taken))
+        if now.taken == 0 and not self._before(sender):
+            now.masks[sender], content = content[: protocol.SEED], content[protocol.SEED :]
+        shape = _rows(now.blocks[now.taken]), now.plan.width(sender)
+        if len(content) != shape[0] * shape[1] * dtype.itemsize:
+            raise self._refusal(f"takes {shape} words of silo {sender!r}", f"{len(content)} bytes")
+        return _from_bytes(content, dtype).reshape(shape)
+
+    def _levels(self, now: _Count) -> Codes:
+        """The flags (N, F) of this block's rows that are set, by place: one for each factor."""
+        block, starts = now.blocks[now.taken], [now.plan.place(self._seat.name, factor).start for factor in now.codes]
+        return np.stack([codes[block] + start for codes, start in zip(now.codes.values(), starts, strict=True)], axis=1)
+
+    def _triple(self, now: _Count, number: int, seen: Mapping[str, AnyWords], dealt: Iterator[Tensor]) -> AnyWords:
+        """This silo's share of a set of three silos, from one block: all cells, in the silos' order."""
+        parts, name, plan = now.plan.parts[number], self._seat.name, now.plan
+        sizes = {silo: plan.request.size(factor) for silo, factor in parts.items()}
+        known = {silo: seen.get(silo, now.pad_NK)[:, plan.place(silo, factor)] for silo, factor in parts.items()}
+        shares = {}  # of products, row by row, of this silo's random matrix and another's
+        for earlier, later in protocol.ordered_pairs(parts):
+            shape = _rows(now.blocks[now.taken]), sizes[earlier] * sizes[later]
+            if name == earlier:
+                shares[earlier, later] = self._drawn(now, planning.rows_name(number, later, now.taken), *shape)
+            elif name == later:
+                shares[earlier, later] = self._words(dealt, shape)
+        a, b, c = parts
+        both = row_products(known[a], known[b])
+        if name == c:
+            own_N = now.codes[parts[c]][now.blocks[now.taken]]
+            cells = level_sums(both, own_N[:, None], sizes[c]).reshape(-1)
+        else:
+            cells = product(shares[a, b] - both, known[c]).reshape(-1)
+        for (earlier, later), share in shares.items():
+            if later == c:
+                other = b if earlier == a else a
+                cells = cells + _ordered(product(share, known[other]), (earlier, later, other), sizes)
+        return cells
+
+    # After the last block.
+
+    def _finish(self, ask: protocol.FinishCount) -> Done:
+        now, name = self._at(), self._seat.name
+        dealt = iter(ask.dealt)
+        for a, b in now.plan.pairs:
+            shape = now.plan.width(a), now.plan.width(b)
+            if name == a:
+                now.pairs[b] += self._drawn(now, planning.pair_name(b), *shape)
+            elif name == b:
+                now.pairs[a] += self._words(dealt, shape)
+        for number in now.plan.triples:
+            first, second, third = now.plan.parts[number].items()
+            shape = now.plan.request.size(first[1]) * now.plan.request.size(second[1]), now.plan.request.size(third[1])
+            if name == first[0]:
+                now.triples[number] += self._drawn(now, planning.triple_name(number), *shape).reshape(-1)
+            elif name == third[0]:
+                now.triples[number] += self._words(dealt, shape).reshape(-1)
+        self._check_end(dealt)
+        self.shares = tuple(self._share(now, number) for number in range(len(now.plan.parts)))
+        self._now = None
+        return Done()
+
+    def _share(self, now: _Count, number: int) -> AnyWords:
+        """This silo's share of a set's table."""
+        plan, parts, name = now.plan, now.plan.parts[number], self._seat.name
+        if name not in parts and "" not in parts:
+            return plan.arranged(number, plan.zeros(1, math.prod(plan.request.shape(number))))
+        if len(parts) == 1:
+            (factor,) = parts.values()
+            counts = np.bincount(self._codes(plan, factor), minlength=plan.request.size(factor))
+            return plan.arranged(number, counts.astype(WIDTHS[plan.request.bits]))
+        if len(parts) == 3:
+            cells = now.triples[number].copy()
+        else:
+            (a, left), (b, right) = parts.items()
+            cells = now.pairs[b if name == a else a][plan.place(a, left), plan.place(b, right)].flatten()
+        for peer in parts:
+            if peer != name:
+                seed = derive(now.masks[peer], framed(_MASK, str(number)))
+                add_mask(cells, seed, 1 if self._before(peer) else -1)
+        return plan.arranged(number, cells)
+
+    # State.
+
+    def _state(self, training: bool) -> State:
+        """The shares of the last counting. One that is under way is not stored: it starts again."""
+        return {"shares": [protocol.as_tensor(share) for share in self.shares]} if training else {}
+
+    def restore(self, state: State) -> None:
+        """Continue from a result of `state`."""
+        self._now = None
+        self.shares = tuple(share.numpy().view(f"u{share.itemsize}") for share in state.get("shares", []))
+
+    # What all steps use.
+
+    def _at(self, taken: int | None = None) -> _Count:
+        """The counting under way, if so many blocks were taken; None for all."""
+        now = self._now
+        if now is None:
+            raise self._refusal("prepares a counting first", "none is under way")
+        if now.taken != (len(now.blocks) if taken is None else taken):
+            raise self._refusal("takes all blocks, once and in order", f"{now.taken} of {len(now.blocks)} so far")
+        return now
+
+    def _drawn(self, now: _Count, what: tuple[str, ...], rows: int, columns: int) -> AnyWords:
+        """A random matrix that this silo and the dealer know."""
+        key = planning.dealt_key(now.seed, now.nonce, *what)
+        return random_words(key, rows, columns, now.plan.request.bits)
+
+    def _words(self, dealt: Iterator[Tensor], shape: tuple[int, int]) -> AnyWords:
+        """The next of the dealer's words."""
+        if (tensor := next(dealt, None)) is None or self._now is None:
+            raise self._refusal("is dealt all shares at once", "too few")
+        return protocol.as_words(tensor, shape, self._now.plan.request.bits, self._seat.name)
+
+    def _check_end(self, dealt: Iterator[Tensor]) -> None:
+        if next(dealt, None) is not None:
+            raise self._refusal("is dealt no more than its shares", "too many")
+
+    def _before(self, silo: str) -> bool:
+        """Whether this silo comes before another one in the roster."""
+        order = self._seat.roster.parties
+        return order.index(self._seat.name) < order.index(silo)
+
+    def _refusal(self, rule: str, value: object) -> ProtocolError:
+        return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, _AGAIN)
+
+
+def _rows(block: slice) -> int:
+    return int(block.stop - block.start)
+
+
+def _from_bytes(content: bytes, dtype: np.dtype[Any]) -> AnyWords:
+    words: AnyWords = np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype, copy=False)
+    return words
+
+
+def _block_context(now: _Count, number: int) -> str:
+    return f"{now.context} block {number}"
+
+
+def _add(sums: dict[T, AnyWords], key: T, words: AnyWords) -> None:
+    sums[key] = sums[key] + words if key in sums else words
+
+
+def _ordered(cells: AnyWords, silos: Sequence[str], sizes: Mapping[str, int]) -> AnyWords:
+    """Cells whose axes are of ``silos``, in a row, with axes in the order of ``sizes``."""
+    table = cells.reshape([sizes[silo] for silo in silos])
+    return table.transpose([silos.index(silo) for silo in sizes]).reshape(-1)
