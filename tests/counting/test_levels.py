@@ -12,6 +12,7 @@ from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.schema import Column
 from silosynth.counting import CountedColumn, CountRequest, bits_for, padded
 from silosynth.counting.levels import crossed
+from silosynth.counting.plan import Plan
 
 TEXT = CountedColumn("bank", "city", ("Bern", "Oslo"))
 NUMBER = CountedColumn("bank", "age", edges=(18, 65.5))
@@ -131,13 +132,29 @@ def asked(**changes: object) -> CountRequest:
         ({"block": 0}, "above zero"),
         ({"block": (1 << 20) + 1}, "fewer rows at a time"),
         ({"columns": (CountedColumn("a", "x", tuple(range(70_000))), CountedColumn("b", "x", (1,)))}, "at most 65536"),
-        ({"columns": (CountedColumn("a", "x", tuple(range(9000))), CountedColumn("b", "x", tuple(range(9000))))},
+        ({"columns": (CountedColumn("a", "x", tuple(range(4999))), CountedColumn("b", "x", tuple(range(4999))))},
          "cells"),
     ],
 )  # fmt: skip
 def test_requests_that_are_refused(changes: dict, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         asked(**changes)
+
+
+def test_products_of_all_levels_that_two_silos_hide_are_bounded() -> None:
+    """Though each table by itself is small."""
+    columns = tuple(CountedColumn(silo, f"{i}", tuple(range(999))) for silo in "ab" for i in range(5))
+    with pytest.raises(ConfigError, match="two silos hide"):
+        asked(columns=columns, sets=tuple((i, i + 5) for i in range(5)))
+
+
+def test_blocks_have_fewer_rows_where_rows_have_many_flags() -> None:
+    narrow, wide = (CountedColumn("a", "x", tuple(range(many - 1))) for many in (20, 8192))
+    other, third = (CountedColumn(silo, "x", tuple(range(99))) for silo in "bc")
+    assert [len(Plan(asked(columns=(one, other), rows=9000)).blocks) for one in (narrow, wide)] == [2, 18]
+    three = Plan(asked(columns=(narrow, other, third), rows=9000, sets=((0, 1, 2),)))
+    sizes = [block.stop - block.start for block in three.blocks]
+    assert sum(sizes) == 9000 and max(sizes) == 419  # of products of 100 levels and 100
 
 
 def test_numbers_of_rows_are_rounded_up_and_bits_suffice() -> None:

@@ -24,7 +24,8 @@ from silosynth.privacy.sealed import derive, framed
 Bits: TypeAlias = Literal[16, 32, 64]
 SILOS = 3  # most in a set
 FLAGS = 1 << 16  # most of a silo
-CELLS = 1 << 26  # most of all tables together
+CELLS = 1 << 24  # most of all tables together, and of the product of two silos' flags
+WORDS = 1 << 22  # of a matrix that is hidden or multiplied at a time, if that is at least a row
 MULTIPLE = 1024  # what numbers of rows are rounded up to
 _LABEL = "silosynth counting 1"
 
@@ -38,7 +39,7 @@ class CountRequest(Struct):
         sets: the columns of each table, by their places in ``columns``.
         rows: rounded up, so that exact numbers of rows stay secret (`padded`): no silo holds more.
         bits: k; shares are modulo 2^k.
-        block: rows that are hidden at a time.
+        block: most rows that are hidden at a time; fewer where a row has many flags.
 
     Raises:
         ConfigError: a set is empty, repeats a column, or names one that is not there; its columns are in more than
@@ -79,9 +80,12 @@ class CountRequest(Struct):
             raise ConfigError("A block has at most 2^20 rows", self.block, "Hide fewer rows at a time.")
         if (cells := sum(math.prod(self.shape(number)) for number in range(len(self.sets)))) > CELLS:
             raise ConfigError(f"All tables together have at most {CELLS} cells", cells, "Ask for fewer, or cross less.")
-        widest = max(map(sum, (map(self.size, own) for own in Plan(self).factors.values())), default=0)
-        if widest > FLAGS:
-            raise ConfigError(f"A silo hides at most {FLAGS} levels", widest, "Ask for fewer sets at a time.")
+        plan = Plan(self)
+        if (flags := max(map(plan.width, self.silos))) > FLAGS:
+            raise ConfigError(f"A silo hides at most {FLAGS} levels", flags, "Ask for fewer sets at a time.")
+        if (product := max((plan.width(a) * plan.width(b) for a, b in plan.pairs), default=0)) > CELLS:
+            rule = f"The levels that two silos hide make at most {CELLS} cells"
+            raise ConfigError(rule, product, "Ask for fewer sets at a time.")
 
     def _check_set(self, places: tuple[int, ...]) -> None:
         known = all(0 <= place < len(self.columns) for place in places)
@@ -149,11 +153,21 @@ class Plan:
         number = self.factors[silo].index(factor)
         return slice(sum(sizes[:number]), sum(sizes[: number + 1]))
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[slice, ...]:
         """Rows that are hidden together."""
-        rows, block = self.request.rows, self.request.block
+        rows, block = self.request.rows, min(self.request.block, max(1, WORDS // self._widest))
         return tuple(slice(start, min(start + block, rows)) for start in range(0, rows, block))
+
+    @property
+    def _widest(self) -> int:
+        """Columns of the widest matrix with a row for each row: flags, or products of those of two factors."""
+        products = (
+            self.request.size(left) * self.request.size(right)
+            for number in self.triples
+            for left, right in itertools.combinations(self.parts[number].values(), 2)
+        )
+        return max([*map(self.width, self.factors), *products], default=1)
 
     def zeros(self, rows: int, columns: int) -> AnyWords:
         """Words of the request's width."""
