@@ -374,6 +374,19 @@ class TestFaults:
             with pytest.raises(ProtocolError, match=error):
                 counted([PAIR, TRIPLE], asks=changed(kind, change, "shop"))
 
+    def test_what_was_refused_half_way_does_not_go_on(self) -> None:
+        """Else a block could be added to shares twice, and the error in the table would depend on rows."""
+        silos = counters(drawn(10), SIZES, NAMES)
+
+        def first_too_much(name: str, ask: Message) -> Message:
+            if isinstance(ask, protocol.TakeBlock) and name == "clinic":
+                with pytest.raises(ProtocolError, match="too many"):
+                    silos[name].answer(replace(ask, dealt=(torch.zeros(1),)))
+            return ask
+
+        with pytest.raises(ProtocolError, match="prepares a counting first"):
+            run(silos, request(SIZES, [PAIR], NAMES, 13), first_too_much)
+
     def test_seeds_and_nonces_of_another_length(self) -> None:
         with pytest.raises(ProtocolError, match="one seed of 32 bytes"):
             counted([PAIR], asks=changed(protocol.DealSeed, lambda ask: replace(ask, seed=b"")))

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from silosynth.core.conversation import Party, State
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.counting import plan as planning, protocol
@@ -87,7 +87,7 @@ class TableCounter(Party):
         self._now: _Count | None = None
 
     def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator.
+        """Answer one message of the coordinator. One that is refused ends the counting: nothing half done goes on.
 
         Raises:
             DataError: a column is not there, or not as declared.
@@ -96,6 +96,13 @@ class TableCounter(Party):
         """
         if (reply := self._agreements.answer(ask)) is not None:
             return reply
+        try:
+            return self._step(ask)
+        except SilosynthError:
+            self._now = None
+            raise
+
+    def _step(self, ask: Message) -> Message:
         match ask:
             case protocol.PrepareCount():
                 return self._prepare(ask)
