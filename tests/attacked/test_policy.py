@@ -259,7 +259,7 @@ def test_versions_are_told_to_those_who_must_agree_on_them(tmp_path: Path) -> No
     ("policy", "worst", "key"),
     [
         ({"public_seed": True}, "all noise", "public_seed = false"),
-        ({}, "one vector for each person", "require_dp = true"),
+        ({}, "one vector for each person", "largest_epsilon"),
         ({"min_count": 1}, "names of levels that one person holds", "min_count = 5"),
         ({"keyed_hash": True}, "a pseudonym of each person", "keyed_hash = false"),
         ({"require_dp": True}, "a huge one adds no noise", "largest_epsilon"),
@@ -274,6 +274,12 @@ def test_the_worst_points_come_first_with_the_key_that_closes_them(
     assert weights == sorted(weights, reverse=True)
     (point,) = [one for one in found if worst in one.learns][:1]
     assert point.weight == 3 and point.key == key
+
+
+@pytest.mark.parametrize(("epsilon", "percent"), [(0.5, "62.25 %"), (1.0, "73.11 %"), (4.0, "98.21 %")])
+def test_an_epsilon_is_told_as_how_sure_a_guess_becomes(epsilon: float, percent: str) -> None:
+    found = exposures(SiloPolicy(largest_epsilon_per_job=epsilon))
+    assert any(f"at most {percent} of the time" in one.learns for one in found)
 
 
 def test_a_strict_policy_leaves_nothing_that_a_key_closes_but_the_budget(tmp_path: Path) -> None:

@@ -57,20 +57,25 @@ def _noise(policy: SiloPolicy) -> Iterator[Exposure]:
         )  # fmt: skip
     if policy.budgeted:
         most = min(policy.largest_epsilon, policy.largest_epsilon_per_job)
-        yield Exposure(f"of one job: {_odds(most)}", "largest_epsilon_per_job, smaller", 2 if most > 2 else 1)
+        yield Exposure(
+            f"of one job: {_odds(most, policy.largest_delta)}", "largest_epsilon_per_job, smaller", 2 if most > 2 else 1
+        )
         if policy.largest_epsilon == math.inf:
             yield Exposure(
                 f"of all jobs together: as much as of one, as often as it starts one: {policy.jobs_per_day} a day",
                 "largest_epsilon", 3,
             )  # fmt: skip
         elif policy.largest_epsilon > policy.largest_epsilon_per_job:
-            yield Exposure(f"of all jobs together: {_odds(policy.largest_epsilon)}", "largest_epsilon, smaller", 2)
+            yield Exposure(
+                f"of all jobs together: {_odds(policy.largest_epsilon, policy.largest_delta)}",
+                "largest_epsilon, smaller",
+                2,
+            )
         return
-    closing = "require_dp = true" if not policy.require_dp else "largest_epsilon"
     for name in policy.algorithms:
         if name in UNNOISED and not (policy.require_dp and not _private(name)):
             with_dp = " (with dp, whose epsilon the coordinator chooses: noise may be next to none)"
-            yield Exposure(f"with {name}: {UNNOISED[name]}{with_dp if policy.require_dp else ''}", closing, 3)
+            yield Exposure(f"with {name}: {UNNOISED[name]}{with_dp if policy.require_dp else ''}", "largest_epsilon", 3)
     if policy.require_dp:
         yield Exposure("anything that an epsilon of its choice allows: a huge one adds no noise", "largest_epsilon", 3)
 
@@ -80,11 +85,12 @@ def _private(name: str) -> bool:
     return any(hasattr(config, "dp") for config in catalog.algorithm(name).presets.values())
 
 
-def _odds(epsilon: float) -> str:
-    likely = 100 / (1 + math.exp(-min(epsilon, 50.0)))
+def _odds(epsilon: float, delta: float) -> str:
+    """How sure a guess becomes, rounded up: of two tables, one with the person and one without, which is it?"""
+    likely = math.ceil(10_000 * (delta + math.exp(epsilon)) / (1 + math.exp(epsilon))) / 100 if epsilon < 50 else 100.0
     return (
-        "a guess about one person that is right half of the time becomes right at most "
-        f"{likely:.4g} % of the time (epsilon {epsilon:g})"
+        "whether somebody is in this table, where a guess was right half of the time, is guessed right at most "
+        f"{likely:g} % of the time (epsilon {epsilon:g}, delta {delta:g})"
     )
 
 
