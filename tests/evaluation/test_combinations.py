@@ -128,5 +128,10 @@ def test_the_report_lists_them() -> None:
     assert "rows with combinations that training rows never hold: 10.00% of synthetic rows, 0.00% of" in str(report)
     assert "role + sex: 10.00% of synthetic rows, 0.00% of hold-out rows (husband with f)" in str(report)
     page = render(report)
-    assert "Combinations that do not occur" in page and "husband with f" in page and "two silos" in page
+    assert (
+        "Combinations that do not occur" in page
+        and '<a href="#combinations">' in page
+        and "husband with f" in page
+        and "two silos" in page
+    )
     assert json.loads(json.dumps(report.to_dict()))["combinations"]["found"][0]["first"] == "role"

@@ -109,7 +109,7 @@ def make_report(**changes: Any) -> Report:
 class Elements(HTMLParser):
     """Start tags with their attributes, and whether every element is closed in order."""
 
-    VOID = frozenset({"meta", "link", "br", "input"})
+    VOID = frozenset({"meta", "link", "br", "wbr", "input"})
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -310,6 +310,11 @@ def test_many_columns_keep_the_page_small() -> None:
     assert len(Elements(page).of_class("raster")) == 3
     assert "neighbours are merged" in page
     assert "round" not in section(page, "pairs")
+
+
+def test_long_names_break_after_underscores_and_stay_escaped() -> None:
+    page = render(make_report(columns=(make_numeric("log_of_<b>", 1.0),)))
+    assert "<h3>log_<wbr>of_<wbr>&lt;b&gt;<" in page and 'data-column="log_of_&lt;b&gt;"' in page
 
 
 @pytest.mark.parametrize("silos", [("a",), ("a", "b"), ("a", "b", "c", "d")])
