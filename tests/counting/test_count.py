@@ -191,7 +191,7 @@ class TestSecrecy:
         assert not np.isin(talk.silos["bank"].shares[0], known - product(u, e)).any()
 
     @pytest.mark.parametrize(
-        "runs", [pytest.param(50), pytest.param(5_000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+        "runs", [pytest.param(25), pytest.param(5_000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
     )
     def test_what_is_seen_is_uniform_whatever_the_rows(self, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """All words of two tables that differ in every row, by who sees them, in 8 classes: chi-square of each."""

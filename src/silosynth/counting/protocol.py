@@ -55,8 +55,9 @@ so guarantees are computational.
   silos, where shares of row products are dealt, the error can depend on rows that the dealer chooses: **once opened,
   such a table may show single rows' levels.** Open tables of three silos only where the dealer is trusted to deal
   right.
-* A silo may count other flags than its rows have: the table is then that of what it made up, such as of a single row.
-  Whoever opens tables must reckon with that: noise belongs into the shares, before they open.
+* A silo may hide other words than its rows' flags: the table is then of what it made up, such as of a single row of its
+  partner's, as many times as it likes. Noise in shares, before they open, hides single rows from silos that follow the
+  protocol; not from one that gives a row more weight than the noise has.
 * A coordinator that alters, repeats or mixes up envelopes, or asks silos for different tables, is detected: an envelope
   opens in one place of one counting of one request only.
 
