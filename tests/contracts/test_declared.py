@@ -34,7 +34,7 @@ NOISY = (
     (dplt, "noised_counts"), (dpsgd, "noised"),
 )  # fmt: skip
 MORE = {"dplt private": TINY["dplt"] | PRIVATE}
-QUICK = ("silofuse", "vtgan")
+QUICK = ("vtgan",)
 ROW, ROWS = 4, 12  # the row that differs; synthetic rows that are drawn
 deployed = pytest.mark.parametrize(
     "name",

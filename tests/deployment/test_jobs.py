@@ -118,6 +118,7 @@ def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> N
     assert list(a.columns) == list(b.columns) and not a.equals(b)
 
 
+@pytest.mark.slow
 def test_a_private_job_publishes_no_exact_number_of_rows(tmp_path: Path) -> None:
     silos, policy = two_silos(), SiloPolicy(least_rows=10, keyed_hash=True, algorithms=["dplt"])
     bounds = {"bank": {"age": {"low": 18, "high": 80}, "income": {"low": 0, "high": 8000}},
