@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
+from types import SimpleNamespace
 
 import pytest
 from tests.alignment.talk import Talk, aligned
 
 from silosynth.core.messages import Release, wire_name
 from silosynth.deployment.policy import EXACT_ROWS
+from silosynth.privacy import agreement, sealed
 
 DECLARED = (Release.SEALED, Release.PSEUDONYMS, Release.COUNTS)
 
@@ -18,7 +19,9 @@ DECLARED = (Release.SEALED, Release.PSEUDONYMS, Release.COUNTS)
 def talk(monkeypatch: pytest.MonkeyPatch, method: str, other: bytes) -> Talk:
     """Of two silos, one of which has a row of somebody else; the system's randomness is the same each time."""
     count = itertools.count()
-    monkeypatch.setattr(os, "urandom", lambda size: hashlib.sha512(b"%d" % next(count)).digest()[:size])
+    known = SimpleNamespace(urandom=lambda size: hashlib.sha512(b"%d" % next(count)).digest()[:size])
+    for module in (agreement, sealed):
+        monkeypatch.setattr(module, "os", known)
     return aligned([[b"ada", b"bob", b"eve"], [b"bob", b"eve", other]], method)
 
 
