@@ -89,7 +89,7 @@ def measure(method: str, count: int, rows: int) -> dict[str, object]:
     costs, names = Costs(), tuple(f"silo{i}" for i in range(count))
     held, start = tables(count, rows), time.perf_counter()
     made = seats(names, Streams(0).child("seats"))
-    silos = {name: Aligner(held[i], made[name], Streams(0)) for i, name in enumerate(names)}
+    silos = {name: Aligner(held[i], made[name], Streams(0), AlignConfig(method)) for i, name in enumerate(names)}
     took = time.perf_counter() - start  # finding duplicates
     costs.stages["tag and encrypt"], costs.at_once = took, took / count
     matched = drive(align(Roster(names), AlignConfig(method)), silos, costs)  # type: ignore[arg-type]

@@ -32,8 +32,8 @@ OPTIONS = {"coder.steps": 500, "latent.steps": 500}
 def direct(federation: ss.Federation) -> None:
     """The algorithm without a runtime."""
     entry, cpu = algorithm("silofuse"), torch.device("cpu")
-    parties = make_parties(entry, federation, Streams(0), cpu)
     config = entry.configure("fast", OPTIONS)
+    parties = make_parties(entry, config, federation, Streams(0), cpu)
     talk = entry.coordinate(federation.roster, config, Streams(0).child("coordinator"), cpu)
     got: dict = {}
     before = torch.get_num_threads()

@@ -54,7 +54,7 @@ class Split:
         self.roster, self.config = federation.roster, ALGORITHMS["vtgan"].configure("balanced", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: VTGANSilo(table, federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: VTGANSilo(table, federation.schemas[name], seat[name], Streams(0).party(name), CPU, self.config)
             for name, table in federation.tables.items()
         }
         self.link, self.ledger, self.number = InProcess(self.silos), Ledger(), 0
@@ -214,8 +214,9 @@ def central(federation: ss.Federation) -> ConditionalGAN:
     pooled = federation.central()
     (name,) = pooled.roster
     seat = seats([name], Streams(0))[name]
-    party = CentralSilo(pooled.tables[name], pooled.schemas[name], seat, Streams(0), CPU)
-    party.answer(PrepareModel(ALGORITHMS["ctgan"].configure("best")))
+    config = ALGORITHMS["ctgan"].configure("best")
+    party = CentralSilo(pooled.tables[name], pooled.schemas[name], seat, Streams(0), CPU, config)
+    party.answer(PrepareModel())
     assert isinstance(party.model, ConditionalGAN)
     return party.model
 

@@ -34,7 +34,9 @@ class Told(Message):
 
 
 class Teller(Party):
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+    def __init__(
+        self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device, config: Any
+    ) -> None:
         self.table, self.schema = table, schema
 
     def answer(self, ask: Message) -> Message:

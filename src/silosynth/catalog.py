@@ -29,7 +29,7 @@ from silosynth.encoders.combinations import determined_columns
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
-MakeParty = Callable[[Table, Schema, Seat, Streams, torch.device], Party]
+MakeParty = Callable[[Table, Schema, Seat, Streams, torch.device, Any], Party]
 AlgorithmKind = Literal["generator", "representation"]
 
 
@@ -40,7 +40,7 @@ class Algorithm:
     Attributes:
         summary: one sentence for ``--help``.
         presets: configs by name.
-        party: makes a silo's side from (table, schema, seat, streams, device).
+        party: makes a silo's side from (table, schema, seat, streams, device, config).
         coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation; of a
             representation: (roster, config, labels, streams, device, state) → conversation.
         synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation; None for a
@@ -81,6 +81,17 @@ class Algorithm:
         tree = _nested(options or {})
         presets = self.private if preset in self.private and _asks_for_privacy(tree) else self.presets
         return _changed(presets[preset], tree, "")
+
+    def check_config(self, config: Struct) -> None:
+        """Refuse another algorithm's options.
+
+        Raises:
+            ConfigError: names their class.
+        """
+        kinds = {type(preset) for preset in self.presets.values()}
+        if type(config) not in kinds:
+            known = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ConfigError("An algorithm takes options of its own", type(config).__name__, f"Give {known}.")
 
     def under(self, missing: str | None = None) -> Callable[..., Conversation[dict[str, Any]]]:
         """`coordinate`, handling lost silos by the policy ``missing``; None is the algorithm's default.

@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 
 import silosynth as ss
-from silosynth.algorithms.silofuse.options import CoderConfig
+from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
+from silosynth.algorithms.silofuse.protocol import FitCoder
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
@@ -51,8 +52,9 @@ def seated_silos(kind, rows=64, **options):
     parties, seated = {}, seats(federation.roster, Streams(0).child("seats"))
     for silo, table in federation.tables.items():
         schema, streams = federation.schemas[silo], Streams(0).child(silo)
-        parties[silo] = kind(table, schema, seated[silo], streams, CPU)
-        parties[silo].coder.fit(CoderConfig(form="plain", hidden=(16, 8)))
+        config = SiloFuseConfig(coder=CoderConfig(form="plain", hidden=(16, 8)))
+        parties[silo] = kind(table, schema, seated[silo], streams, CPU, config)
+        parties[silo].answer(FitCoder())
     return federation.roster, parties
 
 

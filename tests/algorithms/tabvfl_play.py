@@ -66,7 +66,7 @@ class Play:
         self.labels = Labels(values.float() if number else values.long(), 0 if number else 2)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            silo: TabVFLSilo(held, self.federation.schemas[silo], seat[silo], Streams(0).child(silo), CPU)
+            silo: TabVFLSilo(held, self.federation.schemas[silo], seat[silo], Streams(0).child(silo), CPU, self.config)
             for silo, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Any, Any]] = []

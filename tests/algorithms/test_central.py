@@ -53,7 +53,7 @@ def silo(name, data=None, **options):
     config = ALGORITHMS[name].configure("fast", {**TINY[name], **options})
     (only,) = federation.roster
     seat = seats(federation.roster, Streams(0))[only]
-    party = ALGORITHMS[name].party(federation.tables[only], federation.schemas[only], seat, Streams(0), CPU)
+    party = ALGORITHMS[name].party(federation.tables[only], federation.schemas[only], seat, Streams(0), CPU, config)
     return party, config, federation.roster
 
 
@@ -91,6 +91,7 @@ def test_row_counts_and_synthetic_columns_are_all_that_leaves(name):
     assert model == {"rows": 90} and len(points) == PARTS + 1
     last = [step for step in steps if isinstance(step, Progress)][-1]
     assert last.done == last.total == PARTS and not last.figures
+    party.restore(party.trained())
     steps, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1).child("draw"), CPU))
     assert [type(message) for message in steps] == [SynthesiseRows, SyntheticColumns]
     assert [len(table) for table in tables.values()] == [7]
@@ -115,8 +116,9 @@ def test_a_trained_model_samples_without_the_table(name):
     empty.columns.table = empty.columns.table.take(slice(0, 0))
     empty.restore(unpack(pack(party.trained())))
     assert len(pack(empty.trained())) == len(pack(party.trained())) < len(pack(party.state()))
-    drawn = [encode(one.answer(SynthesiseRows(50, "a", True))) for one in (party, empty)]
-    assert drawn[0] == drawn[1] != encode(party.answer(SynthesiseRows(50, "b", True)))
+    party.restore(party.trained())
+    drawn = [encode(one.answer(SynthesiseRows(50, "a"))) for one in (party, empty)]
+    assert drawn[0] == drawn[1] != encode(party.answer(SynthesiseRows(50, "b")))
 
 
 @every
@@ -131,6 +133,7 @@ def test_a_silo_without_options_saves_and_restores_nothing(name):
 def test_partitioned_columns_stay(name):
     party, config, roster = silo(name, synthesis="partitioned")
     _, _, model = drive(party, coordinate(roster, config, Streams(0), CPU))
+    party.restore(party.trained())
     steps, _, tables = drive(party, synthesise(roster, config, model, 7, Streams(1), CPU))
     assert tables == {} and isinstance(steps[-1], Done) and len(party.take_kept()) == 7
 
@@ -227,15 +230,18 @@ def test_no_memory_of_gradients_as_gulrajani_has_it(name):
 
 
 def test_options_of_something_else_are_refused():
-    party, _, _ = silo("ctgan")
+    data = ss.simulate(people())
+    (only,) = data.roster
     with pytest.raises(ProtocolError, match="options of its own"):
-        party.answer(PrepareModel(Struct()))
+        ALGORITHMS["ctgan"].party(
+            data.tables[only], data.schemas[only], seats([only], Streams(0))[only], Streams(0), CPU, Struct()
+        )
 
 
-@pytest.mark.parametrize("ask", [TrainModel(0, 1), SynthesiseRows(5, "a", True)])
+@pytest.mark.parametrize("ask", [TrainModel(0), SynthesiseRows(5, "a")])
 def test_asks_that_come_too_early_are_refused(ask):
     party, _, _ = silo("ctgan")
-    with pytest.raises(ProtocolError, match="prepared before"):
+    with pytest.raises(ProtocolError, match="It awaits PrepareModel"):
         party.answer(ask)
 
 

@@ -59,7 +59,7 @@ class Play:
         self.roster, self.config = self.federation.roster, algorithm("dplt").configure("fast", options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: DPLTSilo(own, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: DPLTSilo(own, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU, self.config)
             for name, own in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
@@ -80,7 +80,7 @@ class Play:
     def again(self, name: str) -> DPLTSilo:
         """A silo that continues from what another process has stored."""
         old = self.silos[name]
-        silo = DPLTSilo(old.columns.table, old.columns.schema, old.seat, old.streams, CPU)
+        silo = DPLTSilo(old.columns.table, old.columns.schema, old.seat, old.streams, CPU, self.config)
         silo.restore(unpack(pack(old.state())))
         return silo
 
@@ -275,7 +275,7 @@ def test_the_mechanism_for_gradients_is_refused():
 def test_a_silo_releases_no_table_that_costs_more_than_its_target(epsilon):
     play = Play(2, **PRIVATE)
     silo = play.silos["bank"]
-    silo.answer(dplt.PrepareAttributes(play.config, 2))
+    silo.answer(dplt.PrepareAttributes())
     with pytest.raises(ProtocolError, match="target"):
         silo.answer(dplt.GroupAttributes(epsilon, epsilon))
     assert not silo.latents  # nothing to draw rows from
@@ -285,7 +285,7 @@ def test_earlier_releases_count_towards_a_silos_target():
     """Encoders have cost 0.4 of epsilon 8: tables of 7.8 would be within it by themselves."""
     play = Play(2, dp={"epsilon": 8.0, "delta": 1e-4, "encoders": 0.1})
     silo = play.silos["clinic"]  # two columns: one table of two attributes, one of a group
-    silo.answer(dplt.PrepareAttributes(play.config, 2))
+    silo.answer(dplt.PrepareAttributes())
     ask = dplt.GroupAttributes(0.001, 7.8)
     with pytest.raises(ProtocolError, match="all that it has released"):
         silo.answer(ask)

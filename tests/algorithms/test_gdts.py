@@ -78,7 +78,7 @@ class Play:
         self.streams = Streams(0).child("coordinator")
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: GDTSSilo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: GDTSSilo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU, self.config)
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
@@ -619,12 +619,16 @@ def test_what_comes_too_early_or_out_of_turn_is_refused():
     silo = Play().silos["a"]
     nothing = torch.zeros(0)
     for ask in (gdts.TrainPart(0, nothing), gdts.SendWeights(0, 1.0), gdts.SealCritic(0, "b")):
-        with pytest.raises(ProtocolError, match="comes too early"):
+        with pytest.raises(ProtocolError, match="It awaits Describe"):
             silo.answer(ask)
+        with pytest.raises(ProtocolError, match="comes too early"):
+            silo._answer(ask)
     play = Play(generator="diffusion")
     play.begin()
-    with pytest.raises(ProtocolError, match="Only a GAN has a critic"):
+    with pytest.raises(ProtocolError, match="It awaits TrainPart"):
         play.silos["a"].answer(gdts.SealCritic(0, "b"))
+    with pytest.raises(ProtocolError, match="Only a GAN has a critic"):
+        play.silos["a"]._answer(gdts.SealCritic(0, "b"))
     with pytest.raises(ProtocolError, match="A vector for this network"):
         play.silos["a"].answer(gdts.TrainPart(0, nothing))
 

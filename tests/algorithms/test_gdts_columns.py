@@ -17,6 +17,7 @@ from silosynth.algorithms.gdts.networks import silo_weights
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
 from silosynth.core.messages import Release
+from silosynth.core.schema import Schema
 from silosynth.privacy.statement import statement
 
 
@@ -44,14 +45,29 @@ def test_weights_do_not_depend_on_units_where_a_silo_has_no_value(kind):
     assert np.isfinite(found).all() and found[0][2] < found[0][0]
 
 
-def test_options_are_sent_once():
-    """A coordinator cannot have a silo mask its model, and then ask for the same model unmasked."""
+def test_columns_are_summarised_once():
+    """A coordinator cannot have the same noise again, or columns coded as only some silos hold them."""
     play = Play(secure=True)
     merged = play.begin()
     silo, schema = play.silos["a"], play.asked(gdts.Summarise)[0][1].schema
-    with pytest.raises(ProtocolError, match=r"takes options once.*secure"):
-        silo.answer(gdts.Summarise(replace(play.config, secure=False), schema, "categories"))
+    with pytest.raises(ProtocolError, match=r"once \(got: Summarise"):
+        silo.answer(gdts.Summarise(schema))
     assert silo.config.secure and merged.rows
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "integer"}, {"dtype": "float32"}, {"low": 1.0, "high": 2.0}, {"low": 0.0}, {"high": 90.0}]
+)
+def test_what_silos_agree_on_covers_their_own_columns(change):
+    """A coordinator cannot have numbers cut where it likes, or coded as another kind."""
+    play = Play()
+    silo = play.silos["a"]
+    schema = silo.answer(gdts.Describe()).schema
+    other = Schema(tuple(replace(one, **change) if one.name == "income" else one for one in schema.columns))
+    with pytest.raises(ProtocolError, match=r"covers each silo's own columns.*income"):
+        silo.answer(gdts.Summarise(other))
+    with pytest.raises(ProtocolError, match=r"covers each silo's own columns.*city"):
+        silo.answer(gdts.Summarise(schema.select([name for name in schema.names if name != "city"])))
 
 
 def small(silos: int, rows: int, **columns) -> Play:
@@ -101,7 +117,7 @@ def test_the_ledger_records_the_release_of_every_message():
 def test_tables_without_numbers_are_not_asked_about_them():
     play = Play(table()[["city", "ill"]])
     merged = play.begin()
-    assert {ask.part for _, ask, _ in play.asked(gdts.Summarise)} == {"categories"}
+    assert len(play.asked(gdts.Summarise)) == len(play.silos)
     assert len(merged.encoders) == 2
     assert torch.equal(merged.counts_PK, merged.counts_PK.clamp(min=0))
 

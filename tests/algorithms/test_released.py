@@ -53,12 +53,12 @@ def federation(central: bool, rows: int = ROWS) -> ss.Federation:
 def released(name: str, preset: str, options: dict[str, Any], rows: int = ROWS) -> bytes:
     entry = algorithm(name)
     held = federation(entry.central, rows)
-    seated = seats(held.roster, Streams(4))
+    seated, config = seats(held.roster, Streams(4)), entry.configure(preset, options)
     parties = {
-        silo: entry.party(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+        silo: entry.party(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU, config)
         for silo, table in held.tables.items()
     }
-    return talk(entry.coordinate(held.roster, entry.configure(preset, options), Streams(6), CPU), parties)
+    return talk(entry.coordinate(held.roster, config, Streams(6), CPU), parties)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from silosynth.algorithms.silofuse.protocol import (
     _iterate_joint,
 )
 from silosynth.algorithms.silofuse.silo import JointSilo
+from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import seats
@@ -140,9 +141,9 @@ def test_messages_of_another_order_or_shape_are_refused(before, ask, says):
 )
 def test_a_silo_is_prepared_first(ask):
     federation = ss.simulate(people(20), silos=SILOS)
-    seat = seats(federation.roster, Streams(0))["tax"]
-    party = JointSilo(federation.tables["tax"], federation.schemas["tax"], seat, Streams(0), CPU)
-    with pytest.raises(ProtocolError, match="prepare first"):
+    seat, config = seats(federation.roster, Streams(0))["tax"], ALGORITHMS["silofuse-joint"].configure("fast")
+    party = JointSilo(federation.tables["tax"], federation.schemas["tax"], seat, Streams(0), CPU, config)
+    with pytest.raises(ProtocolError, match=r"in their turn.*It awaits FitCoder"):
         party.answer(ask)
     with pytest.raises(ConfigError, match="above zero"):
         JoinLatents(0)

@@ -19,7 +19,7 @@ from silosynth.algorithms.silofuse import private
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.options import PRESETS, CoderConfig, PrivateTraining, SiloFuseConfig
 from silosynth.algorithms.silofuse.private import SiloFusePrivateSide, in_slots, train_coder, train_latent
-from silosynth.algorithms.silofuse.protocol import AskLatents, TrainAutoencoder, coordinate
+from silosynth.algorithms.silofuse.protocol import AskLatents, FitCoder, TrainAutoencoder, coordinate
 from silosynth.algorithms.silofuse.silo import SiloFuseSilo
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError, ProtocolError
@@ -122,6 +122,11 @@ def quiet(times: int = 1) -> Event:
     return gaussian_steps("steps", 1e-14, 1.0, times)
 
 
+PRIVATE = SiloFuseConfig(
+    dp=Target(epsilon=10.0, delta=1e-5, encoders=0.5), dp_training=PrivateTraining(hidden=(8,), coder_steps=1)
+)
+
+
 def coder(table: Table | None = None) -> Coder:
     held = federation()
     table = held.tables["registry"] if table is None else table
@@ -179,7 +184,7 @@ def test_noise_is_taken_out_of_the_covariance_of_latents() -> None:
 
 def test_empty_slots_are_equally_likely_anywhere() -> None:
     made, trials, slots = coder(), 400, 320
-    side = SiloFusePrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
+    side = SiloFusePrivateSide(made, PRIVATE, seats(federation().roster, Streams(4))["registry"], Streams(1))
     last = gaussian_steps("latents", 1e-9, 1.0, 1, scope="all")
     side.account.paid = Charge(300, (), (quiet(), last))
     agreed, empty_S = {"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True}, torch.zeros(slots)
@@ -211,13 +216,16 @@ def test_a_row_more_changes_one_slot(rows: int) -> None:
 # What the model depends on.
 
 
-def released(config: SiloFuseConfig, held: ss.Federation) -> bytes:
+def parties(config: SiloFuseConfig, held: ss.Federation) -> dict[str, SiloFuseSilo]:
     seated = seats(held.roster, Streams(4))
-    parties = {
-        silo: SiloFuseSilo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+    return {
+        silo: SiloFuseSilo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU, config)
         for silo, table in held.tables.items()
     }
-    return talk(coordinate(held.roster, config, Streams(6), CPU), parties)
+
+
+def released(config: SiloFuseConfig, held: ss.Federation) -> bytes:
+    return talk(coordinate(held.roster, config, Streams(6), CPU), parties(config, held))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -252,35 +260,46 @@ def test_with_the_same_noised_quantities_a_row_less_gives_the_same_model(
 def test_a_silo_is_not_charged_more_than_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     held = federation()
     seat = seats(held.roster, Streams(4))["tax"]
-    silo = SiloFuseSilo(held.tables["tax"], held.schemas["tax"], seat, Streams(1), CPU)
-    steps, last = gaussian_steps("", 1.0, 0.1, 10), gaussian_steps("", 0.5, 1.0, 1)
+    config = replace(PRIVATE, dp=Target(epsilon=1.0, delta=1e-5), dp_training=PrivateTraining(coder_steps=10))
+    silo = SiloFuseSilo(held.tables["tax"], held.schemas["tax"], seat, Streams(1), CPU, config)
+    steps, last = (replace(kind, noise=0.5) for kind in private._kinds(config))
+    steps = replace(steps, noise=1.0, rate=0.1, times=10)
     ask = Charge(300, (), (steps, last))
     monkeypatch.setattr(Group, "key", lambda self, context: bytes(32))
-    with pytest.raises(ProtocolError, match="with what all silos have charged before"):  # it has learnt nothing yet
+    with pytest.raises(ProtocolError, match="It awaits LearnCoder"):  # it has learnt nothing yet
         silo.answer(replace(ask, events=(replace(steps, times=1500), last)))
-    config = CoderConfig(form="clipped", steps=10)
-    learnt = silo.answer(private.LearnCoder(config, Target(epsilon=1.0, delta=1e-5), False))
+    learnt = silo.answer(private.LearnCoder())
     assert isinstance(learnt, private.CoderLearnt)
     with pytest.raises(ProtocolError, match="at most the target"):
-        silo.answer(replace(ask, learnt=learnt.events))
-    with pytest.raises(ProtocolError, match="all steps of its autoencoder"):
-        silo.answer(replace(ask, events=(replace(steps, times=9), last)))
+        silo.private.answer(replace(ask, learnt=learnt.events))
+    upload = (
+        replace(last, rate=0.01),
+        replace(last, times=2),
+        replace(last, scope="release"),
+        replace(last, joint=False),
+    )
+    for events in ((replace(steps, times=9), last), (steps,), *((steps, other) for other in upload)):
+        with pytest.raises(ProtocolError, match="all steps of its autoencoder"):
+            silo.private.answer(replace(ask, learnt=learnt.events, events=events))
     with pytest.raises(ProtocolError, match="after they were charged"):
-        silo.answer(TrainAutoencoder(0, 10))
+        silo.private.train(0, 10)
     with pytest.raises(ProtocolError, match="after they were charged"):
-        silo.answer(private.AskChargedLatents(0, 4))
-    with pytest.raises(ProtocolError, match="as they were charged"):
-        silo.answer(AskLatents())
+        silo.private.answer(private.AskChargedLatents(0, 4))
+    for early in (ask, TrainAutoencoder(0), private.AskChargedLatents(0, 4), AskLatents(), FitCoder()):
+        with pytest.raises(ProtocolError, match="in their turn"):
+            silo.answer(early)
 
 
 def test_noised_latents_are_sent_once() -> None:
     """A second ask that scales the same noise differently would reveal the latents without it."""
-    made = coder()
-    side = SiloFusePrivateSide(made, seats(federation().roster, Streams(4))["registry"], Streams(1))
-    side.account.paid = Charge(300, (), (quiet(), gaussian_steps("latents", 1.0, 1.0, 1, scope="all")))
-    side.group.restore({"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True, "secret": bytes(32)})
-    first, again = (side.answer(private.AskChargedLatents(320, 8)) for _ in range(2))
-    assert torch.equal(first.z_SL, again.z_SL)  # type: ignore[union-attr]
-    for slots, latents in ((320, 9), (321, 8)):
-        with pytest.raises(ProtocolError, match="sent once"):
-            side.answer(private.AskChargedLatents(slots, latents))
+    held = federation()
+    silo = parties(PRIVATE, held)["registry"]
+    silo.answer(private.LearnCoder())
+    silo.private.account.paid = Charge(300, (), (quiet(), gaussian_steps("latents", 1.0, 1.0, 1, scope="all")))
+    agreed = {"purpose": private.SLOTS, "fresh": False, "share": None, "ready": True, "secret": bytes(32)}
+    silo.private.group.restore(agreed)
+    silo._turns.restore({"at": len(silo._script(training=True)) - 1, "last": {}})
+    silo.answer(private.AskChargedLatents(320, 8))
+    for ask in (private.AskChargedLatents(320, 8), private.AskChargedLatents(321, 9), AskLatents()):
+        with pytest.raises(ProtocolError, match="once"):
+            silo.answer(ask)

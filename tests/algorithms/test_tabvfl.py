@@ -220,8 +220,10 @@ def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(kind):
 
 def test_early_or_unknown_messages_are_refused():
     silo = Play().silos["a"]
-    with pytest.raises(ProtocolError, match="comes too early"):
+    with pytest.raises(ProtocolError, match="It awaits PrepareGuest"):
         silo.answer(tabvfl.Embed(PRETRAINING, 0))
+    with pytest.raises(ProtocolError, match="comes too early"):
+        silo._answer(tabvfl.Embed(PRETRAINING, 0))
     with pytest.raises(ProtocolError, match="Done"):
         silo.answer(Done())
     play = Play()

@@ -174,7 +174,8 @@ def test_no_raw_value_is_sent(design):
     streams, config = Streams(0), configured(design=design, validation=0.2)
     taps: dict[str, Tap] = {}
     for silo, seat in seats(divided.roster, streams.child("seats")).items():
-        party = TabVFLSilo(divided.tables[silo], divided.schemas[silo], seat, streams.child(silo), torch.device("cpu"))
+        own = divided.tables[silo], divided.schemas[silo], seat, streams.child(silo), torch.device("cpu")
+        party = TabVFLSilo(*own, config)
         taps[silo] = Tap(silo, party, heard)
     labels = Labels(torch.arange(divided.rows) % 2, 2)
     with InProcess(taps) as link:

@@ -11,11 +11,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.algorithms.tabvfl_play import CPU, SIZES, table
+from tests.algorithms.tabvfl_play import CPU, SIZES, configured, table
 
 import silosynth as ss
 from silosynth.algorithms.tabvfl.networks import Batches
-from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING
+from silosynth.algorithms.tabvfl.options import FINETUNING, PRETRAINING, TabVFLConfig
 from silosynth.algorithms.tabvfl.protocol import Embed
 from silosynth.algorithms.tabvfl.silo import TabVFLSilo
 from silosynth.catalog import ALGORITHMS
@@ -144,15 +144,21 @@ def _rejoins(exchanges: list[Noted], back: list[Noted], federation: ss.Federatio
     assert first["b"].grad_BW is None
     assert second["b"].of in (-1, first["b"].step)
     prepare = exchanges[0].asks["b"]
-    rows_B = Batches(federation.rows, prepare.config, prepare.order).of(first["a"].step)
+    rows_B = Batches(federation.rows, _config(), prepare.order).of(first["a"].step)
     assert back[0].got["a"].z_BW.shape[0] == back[0].got["b"].z_BW.shape[0] == len(rows_B)
+
+
+def _config() -> TabVFLConfig:
+    return configured(
+        **{f"{phase}_epochs": EPOCHS for phase in (PRETRAINING, FINETUNING)}, validation=0.3, patience=999
+    )
 
 
 def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int) -> TabVFLSilo:
     """Replays b's asks to a copy in this process: equal replies show that b lost and confused nothing."""
     streams = Streams(0)
     seat = seats(federation.roster, streams.child("seats"))["b"]
-    twin = TabVFLSilo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU)
+    twin = TabVFLSilo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU, _config())
     for one in exchanges:
         reply = encode(twin.answer(decode(encode(one.asks["b"]))))
         assert one.number == lost or reply == encode(one.got["b"])

@@ -13,6 +13,7 @@ import silosynth as ss
 from silosynth.algorithms.vflgan import protocol as vflgan
 from silosynth.algorithms.vflgan.protocol import NOTHING, BackboneRound
 from silosynth.catalog import ALGORITHMS
+from silosynth.core.conversation import Turns
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done
 from silosynth.core.streams import Streams
@@ -199,10 +200,11 @@ def test_an_old_purpose_is_refused():
     new.begin()
     purpose = next(ask.purpose for _, ask, _ in old.said if isinstance(ask, OfferShares))
     for silo in new.silos.values():
-        with pytest.raises(ProtocolError, match="prepared for"):
+        with pytest.raises(ProtocolError, match="once"):
             silo.answer(OfferShares(purpose, False))
-        with pytest.raises(ProtocolError, match="prepared for"):
-            silo.answer(OfferShares(f"{vflgan.PUBLICATION} x", True))
+        for asked in (OfferShares(purpose, False), OfferShares(f"{vflgan.PUBLICATION} x", True)):
+            with pytest.raises(ProtocolError, match="prepared for"):
+                silo._answer(asked)
 
 
 def test_features_are_those_that_the_coordinator_sees():
@@ -221,12 +223,16 @@ def test_features_are_those_that_the_coordinator_sees():
 def test_messages_out_of_order_are_refused():
     play = Play()
     silo = play.silos["a"]
-    with pytest.raises(ProtocolError, match="prepared first"):
+    with pytest.raises(ProtocolError, match="It awaits VFLGANPrepare"):
         silo.answer(vflgan.CriticiseBatch())
-    silo.answer(vflgan.VFLGANPrepare(play.config))
+    silo.answer(vflgan.VFLGANPrepare())
+    with pytest.raises(ProtocolError, match="It awaits OfferShares"):
+        silo.answer(vflgan.CriticiseBatch())
     with pytest.raises(ProtocolError, match="agreed on a secret"):
-        silo.answer(vflgan.CriticiseBatch())
+        silo._answer(vflgan.CriticiseBatch())
+    play = Play()
     play.begin()
+    silo = play.silos["a"]
     nothing = torch.zeros(16, 6)
     with pytest.raises(ProtocolError, match="Gradients follow"):
         silo.answer(vflgan.DescendLocalCritic(nothing, nothing, True))
@@ -234,9 +240,10 @@ def test_messages_out_of_order_are_refused():
     with pytest.raises(ProtocolError, match="Gradients follow"):
         silo.answer(vflgan.DescendLocalGenerator(nothing, True))
     with pytest.raises(ProtocolError, match="before it"):
-        silo.answer(vflgan.VFLGANSynthesise(3, "x", True))
-    with pytest.raises(ProtocolError, match="charged once"):
-        silo.answer(Charge(16, (), ()))
+        silo._answer(vflgan.VFLGANSynthesise(3, "x"))
+    for never in (vflgan.VFLGANSynthesise(3, "x"), Charge(16, (), ()), vflgan.VFLGANPrepare()):
+        with pytest.raises(ProtocolError, match="in their turn"):
+            silo.answer(never)
     with pytest.raises(ProtocolError, match="Done"):
         silo.answer(Done())
 
@@ -308,9 +315,11 @@ def test_the_kept_weights_are_what_is_drawn_from_whether_or_not_the_model_was_st
     for name, party in play.silos.items():
         empty[name] = play.entry.party(
             play.federation.tables[name].take(slice(0, 0)), play.federation.schemas[name], seat[name],
-            Streams(0).child(name), CPU,
+            Streams(0).child(name), CPU, play.config,
         )  # fmt: skip
         empty[name].restore(party.trained())
+    for party in play.silos.values():
+        party._turns = Turns(*party._script(training=False))  # as it is, without being restored
     assert all(torch.equal(x, y) for x, y in zip(drawn(dict(play.silos)), drawn(empty), strict=True))
 
 

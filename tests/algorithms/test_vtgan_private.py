@@ -16,7 +16,7 @@ import silosynth as ss
 from silosynth.algorithms.vtgan import private
 from silosynth.algorithms.vtgan.options import PRESETS, VTGANConfig
 from silosynth.algorithms.vtgan.private import bottom_loss, top_loss
-from silosynth.algorithms.vtgan.protocol import PushRows, coordinate
+from silosynth.algorithms.vtgan.protocol import PushRows, PushSampled, coordinate
 from silosynth.algorithms.vtgan.silo import VTGANSilo
 from silosynth.core.conversation import Exchange
 from silosynth.core.errors import ConfigError, ProtocolError
@@ -104,7 +104,7 @@ def config() -> VTGANConfig:
 def parties(held: ss.Federation) -> dict[str, VTGANSilo]:
     seated = seats(held.roster, Streams(4))
     return {
-        silo: VTGANSilo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU)
+        silo: VTGANSilo(table, held.schemas[silo], seated[silo], Streams(5).child(silo), CPU, config())
         for silo, table in held.tables.items()
     }
 
@@ -153,15 +153,20 @@ def test_a_silo_takes_no_more_steps_than_were_charged() -> None:
             step = conversation.send(replies)
     except StopIteration:
         pass
-    silo.answer(last["PushSampled"])
+    for repeated in (last["PushSampled"], last["Charge"], last["EncodeRows"]):
+        with pytest.raises(ProtocolError, match="once"):
+            silo.answer(repeated)
+    sampled = last["PushSampled"]
+    assert isinstance(sampled, PushSampled)
+    silo.answer(replace(sampled, step=sampled.step + 1))
     with pytest.raises(ProtocolError, match="no more private steps than were charged"):
         silo.answer(last["DescendPrivately"])
     with pytest.raises(ProtocolError, match="costs at most the target, once"):
-        silo.answer(last["Charge"])
+        silo._answer(last["Charge"])
     wrong = Event("discrete Laplace", 1e-3, 0.0, "steps of the critics", times=30)  # known to the accountant, no noise
     with pytest.raises(ProtocolError, match="one event for all steps of the critics"):
-        silo.answer(replace(last["Charge"], events=(wrong,)))
-    with pytest.raises(ProtocolError, match="Under differential privacy"):
+        silo._answer(replace(last["Charge"], events=(wrong,)))
+    with pytest.raises(ProtocolError, match=r"in their turn.*PushRows"):
         silo.answer(PushRows(0, torch.zeros(40, 8), "tax"))
 
 

@@ -40,7 +40,9 @@ class Play:
         self.config = self.entry.configure("fast", SIZES | options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            silo: self.entry.party(held, self.federation.schemas[silo], seat[silo], Streams(0).child(silo), CPU)
+            silo: self.entry.party(
+                held, self.federation.schemas[silo], seat[silo], Streams(0).child(silo), CPU, self.config
+            )
             for silo, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, object, object]] = []

@@ -40,7 +40,7 @@ class Play:
         self.config = ALGORITHMS["vtgan"].configure("fast", SIZES | options)
         seat = seats(self.roster, Streams(0).child("seats"))
         self.silos = {
-            name: VTGANSilo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU)
+            name: VTGANSilo(held, self.federation.schemas[name], seat[name], Streams(0).party(name), CPU, self.config)
             for name, held in self.federation.tables.items()
         }
         self.said: list[tuple[str, object, object]] = []

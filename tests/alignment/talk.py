@@ -15,6 +15,7 @@ from silosynth.runtime.wire import decode, encode
 
 NAMES = ("bank", "clinic", "shop", "school", "town")
 Held = Sequence["bytes | None"]
+PSI = AlignConfig()
 Meddle = Callable[[str, Message], Message]
 
 
@@ -22,11 +23,11 @@ def untouched(silo: str, message: Message) -> Message:
     return message
 
 
-def aligners(held: Sequence[Held], seed: int = 7, keys: int = 7) -> dict[str, Aligner]:
+def aligners(held: Sequence[Held], seed: int = 7, keys: int = 7, config: AlignConfig = PSI) -> dict[str, Aligner]:
     """Silos with these identifiers; ``keys`` is what their private keys are made from."""
     made = seats(NAMES[: len(held)], Streams(keys).child("seats"))
     streams = Streams(seed)
-    return {name: Aligner(held[i], seat, streams.party(name)) for i, (name, seat) in enumerate(made.items())}
+    return {name: Aligner(held[i], seat, streams.party(name), config) for i, (name, seat) in enumerate(made.items())}
 
 
 @dataclass
@@ -73,7 +74,8 @@ def run(silos: dict[str, Aligner], config: AlignConfig, asks: Meddle = untouched
 
 
 def aligned(held: Sequence[Held], method: str = "psi", seed: int = 7, keys: int = 7, least: int = 1) -> Talk:
-    return run(aligners(held, seed, keys), AlignConfig(method, least))  # type: ignore[arg-type]
+    config = AlignConfig(method, least)  # type: ignore[arg-type]
+    return run(aligners(held, seed, keys, config), config)
 
 
 def expected(held: Sequence[Held]) -> tuple[set[bytes], list[Matched]]:

@@ -33,6 +33,8 @@ both = pytest.mark.parametrize("method", METHODS)
 SOME = [people(range(40)), people(range(60, 10, -1)), people(range(20, 50))]
 identifier = st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"c", b"d", b"e", b"f", bytes(3), b"\xff\xfe"]))
 
+HASHED = AlignConfig("keyed-hash")
+
 
 class TestResult:
     @both
@@ -72,9 +74,9 @@ class TestResult:
 
     @both
     def test_through_a_runtime(self, method: str) -> None:
-        silos, ledger = aligners(SOME), Ledger()
-        heard: list[tuple[int, int]] = []
         config = AlignConfig(method)  # type: ignore[arg-type]
+        silos, ledger = aligners(SOME, config=config), Ledger()
+        heard: list[tuple[int, int]] = []
         with InProcess(silos) as link:
             watch = lambda step: heard.append((step.done, step.total))  # noqa: E731
             matched = drive(lambda _: align(Roster(NAMES[:3]), config), link, ledger, watch=watch)
@@ -122,7 +124,7 @@ class TestOrder:
 
     @both
     def test_there_are_no_rows_before_all_have_confirmed(self, method: str) -> None:
-        silos = aligners(SOME)
+        silos = aligners(SOME, config=AlignConfig(method))  # type: ignore[arg-type]
 
         def none_yet(silo: str, message: Message) -> Message:
             if isinstance(message, protocol.ConfirmOrder):
@@ -249,7 +251,7 @@ class TestFaults:
             return protocol.PlacePseudonyms(ask.tags + bytes(32)) if isinstance(ask, protocol.PlacePseudonyms) else ask
 
         with pytest.raises(ProtocolError, match="21 rows, of which 20 are here"):
-            run(aligners(SOME), AlignConfig("keyed-hash"), extend)
+            run(aligners(SOME, config=HASHED), HASHED, extend)
 
     def test_a_coordinator_that_names_a_row_twice_or_half_a_row(self) -> None:
         for change in (lambda tags: tags + tags[:32], lambda tags: tags[:-1]):
@@ -258,7 +260,7 @@ class TestFaults:
                 return protocol.PlacePseudonyms(change(ask.tags)) if isinstance(ask, protocol.PlacePseudonyms) else ask
 
             with pytest.raises(ProtocolError, match="rows of this silo, each named once"):
-                run(aligners(SOME), AlignConfig("keyed-hash"), meddle)
+                run(aligners(SOME, config=HASHED), HASHED, meddle)
 
     def test_a_coordinator_that_tells_silos_different_rows(self) -> None:
         def cut(silo: str, ask: Message) -> Message:
@@ -266,9 +268,9 @@ class TestFaults:
                 return ask
             return protocol.PlacePseudonyms(ask.tags[32:] if silo == "bank" else ask.tags[:-32])
 
-        silos = aligners(SOME)
+        silos = aligners(SOME, config=HASHED)
         with pytest.raises(ProtocolError, match="silos clinic, shop did not"):
-            run(silos, AlignConfig("keyed-hash"), cut)
+            run(silos, HASHED, cut)
         assert all(len(silo.rows) == 0 for silo in silos.values())
 
     def test_proofs_cannot_be_left_out_or_exchanged(self) -> None:
@@ -288,7 +290,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         "ask",
         [
-            protocol.TagRows(AlignConfig()),
+            protocol.TagRows(),
             protocol.PlacePseudonyms(bytes(32)),
             protocol.PlaceSealed(None),
             protocol.ConfirmOrder(()),
@@ -314,7 +316,7 @@ class TestFaults:
                 continue
             with pytest.raises(ProtocolError, match=f"replies with {kind.__name__}"):
                 run(
-                    aligners(SOME),
+                    aligners(SOME, config=AlignConfig(method)),  # type: ignore[arg-type]
                     AlignConfig(method),  # type: ignore[arg-type]
                     replies=lambda silo, reply, kind=kind: Done() if isinstance(reply, kind) else reply,
                 )
@@ -329,21 +331,22 @@ class TestState:
     @both
     def test_it_goes_on_from_every_step(self, method: str) -> None:
         """Each silo is written to a file and read again before each message."""
-        silos, made = aligners(SOME), seats(NAMES[:3], Streams(7).child("seats"))
+        config = AlignConfig(method)  # type: ignore[arg-type]
+        silos, made = aligners(SOME, config=config), seats(NAMES[:3], Streams(7).child("seats"))
 
         def reborn(silo: str, ask: Message) -> Message:
             state = unpack(pack(silos[silo].state()))
-            silos[silo] = Aligner(SOME[NAMES.index(silo)], made[silo], Streams(7).party(silo))
+            silos[silo] = Aligner(SOME[NAMES.index(silo)], made[silo], Streams(7).party(silo), config)
             silos[silo].restore(state)
             return ask
 
-        done = run(silos, AlignConfig(method), reborn)  # type: ignore[arg-type]
+        done = run(silos, config, reborn)
         reborn("bank", Done())
         assert in_order(done.silos, SOME) == in_order(aligned(SOME, method).silos, SOME)
 
     @both
     def test_a_repeated_ask_after_restoring_gives_the_same_rows(self, method: str) -> None:
-        silos = aligners(SOME)
+        silos = aligners(SOME, config=AlignConfig(method))  # type: ignore[arg-type]
 
         def twice(silo: str, ask: Message) -> Message:
             before = silos[silo].state()

@@ -11,13 +11,15 @@ from typing import Any
 from tests.deployment.common import customers, seated
 
 from silosynth import catalog
+from silosynth.algorithms.silofuse.protocol import FitCoder
 from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.messages import Message
 from silosynth.deployment.entry import JobAnswerer
 from silosynth.deployment.kits import KEY, StartKit
 from silosynth.deployment.policy import POLICY, read_policy
-from silosynth.deployment.protocol import Begin, Job, PrepareRows
+from silosynth.deployment.protocol import Begin, Job, KeepPart, PrepareRows, PrepareSynthesis, purpose
+from silosynth.privacy.agreement import Confirmations, Group, OfferShares, RelayedShares
 from silosynth.runtime.hub import ASK, CRASHED, OPEN, REPLY, RESTORE, SAVE, Frame, frame_from_bytes
 from silosynth.runtime.link import raise_if_failed
 from silosynth.runtime.wire import decode, encode
@@ -104,12 +106,29 @@ class Desk:
     def begin(self, job: Job) -> Desk:
         """Open and begin a job."""
         self.open(job.name).ask(Begin(job))
+        return self.agree(job)
+
+    def agree(self, job: Job) -> Desk:
+        """Agree on a job with the other silo, which was told the same."""
+        seats = seated({"bank": None, "shop": None})  # type: ignore[dict-item]
+        (name,) = set(seats) - {self.silo}
+        other, offer = Group(seats[name]), OfferShares(purpose(job), fresh=True)
+        own, theirs = self.ask(offer), other.answer(offer)
+        tags = {self.silo: self.ask(RelayedShares(theirs.envelopes)), name: other.answer(RelayedShares(own.envelopes))}  # type: ignore[attr-defined, union-attr]
+        self.ask(Confirmations(tuple(tags[silo].tag for silo in job.silos)))  # type: ignore[attr-defined, union-attr]
         return self
 
     def prepared(self, job: Job) -> Desk:
         """The same, and have it prepare its rows."""
         self.begin(job).ask(PrepareRows())
         return self
+
+    def sampling(self, job: Job) -> int:
+        """The same, and have it draw rows from encoders alone; the number of its latents."""
+        width: int = self.prepared(job).ask(FitCoder()).latents  # type: ignore[attr-defined]
+        self.ask(KeepPart())
+        self.ask(PrepareSynthesis())
+        return width
 
     def save(self, number: int) -> None:
         """Have it write a checkpoint."""

@@ -13,8 +13,7 @@ from tests.attacked.desk import OPENED, PSI, Desk, a_job
 from typer.testing import CliRunner
 
 from silosynth.algorithms.silofuse.protocol import FitCoder, SynthesiseFromLatents
-from silosynth.algorithms.vtgan.options import PRESETS as VTGAN
-from silosynth.algorithms.vtgan.protocol import EncodeRows, GenerateRows
+from silosynth.algorithms.vtgan.protocol import EncodedPrivately, EncodeRows, GenerateRows
 from silosynth.cli import app
 from silosynth.core.conversation import SyntheticColumns
 from silosynth.core.errors import DataError, PolicyError, ProtocolError, SilosynthError
@@ -98,17 +97,16 @@ def test_a_silo_dials_no_host_but_that_of_its_kit(tmp_path: Path, monkeypatch: p
 
 def wrong(desk: Desk) -> list[Any]:
     return [
-        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 999), 3, "0", True)),
-        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, dtype=torch.int64), 3, "0", True)),
-        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 2), 10**6, "", True)),
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 999), 3, "0")),
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, dtype=torch.int64), 3, "0")),
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 2), 10**6, "")),
     ]
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_asks_of_a_wrong_shape_are_refused_and_end_the_job(tmp_path: Path, number: int) -> None:
-    job = a_job(options=TINY)
-    desk = Desk(tmp_path).prepared(job)
-    desk.ask(FitCoder(job.config.coder_of(2)))
+    desk = Desk(tmp_path)
+    desk.sampling(a_job(options=TINY))
     with pytest.raises(SilosynthError):
         wrong(desk)[number]()
     with pytest.raises(ProtocolError, match="A job ends at a silo with the first message that it refuses"):
@@ -119,7 +117,7 @@ def test_an_ask_that_breaks_a_computation_tells_neither_line_nor_text(tmp_path: 
     desk = Desk(tmp_path).prepared(a_job(options=TINY))
     desk.answer._endpoint.party._party.answer = lambda ask: {}["Zürich"]  # type: ignore[union-attr]
     with pytest.raises(ProtocolError, match="A silo is asked for what fits its columns and what came before"):
-        desk.ask(FitCoder(a_job(options=TINY).config.coder))
+        desk.ask(FitCoder())
     assert not desk.heard("KeyError") and not desk.heard("rich") and "[KeyError]" in desk.log
 
 
@@ -165,15 +163,6 @@ def test_a_refused_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> N
         Desk(tmp_path, 'refused = ["federated.*"]\n')
 
 
-def test_options_in_a_message_are_held_to_the_same_rules_as_those_of_the_job(tmp_path: Path) -> None:
-    """With another `CoderConfig` than the job's, a level's name stands for one person: it gave an exact income."""
-    job = a_job(options=TINY)
-    desk = Desk(tmp_path).prepared(job)
-    coder = job.config.coder_of(2)
-    with forbids("min_count"):
-        desk.ask(FitCoder(replace(coder, encoders=replace(coder.encoders, min_count=1))))
-
-
 @pytest.mark.parametrize(("least", "told"), [(5, True), (20, False)])
 def test_forms_of_pseudonyms_stand_for_as_many_people_as_levels(tmp_path: Path, least: int, told: bool) -> None:
     desk = Desk(tmp_path, OPENED + f"min_count = {least}\n", rows=30)
@@ -203,12 +192,11 @@ def test_a_day_later_jobs_begin_again(tmp_path: Path) -> None:
 
 
 def test_rows_drawn_are_counted_over_repeated_asks_and_restored_checkpoints(tmp_path: Path) -> None:
-    job = a_job(options=TINY)
-    desk = Desk(tmp_path, OPENED + "most_rows_drawn = 70\n").prepared(job)
-    width = desk.ask(FitCoder(job.config.coder_of(2))).latents  # type: ignore[attr-defined]
+    desk = Desk(tmp_path, OPENED + "most_rows_drawn = 70\n")
+    width = desk.sampling(a_job(options=TINY))
 
     def drawn(value: float) -> Any:
-        return desk.ask(SynthesiseFromLatents(torch.full((30, width), value), 30, f"{value}", True))
+        return desk.ask(SynthesiseFromLatents(torch.full((30, width), value), 30, f"{value}"))
 
     desk.save(1)
     assert isinstance(drawn(0.1), SyntheticColumns)
@@ -232,10 +220,9 @@ def test_made_rows_and_gradients_are_no_release_of_nothing(tmp_path: Path) -> No
 
 
 def test_encoders_without_noise_are_refused_in_a_private_job(tmp_path: Path) -> None:
-    """The job says ``dp``, its messages do not."""
+    """The job says ``dp``, and nothing else can be asked for: it was, with other options in the message."""
     desk = Desk(tmp_path, OPENED + "largest_epsilon = 4.0\n").prepared(a_job("vtgan", options=DP))
-    with pytest.raises(SilosynthError):
-        assert not desk.ask(EncodeRows(VTGAN["fast"])).rows  # type: ignore[attr-defined]
+    assert isinstance(desk.ask(EncodeRows()), EncodedPrivately)
 
 
 def test_a_private_job_tells_no_exact_number_of_rows(tmp_path: Path) -> None:
@@ -312,6 +299,7 @@ def test_before_a_private_training_nothing_depends_on_a_row(tmp_path: Path, algo
         (desk.folder / "rows.csv").write_text("\n".join(lines[: rows + 1]) + "\n")
         version, sources = installed()
         desk.open()
-        asks = Greet(algorithm, "alice", version, sources), Begin(a_job(algorithm, options=DP)), PrepareRows()
-        said.append([encode(desk.ask(ask)) for ask in asks])
+        asked = a_job(algorithm, options=DP)
+        begun = [desk.ask(ask) for ask in (Greet(algorithm, "alice", version, sources), Begin(asked))]
+        said.append([encode(reply) for reply in (*begun, desk.agree(asked).ask(PrepareRows()))])
     assert said[0] == said[1]

@@ -22,6 +22,7 @@ from silosynth.core.messages import Done, Message, Missing, Release, Struct
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.encoders.table import TableCoder
+from silosynth.privacy.agreement import ASKS as AGREEMENT
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import budget_rows, cell
 from silosynth.runtime.wire import decode, encode, pack, unpack
@@ -121,7 +122,7 @@ class Talk:
         }
 
     def party(self, silo: str, table: Table, streams: Streams) -> Party:
-        return self.entry.party(table, self.federation.schemas[silo], self.seats[silo], streams, CPU)
+        return self.entry.party(table, self.federation.schemas[silo], self.seats[silo], streams, CPU, self.config)
 
     def run(self, state=None) -> bytes:
         talk = self.entry.coordinate(self.federation.roster, self.config, Streams(0).child("coordinator"), CPU, state)
@@ -270,6 +271,39 @@ def test_a_party_refuses_what_it_does_not_understand(name):
     talk = Talk(name)
     with pytest.raises(ProtocolError, match="Done"):
         next(iter(talk.parties.values())).answer(Done())
+
+
+@every
+def test_what_sets_up_is_answered_once_and_in_its_turn(name):
+    """A silo that has trained refuses what it was asked once; a fresh one refuses all but the first message."""
+    talk, fresh = talk_of(name), Talk(name)
+    silo = next(iter(talk.parties))
+    asks, script = asks_to(talk, silo), talk.parties[silo]._script(training=True)
+    set_up = tuple(kind for turn in script if not turn.often for kind in turn.asks)
+    assert isinstance(asks[0], set_up)
+    for ask in [ask for ask in asks if isinstance(ask, set_up)]:
+        with pytest.raises(ProtocolError, match="in their turn"):
+            talk.parties[silo].answer(ask)
+    for ask in {type(ask): ask for ask in asks if type(ask) is not type(asks[0])}.values():
+        with pytest.raises(ProtocolError, match="in their turn"):
+            fresh.parties[silo].answer(ask)
+
+
+@every
+def test_a_party_of_sampling_trains_no_more(name):
+    talk = talk_of(name)
+    silo, table = next(iter(talk.federation.tables.items()))
+    party = talk.party(silo, table, Streams(0).party(silo))
+    party.restore(unpack(talk.model)["parts"][silo])
+    for ask in {type(ask): ask for ask in asks_to(talk, silo) if not isinstance(ask, AGREEMENT)}.values():
+        with pytest.raises(ProtocolError, match="in their turn"):
+            party.answer(ask)
+
+
+def asks_to(talk: Talk, silo: str) -> list[Message]:
+    """All that a silo was asked, in order."""
+    silos = [name for replies in talk.replies for name in replies]
+    return [ask for name, ask in zip(silos, talk.messages[::2], strict=True) if name == silo]
 
 
 @every

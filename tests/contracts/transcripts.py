@@ -109,14 +109,16 @@ def transcript(
     """All that the coordinator hears of training and, where silos take part in it, of synthesis; and the ledgers."""
     roster, streams, heard, ledgers = divided.roster, Streams(0), [], (Ledger(), Ledger())
     seated = seats(roster, streams.child("seats"))
-    taps = {
-        silo: party(silo, entry.party(table, divided.schemas[silo], seated[silo], streams.child(silo), CPU), heard)
-        for silo, table in divided.tables.items()
-    }
+    taps = {}
+    for silo, table in divided.tables.items():
+        own = table, divided.schemas[silo], seated[silo], streams.child(silo), CPU
+        taps[silo] = party(silo, entry.party(*own, config), heard)
     with InProcess(taps) as link:
         trained = drive(lambda _: entry.coordinate(roster, config, streams.child("coordinator"), CPU), link, ledgers[0])
         if entry.parts:
             sample = streams.child("sample")
+            for tap in taps.values():
+                tap.restore(tap.trained())
             drive(lambda _: entry.synthesise(roster, config, trained, rows, sample, CPU), link, ledgers[1])
     return heard, [record for ledger in ledgers for record in ledger.records]
 

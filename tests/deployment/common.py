@@ -13,10 +13,12 @@ import torch
 
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
+from silosynth.core.conversation import Exchange, Roster
+from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.deployment.coordinator import Order, run_order
 from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.deployment.protocol import Job
+from silosynth.deployment.protocol import Job, PrepareRows, _begin
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.simulation.silos import InProcess
@@ -98,6 +100,18 @@ def parties(
         )
         for name, rows in silos.items()
     }
+
+
+def prepared(silos: Mapping[str, DeploymentSilo], job: Job) -> dict[str, Message]:
+    """What silos reply to `PrepareRows`, in a job that needs no alignment."""
+    talk, replies = _begin(job, Roster(tuple(silos))), dict[str, Message]()
+    step = next(talk)
+    while True:
+        assert isinstance(step, Exchange)
+        replies = {name: silos[name].answer(ask) for name, ask in step.asks.items()}
+        if any(isinstance(ask, PrepareRows) for ask in step.asks.values()):
+            return replies
+        step = talk.send(replies)
 
 
 def run(job: Job, silos: Mapping[str, DeploymentSilo], folder: Path, **order: Any) -> Path:

@@ -20,9 +20,9 @@ from silosynth.privacy.events import {kind}
 releases = Releases(Path(sys.argv[1]))
 for number in range(40):
     with releases.locked():
-        before = len(releases.without("", 0))
-        releases.add("trial", sys.argv[2], number, [{event!r}])
-        assert len(releases.without("", 0)) == before + 1
+        before = len(releases.without(""))
+        releases.add("trial", f"{{sys.argv[2]}} {{number}}", [{event!r}])
+        assert len(releases.without("")) == before + 1
 """
 
 
@@ -39,4 +39,4 @@ def test_jobs_at_the_same_time_lose_no_release(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", script, str(tmp_path)]
     writers = [subprocess.Popen([*argv, name]) for name in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
-    assert len(Releases(tmp_path).without("", 0)) == 80
+    assert len(Releases(tmp_path).without("")) == 80

@@ -39,7 +39,8 @@ def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
     monkeypatch.setattr(processes, "Processes", start)
     made = seats(("bank", "shop"), Streams(3).child("seats"))
-    processes.spawn("silofuse", federation(), made, 3, "cpu", tmp_path)
+    config = ALGORITHMS["silofuse"].configure("fast", TINY)
+    processes.spawn("silofuse", config, federation(), made, 3, "cpu", tmp_path)
     return places
 
 
@@ -80,8 +81,8 @@ def test_silos_keep_their_keys_from_training_to_sampling(monkeypatch, tmp_path):
 def _watch(monkeypatch: pytest.MonkeyPatch, seen: list[Seat]) -> None:
     entry = ALGORITHMS["silofuse"]
 
-    def watched(table, schema, seat, streams, device):
+    def watched(table, schema, seat, streams, device, config):
         seen.append(seat)
-        return entry.party(table, schema, seat, streams, device)
+        return entry.party(table, schema, seat, streams, device, config)
 
     monkeypatch.setitem(ALGORITHMS, "silofuse", dataclasses.replace(entry, party=watched))  # type: ignore[arg-type]

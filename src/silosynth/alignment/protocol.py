@@ -109,8 +109,6 @@ class Matched(Struct):
 class TagRows(Message):
     """Tag your rows. The reply: `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
 
-    config: AlignConfig
-
 
 class Pseudonyms(Message, release=Release.PSEUDONYMS):
     """The tags of my rows."""
@@ -197,7 +195,7 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
     yield from agree(roster, TAGS)
     yield from agree(roster, ORDER, fresh=False)
     yield Progress(STAGE, 1, steps)
-    prepared = yield roster.everyone(TagRows(config))
+    prepared = yield roster.everyone(TagRows())
     yield Progress(STAGE, 2, steps)
     if config.method == "psi":
         asks = yield from _narrow_down(roster, prepared, steps)

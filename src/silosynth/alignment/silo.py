@@ -33,7 +33,7 @@ from torch import Tensor
 from silosynth.alignment import intersection, protocol
 from silosynth.core.conversation import Party, State
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message, from_state, to_state
+from silosynth.core.messages import Done, Message
 from silosynth.core.schema import DURATIONS, Column
 from silosynth.core.streams import Streams
 from silosynth.privacy.agreement import Agreements, Group, OfferShares
@@ -49,20 +49,23 @@ class Aligner(Party):
         identifiers: one per row of the silo's table, as `canonical` writes them; None for an empty one.
         seat: who this silo is.
         streams: its streams; the seed, which must be the same in all silos, decides the common order.
+        config: all options.
 
     Attributes:
         rows: (n,) int64 positions of this silo's rows in the common order, once all silos have confirmed it; empty
             before.
     """
 
-    def __init__(self, identifiers: Sequence[bytes | None], seat: Seat, streams: Streams) -> None:
+    def __init__(
+        self, identifiers: Sequence[bytes | None], seat: Seat, streams: Streams, config: protocol.AlignConfig
+    ) -> None:
         self.rows = torch.zeros(0, dtype=torch.int64)
         self._n_rows, self._usable = len(identifiers), usable(identifiers)
         self._seat, self._seed = seat, streams.seed
         self._tagging, self._ordering = Group(seat), Group(seat)
         rule = "A secret is fresh for tags, and lasting for the order of rows"
         self._agreements = Agreements(rule, self._group_for, self._tagging)
-        self._config: protocol.AlignConfig | None = None
+        self._config = config
         self._tags: list[bytes] = []  # of usable rows
         self._key = b""  # for private set intersection
         self._asking: list[int] = []  # the leader's: indices of usable rows that all silos asked so far hold
@@ -83,7 +86,7 @@ class Aligner(Party):
             return reply
         match ask:
             case protocol.TagRows():
-                return self._prepare(ask)
+                return self._prepare()
             case protocol.Answer():
                 return self._answer(ask)
             case protocol.Narrow():
@@ -105,16 +108,16 @@ class Aligner(Party):
 
     # Tags.
 
-    def _prepare(self, ask: protocol.TagRows) -> Message:
+    def _prepare(self) -> Message:
         if not self._usable.rows:
             raise DataError(
                 "A silo holds at least one row with a unique identifier",
                 f"{self._n_rows} rows, {self._usable.empty} without one, {self._usable.duplicated} with a shared one",
                 "Name other identifier columns, or more of them.",
             )
-        self._config, self._asked, self._placed = ask.config, 0, None
+        self._asked, self._placed = 0, None
         self._tag_rows()
-        if ask.config.method == "keyed-hash":
+        if self._config.method == "keyed-hash":
             return protocol.Pseudonyms(b"".join(sorted(self._tags)))
         if self._leads:
             self._asking = list(range(len(self._tags)))
@@ -224,7 +227,7 @@ class Aligner(Party):
             "tagging": self._tagging.state(),
             "ordering": self._ordering.state(),
             "fresh": self._agreements.current is self._tagging,
-            "config": None if self._config is None else to_state(self._config),
+            "tagged": bool(self._tags),
             "key": self._key,
             "asking": _positions(self._asking),
             "asked": self._asked,
@@ -240,12 +243,11 @@ class Aligner(Party):
         self._tagging.restore(state["tagging"])
         self._ordering.restore(state["ordering"])
         self._agreements.current = self._tagging if state["fresh"] else self._ordering
-        self._config = None if state["config"] is None else from_state(protocol.AlignConfig, state["config"])
         self._key, self._asking, self._asked = state["key"], state["asking"].tolist(), state["asked"]
         self._placed = None if state["placed"] is None else state["placed"].tolist()
         self._digest, self.rows = state["digest"], state["rows"]
         self._tags = []
-        if self._config is not None:
+        if state["tagged"]:
             self._tag_rows()
 
     # Between silos.
@@ -259,7 +261,7 @@ class Aligner(Party):
         return self._seat.name == self._silos[0]
 
     def _started(self) -> protocol.AlignConfig:
-        if self._config is None:
+        if not self._tags:
             raise ProtocolError("An alignment begins with tagging rows", "something else", _AGAIN)
         return self._config
 

@@ -148,7 +148,7 @@ class Catalogued:
         return federation
 
     def _parties(self, federation: Federation, seed: int) -> dict[str, Party]:
-        return make_parties(algorithm(self.name), federation, Streams(seed), CPU)
+        return make_parties(algorithm(self.name), self.config, federation, Streams(seed), CPU)
 
     def _drawn(self, run: _Trained) -> pd.DataFrame:
         held = run.federation

@@ -26,8 +26,9 @@ LEVELS = 20  # numbers with no more values than this are guessed as levels
 def latents(federation: Federation, preset: str = "balanced", seed: int = 0) -> dict[str, Floats]:
     """What each silo sends (N, L): the conversation is driven by hand up to that message."""
     entry, cpu, streams = algorithm("silofuse"), resolve_device("cpu"), Streams(seed)
-    parties = make_parties(entry, federation, streams, cpu)
-    talk = entry.coordinate(federation.roster, entry.configure(preset), streams, cpu)
+    config = entry.configure(preset)
+    parties = make_parties(entry, config, federation, streams, cpu)
+    talk = entry.coordinate(federation.roster, config, streams, cpu)
     step = next(talk)
     while True:
         replies = {}

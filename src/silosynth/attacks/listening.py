@@ -239,7 +239,7 @@ def overhear(
     streams, cpu = Streams(seed), torch.device("cpu")
     seated = seats(federation.roster, streams.child("seats"))
     silos = {
-        name: VTGANSilo(table, federation.schemas[name], seated[name], streams.party(name), cpu)
+        name: VTGANSilo(table, federation.schemas[name], seated[name], streams.party(name), cpu, config)
         for name, table in federation.tables.items()
     }
     coordinator, truth = CoordinatorEar(config), Truth(silos, config)

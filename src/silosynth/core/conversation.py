@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -130,6 +131,89 @@ def shared_columns(replies: Replies) -> dict[str, Table]:
     """
     tables = zip(replies, expect(replies, SyntheticColumns, Done), strict=True)
     return {silo: reply.table for silo, reply in tables if isinstance(reply, SyntheticColumns)}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A place in a party's `Turns`: an ask of one of these types.
+
+    Attributes:
+        asks: the types.
+        optional: whether it may be passed over.
+        often: whether it takes any number of asks.
+        by: of types with a field of this name, each ask has a higher number there than the last of its type.
+    """
+
+    asks: tuple[type[Message], ...]
+    optional: bool = False
+    often: bool = False
+    by: str = ""
+
+
+def once(*asks: type[Message]) -> tuple[Turn, ...]:
+    """Turns of one ask each, one after the other."""
+    return tuple(Turn((kind,)) for kind in asks)
+
+
+def maybe(ask: type[Message]) -> tuple[Turn, ...]:
+    """A turn of one ask, or none."""
+    return (Turn((ask,), optional=True),)
+
+
+def often(*asks: type[Message], by: str = "") -> tuple[Turn, ...]:
+    """A turn of any number of asks of these types; see `Turn` for ``by``."""
+    return (Turn(asks, optional=True, often=True, by=by),)
+
+
+class Turns:
+    """The order in which a party takes asks. What it sets up, fits or charges has a turn of its own, and so comes once.
+
+    Args:
+        turns: all of them, in order.
+    """
+
+    def __init__(self, *turns: Turn) -> None:
+        self._turns, self._at = turns, 0
+        self._last: dict[str, int] = {}  # numbers of asks, by type
+
+    @contextmanager
+    def taken(self, ask: Message) -> Iterator[None]:
+        """Answer an ask within this: its turn is over unless answering fails.
+
+        Raises:
+            ProtocolError: it was answered before, or comes before what it needs, or is not an ask of this party's.
+        """
+        place = self._place(ask)
+        turn, name = self._turns[place], type(ask).__name__
+        number = getattr(ask, turn.by, None) if turn.by else None
+        if number is not None and number <= self._last.get(name, -1):
+            rule = "Numbers of messages of one type rise, as each step is taken once"
+            raise ProtocolError(rule, f"{name} {number} after {self._last.get(name, 'none')}")
+        yield
+        self._at = place if turn.often else place + 1
+        if number is not None:
+            self._last[name] = number
+
+    def _place(self, ask: Message) -> int:
+        """The turn that this ask takes: the present one, or one after optional ones."""
+        for place in range(self._at, len(self._turns)):
+            if isinstance(ask, self._turns[place].asks):
+                return place
+            if not self._turns[place].optional:
+                break
+        awaited = [kind.__name__ for turn in self._turns[self._at : self._at + 1] for kind in turn.asks]
+        raise ProtocolError(
+            "A silo answers messages in their turn, and those that set up, fit or charge once",
+            type(ask).__name__, f"It awaits {', '.join(awaited) or 'none'}. Start a new run.",
+        )  # fmt: skip
+
+    def state(self) -> State:
+        """In storable form."""
+        return {"at": self._at, "last": dict(self._last)}
+
+    def restore(self, state: State) -> None:
+        """Continue from what `state` returned."""
+        self._at, self._last = state["at"], dict(state["last"])
 
 
 class Party(ABC):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from silosynth.core.errors import DataError, SchemaError, nearest
+from silosynth.core.errors import DataError, ProtocolError, SchemaError, nearest
 from silosynth.core.messages import Struct
 
 
@@ -266,6 +266,25 @@ def agreed(schemas: Mapping[str, Schema]) -> Schema:
             "Rename it where it has another name, or leave it out everywhere.",
         )
     return Schema(tuple(_agreed({silo: schema[name] for silo, schema in schemas.items()}) for name in first.names))
+
+
+def check_agreed(own: Schema, common: Schema) -> None:
+    """Check that a silo's own columns are among those from which `agreed` makes ``common``, as far as it can tell.
+
+    Raises:
+        ProtocolError: a column is missing, of another kind or dtype, or its range narrower than the silo's own.
+    """
+    differ = sorted(set(own.names) ^ set(common.names))
+    differ += [name for name in own.names if name in common.names and not _covers(common[name], own[name])]
+    if differ:
+        rule = "What silos agree on covers each silo's own columns, with their kinds and ranges"
+        raise ProtocolError(rule, differ, "Both sides must run the same version of silosynth.")
+
+
+def _covers(common: ColumnSchema, own: ColumnSchema) -> bool:
+    low = common.low is None or (own.low is not None and common.low <= own.low)
+    high = common.high is None or (own.high is not None and common.high >= own.high)
+    return (common.kind, common.dtype) == (own.kind, own.dtype) and low and high
 
 
 def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:

@@ -7,7 +7,7 @@ path always gives the same numbers, whichever process asks and in whatever order
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,9 +16,27 @@ from torch import Tensor
 Draw = torch.Generator | np.random.Generator  # PyTorch's for speed; NumPy's where draws must stay secret
 
 
+class Chain:
+    """A hash chain of all that somebody was asked so far. Other asks, or another order of them, give another hash.
+
+    Attributes:
+        value: the present one, 32 bytes.
+    """
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def add(self, ask: bytes) -> None:
+        """Go on by what is asked now."""
+        self.value = hashlib.sha256(self.value + hashlib.sha256(ask).digest()).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Streams:
     """A node in the tree of random streams.
+
+    With a ``chain``, noise depends on all that was asked as well: a silo that is brought back to a checkpoint, and then
+    asked something else, draws other noise. Seeds of such streams are secret, and NumPy's keys have 128 bits.
 
     >>> a = Streams(7).party("bank").child("weights")
     >>> b = Streams(7).child("party", "bank", "weights")
@@ -28,10 +46,11 @@ class Streams:
 
     seed: int
     path: tuple[str, ...] = ()
+    chain: Chain | None = field(default=None, compare=False, repr=False)
 
     def child(self, *names: str | int) -> Streams:
         """The stream called ``names`` below this one."""
-        return Streams(self.seed, (*self.path, *(str(name) for name in names)))
+        return Streams(self.seed, (*self.path, *(str(name) for name in names)), self.chain)
 
     def party(self, name: str) -> Streams:
         """The stream from which the party called ``name`` draws everything."""
@@ -43,7 +62,7 @@ class Streams:
 
     def numpy(self) -> np.random.Generator:
         """A fresh NumPy generator at the start of this stream."""
-        return np.random.default_rng(self.integer())
+        return np.random.default_rng(self.integer()) if self.chain is None else self._keyed()
 
     def torch(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A fresh PyTorch generator at the start of this stream. Different devices give different numbers."""
@@ -56,6 +75,13 @@ class Streams:
 
         PyTorch's would not do: on the CPU it starts from the lowest 32 bits of its seed, whatever their number.
         """
+        return self.asked()._keyed()
+
+    def asked(self) -> Streams:
+        """The stream of this name for what is asked now; this one where no chain of asks is kept."""
+        return self if self.chain is None else self.child("asked", self.chain.value.hex())
+
+    def _keyed(self) -> np.random.Generator:
         return keyed(self._digest()[16:])  # none of the bytes of `integer`
 
     def _digest(self) -> bytes:

@@ -10,7 +10,6 @@ does not know it. Otherwise only an operator ends a job: the engine calls nothin
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import threading
@@ -29,7 +28,7 @@ from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, S
 from silosynth.core.streams import Streams
 from silosynth.data import sources
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
-from silosynth.deployment.protocol import Job, Outcome, conduct, installed, job_streams
+from silosynth.deployment.protocol import Job, Outcome, conduct, digest, job_streams
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
@@ -202,7 +201,7 @@ def run_order(
     """
     job, status = order.job, StatusWriter(files.make_folder(folder), say)
     files.sweep(folder)
-    store, ledger = checkpoint.CheckpointStore(folder, _fingerprint(job)), Ledger(folder / LEDGER)
+    store, ledger = checkpoint.CheckpointStore(folder, digest(job).hex()), Ledger(folder / LEDGER)
     begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed, and need fresh noise
     streams = Streams(checkpoint.secret_seed(folder, again=begun) if job.seed is None else job.seed)
     start = partial(conduct, job, streams, resolve_device(order.device), missing=order.missing)
@@ -214,12 +213,6 @@ def run_order(
         raise
     status.end(None)
     say(f"done: {folder}")
-
-
-def _fingerprint(job: Job) -> str:
-    """Identifies the job in its checkpoints."""
-    content = [*installed(), messages.to_state(job)]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:

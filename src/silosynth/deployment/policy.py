@@ -161,13 +161,13 @@ class SiloPolicy(FileSection):
         job = self.largest_epsilon_per_job < self.largest_epsilon
         return "largest_epsilon_per_job" if job else "largest_epsilon"
 
-    def check_levels(self, message: Struct) -> None:
-        """Refuse options, of a job or of an ask, by which names and ranges would be published of fewer people.
+    def check_levels(self, job: Struct) -> None:
+        """Refuse options by which names and ranges would be published of fewer people.
 
         Raises:
             PolicyError: names the rule.
         """
-        for struct in _structs(message):
+        for struct in _structs(job):
             least = getattr(struct, "min_count", self.min_count)
             if least < self.min_count:
                 rule = f"a level's name stands for at least {self.min_count} rows"
@@ -195,7 +195,7 @@ class SiloPolicy(FileSection):
         """
         name = wire_name(type(message))
         common = name.startswith("core.")  # synthetic columns among them: `share_synthetic` says whether they leave
-        if name.startswith("deployment.") or (common and message.release is Release.NOTHING):
+        if name.startswith(("deployment.", "privacy.agreement.")) or (common and message.release is Release.NOTHING):
             return  # no job can begin without them, and they reveal no row
         if not (common or _matches(name, self.messages)):
             raise refusal("messages", f"allowed are {_listed(self.messages)}", name)
@@ -275,7 +275,7 @@ FILE, LOCK = "releases.jsonl", "releases.lock"
 
 
 class Releases:
-    """Events by job, attempt and number. After a crash the same noise may be released again, which counts once.
+    """Events by what was asked up to their release. The same asks get the same noise again, which counts once.
 
     Args:
         folder: the silo's.
@@ -292,36 +292,40 @@ class Releases:
         """
         return files.locked(self.path.parent / LOCK)
 
-    def without(self, attempt: str, number: int, job: str | None = None) -> list[Event]:
-        """All events, or a job's, except those of release ``number`` of an attempt.
+    def without(self, asked: str, job: str | None = None) -> list[Event]:
+        """All events, or a job's, except those of the release after these asks.
 
         Raises:
             StorageError: the file cannot be read.
         """
-        kept = {key: told for key, told in self._read().items() if key != (attempt, number)}
+        kept = {key: told for key, told in self._read().items() if key != asked}
         return [event for name, events in kept.values() if job in (None, name) for event in events]
 
-    def add(self, job: str, attempt: str, number: int, events: Sequence[Event]) -> None:
-        """Record a release; it is on disk when this returns. Call it while `locked`.
+    def add(self, job: str, asked: str, events: Sequence[Event]) -> None:
+        """Record the release after these asks, given by their hash; it is on disk when this returns.
+
+        Call it while `locked`.
 
         Raises:
             StorageError: the disk is full…
         """
-        line = {"job": job, "attempt": attempt, "number": number, "events": [asdict(event) for event in events]}
+        line = {"job": job, "asked": asked, "events": [asdict(event) for event in events]}
         files.make_folder(self.path.parent)
         before = files.read(self.path) if self.path.exists() else b""
         files.write_atomic(self.path, before + json.dumps(line).encode() + b"\n", files.PRIVATE)
 
-    def _read(self) -> dict[tuple[str, int], tuple[str, list[Event]]]:
-        """Each release's job and events, by attempt and number."""
+    def _read(self) -> dict[str, tuple[str, list[Event]]]:
+        """Each release's job and events, by what was asked."""
         if not self.path.exists():
             return {}
-        releases: dict[tuple[str, int], tuple[str, list[Event]]] = {}
+        releases: dict[str, tuple[str, list[Event]]] = {}
         for line in files.read(self.path).splitlines():
             try:
                 release = json.loads(line)
                 events = [Event(**event) for event in release["events"]]
-                releases[release["attempt"], release["number"]] = release["job"], events
+                # Older lines count the releases of an attempt.
+                asked = release["asked"] if "asked" in release else f"{release['attempt']} {release['number']}"
+                releases[asked] = release["job"], events
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageError(
                     "The record of a silo's releases can be read", str(self.path), "Restore it from a copy."

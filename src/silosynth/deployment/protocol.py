@@ -1,7 +1,11 @@
 """The protocol of a job: messages around an algorithm's own conversation, and the coordinator's side from start to end.
 
-In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (alignment), `PrepareRows` → `PreparedSchema` or
-`PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish` → `Done`.
+In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the job), (alignment), `PrepareRows` →
+`PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
+→ `Done`.
+
+Silos take all options from the job, and none from other messages. That all were told the same job they prove to each
+other, past the coordinator: they agree on a secret (`silosynth.privacy.agreement`) whose purpose is a hash of the job.
 
 Checkpoints of the training carry what came before it, so that a resumed job does not align again.
 
@@ -32,7 +36,10 @@ from silosynth.core.messages import Done, Message, Release, Struct, from_state, 
 from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition, pseudonyms
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
+from silosynth.privacy.agreement import agree
 from silosynth.privacy.events import Target
+from silosynth.privacy.sealed import framed
+from silosynth.runtime.wire import encode
 from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
 
 ROOMS = (
@@ -73,6 +80,16 @@ class Job(Struct):
 
     def _check(self) -> None:
         check_name(self.name)
+
+
+def digest(job: Job, *more: str) -> bytes:
+    """A hash of the sources that are installed here, of all of the job, and of ``more``: 32 bytes."""
+    return hashlib.sha256(framed(*installed(), encode(job), *more)).digest()
+
+
+def purpose(job: Job) -> str:
+    """What silos agree on a secret for before anything else: two that were told different jobs cannot."""
+    return f"deployment: job {digest(job).hex()}"
 
 
 def job_streams(job: Job) -> Streams:
@@ -235,6 +252,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         theirs = conversation.expect_one(silo, greeted[silo], Greeted)
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     conversation.expect((yield roster.everyone(Begin(job))), Done)
+    yield from agree(roster, purpose(job))
     matched: dict[str, Matched] = {}
     if job.align is not None:
         matched = yield from align(roster, job.align)

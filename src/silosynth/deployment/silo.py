@@ -19,26 +19,28 @@ import torch
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
-from silosynth.core.conversation import Party, Roster, State
+from silosynth.core.conversation import Party, Roster, State, Turns, often, once
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
 from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table, pseudonyms
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Chain, Streams
 from silosynth.data import infer, sources
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.tallies import DRAWN, BegunJobs, DrawnRows
+from silosynth.privacy import agreement
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
-from silosynth.runtime.wire import pack, unpack
+from silosynth.runtime.wire import encode, pack, unpack
 from silosynth.simulation import federation, model
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SYNTHETIC, PART, CLOSED, JOB = "synthetic.parquet", "part.silosynth", "closed", "job"
+_OWN = protocol.PrepareRows | protocol.KeepPart | protocol.PrepareSynthesis | protocol.Publish
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
 
@@ -75,7 +77,7 @@ class DeploymentSilo(Party):
         self.folder, self.releases, self.device = folder, releases, device
         self._submitter, self._say = submitter, say
         self.job: protocol.Job | None = None
-        self._secret, self._attempt, self._n_releases = 0, "", 0
+        self._secret, self._chain = 0, Chain(b"")
         self._frame: pd.DataFrame | None = None  # until its rows become a table
         self._order: torch.Tensor | None = None
         self._schema, self._digest = Schema(()), ""
@@ -83,6 +85,8 @@ class DeploymentSilo(Party):
         self._party: Party | None = None
         self._part: State | None = None  # of the model, once training has ended
         self._drawn: list[Table] = []
+        self._turns = Turns()  # of a job's own messages
+        self._terms: agreement.Group | None = None  # which agrees with the other silos on the job, until it has
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._charged = False  # whether all that the model has from rows was charged
@@ -98,6 +102,7 @@ class DeploymentSilo(Party):
             raise _closed()
         try:
             self._check_ask(ask)
+            self._chain.add(encode(ask))
             reply = self._answered(ask)
             self.policy.check_message(reply)
             self._release(reply)
@@ -117,7 +122,6 @@ class DeploymentSilo(Party):
 
     def _check_ask(self, ask: Message) -> None:
         self.policy.check_message(ask)
-        self.policy.check_levels(ask)
         if type(ask) in DRAWN and self._drawn_rows.with_ask(ask) > (most := self.policy.most_rows_drawn):
             raise refusal("most_rows_drawn", f"a job draws at most {most:,} rows", wire_name(type(ask)))
 
@@ -140,6 +144,21 @@ class DeploymentSilo(Party):
                 return self._greet(ask)
             case protocol.Begin():
                 return self._begin(ask.job)
+        if self._terms is not None or isinstance(ask, _OWN):
+            with self._turns.taken(ask):
+                return self._answer_own(ask)
+        if self._party is not None:
+            return self._party.answer(ask)
+        if self._aligner is not None:
+            return self._aligner.answer(ask)
+        raise ProtocolError(
+            "A silo aligns and trains once a job has begun, until it keeps its part", type(ask).__name__,
+            "Start the job again.",
+        )  # fmt: skip
+
+    def _answer_own(self, ask: Message) -> Message:
+        """Answer one of a job's own messages."""
+        match ask:
             case protocol.PrepareRows():
                 return self._prepare()
             case protocol.KeepPart():
@@ -148,27 +167,26 @@ class DeploymentSilo(Party):
                 return self._prepare_synthesis()
             case protocol.Publish():
                 return self._publish(ask)
-        if self._party is not None:
-            return self._party.answer(ask)
-        if self._aligner is not None:
-            return self._aligner.answer(ask)
-        raise ProtocolError("A job must have begun", type(ask).__name__, "Start the job again.")
+        return self._agree(ask)
 
     def _state(self, training: bool) -> State:
         """The job and the party that it has made; once it has trained, the silo's part of the model."""
         if not training:
             return {} if self._part is None else self._part
+        if self._party is None and self._part is None:
+            raise ProtocolError("A job can be taken up again once its silos are prepared", "they are not")
         return {
             "sources": list(protocol.installed()),
             "job": to_state(self._begun()),
             "secret": str(self._secret),
-            "attempt": self._attempt,
-            "noised": self._n_releases,
+            "chain": self._chain.value,
             "charged": self._charged,
             "order": self._order,
             "digest": self._digest,
             "part": self._part,
-            "party": None if self._party is None else self._party.state(),
+            "party": None if self._party is None or self._part is not None else self._party.state(),
+            "draws": self._party is not None and self._part is not None,
+            "turns": self._turns.state(),
         }
 
     def restore(self, state: State) -> None:
@@ -179,7 +197,7 @@ class DeploymentSilo(Party):
         protocol.check_same("the checkpoint", (version, sources), "this silo", protocol.installed())
         self.job = job = from_state(protocol.Job, state["job"])
         self._admit(job)
-        self._secret, self._attempt, self._n_releases = int(state["secret"]), state["attempt"], state["noised"]
+        self._secret, self._chain = int(state["secret"]), Chain(state["chain"])
         self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
         self._frame = self.rows.read()
         self._check_identifiers(self._frame)
@@ -189,9 +207,14 @@ class DeploymentSilo(Party):
                 "A silo's table is the one that the job began with", "it has changed",
                 "Restore the table, or submit the job anew.",
             )  # fmt: skip
-        self._party = party
+        self._party, self._aligner, self._terms = None, None, None
         if state["party"] is not None:
+            self._party = party
             party.restore(state["party"])
+        if state["draws"]:
+            self._prepare_synthesis()
+        self._turns = self._script(job)
+        self._turns.restore(state["turns"])
         self._closed = False
         self._say("resumes from a checkpoint")
 
@@ -209,19 +232,42 @@ class DeploymentSilo(Party):
         if not self._begun_jobs.with_job(job.name, most := self.policy.jobs_per_day):
             raise refusal("jobs_per_day", f"at most {most} jobs begin within 24 hours", "more", "Wait.")
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
-        self._secret, self._attempt, self._n_releases = secrets.randbits(256), secrets.token_hex(8), 0
+        self._turns, self._terms = self._script(job), agreement.Group(self._seat(job))
+        self._secret = secrets.randbits(256)
+        self._chain = Chain(protocol.digest(job, str(self._secret)))
         self._charged, self._frame = False, (frame := self.rows.read())
         self._check_identifiers(frame)
         if job.align is not None:
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             keys = federation.read_table(frame[self.rows.identifiers], kinds)[1]
-            self._aligner = Aligner(canonical(keys.columns), self._seat(job), common_streams(job))
+            self._aligner = Aligner(canonical(keys.columns), self._seat(job), common_streams(job), job.align)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         self._say(f"{len(frame):,} rows read")
         return Done()
 
+    def _script(self, job: protocol.Job) -> Turns:
+        """A job's own messages, each once, but for batches of published rows; other messages come between them."""
+        parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if catalog.algorithm(job.algorithm).parts else ()
+        return Turns(*once(*agreement.ASKS, protocol.PrepareRows), *parts, *often(protocol.Publish, by="first"))
+
+    def _agree(self, ask: Message) -> Message:
+        """Agree with the other silos on the job that this one was told, before any row is touched."""
+        ours = agreement.OfferShares(protocol.purpose(self._begun()), fresh=True)
+        if isinstance(ask, agreement.OfferShares) and ask != ours:
+            raise ProtocolError(
+                "All silos of a job are told the same job", "another, or a secret that is not new",
+                "Do not trust this coordinator; or both sides run different versions of silosynth.",
+            )  # fmt: skip
+        assert self._terms is not None
+        reply = self._terms.answer(ask)
+        assert reply is not None  # it was its turn
+        if self._terms.ready:
+            self._terms = None
+        return reply
+
     def _admit(self, job: protocol.Job) -> None:
         """Refuse a job that the policy forbids, or that is not for this silo."""
+        catalog.algorithm(job.algorithm).check_config(job.config)
         self.policy.check_job(job, self._submitter or job.submitter)
         if self.seat.name not in job.silos:
             raise ProtocolError("A silo is asked to take part only in its own jobs", job.silos, "Compare names.")
@@ -255,7 +301,7 @@ class DeploymentSilo(Party):
         return protocol.PreparedRows(Schema(public), len(table))
 
     def _keep(self) -> Done:
-        self._part = self._working().trained()
+        self._part, self._party = self._working().trained(), None
         write_atomic(
             make_folder(self.folder) / PART, pack({"job": to_state(self._begun()), "part": self._part}), PRIVATE
         )
@@ -275,6 +321,8 @@ class DeploymentSilo(Party):
     def _publish(self, ask: protocol.Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that stay here."""
         table = ask.table if ask.table.columns else self._working().take_kept()
+        if not catalog.algorithm(self._begun().algorithm).parts:
+            self._party = None  # which trains no more
         self._drawn = [*(self._drawn if ask.first else []), table]
         if sum(map(len, self._drawn)) >= ask.total:
             schema = ask.columns if ask.table.columns else self._schema
@@ -303,8 +351,9 @@ class DeploymentSilo(Party):
         return self._party
 
     def _streams(self) -> Streams:
+        """Its own randomness: of its secret, and noise also of all asks so far; or of the seed that the job fixes."""
         seed = self._begun().seed
-        return Streams(self._secret if seed is None else seed)
+        return Streams(self._secret, chain=self._chain) if seed is None else Streams(seed)
 
     def _seat(self, job: protocol.Job) -> Seat:
         """This silo's seat among the silos of the job, in the job's order, with the keys pinned here."""
@@ -334,19 +383,18 @@ class DeploymentSilo(Party):
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:
         job = self._begun()
         streams = (self._streams() if streams is None else streams).party(self.seat.name)
-        return catalog.algorithm(job.algorithm).party(table, self._schema, self._seat(job), streams, self.device)
+        entry = catalog.algorithm(job.algorithm)
+        return entry.party(table, self._schema, self._seat(job), streams, self.device, job.config)
 
     def _release(self, reply: Message) -> None:
-        """Record a noised release before it leaves; the same noise of one attempt counts once."""
+        """Record a noised release before it leaves: once for the same asks, which get the same noise."""
         self.policy.check_reply(reply, self._private and self._charged if self.job is not None else False)
         if not (events := getattr(reply, "events", ())):
             return
         with self.releases.locked():
-            of_all = self.releases.without(self._attempt, self._n_releases)
-            of_job = self.releases.without(self._attempt, self._n_releases, self._begun().name)
-            self.policy.check_spending(events, of_job, of_all)
-            self.releases.add(self._begun().name, self._attempt, self._n_releases, events)
-        self._n_releases += 1
+            asked, job = self._chain.value.hex(), self._begun().name
+            self.policy.check_spending(events, self.releases.without(asked, job), self.releases.without(asked))
+            self.releases.add(job, asked, events)
         self._charged = self._charged or any(event.scope != "readers" for event in events)
 
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,9 +39,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.core.conversation import Party
+from silosynth.core.conversation import Party, State, Turn, Turns
 from silosynth.core.errors import DataError
-from silosynth.core.messages import Struct, from_state, to_state
+from silosynth.core.messages import Message, Struct, from_state, to_state
 from silosynth.core.schema import (
     DURATIONS,
     Column,
@@ -344,19 +345,60 @@ def _spread(low: Tensor, high: Tensor, count: int, unit: float) -> Tensor:
 class ColumnParty(Party):
     """A silo's side of an algorithm. To sample with a restored state, an empty table will do.
 
+    It takes all options from ``config``, and none from messages. A party that is made, or restored from what `state`
+    returned, answers messages of training only; one restored from what `trained` returned, of sampling only.
+
     Attributes:
         columns: the silo's modelled columns, and their encoders.
         seat: who it is among silos.
         streams, device: what it draws from, and where it computes.
+        config: all options of the algorithm.
     """
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device) -> None:
+    def __init__(
+        self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device, config: Any
+    ) -> None:
         self.columns = TableCoder(table, schema, streams)
-        self.seat, self.streams, self.device = seat, streams, device
+        self.seat, self.streams, self.device, self.config = seat, streams, device, config
         self._set_up()
+        self._turns = Turns(*self._script(training=True))
 
     def _set_up(self) -> None:
         """Set what else the party holds; for subclasses to override."""
+
+    @abstractmethod
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        """In which order it takes the messages of training, or of sampling."""
+
+    def answer(self, ask: Message) -> Message:
+        """See `Party.answer`."""
+        with self._turns.taken(ask):
+            return self._answer(ask)
+
+    @abstractmethod
+    def _answer(self, ask: Message) -> Message:
+        """Answer a message whose turn it is."""
+
+    def state(self) -> State:
+        """See `Party.state`."""
+        return {**super().state(), "turns": self._turns.state()}
+
+    def restore(self, state: State) -> None:
+        """See `Party.restore`."""
+        training = "turns" in state
+        self._turns = Turns(*self._script(training))
+        if training:
+            self._turns.restore(state["turns"])
+        self._restore(state)
+
+    @abstractmethod
+    def _restore(self, state: State) -> None:
+        """Continue from `_state`."""
+
+    @property
+    def _shares(self) -> bool:
+        """Whether synthetic columns leave the silo."""
+        return bool(self.config.synthesis == "shared")
 
 
 class TableCoder:

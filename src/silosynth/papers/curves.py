@@ -261,7 +261,7 @@ def fit(
     entry, device, streams, clock = algorithm(name), resolve_device("auto"), Streams(seed), Clock()
     config = entry.configure(preset, options)
     entry.check(federation.roster, federation.horizontal)
-    parties = make_parties(entry, federation, streams, device)
+    parties = make_parties(entry, config, federation, streams, device)
 
     def model(state: State) -> Model:
         """The model where the training is now."""

@@ -71,6 +71,10 @@ class Confirmations(Message):
     tags: tuple[bytes, ...]
 
 
+ASKS = (OfferShares, RelayedShares, Confirmations)
+"""What the coordinator asks, in talking order."""
+
+
 def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None]:
     """The coordinator's side: relay envelopes, then show all tags to all silos.
 

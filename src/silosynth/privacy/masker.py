@@ -22,6 +22,9 @@ _AGAIN = "Start a round with a higher number."
 _COMPARE = "Compare the rosters and options of all silos."
 
 
+ASKS = aggregation.Offer, aggregation.Deal, aggregation.Relay, aggregation.ConfirmArrivals, aggregation.Unmask
+
+
 @dataclass
 class _Round:
     """What a silo holds of the current round; nothing of it is stored. Each stage adds what the next one needs."""

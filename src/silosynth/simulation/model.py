@@ -295,7 +295,8 @@ class TrainedModel:
         parties = {}
         for silo, seat in seats(self.roster, Streams(self.seed).child("seats")).items():
             table = Table(()) if tables is None else tables[silo]
-            parties[silo] = self._entry.party(table, self.schemas[silo], seat, streams.party(silo), self.device)
+            own = table, self.schemas[silo], seat, streams.party(silo), self.device
+            parties[silo] = self._entry.party(*own, self.config)
             parties[silo].restore(self.parts[silo])
         return parties
 

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ from silosynth.catalog import Algorithm, algorithm
 from silosynth.core import files
 from silosynth.core.conversation import Party, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, StorageError, UnavailableError, nearest
-from silosynth.core.messages import Message, from_state, to_state, wire_name
+from silosynth.core.messages import Message, Struct, from_state, to_state, wire_name
 from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Seat, seats
@@ -36,11 +37,13 @@ from silosynth.runtime.hub import Hub, Lost
 from silosynth.simulation.federation import Federation
 
 
-def make_parties(entry: Algorithm, federation: Federation, streams: Streams, device: torch.device) -> dict[str, Party]:
-    """Each silo's side of an algorithm, with the silo's own table, seat and stream."""
+def make_parties(
+    entry: Algorithm, config: Any, federation: Federation, streams: Streams, device: torch.device
+) -> dict[str, Party]:
+    """Each silo's side of an algorithm, with the silo's own table, seat and stream, and the options of all."""
     seated = seats(federation.roster, streams.child("seats"))
     return {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device)
+        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device, config)
         for silo, table in federation.tables.items()
     }
 
@@ -294,10 +297,10 @@ class Processes(link.Remote):
 
 
 def spawn(
-    name: str, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str, folder: Path,
-    limit: float | None = None,
+    name: str, config: Struct, federation: Federation, seated: Mapping[str, Seat], seed: int, device: str,
+    folder: Path, limit: float | None = None,
 ) -> Processes:  # fmt: skip
-    """Start a process per silo, with its side of algorithm ``name``; parts of checkpoints go to ``folder``.
+    """Start a process per silo, with its side of algorithm ``name`` with these options; checkpoints go to ``folder``.
 
     A silo has ``limit`` seconds for an answer; None waits as long as it lives. It is given its own private key of
     ``seated`` and all public ones.
@@ -306,6 +309,7 @@ def spawn(
     def command(silo: str, place: Path) -> Sequence[str]:
         content = {
             "algorithm": name,
+            "config": to_state(config),
             "seed": seed,
             "device": device,
             "private": seated[silo].private,
@@ -329,4 +333,4 @@ def serve(place: Path) -> None:
     table, schema = from_state(Table, content["table"]), from_state(Schema, content["schema"])
     seat = Seat(kit.name, content["private"], Roster(tuple(content["silos"]), tuple(content["keys"])))
     entry, device = algorithm(content["algorithm"], kind=None), link.resolve_device(content["device"])
-    kit.serve(entry.party(table, schema, seat, streams, device))
+    kit.serve(entry.party(table, schema, seat, streams, device, from_state(Struct, content["config"])))

@@ -103,7 +103,7 @@ def fit(
         drawn, fingerprint = secret_run(_secret(folder, resume), fingerprint)
     streams = Streams(drawn)
     start = partial(coordinate, federation.roster, config, streams.child("coordinator"), how.device)
-    trained = how.carry_out(algorithm_name, entry, federation, streams, fingerprint, start)
+    trained = how.carry_out(algorithm_name, entry, config, federation, streams, fingerprint, start)
     return Model(
         algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
         roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
@@ -161,7 +161,7 @@ def represent(
     fingerprint = f"{how.fingerprint(name, config, features, seed)} {digest({'label': label_table})}"
     fingerprint = hashlib.sha256(fingerprint.encode()).hexdigest()
     start = partial(entry.coordinate, features.roster, config, labels, streams.child("coordinator"), how.device)
-    trained = how.carry_out(name, entry, features, streams, fingerprint, start)
+    trained = how.carry_out(name, entry, config, features, streams, fingerprint, start)
     return Representation(
         algorithm=name, preset=preset, seed=seed, config=config, roster=features.roster, schemas=features.schemas,
         label=target, rows=features.rows, **trained,
@@ -248,7 +248,7 @@ class _TrainingRun:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def carry_out(
-        self, name: str, entry: Algorithm, federation: Federation, streams: Streams, fingerprint: str,
+        self, name: str, entry: Algorithm, config: Any, federation: Federation, streams: Streams, fingerprint: str,
         start: Callable[[State | None], Conversation[dict[str, Any]]],
     ) -> dict[str, Any]:  # fmt: skip
         """Train in the run's folder; ``start`` begins the coordinator's side from a checkpoint's state, or None.
@@ -260,34 +260,35 @@ class _TrainingRun:
             if self.overwrite and not self.resume:
                 store.discard()
             seated = seats(federation.roster, streams.child("seats"))
-            link = self._connect(name, entry, federation, seated, streams, store)
+            link = self._connect(name, entry, config, federation, seated, streams, store)
             with link, _watching(self.progress) as watch:
                 coordinator = drive(
                     start, link, ledger, store, watch, self.resume, threads=self.threads, seconds=self.checkpoint_every
                 )
-                parts = self._parts(entry, link, store, federation, seated) if entry.parts else {}
+                parts = self._parts(entry, config, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
         return {"coordinator": coordinator, "parts": parts, "ledger": ledger.entries(), "device": self.device}
 
     def _connect(
-        self, name: str, entry: Algorithm, federation: Federation, seated: Mapping[str, Seat], streams: Streams,
-        store: CheckpointStore,
+        self, name: str, entry: Algorithm, config: Any, federation: Federation, seated: Mapping[str, Seat],
+        streams: Streams, store: CheckpointStore,
     ) -> Link:  # fmt: skip
         """The way to the silos: here, or each in a process of its own. Their parts of checkpoints go to ``store``."""
         if self.runtime == "processes":
-            return spawn(name, federation, seated, streams.seed, str(self.device), store.parties, self.limit)
-        return InProcess(make_parties(entry, federation, streams, self.device), store.parties)
+            return spawn(name, config, federation, seated, streams.seed, str(self.device), store.parties, self.limit)
+        return InProcess(make_parties(entry, config, federation, streams, self.device), store.parties)
 
     def _parts(
-        self, entry: Algorithm, link: Link, store: CheckpointStore, federation: Federation, seated: Mapping[str, Seat]
-    ) -> dict[str, dict[str, Any]]:
+        self, entry: Algorithm, config: Any, link: Link, store: CheckpointStore, federation: Federation,
+        seated: Mapping[str, Seat],
+    ) -> dict[str, dict[str, Any]]:  # fmt: skip
         """Each silo's part: it writes its state to its own folder, from which this simulation reads it."""
         last = store.latest()
         number = 1 if last is None else last.number + 1
         link.save(number)
         parts = {}
         for silo, schema in federation.schemas.items():
-            party = entry.party(Table(()), schema, seated[silo], Streams(0), self.device)
+            party = entry.party(Table(()), schema, seated[silo], Streams(0), self.device, config)
             party.restore(PartStore(store.parties / silo).load(number))
             parts[silo] = party.trained()
         return parts

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import torch
 
-from silosynth.algorithms.central.options import checked
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect, shared_columns
 from silosynth.core.messages import Done, Message, Release, Struct
 from silosynth.core.schema import Table
@@ -32,9 +31,7 @@ PARTS = 20  # messages in which training is asked for, whatever the number of ep
 
 
 class PrepareModel(Message):
-    """Coordinator: fit encoders and make a model with these options, of a class in `options.Options`."""
-
-    config: Struct
+    """Coordinator: fit encoders and make a model."""
 
 
 class ModelPrepared(Message, release=Release.COUNTS):
@@ -44,18 +41,16 @@ class ModelPrepared(Message, release=Release.COUNTS):
 
 
 class TrainModel(Message):
-    """Coordinator: train your model for part ``part`` of ``parts``."""
+    """Coordinator: train your model for part ``part`` of `PARTS`."""
 
     part: int
-    parts: int
 
 
 class SynthesiseRows(Message):
-    """Coordinator: draw ``rows`` synthetic rows. ``draw`` names the random stream, ``share`` asks for the columns."""
+    """Coordinator: draw ``rows`` synthetic rows. ``draw`` names the random stream."""
 
     rows: int
     draw: str
-    share: bool
 
 
 def coordinate(
@@ -63,12 +58,12 @@ def coordinate(
 ) -> Conversation[State]:
     """Have the silo train; returns the coordinator's part of the model, which is the number of rows."""
     if state is None:
-        (prepared,) = expect((yield roster.everyone(PrepareModel(config))), ModelPrepared)
+        (prepared,) = expect((yield roster.everyone(PrepareModel())), ModelPrepared)
         state = {"part": 0, "rows": prepared.rows}
         yield Checkpoint(state)
     for part in range(state["part"], PARTS):
         yield Progress("training", part, PARTS)
-        expect((yield roster.everyone(TrainModel(part, PARTS))), Done)
+        expect((yield roster.everyone(TrainModel(part))), Done)
         yield Checkpoint({**state, "part": part + 1})
     yield Progress("training", PARTS, PARTS)
     return {"rows": state["rows"]}
@@ -78,5 +73,4 @@ def synthesise(
     roster: Roster, config: Struct, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Have the silo draw ``rows`` synthetic rows; its columns, or none where they stay partitioned."""
-    share = checked(config).synthesis == "shared"
-    return shared_columns((yield roster.everyone(SynthesiseRows(rows, "/".join(streams.path), share))))
+    return shared_columns((yield roster.everyone(SynthesiseRows(rows, "/".join(streams.path)))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from silosynth.algorithms.central import options, protocol
-from silosynth.core.conversation import State
+from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
-from silosynth.core.messages import Done, Message, Struct, from_state, to_state
+from silosynth.core.messages import Done, Message, Struct, to_state
 from silosynth.encoders.table import ColumnParty
 from silosynth.models import autoencoder, conv_gan, ctgan, tabddpm
 from silosynth.models.encoded import TableModel, encoded_rows, no_codes, shape_of
@@ -27,16 +27,20 @@ class CentralSilo(ColumnParty):
         model: None before training, and where every column is constant: there is nothing to learn.
     """
 
-    config: options.Options | None = None
     model: TableModel | None = None
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _set_up(self) -> None:
+        self.config = options.checked(self.config)
+
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            return often(protocol.SynthesiseRows)
+        return (*once(protocol.PrepareModel), *often(protocol.TrainModel, by="part"))
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case protocol.PrepareModel():
-                return self._prepare(ask)
-            case protocol.TrainModel() | protocol.SynthesiseRows() if self.config is None:
-                raise ProtocolError("A silo is prepared before it trains or draws", type(ask).__name__)
+                return self._prepare()
             case protocol.TrainModel():
                 return self._train(ask)
             case protocol.SynthesiseRows():
@@ -44,11 +48,9 @@ class CentralSilo(ColumnParty):
             case _:
                 raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` or `trained`."""
+    def _restore(self, state: State) -> None:
         if state["config"] is None:
             return
-        self.config = options.checked(from_state(Struct, state["config"]))
         self.columns.restore(state["encoders"])
         self._make_model()
         if self.model is not None:
@@ -57,20 +59,19 @@ class CentralSilo(ColumnParty):
     def _state(self, training: bool) -> State:
         """Options, encoders and model; with ``training`` also what training needs."""
         return {
-            "config": None if self.config is None else to_state(self.config),
+            "config": to_state(self.config) if self.columns.encoders else None,
             "encoders": self.columns.state(),
             "model": None if self.model is None else self.model.state(training),
         }
 
-    def _prepare(self, ask: protocol.PrepareModel) -> protocol.ModelPrepared:
+    def _prepare(self) -> protocol.ModelPrepared:
         """Fit the column encoders and make a fresh model.
 
         Raises:
             DataError: the table has fewer than two rows, or no column to model.
             ConfigError: the target is no column to model, or has less than two levels.
-            ProtocolError: the options are of no baseline.
         """
-        config, table = options.checked(ask.config), self.columns.table
+        config, table = self.config, self.columns.table
         target = getattr(config, "target", "")
         if target and target not in table.names:
             raise ConfigError("Option 'target' names a column to model", target, nearest(target, table.names))
@@ -78,13 +79,12 @@ class CentralSilo(ColumnParty):
         if target and all(encoder.width < 2 for encoder in self.columns.encoders if encoder.name == target):
             remedy = "Name another one, or none: the classifier is then left out."
             raise ConfigError("Option 'target' names a column with at least two levels or modes", target, remedy)
-        self.config = config
         self._make_model()
         return protocol.ModelPrepared(len(table))
 
     def _train(self, ask: protocol.TrainModel) -> Done:
         if self.model is not None:
-            self.model.train(ask.part, ask.parts)
+            self.model.train(ask.part, protocol.PARTS)
         return Done()
 
     def _synthesise(self, ask: protocol.SynthesiseRows) -> Message:
@@ -92,12 +92,12 @@ class CentralSilo(ColumnParty):
         levels, scores = no_codes(self.columns.encoders, ask.rows)
         if self.model is not None:
             levels, scores = self.model.sample(ask.rows, streams.child("rows"))
-        return self.publish(self.columns.decode(levels, scores, streams), ask.share)
+        return self.publish(self.columns.decode(levels, scores, streams), self._shares)
 
     def _make_model(self) -> None:
         """Encode the rows, if there are any, and make a model of them."""
         encoders = self.columns.encoders
         self.model = None
-        if self.config is not None and shape_of(encoders).size:
+        if shape_of(encoders).size:
             rows = encoded_rows(encoders, self.columns.encode(), self.device, getattr(self.config, "target", ""))
             self.model = MODELS[type(self.config)](rows, self.config, self.streams.child("model"), self.device)

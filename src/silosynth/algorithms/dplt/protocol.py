@@ -70,10 +70,7 @@ SPARE = 28.0  # rows that there may be beyond the noised count, in units of 1 / 
 
 
 class PrepareAttributes(Message):
-    """Coordinator: encode your columns; with differential privacy by your part of the budget of ``silos`` silos."""
-
-    config: DPLTConfig
-    silos: int
+    """Coordinator: encode your columns; with differential privacy by your part of all silos' budget."""
 
 
 class AttributesPrepared(Message, release=Release.COUNTS):
@@ -170,7 +167,6 @@ class DPLTSynthesise(Message, release=Release.SYNTHETIC):
 
     states_RL: Tensor
     draw: str
-    share: bool
 
 
 # The coordinator.
@@ -196,14 +192,14 @@ def synthesise(
     """Draw states of all latent attributes, and have silos draw ``rows`` rows for them."""
     states_RL = networks.Tree.restored(model["tree"]).draw(rows, streams.child("states").torch())
     parts = torch.split(states_RL, [len(states) for states in model["states"]], dim=1)
-    name, share = "/".join(streams.path), config.synthesis == "shared"
-    asks = {silo: DPLTSynthesise(part.contiguous(), name, share) for silo, part in zip(roster, parts, strict=True)}
+    name = "/".join(streams.path)
+    asks = {silo: DPLTSynthesise(part.contiguous(), name) for silo, part in zip(roster, parts, strict=True)}
     return conversation.shared_columns((yield roster.each(asks)))
 
 
 def _prepare(roster: Roster, config: DPLTConfig, streams: Streams, state: State) -> Conversation[State]:
     """Row count, and an upper bound of it, which is greater with differential privacy; epsilons of all tables."""
-    replies = yield roster.everyone(PrepareAttributes(config, len(roster)))
+    replies = yield roster.everyone(PrepareAttributes())
     if not config.dp.private:
         exact = expect(replies, AttributesPrepared)
         conversation.check_same_rows(roster, [reply.rows for reply in exact])

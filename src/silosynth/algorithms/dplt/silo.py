@@ -14,7 +14,7 @@ from torch import Tensor
 
 from silosynth.algorithms.dplt import networks, private, protocol as dplt
 from silosynth.algorithms.dplt.options import DPLTConfig
-from silosynth.core.conversation import State
+from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, from_state, to_state
 from silosynth.counting.products import AnyWords, random_words
@@ -28,18 +28,22 @@ class DPLTSilo(ColumnParty):
     """A silo's side of DPLT."""
 
     def _set_up(self) -> None:
-        self.prepared: dplt.PrepareAttributes | None = None
+        self.config: DPLTConfig
         self.latents: list[networks.Latent] = []
         self.hidden: dplt.Hide | None = None
         self.attributes_NA = torch.zeros(0, 0, dtype=torch.int64)
-        self.answered: list[str] = []  # types of messages whose answer takes noise: each has one stream of it
         self.events: list[Event] = []  # of all replies
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        """Each message once: the same noise on other tables, or of another size, could be subtracted."""
+        if not training:
+            return often(dplt.DPLTSynthesise)
+        return once(dplt.PrepareAttributes, dplt.GroupAttributes, dplt.Hide, dplt.Relate)
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case dplt.PrepareAttributes():
-                return self._prepare(ask)
+                return self._prepare()
             case dplt.GroupAttributes():
                 return self._group(ask)
             case dplt.Hide():
@@ -53,29 +57,25 @@ class DPLTSilo(ColumnParty):
 
     # Attributes.
 
-    def _prepare(self, ask: dplt.PrepareAttributes) -> Message:
+    def _prepare(self) -> Message:
         """Fit encoders, with noise if ``dp`` asks for it, and make attributes."""
-        self._check_once(ask)
-        config, columns, rows = ask.config, self.columns, len(self.columns.table)
+        config, columns, rows = self.config, self.columns, len(self.columns.table)
         if not config.dp.private:
             columns.fit(config.encoders)
-            self._make_attributes(ask)
-            self._record(ask, ())
+            self._make_attributes()
             return dplt.AttributesPrepared(rows, len(columns.encoders))
-        learnt = columns.learn(config.encoders, config.dp, ask.silos)
-        self._make_attributes(ask)
-        self._record(ask, learnt.events)
+        learnt = columns.learn(config.encoders, config.dp, len(self.seat.roster))
+        self._make_attributes()
+        self.events.extend(learnt.events)
         return dplt.NoisedAttributesPrepared(learnt.rows, len(columns.encoders), learnt.events)
 
-    def _make_attributes(self, ask: dplt.PrepareAttributes) -> None:
-        self.prepared = ask
-        self.attributes_NA = networks.attributes(*self.columns.encode(), self.columns.encoders, ask.config.bins)
+    def _make_attributes(self) -> None:
+        self.attributes_NA = networks.attributes(*self.columns.encode(), self.columns.encoders, self.config.bins)
 
     # Latent attributes.
 
     def _group(self, ask: dplt.GroupAttributes) -> Message:
         """Group attributes by noised mutual information; make a latent attribute from each group's noised table."""
-        self._check_once(ask)
         config, noise = self.config, private.TableNoise(self.streams.child("groups").noise(), self.config.dp)
         sizes = networks.sizes_of(self.columns.encoders, config.bins)
         draw, what = self.streams.child("classes").torch(), "tables of two attributes"
@@ -89,7 +89,7 @@ class DPLTSilo(ColumnParty):
             latents.append(networks.fit_latent(group, noised, config.states, config.fits, draw))
         noise.check(self.events, [ask.epsilon_pairs if len(sizes) > 1 else 0.0, ask.epsilon_groups])
         self.latents = latents
-        self._record(ask, noise.events)
+        self.events.extend(noise.events)
         states, first = tuple(latent.states for latent in latents), latents[0]
         first_S = torch.zeros(first.states, dtype=torch.float64).index_add_(0, first.state_C, first.share_C)
         if config.dp.private:
@@ -113,7 +113,6 @@ class DPLTSilo(ColumnParty):
 
     def _relate(self, ask: dplt.Relate) -> Message:
         """Tables of own pairs; and this silo's shares of those with others."""
-        self._check_once(ask)
         noise = private.TableNoise(self.streams.child("tree").noise(), self.config.dp)
         states_NL, states = self._states(), self._sizes()
         what, own = f"tables of two latent attributes of {self.seat.name}", []
@@ -122,7 +121,7 @@ class DPLTSilo(ColumnParty):
             own.append(noise.noised(counts, ask.epsilon, what))
         shares = tuple(self._share(other, ask.epsilon, noise) for other in ask.others)
         noise.check(self.events, [ask.epsilon if own or shares else 0.0])
-        self._record(ask, noise.events)
+        self.events.extend(noise.events)
         if self.config.dp.private:
             return dplt.NoisedRelated(tuple(own), shares, tuple(noise.events))
         return dplt.Related(tuple(own), shares)
@@ -179,58 +178,36 @@ class DPLTSilo(ColumnParty):
     def _place(self, name: str) -> int:
         return self.seat.roster.parties.index(name)
 
-    # What was released.
-
-    def _check_once(self, ask: Message) -> None:
-        """Refuse a second answer: the same noise on other tables, or of another size, could be subtracted."""
-        if (name := type(ask).__name__) in self.answered:
-            raise ProtocolError("A silo answers each message that takes noise once", name, "Start a new run.")
-
-    def _record(self, ask: Message, events: Sequence[Event]) -> None:
-        self.answered.append(type(ask).__name__)
-        self.events.extend(events)
-
     # Synthetic rows.
 
     def _synthesise(self, ask: dplt.DPLTSynthesise) -> Message:
-        if not self.latents:
-            raise ProtocolError("A silo groups its attributes before it draws rows", "DPLTSynthesise comes too early")
         streams, encoders = self.streams.child("synthesise", ask.draw), self.columns.encoders
         draw = streams.child("cells").torch()
         drawn_RA = torch.zeros(len(ask.states_RL), len(encoders), dtype=torch.int64)
         for latent, state_R in zip(self.latents, ask.states_RL.T, strict=True):
             drawn_RA[:, list(latent.members)] = latent.draw(state_R, draw)
         levels, scores = networks.codes(drawn_RA, encoders, self.config.bins, draw)
-        return self.publish(self.columns.decode(levels, scores, streams), ask.share)
+        return self.publish(self.columns.decode(levels, scores, streams), self._shares)
 
     # State.
 
-    @property
-    def config(self) -> DPLTConfig:
-        """The options that the coordinator sent."""
-        if self.prepared is None:
-            raise ProtocolError("A silo prepares its attributes first", "another message comes first")
-        return self.prepared.config
-
     def _state(self, training: bool) -> State:
-        """What drawing rows needs, and what was answered and released, once; with ``training`` also what hides it."""
+        """What drawing rows needs, and what was released; with ``training`` also what hides it."""
         return {
-            "prepared": None if self.prepared is None else to_state(self.prepared),
+            "config": to_state(self.config),
+            "silos": len(self.seat.roster),  # among which the encoders' budget was divided
             "encoders": self.columns.state(),
             "latents": [latent.state() for latent in self.latents],
-            "told": list(self.answered),
             "events": [to_state(event) for event in self.events],
             "hidden": to_state(self.hidden) if training and self.hidden is not None else None,
         }
 
-    def restore(self, state: State) -> None:
-        """Continue from what `state` or `trained` returned."""
-        self.answered = list(state.get("told", []))
+    def _restore(self, state: State) -> None:
         self.events = [from_state(Event, event) for event in state.get("events", [])]
-        if state["prepared"] is None:
-            return
         self.columns.restore(state["encoders"])
-        self._make_attributes(from_state(dplt.PrepareAttributes, state["prepared"]))
+        if not self.columns.encoders:
+            return
+        self._make_attributes()
         self.latents = [networks.Latent.restored(latent) for latent in state["latents"]]
         hidden = state.get("hidden")
         self.hidden = None if hidden is None else from_state(dplt.Hide, hidden)

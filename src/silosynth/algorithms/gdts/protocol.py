@@ -51,7 +51,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,11 +93,9 @@ class Described(Message, release=Release.STATISTICS):
 
 
 class Summarise(Message):
-    """Coordinator: summarise your categories, or your numbers. Kinds are as all silos agreed."""
+    """Coordinator: summarise your categories; asked again, your numbers. Kinds are as all silos agreed."""
 
-    config: GDTSConfig
     schema: Schema
-    part: Literal["categories", "numbers"]
 
 
 class NoisedSummaries(Message, release=Release.NOISED):
@@ -267,7 +265,7 @@ def synthesise(
 def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation[MergedColumns]:
     replies = expect((yield roster.everyone(Describe())), Described)
     schema = agreed({silo: reply.schema for silo, reply in zip(roster, replies, strict=True)})
-    summaries, rows = yield from _summaries(roster, config, schema)
+    summaries, rows = yield from _summaries(roster, schema)
     rng = streams.child("encoders").numpy()
     noise = math.sqrt(2) / config.epsilon if config.delta else 0.0
     columns = [merge(summaries[name], rows, schema[name], config.model.encoders, rng, noise) for name in schema.names]
@@ -279,16 +277,14 @@ def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation
     return MergedColumns(encoders, torch.cat([torch.zeros(len(rows), 0, dtype=torch.int64), *counts], 1), rows, weights)
 
 
-def _summaries(
-    roster: Roster, config: GDTSConfig, schema: Schema
-) -> Conversation[tuple[dict[str, list[Summary]], list[int]]]:
+def _summaries(roster: Roster, schema: Schema) -> Conversation[tuple[dict[str, list[Summary]], list[int]]]:
     """Silos' summaries of each column, and their row counts, in roster order (step 1)."""
     summaries: dict[str, list[Summary]] = {}
     rows: list[int] = []
     for part in ("categories", "numbers"):
         if len(summaries) == len(schema.names):
             break  # there are no numbers
-        replies = yield roster.everyone(Summarise(config, schema, part))
+        replies = yield roster.everyone(Summarise(schema))
         for reply in expect(replies, NoisedSummaries, ExactSummaries):
             for summary in reply.columns:
                 summaries.setdefault(summary.encoder.name, []).append(summary)

@@ -26,10 +26,10 @@ import torch
 
 from silosynth.algorithms.gdts import networks, protocol as gdts
 from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.core.conversation import State
+from silosynth.core.conversation import State, Turn, maybe, often, once
 from silosynth.core.errors import DataError, ProtocolError
-from silosynth.core.messages import Done, Message, fields_of, from_state, to_state
-from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_trainable
+from silosynth.core.messages import Done, Message, from_state, to_state
+from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_agreed, check_trainable
 from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
 from silosynth.encoders.table import ColumnParty, can_be_missing, check_bounds
 from silosynth.models.ctgan import ConditionalGAN
@@ -43,13 +43,21 @@ class GDTSSilo(ColumnParty):
     """A silo's side of GDTS. It keeps no part of the trained model."""
 
     def _set_up(self) -> None:
-        self.config: GDTSConfig | None = None
+        self.config: GDTSConfig
+        self.agreed: Schema | None = None  # what all silos agreed on
         self.encoders: gdts.TakeEncoders | None = None
         self.model: networks.LocalModel | None = None
         self.masker = masker.Masker(self.seat)
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:  # the coordinator samples alone
+            return ()
+        begins = (*once(gdts.Describe, gdts.Summarise), *maybe(gdts.Summarise), *once(gdts.TakeEncoders))
+        if self.config.mode == "md":
+            return (*begins, *often(gdts.TeachCritic, gdts.SealCritic, gdts.TakeCritic, by="step"))
+        return (*begins, *often(gdts.TrainPart, gdts.SendWeights, *masker.ASKS * self.config.secure, by="part"))
+
+    def _answer(self, ask: Message) -> Message:
         reply = self.masker.answer(ask)
         if reply is not None:
             return reply
@@ -83,21 +91,17 @@ class GDTSSilo(ColumnParty):
         return gdts.Described(Schema(tuple(replace(schema[name], reason="", missing=()) for name in table.names)))
 
     def _summarise(self, ask: gdts.Summarise) -> Message:
-        """Step 1. The first options hold: a coordinator cannot have a model masked, then ask for it without."""
-        if self.config is not None and ask.config != self.config:
-            fields = [name for name, _ in fields_of(GDTSConfig)]
-            changed = [name for name in fields if getattr(ask.config, name) != getattr(self.config, name)]
-            raise ProtocolError("A silo takes options once", changed, "To change them, start a new run.")
-        self.config = ask.config
-        self.columns.table = table = self.columns.table.select(ask.schema.names)
-        rng = self.streams.child("summaries", ask.part).numpy()
-        summaries = categories if ask.part == "categories" else numbers
-        return summaries(table, ask.schema, ask.config, rng)
+        """Step 1: categories first, then numbers."""
+        if self.agreed not in (None, ask.schema):
+            raise ProtocolError("Silos agree on columns once", ask.schema.names, "Start a new run.")
+        check_agreed(self.columns.schema.select(self.columns.table.names), ask.schema)
+        part, summaries = ("categories", categories) if self.agreed is None else ("numbers", numbers)
+        self.agreed, self.columns.table = ask.schema, self.columns.table.select(ask.schema.names)
+        rng = self.streams.child("summaries", part).asked().numpy()
+        return summaries(self.columns.table, ask.schema, self.config, rng)
 
     def _take_encoders(self, ask: gdts.TakeEncoders) -> None:
         """Step 3: encode, and make a model. Its first weights come with the first round."""
-        if self.config is None:
-            raise ProtocolError("A silo summarises its columns before it encodes them", "TakeEncoders comes too early")
         self.encoders, self.columns.encoders = ask, ask.encoders
         rows = encoded_rows(ask.encoders, self.columns.encode(), self.device)
         self.model = networks.make_model(self.config, rows, ask.rows, self.streams.child("model"), self.device)
@@ -144,24 +148,28 @@ class GDTSSilo(ColumnParty):
         if not training:
             return {}
         return {
-            "config": None if self.config is None else to_state(self.config),
+            "agreed": None if self.agreed is None else to_state(self.agreed),
             "prepared": None if self.encoders is None else to_state(self.encoders),
             "model": None if self.model is None else self.model.state(training=True),
             "masker": self.masker.state(),
         }
 
-    def restore(self, state: State) -> None:
-        """Continue from what `state` returned; what `trained` returned restores nothing."""
-        if not state or state["prepared"] is None or not len(self.columns.table):
+    def _restore(self, state: State) -> None:
+        """What `trained` returned restores nothing."""
+        if not state or not len(self.columns.table):
             return
-        self.config = from_state(GDTSConfig, state["config"])
+        if state["agreed"] is not None:
+            self.agreed = from_state(Schema, state["agreed"])
+            self.columns.table = self.columns.table.select(self.agreed.names)
+        if state["prepared"] is None:
+            return
         self.masker.restore(state["masker"])
         self._take_encoders(from_state(gdts.TakeEncoders, state["prepared"]))
         if self.model is not None:
             self.model.restore(state["model"])
 
     def _training(self, ask: Message) -> tuple[GDTSConfig, networks.LocalModel]:
-        if self.config is None or self.model is None:
+        if self.model is None:
             raise ProtocolError("A silo takes encoders before it trains", f"{type(ask).__name__} comes too early")
         return self.config, self.model
 

@@ -43,7 +43,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from silosynth.algorithms.silofuse.networks import Coder
-from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
+from silosynth.algorithms.silofuse.options import SiloFuseConfig
 from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release, from_state, to_state
@@ -62,18 +62,14 @@ _COUNT, _OVERFULL = 0.02, 0.05  # of epsilon, for the number of slots; of delta,
 
 
 class LearnCoder(Message):
-    """Coordinator: learn encoders by your part of this target, and make an autoencoder; with ``slots`` count them."""
-
-    coder: CoderConfig
-    dp: Target
-    slots: bool
+    """Coordinator: learn encoders by your part of the target, and make an autoencoder; the first silo counts slots."""
 
 
 class CoderLearnt(accounting.EncodersLearnt):
     """Silo: its noised number of rows, and the number of latents of each.
 
     Attributes:
-        slots: at least as many as rows, but for a probability that was charged; 0 where they were not asked for.
+        slots: at least as many as rows, but for a probability that was charged; 0 where this silo counts none.
     """
 
     slots: int
@@ -108,10 +104,7 @@ class ClippedLatents(Message, release=Release.ROWS):
 
 def prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[State]:
     """Have silos learn their encoders, agree on a secret, and charge all steps to come."""
-    first = next(iter(roster))
-    upload, coder = config.dp_mode == "upload", config.coder_of(len(roster))
-    asks = {silo: LearnCoder(coder, config.dp, upload and silo == first) for silo in roster}
-    replies = expect((yield roster.each(asks)), CoderLearnt)
+    replies = expect((yield roster.everyone(LearnCoder())), CoderLearnt)
     charged = yield from accounting.agree_and_charge(roster, SLOTS, replies, partial(_steps, config, len(roster)))
     widths, latter = [reply.latents for reply in replies], to_state(charged.events[1])
     return {"part": 0, "rows": charged.rows, "widths": widths, "slots": replies[0].slots, "latter": latter}
@@ -139,16 +132,21 @@ def _steps(config: SiloFuseConfig, silos: int, rows: int, learnt: Sequence[Event
     """One silo's autoencoder, and the upload or the model of latents, with the least noise that keeps the target."""
     dp, training = config.dp, config.dp_training
     rate = min(1.0, max(1.0, min(training.batch, rows / 8)) / rows)
-    scope: Scope = "release" if config.releases else "all"
     first = replace(dp, epsilon=dp.epsilon * training.autoencoders)
     noise = accounting.noise_multiplier(first, learnt, rate, silos * training.coder_steps)
-    what = "steps of the silo's autoencoder"
-    coder = gaussian_steps(what, noise, rate, training.coder_steps, scope=scope, target=dp.delta)
-    what, rate, steps = "latents of all rows, sent once", (rate if config.releases else 1.0), 1
-    if config.releases:
-        what, steps = "steps of the coordinator's model of latents", training.latent_steps
+    kind, latter = _kinds(config)
+    coder = replace(kind, noise=noise, rate=rate, times=training.coder_steps)
+    rate, steps = (rate, training.latent_steps) if config.releases else (1.0, 1)
     noise = accounting.noise_multiplier(dp, [*learnt, *[coder] * silos], rate, steps)
-    return coder, gaussian_steps(what, noise, rate, steps, scope=scope, joint=True, target=dp.delta)
+    return coder, replace(latter, noise=noise, rate=rate, times=steps)
+
+
+def _kinds(config: SiloFuseConfig) -> tuple[Event, Event]:
+    """Those two events, but for their noise; one step of each, in which all rows take part."""
+    scope: Scope = "release" if config.releases else "all"
+    what = "steps of the coordinator's model of latents" if config.releases else "latents of all rows, sent once"
+    coder = gaussian_steps("steps of the silo's autoencoder", 1.0, 1.0, 1, scope=scope, target=config.dp.delta)
+    return coder, gaussian_steps(what, 1.0, 1.0, 1, scope=scope, joint=True, target=config.dp.delta)
 
 
 # A silo.
@@ -157,17 +155,13 @@ def _steps(config: SiloFuseConfig, silos: int, rows: int, learnt: Sequence[Event
 class SiloFusePrivateSide:
     """What a silo does under differential privacy, with its `Coder`."""
 
-    def __init__(self, coder: Coder, seat: sealed.Seat, streams: Streams) -> None:
-        self.coder, self.streams, self.silos = coder, streams.child("private"), len(seat.roster)
+    def __init__(self, coder: Coder, config: SiloFuseConfig, seat: sealed.Seat, streams: Streams) -> None:
+        self.coder, self.config, self.coder_config = coder, config, config.coder_of(len(seat.roster))
+        self.streams, self.silos = streams.child("private"), len(seat.roster)
+        self.counts_slots = config.dp_mode == "upload" and seat.name == seat.roster.parties[0]
         self.group, self.account, self.nonce = agreement.Group(seat), accounting.Account(), ""
         rule = "Silos agree on the order of slots, for this training alone"
         self.agreements = agreement.Agreements(rule, self._group_for, self.group)
-        self.sent: AskChargedLatents | None = None  # the ask that latents were sent for
-
-    @property
-    def on(self) -> bool:
-        """Whether this training is to keep a target."""
-        return self.account.target.private
 
     def answer(self, ask: Message) -> Message | None:
         """The answer to a message of this module, of an agreement, or of a charge; None if it is another.
@@ -177,7 +171,7 @@ class SiloFusePrivateSide:
         """
         match ask:
             case LearnCoder():
-                return self._learn(ask)
+                return self._learn()
             case accounting.Charge():
                 return self._charge(ask)
             case AskChargedLatents():
@@ -200,21 +194,21 @@ class SiloFusePrivateSide:
 
     def state(self) -> State:
         """All that is needed to continue training."""
-        sent = None if self.sent is None else to_state(self.sent)
-        return {"account": self.account.state(), "group": self.group.state(), "sent": sent}
+        return {"account": self.account.state(), "group": self.group.state(), "nonce": self.nonce}
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
         self.account.restore(state["account"])
         self.group.restore(state["group"])
-        self.sent = None if state["sent"] is None else from_state(AskChargedLatents, state["sent"])
+        self.nonce = state["nonce"]
 
-    def _learn(self, ask: LearnCoder) -> CoderLearnt:
-        learnt = self.coder.learn(ask.coder, ask.dp, self.silos)
-        slots, counted = self._slots(ask.dp) if ask.slots else (0, ())
+    def _learn(self) -> CoderLearnt:
+        dp = self.config.dp
+        learnt = self.coder.learn(self.coder_config, dp, self.silos)
+        slots, counted = self._slots(dp) if self.counts_slots else (0, ())
         events = (*learnt.events, *counted)
-        self.account.begin(ask.dp, events)
-        self.nonce, self.sent = f"{self.streams.child('nonce').integer():016x}", None
+        self.account.begin(dp, events)
+        self.nonce = f"{self.streams.child('nonce').integer():016x}"
         return CoderLearnt(learnt.rows, self.nonce, events, slots, self.coder.latents)
 
     def _slots(self, dp: Target) -> tuple[int, tuple[Event, ...]]:
@@ -229,23 +223,27 @@ class SiloFusePrivateSide:
         return max(2, int(noisy[0]) + spare), charged
 
     def _charge(self, ask: accounting.Charge) -> accounting.Charged:
-        coder, *latter = ask.events
-        if coder.joint or coder.times < self.coder.config.steps or len(latter) != 1:
+        kinds, steps = [replace(event, noise=1.0, rate=1.0, times=1) for event in ask.events], self.coder_config.steps
+        coder, latter = ask.events if len(ask.events) == 2 else (None, None)
+        sampled = self.config.releases  # an upload is of all rows, once
+        if (
+            coder is None or latter is None or kinds != list(_kinds(self.config)) or coder.times < steps
+            or not (sampled or (latter.rate, latter.times) == (1.0, 1))
+        ):  # fmt: skip
             raise ProtocolError(
                 "A silo is charged for all steps of its autoencoder, and for its latents",
                 [event.what for event in ask.events],
                 "Both sides must run the same version of silosynth.",
             )
         tag = self.group.key(f"{self.coder.rows} rows")
-        return self.account.charge(ask, self.silos, tag, later=latter[0].scope != "release")
+        return self.account.charge(ask, self.silos, tag, later=not self.config.releases)
 
     def _latents(self, ask: AskChargedLatents) -> Message:
         latter = self.account.charged.events[1]
-        if latter.scope == "release":
+        if self.config.releases:
             return ClippedLatents(self.coder.encode())
-        if self.sent not in (None, ask) or ask.latents < self.coder.latents:
-            raise ProtocolError("Noised latents are sent once, and their norm is bounded by all silos'", ask.latents)
-        self.sent = ask
+        if ask.latents < self.coder.latents:
+            raise ProtocolError("The norm of noised latents is bounded by that of all silos'", ask.latents)
         z_SL = in_slots(self.coder.encode(), self.group.permutation(ask.slots, "slots"))
         deviation = latter.noise * math.sqrt(ask.latents)
         noisy = dpsgd.noised({"z": z_SL}, deviation, self.streams.child("upload").noise())

@@ -70,13 +70,12 @@ Shapes: N training rows, B rows of a batch, L latents of all silos, L_i of silo 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse import networks, private
-from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
+from silosynth.algorithms.silofuse.options import SiloFuseConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.errors import ConfigError
@@ -96,8 +95,6 @@ _CHUNK = 8192  # rows that are encoded at once when joint training has ended
 class FitCoder(Message):
     """Coordinator: fit encoders and make an autoencoder."""
 
-    coder: CoderConfig
-
 
 class CoderFitted(Message, release=Release.COUNTS):
     """Silo: the numbers of its rows, and of the latents of each."""
@@ -107,10 +104,9 @@ class CoderFitted(Message, release=Release.COUNTS):
 
 
 class TrainAutoencoder(Message):
-    """Coordinator: train your autoencoder for part ``part`` of ``parts``."""
+    """Coordinator: train your autoencoder for part ``part`` of `PARTS`."""
 
     part: int
-    parts: int
 
 
 class AskLatents(Message):
@@ -126,13 +122,12 @@ class Latents(Message, release=Release.ROWS):
 class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
     """Coordinator: decode the first ``rows`` of generated latents (G, L_i); all of them serve to match marginals.
 
-    ``draw`` names the random stream, ``share`` asks for the columns.
+    ``draw`` names the random stream.
     """
 
     z_GL: Tensor
     rows: int
     draw: str
-    share: bool
 
 
 # Messages of joint training, in talking order.
@@ -205,7 +200,7 @@ def coordinate(
 ) -> Conversation[State]:
     """Train; returns the coordinator's part of the model (Algorithm 1)."""
     if state is None:
-        state = yield from (private.prepare if config.dp.private else _prepare)(roster, config)
+        state = yield from private.prepare(roster, config) if config.dp.private else _prepare(roster)
         yield Checkpoint(state)
     if "latents" not in state:
         yield from _train_autoencoders(roster, state)
@@ -219,11 +214,11 @@ def synthesise(
 ) -> Conversation[dict[str, Table]]:
     """Draw ``rows`` synthetic rows; each silo's columns, or none where they stay partitioned (Algorithm 2)."""
     z_GL = _drawn(config, model, rows, streams, device)
-    return (yield from _decoded(roster, config, split(z_GL, model["widths"]), rows, streams))
+    return (yield from _decoded(roster, split(z_GL, model["widths"]), rows, streams))
 
 
-def _prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[State]:
-    replies = expect((yield roster.everyone(FitCoder(config.coder_of(len(roster))))), CoderFitted)
+def _prepare(roster: Roster) -> Conversation[State]:
+    replies = expect((yield roster.everyone(FitCoder())), CoderFitted)
     conversation.check_same_rows(roster, [reply.rows for reply in replies])
     return {"part": 0, "rows": replies[0].rows, "widths": [reply.latents for reply in replies]}
 
@@ -231,7 +226,7 @@ def _prepare(roster: Roster, config: SiloFuseConfig) -> Conversation[State]:
 def _train_autoencoders(roster: Roster, state: State) -> Conversation[None]:
     for part in range(state["part"], PARTS):
         yield Progress("autoencoders", part, PARTS)
-        expect((yield roster.everyone(TrainAutoencoder(part, PARTS))), Done)
+        expect((yield roster.everyone(TrainAutoencoder(part))), Done)
         yield Checkpoint({**state, "part": part + 1})
     yield Progress("autoencoders", PARTS, PARTS)
 
@@ -278,12 +273,10 @@ def _drawn(config: SiloFuseConfig, model: State, rows: int, streams: Streams, de
     return generator.sample(max(rows, config.least_rows) if config.coder.calibrate else rows, streams.child("latents"))
 
 
-def _decoded(
-    roster: Roster, config: SiloFuseConfig, parts: list[Tensor], rows: int, streams: Streams
-) -> Conversation[dict[str, Table]]:
+def _decoded(roster: Roster, parts: list[Tensor], rows: int, streams: Streams) -> Conversation[dict[str, Table]]:
     """The columns that silos decode from their parts of the generated latents (Algorithm 2, lines 6-7)."""
-    draw, share = "/".join(streams.path), config.synthesis == "shared"
-    asks = {id(z): SynthesiseFromLatents(z, rows, draw, share) for z in parts}  # one where all are given the same
+    draw = "/".join(streams.path)
+    asks = {id(z): SynthesiseFromLatents(z, rows, draw) for z in parts}  # one where all are given the same
     replies = yield roster.each({silo: asks[id(z)] for silo, z in zip(roster, parts, strict=True)})
     return conversation.shared_columns(replies)
 
@@ -297,10 +290,9 @@ def coordinate_end_to_end(
     """Train autoencoders and diffusion jointly; returns the coordinator's part of the model."""
     if config.latent.path != "gaussian" or config.coder.form != "plain":
         raise ConfigError("Joint training is for plain latents and Gaussian diffusion", config.latent.path)
-    _check_not_private(config)
+    check_not_private(config)
     if state is None:
-        coder = replace(config.coder, steps=config.latent.steps)  # both sides follow one schedule
-        prepared = yield from _prepare(roster, replace(config, coder=coder))
+        prepared = yield from _prepare(roster)
         state = {**prepared, "generator": None}
     generator = LatentGenerator(state["rows"], sum(state["widths"]), config.latent, streams.child("diffusion"), device)
     if state["generator"] is not None:
@@ -346,7 +338,12 @@ def _update(roster: Roster, z_BL: Tensor, widths: list[int]) -> Exchange:
     return Exchange(dict(updates), rides=True)
 
 
-def _check_not_private(config: SiloFuseConfig) -> None:
+def check_not_private(config: SiloFuseConfig) -> None:
+    """Refuse differential privacy, which joint training does not have.
+
+    Raises:
+        ConfigError: it is asked for.
+    """
     if config.dp.private:
         raise ConfigError("Joint training has no differential privacy", config.dp.epsilon, "Use silofuse, or no dp.")
 
@@ -364,9 +361,9 @@ def coordinate_joint(
             config.coder.form,
             "Leave coder.form plain.",
         )
-    _check_not_private(config)
+    check_not_private(config)
     if state is None:
-        prepared = yield from _prepare(roster, config)
+        prepared = yield from _prepare(roster)
         yield Exchange(dict.fromkeys(roster, JoinLatents(sum(prepared["widths"]))), rides=True)
         state = {**prepared, "joint": None}
     if "latents" not in state:
@@ -380,7 +377,7 @@ def synthesise_joint(
 ) -> Conversation[dict[str, Table]]:
     """As `synthesise`, except that every silo reads all latents."""
     z_GL = _drawn(config, model, rows, streams, device)
-    return (yield from _decoded(roster, config, [z_GL] * len(roster), rows, streams))
+    return (yield from _decoded(roster, [z_GL] * len(roster), rows, streams))
 
 
 def _train_joint(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse import networks, private, protocol
-from silosynth.core.conversation import State
+from silosynth.algorithms.silofuse.options import CoderConfig
+from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.encoders.table import ColumnParty
+from silosynth.privacy import accounting, agreement
 
 
 class CoderSilo(ColumnParty):
@@ -18,20 +22,23 @@ class CoderSilo(ColumnParty):
     def _set_up(self) -> None:
         self.coder = networks.Coder(self.columns, self.device)
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _coder_config(self) -> CoderConfig:
+        """Options of its encoders and its autoencoder."""
+        config: CoderConfig = self.config.coder_of(len(self.seat.roster))
+        return config
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case protocol.FitCoder():
-                self.coder.fit(ask.coder)
+                self.coder.fit(self._coder_config())
                 return protocol.CoderFitted(self.coder.rows, self.coder.latents)
             case protocol.SynthesiseFromLatents():
                 table = self.coder.decode(ask.z_GL, ask.rows, self.streams.child("synthesise", ask.draw))
-                return self.publish(table, ask.share)
+                return self.publish(table, self._shares)
             case _:
                 raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` or `trained`."""
+    def _restore(self, state: State) -> None:
         self.coder.restore(state)
 
     def _state(self, training: bool) -> State:
@@ -44,43 +51,57 @@ class SiloFuseSilo(CoderSilo):
 
     def _set_up(self) -> None:
         super()._set_up()
-        self.private = private.SiloFusePrivateSide(self.coder, self.seat, self.streams)
+        self.private = private.SiloFusePrivateSide(self.coder, self.config, self.seat, self.streams)
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            return often(protocol.SynthesiseFromLatents)
+        train = often(protocol.TrainAutoencoder, by="part")
+        if self.config.dp.private:
+            first = once(private.LearnCoder, *agreement.ASKS, accounting.Charge)
+            return (*first, *train, *once(private.AskChargedLatents))
+        return (*once(protocol.FitCoder), *train, *once(protocol.AskLatents))
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case protocol.TrainAutoencoder():
-                (self.private if self.private.on else self.coder).train(ask.part, ask.parts)
+                (self.private if self.config.dp.private else self.coder).train(ask.part, protocol.PARTS)
                 return Done()
-            case protocol.AskLatents() if self.private.on:
-                raise ProtocolError("Under differential privacy, latents leave as they were charged for", "AskLatents")
             case protocol.AskLatents():
                 return protocol.Latents(self.coder.encode())
-        return self.private.answer(ask) or super().answer(ask)
+        return self.private.answer(ask) or super()._answer(ask)
 
     def _state(self, training: bool) -> State:
         more = {"private": self.private.state()} if training else {}
         return {**super()._state(training), **more}
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` or `trained`."""
-        super().restore(state)
+    def _restore(self, state: State) -> None:
+        super()._restore(state)
         if "private" in state:
             self.private.restore(state["private"])
+
+
+_ITERATION = (protocol.EncodeBatch, protocol.DecodeBatch, protocol.UpdateCoder)
 
 
 class EndToEndSilo(CoderSilo):
     """A silo whose autoencoder is trained through the coordinator's networks, iteration by iteration."""
 
     def _set_up(self) -> None:
+        protocol.check_not_private(self.config)
         super()._set_up()
         self.batch = torch.zeros(0, dtype=torch.int64)  # rows that were encoded last
         self.encoded = torch.zeros(0)  # their latents, with the graph that they come from
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
-        if not self.coder.columns.encoders and not isinstance(ask, protocol.FitCoder):
-            raise ProtocolError("A silo is asked to prepare first", type(ask).__name__)
+    def _coder_config(self) -> CoderConfig:
+        return replace(super()._coder_config(), steps=self.config.latent.steps)  # both sides follow one schedule
+
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            return often(protocol.SynthesiseFromLatents)
+        return (*once(protocol.FitCoder), *often(*_ITERATION))
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case protocol.EncodeBatch():
                 return self._encode(ask)
@@ -89,7 +110,7 @@ class EndToEndSilo(CoderSilo):
             case protocol.UpdateCoder():
                 return self._update(ask)
             case _:
-                return super().answer(ask)
+                return super()._answer(ask)
 
     def check(self, sent: Tensor, width: int) -> None:
         """Check that ``sent`` is (B, ``width``), for the B rows that were encoded last, and that there are any.
@@ -129,22 +150,28 @@ class EndToEndSilo(CoderSilo):
 class JointSilo(EndToEndSilo):
     """A silo whose encoder contributes to each row's latents, and whose decoder reads all of them."""
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
-        coder = self.coder
-        if not coder.columns.encoders:
-            return super().answer(ask)
+    def _coder_config(self) -> CoderConfig:
+        return CoderSilo._coder_config(self)
+
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            return often(protocol.SynthesiseFromLatents)
+        iterations = often(*_ITERATION, protocol.AskLoss, protocol.KeepWeights)
+        ends = (*once(protocol.SettleWeights), *often(protocol.EncodeBatch))
+        return (*once(protocol.FitCoder, protocol.JoinLatents), *iterations, *ends)
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case protocol.JoinLatents():
-                coder.join(ask.latents)
+                self.coder.join(ask.latents)
             case protocol.AskLoss():
                 return self._loss(ask)
             case protocol.KeepWeights():
-                coder.learner.keep()
+                self.coder.learner.keep()
             case protocol.SettleWeights():
-                coder.learner.settle()
+                self.coder.learner.settle()
             case _:
-                return super().answer(ask)
+                return super()._answer(ask)
         return Done()
 
     @torch.no_grad()

@@ -79,7 +79,6 @@ class PrepareGuest(Message):
         order: the seed from which all parties draw the same batches.
     """
 
-    config: TabVFLConfig
     partition: int
     order: int
 
@@ -212,7 +211,7 @@ def _train(
 def _begin(roster: Roster, config: TabVFLConfig, labels: Labels | None, streams: Streams) -> Conversation[State]:
     order = streams.child("order").integer()
     parts = zip(roster, partitions(config, len(roster)), strict=True)
-    replies = yield roster.each({silo: PrepareGuest(config, part, order) for silo, part in parts})
+    replies = yield roster.each({silo: PrepareGuest(part, order) for silo, part in parts})
     prepared = expect(replies, GuestPrepared)
     conversation.check_same_rows(roster, [reply.rows for reply in prepared])
     rows = prepared[0].rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from silosynth.algorithms.tabvfl import networks, protocol as tabvfl
-from silosynth.core.conversation import State
+from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.encoders.table import ColumnParty
@@ -16,8 +16,14 @@ class TabVFLSilo(ColumnParty):
     prepared: tabvfl.PrepareGuest | None = None
     guest: networks.Guest | None = None
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            return often(tabvfl.EmbedRows)
+        steps = tabvfl.Embed, tabvfl.Reconstruct, tabvfl.ApplyGradient, tabvfl.TrainAlone, tabvfl.EndPhase
+        judged = tabvfl.EmbedRows, tabvfl.EvaluateRows, tabvfl.StoreWeights
+        return (*once(tabvfl.PrepareGuest), *often(*steps, *judged))
+
+    def _answer(self, ask: Message) -> Message:
         match ask:
             case tabvfl.PrepareGuest():
                 return self._prepare(ask)
@@ -47,7 +53,7 @@ class TabVFLSilo(ColumnParty):
 
     def _prepare(self, ask: tabvfl.PrepareGuest) -> tabvfl.GuestPrepared:
         """Encode the columns; Algorithm 1, line 1."""
-        self.columns.fit(ask.config.encoders, ask.config.numbers)
+        self.columns.fit(self.config.encoders, self.config.numbers)
         return tabvfl.GuestPrepared(len(self.columns.table), self._make_guest(ask).width)
 
     def _embed(self, ask: tabvfl.Embed) -> tabvfl.Embedded:
@@ -59,9 +65,9 @@ class TabVFLSilo(ColumnParty):
     def _make_guest(self, ask: tabvfl.PrepareGuest) -> networks.Guest:
         """Networks, and the encoded rows, if there are any."""
         rows = encoded_rows(self.columns.encoders, self.columns.encode(), self.device)
-        batches = networks.Batches(len(self.columns.table), ask.config, ask.order)
+        batches = networks.Batches(len(self.columns.table), self.config, ask.order)
         self.prepared = ask
-        self.guest = networks.Guest(rows, ask.config, ask.partition, batches, self.streams.child("guest"), self.device)
+        self.guest = networks.Guest(rows, self.config, ask.partition, batches, self.streams.child("guest"), self.device)
         return self.guest
 
     def _guest(self, ask: Message) -> networks.Guest:
@@ -71,8 +77,8 @@ class TabVFLSilo(ColumnParty):
 
     # State.
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` or `trained`; rows may be others."""
+    def _restore(self, state: State) -> None:
+        """Rows may be others."""
         if state["asked"] is None:
             return
         self.columns.restore(state["encoders"])
@@ -84,6 +90,7 @@ class TabVFLSilo(ColumnParty):
             return {"asked": None}
         return {
             "asked": to_state(self.prepared),
+            "config": to_state(self.config),
             "encoders": self.columns.state(),
             "part": self.guest.trainee.state(training),
         }

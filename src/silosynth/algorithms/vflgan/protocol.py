@@ -99,8 +99,6 @@ class PrivacyWarning(UserWarning):
 class VFLGANPrepare(Message):
     """Fit your encoders and make your networks."""
 
-    config: VFLGANConfig | VertiGANConfig
-
 
 class VFLGANPrepared(Message, release=Release.COUNTS):
     """My number of rows. ``nonce`` makes the secret of this training a new one."""
@@ -173,11 +171,10 @@ class KeepBestWeights(Message):
 
 
 class VFLGANSynthesise(Message):
-    """Make ``rows`` rows from the secret of the publication ``draw``; ``share`` asks for the columns."""
+    """Make ``rows`` rows from the secret of the publication ``draw``."""
 
     rows: int
     draw: str
-    share: bool
 
 
 # Training.
@@ -213,7 +210,7 @@ def begin(roster: Roster, config: VFLGANConfig | VertiGANConfig) -> Conversation
             PrivacyWarning,
             stacklevel=2,
         )
-    replies = yield roster.everyone(VFLGANPrepare(config))
+    replies = yield roster.everyone(VFLGANPrepare())
     if config.dp.private:
         learnt = expect(replies, VFLGANPreparedPrivately)
         charge = yield from accounting.agree_and_charge(roster, BATCHES, learnt, partial(private.solve, config))
@@ -302,5 +299,5 @@ def synthesise(
     """
     draw = f"{'/'.join(streams.path)} of {model['run']}"
     yield from agreement.agree(roster, f"{PUBLICATION} {draw}", fresh=False)
-    replies = yield roster.everyone(VFLGANSynthesise(rows, draw, config.synthesis == "shared"))
+    replies = yield roster.everyone(VFLGANSynthesise(rows, draw))
     return conversation.shared_columns(replies)

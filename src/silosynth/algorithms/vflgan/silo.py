@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.vflgan import networks, options, private, protocol
-from silosynth.core.conversation import State
+from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.streams import Streams
@@ -24,6 +24,8 @@ from silosynth.privacy.events import Event
 
 class VFLGANPart(networks.LocalGAN):
     """A silo's part in training VFLGAN: each answer to gradients of D_s begins the next step."""
+
+    ASKS = protocol.CriticiseBatch, protocol.DescendLocalCritic, protocol.DescendLocalGenerator
 
     def __init__(
         self, rows: EncodedRows, config: options.GANConfig, draws: networks.CommonDraws,
@@ -75,6 +77,8 @@ class VFLGANPart(networks.LocalGAN):
 
 class VertiGANPart(networks.LocalGAN):
     """A silo's part in training VertiGAN: backbone G_b, which all silos share, and head of its generator."""
+
+    ASKS = (protocol.BackboneRound,)
 
     def __init__(
         self, rows: EncodedRows, config: options.VertiGANConfig, draws: networks.CommonDraws,
@@ -134,22 +138,26 @@ class VFLGANSilo(ColumnParty):
         self.secret, self.publication = agreement.Group(self.seat), agreement.Group(self.seat)
         rule = "Silos agree on a secret for a training that this one was prepared for, or for a publication"
         self.agreements = agreement.Agreements(rule, self._group_for, self.secret)
-        self.config: options.GANConfig = options.VFLGANConfig()
+        self.config: options.GANConfig
         self.account = accounting.Account()
         self.charged: private.ChargedSteps | None = None
         self.shares = torch.zeros(0)  # of rows on each level (K,), once counted; noised with differential privacy
         self.training: VFLGANPart | VertiGANPart | None = None
         self.match: Calibration | None = None  # of drawn rows, computed when first needed
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            return often(*agreement.ASKS, protocol.VFLGANSynthesise)
+        charge = once(accounting.Charge) if self.config.dp.private or self.config.unsound else ()
+        choosing = () if self.config.select == "last" else (protocol.MeasureDistance, protocol.KeepBestWeights)
+        return (*once(protocol.VFLGANPrepare, *agreement.ASKS), *charge, *often(*self.part.ASKS, *choosing))
+
+    def _answer(self, ask: Message) -> Message:
         if (reply := self.agreements.answer(ask)) is not None:
             return reply
-        if not self.columns.encoders and not isinstance(ask, protocol.VFLGANPrepare | Done):
-            raise ProtocolError("A silo is prepared first", f"{type(ask).__name__} comes too early")
         match ask:
             case protocol.VFLGANPrepare():
-                return self._prepare(ask)
+                return self._prepare()
             case accounting.Charge():
                 return self._charge(ask)
             case protocol.MeasureDistance():
@@ -162,17 +170,16 @@ class VFLGANSilo(ColumnParty):
                 return self._synthesise(ask)
             case _:
                 self.match = None  # weights change
-                reply = None if isinstance(ask, Done) else self._trainer().answer(ask)
+                reply = self._trainer().answer(ask)
         if reply is None:
             raise ProtocolError("A VFLGAN silo does not understand this message", type(ask).__name__)
         return reply
 
     # Encoders, the secret, and what is charged.
 
-    def _prepare(self, ask: protocol.VFLGANPrepare) -> protocol.VFLGANPrepared | protocol.VFLGANPreparedPrivately:
+    def _prepare(self) -> protocol.VFLGANPrepared | protocol.VFLGANPreparedPrivately:
         """Section 5.1.1, preprocessing."""
-        config, dp = ask.config, ask.config.dp
-        self.config, self.charged, self.training, self.match = config, None, None, None
+        config, dp = self.config, self.config.dp
         if dp.private:
             learnt = self.columns.learn(config.encoders, dp, self.silos)
             self.account.begin(dp, learnt.events)
@@ -199,8 +206,6 @@ class VFLGANSilo(ColumnParty):
         """Charge all steps before the first."""
         if self.config.unsound:
             return accounting.Charged(b"", private.UNSOUND)
-        if not self.config.dp.private or self.training is not None:
-            raise ProtocolError("Steps are charged once, before the first, where differential privacy was asked for")
         tag = self.secret.key(f"{len(self.columns.table)} rows")
         reply = self.account.charge_joint(ask, self.silos, tag, private.STEPS)
         self.charged = private.charged_steps(ask, self.config, self.silos)
@@ -238,9 +243,7 @@ class VFLGANSilo(ColumnParty):
         return training.critic.network.features(self.rows.shape.vectors(*rows)).cpu()
 
     def _measure_distance(self) -> protocol.MeasuredDistance:
-        """The distance of made rows from real ones: exact, and charged to nothing."""
-        if self.config.dp.private:
-            raise ProtocolError("With differential privacy a silo measures no distance of its rows", "MeasureDistance")
+        """The distance of made rows from real ones: exact, and charged to nothing; not with differential privacy."""
         return protocol.MeasuredDistance(self._trainer().distance())
 
     # Publication.
@@ -255,17 +258,16 @@ class VFLGANSilo(ColumnParty):
         if self.config.calibrate and self.match is None:
             self.match = training.matching(self.shares, weights)
         levels, scores = training.draw(z_GZ, streams.child("levels").torch(self.device), weights, self.match)
-        return self.publish(self.columns.decode(levels, scores, streams), ask.share)
+        return self.publish(self.columns.decode(levels, scores, streams), self._shares)
 
     # State.
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` or `trained`."""
+    def _restore(self, state: State) -> None:
         self.match = None
         self.columns.restore(state["encoders"])
         if not self.columns.encoders:
             return
-        self.config, self.shares = from_state(options.GANConfig, state["config"]), state["shares"]
+        self.shares = state["shares"]
         self.charged = None if state["budget"] is None else from_state(private.ChargedSteps, state["budget"])
         if state["group"] is None:
             self.account.begin(self.config.dp, [from_state(Event, event) for event in state["events"]])

@@ -95,8 +95,6 @@ REPORTS = 200  # times that a training reports progress, and can be resumed from
 class EncodeRows(Message):
     """Fit your encoders and encode your rows."""
 
-    config: VTGANConfig
-
 
 class Encoded(Message, release=Release.COUNTS):
     """Numbers of my rows, columns, and levels that conditions can name."""
@@ -237,7 +235,7 @@ class SampledConditions(Message, release=Release.CONDITIONS):
 
 
 class VTGANSynthesise(Message):
-    """Make rows from this slice (G, F_i), put them in the silos' secret order; ``share`` asks for the columns.
+    """Make rows from this slice (G, F_i), put them in the silos' secret order.
 
     ``contributed`` is how many of them each silo has drawn conditions for, one silo after the other in roster order.
     """
@@ -245,7 +243,6 @@ class VTGANSynthesise(Message):
     slice_GF: Tensor
     contributed: tuple[int, ...]
     draw: str
-    share: bool
 
 
 # Training.
@@ -277,7 +274,7 @@ def coordinate(
 
 def _begin(roster: Roster, config: VTGANConfig) -> Conversation[State]:
     """Line 1, the widths of all parts by P_r, and the secret from which the silos shuffle, or sample."""
-    replies = yield roster.everyone(EncodeRows(config))
+    replies = yield roster.everyone(EncodeRows())
     if config.dp.private:
         learnt = expect(replies, EncodedPrivately)
         columns = [reply.columns for reply in learnt]
@@ -443,10 +440,9 @@ def synthesise(
         position_G, counts = yield from _sample_conditions(roster, config, sizes, rows, draw, streams)
     noise = streams.child("noise").torch(device)
     made = [tops.sample(part, noise, config.kind(i)) for i, part in enumerate(position_G.split(counts))]
-    parts, share = zip(roster, tops.split_slices(torch.cat(made)), strict=True), config.synthesis == "shared"
-    return conversation.shared_columns(
-        (yield roster.each({silo: VTGANSynthesise(part, tuple(counts), draw, share) for silo, part in parts}))
-    )
+    parts = zip(roster, tops.split_slices(torch.cat(made)), strict=True)
+    asks = {silo: VTGANSynthesise(part, tuple(counts), draw) for silo, part in parts}
+    return conversation.shared_columns((yield roster.each(asks)))
 
 
 def _sample_conditions(

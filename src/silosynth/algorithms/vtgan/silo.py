@@ -11,7 +11,7 @@ from torch import Tensor
 
 from silosynth.algorithms.vtgan import networks, private, protocol
 from silosynth.algorithms.vtgan.options import VTGANConfig
-from silosynth.core.conversation import State
+from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.encoders.table import ColumnParty
@@ -19,14 +19,12 @@ from silosynth.models.encoded import encoded_rows
 from silosynth.models.gan import ConditionLaw, Conditions
 from silosynth.privacy import accounting, agreement
 
-_EXACT_STEPS = (
+_CRITIC = (
     protocol.DrawConditions, protocol.PushRows, protocol.PushListed, protocol.DescendBottomCritic,
-    protocol.DescendPicked, protocol.SampleConditions,
+    protocol.DescendPicked,
 )  # fmt: skip
-_STEPS = (
-    *_EXACT_STEPS, protocol.PushSampled, protocol.DescendPrivately, protocol.GenerateRows,
-    protocol.DescendBottomGenerator, protocol.VTGANSynthesise,
-)  # fmt: skip
+_PRIVATE_CRITIC = protocol.PushSampled, protocol.DescendPrivately
+_GENERATOR = protocol.GenerateRows, protocol.DescendBottomGenerator
 
 
 class VTGANSilo(ColumnParty):
@@ -38,25 +36,29 @@ class VTGANSilo(ColumnParty):
         self.publication = agreement.Group(self.seat)  # and of the order of publication
         rule = "A secret is fresh for row numbers, and the same again for a publication"
         self.agreements = agreement.Agreements(rule, self._group_for, self.secret)
-        self.config = VTGANConfig()
+        self.config: VTGANConfig = self.config.settled
         self.build: protocol.BuildBottoms | None = None
         self.batches: dict[int, tuple[Tensor, Tensor]] = {}  # own conditions and rows, by step
         self.pending: Message | None = None  # the last step that gradients may be sent for
         self.pushed = torch.zeros(0, dtype=torch.int64)
         self.private = private.PrivateSteps(self.streams.child("private"), len(self.silos))
 
-    def answer(self, ask: Message) -> Message:
-        """Answer one message of the coordinator."""
-        early = not self.columns.encoders if isinstance(ask, protocol.BuildBottoms) else self.build is None
-        if early and isinstance(ask, (protocol.BuildBottoms, *_STEPS)):
-            raise ProtocolError("A silo is set up before it takes steps", f"{type(ask).__name__} comes too early")
-        if self.config.dp.private and isinstance(ask, _EXACT_STEPS):
-            raise ProtocolError("Under differential privacy rows are sampled, not asked for", type(ask).__name__)
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        if not training:
+            conditions = () if self.config.dp.private else (protocol.SampleConditions,)
+            return often(*agreement.ASKS, *conditions, protocol.VTGANSynthesise)
+        if self.config.dp.private:
+            begins = once(protocol.EncodeRows, *agreement.ASKS, accounting.Charge, protocol.BuildBottoms)
+            return (*begins, *often(*_PRIVATE_CRITIC, *_GENERATOR, by="step"))
+        begins = once(protocol.EncodeRows, protocol.BuildBottoms, *agreement.ASKS)
+        return (*begins, *often(*_CRITIC, *_GENERATOR, by="step"))
+
+    def _answer(self, ask: Message) -> Message:
         if (reply := self.agreements.answer(ask)) is not None:
             return reply
         match ask:
             case protocol.EncodeRows():
-                return self._encode(ask)
+                return self._encode()
             case accounting.Charge():
                 tag = self.secret.key(f"{len(self.columns.table)} rows")
                 return self.private.account.charge_joint(ask, len(self.silos), tag, private.STEPS)
@@ -96,16 +98,16 @@ class VTGANSilo(ColumnParty):
 
     # Encoders and networks.
 
-    def _encode(self, ask: protocol.EncodeRows) -> protocol.Encoded | protocol.EncodedPrivately:
+    def _encode(self) -> protocol.Encoded | protocol.EncodedPrivately:
         """Algorithm 1, line 1."""
-        self.config, dp = ask.config, ask.config.dp
+        config, dp = self.config, self.config.dp
         columns = len(self.columns.table.columns)
         if dp.private:
-            learnt = self.columns.learn(ask.config.encoders, dp, len(self.silos))
+            learnt = self.columns.learn(config.encoders, dp, len(self.silos))
             self.private.account.begin(dp, learnt.events)
             self._encode_rows()
             return protocol.EncodedPrivately(learnt.rows, self.private.nonce, learnt.events, columns)
-        self.columns.fit(ask.config.encoders)
+        self.columns.fit(config.encoders)
         self._encode_rows()
         return protocol.Encoded(len(self.rows), columns, self.conditions.width)
 
@@ -234,16 +236,14 @@ class VTGANSilo(ColumnParty):
         streams = self.streams.child("synthesise", ask.draw)
         levels, scores = self.bottoms.draw(ask.slice_GF, ask.contributed, streams.child("levels").torch(self.device))
         table = self.columns.decode(levels, scores, streams)
-        return self.publish(table.take(self.publication.permutation(len(table), "order of publication")), ask.share)
+        return self.publish(table.take(self.publication.permutation(len(table), "order of publication")), self._shares)
 
     # State.
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` or `trained`."""
+    def _restore(self, state: State) -> None:
         self.columns.restore(state["encoders"])
         if not self.columns.encoders:
             return
-        self.config = from_state(VTGANConfig, state["config"])
         self._encode_rows()
         self.law = ConditionLaw(state["counts"], self.law.widths)
         if state["build"] is not None:

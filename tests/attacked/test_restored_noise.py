@@ -1,0 +1,138 @@
+"""A coordinator brings a silo back to a checkpoint and asks it something else: the same noise would cancel out.
+
+Row counts asked for at epsilon 0.4, 0.2, 0.1… of one checkpoint had the same noise, only larger, and cost 0.1 in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.attacked.driving import (
+    across,
+    charged,
+    columns_of_the_same_rows,
+    killed,
+    rows_of_the_same_columns,
+    saved,
+    secret_job,
+    sides,
+    until,
+)
+
+from silosynth.algorithms.dplt.protocol import GroupAttributes, NoisedRelated, PrepareAttributes, Relate
+from silosynth.algorithms.gdts.protocol import Describe, NoisedSummaries, Summarise
+from silosynth.algorithms.silofuse import private as silofuse
+from silosynth.algorithms.vflgan.protocol import VFLGANPrepare
+from silosynth.algorithms.vtgan.protocol import EncodeRows
+from silosynth.core.messages import Message
+from silosynth.core.schema import Schema
+from silosynth.deployment.silo import DeploymentSilo
+from silosynth.privacy import accounting
+from silosynth.runtime.wire import encode
+
+DP = {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}
+Asked = tuple[DeploymentSilo, Message, Callable[[], DeploymentSilo], Path]
+
+
+def at(kind: type[Message], algorithm: str, folder: Path, **options: Any) -> Asked:
+    """A silo before an ask of this type; the ask; what makes the silo anew in another process; and its folder."""
+    rows = rows_of_the_same_columns() if algorithm == "gdts" else columns_of_the_same_rows()
+    silos, name = sides(rows, folder), next(iter(rows))
+    asks, _ = until(secret_job(rows, algorithm, **options), silos, lambda ask: isinstance(ask, kind))
+    return silos[name], asks[name], lambda: sides(rows, folder)[name], folder / name
+
+
+def kinds(algorithm: str) -> tuple[type[Message], dict[str, Any]]:
+    """The first message of each algorithm that is answered with noise, and options that have it so."""
+    if algorithm == "gdts":
+        return Summarise, {"epsilon": 0.5}
+    first = {"silofuse": silofuse.LearnCoder, "vtgan": EncodeRows, "vflgan": VFLGANPrepare, "vertigan": VFLGANPrepare}
+    return first.get(algorithm, PrepareAttributes), DP
+
+
+@pytest.mark.parametrize("algorithm", ["gdts", "silofuse", "vtgan", "vflgan", "vertigan", "dplt"])
+def test_the_same_asks_after_kill_9_have_the_same_noise_and_count_once(algorithm: str, tmp_path: Path) -> None:
+    kind, options = kinds(algorithm)
+    silo, ask, again, folder = at(kind, algorithm, tmp_path, **options)
+    before = saved(silo)
+    first = across(silo, ask)
+    events = charged(folder)
+    assert getattr(first, "events", ())
+    for _ in range(2):
+        assert encode(across(killed(silo, again(), before), ask)) == encode(first)
+        assert charged(folder) == events
+
+
+def test_counts_asked_for_at_another_epsilon_have_other_noise_and_are_charged(tmp_path: Path) -> None:
+    silo, ask, again, folder = at(Relate, "dplt", tmp_path, most=1, states=4, **DP)
+    assert isinstance(ask, Relate)
+    before, learnt = saved(silo), len(charged(folder))
+    tables, told = [], []
+    for share in (1.0, 0.999, 0.998):
+        asked = replace(ask, epsilon=share * ask.epsilon)
+        reply = across(killed(silo, again(), before), asked)
+        assert isinstance(reply, NoisedRelated)
+        tables.append(torch.cat([table.flatten() for table in reply.own]))
+        told += reply.events
+        assert len(charged(folder)) == learnt + len(told)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (tables[one] != tables[other]).double().mean() > 0.5  # today's: all but the rounding of the noise
+
+
+def test_groups_asked_for_at_another_epsilon_are_charged(tmp_path: Path) -> None:
+    silo, ask, again, folder = at(GroupAttributes, "dplt", tmp_path, **DP)
+    assert isinstance(ask, GroupAttributes)
+    before = saved(silo)
+    across(silo, ask)
+    once = len(charged(folder))
+    across(killed(silo, again(), before), replace(ask, epsilon_groups=0.9 * ask.epsilon_groups))
+    assert len(charged(folder)) > once
+
+
+def test_summaries_of_columns_agreed_otherwise_have_other_noise_and_are_charged(tmp_path: Path) -> None:
+    silo, ask, again, folder = at(Summarise, "gdts", tmp_path, epsilon=0.2)
+    assert isinstance(ask, Summarise)
+    before, wider = saved(silo), [replace(one, reason="another") for one in ask.schema.columns]
+    first = across(silo, ask)
+    once = charged(folder)
+    other = across(killed(silo, again(), before), replace(ask, schema=Schema(tuple(wider))))
+    assert isinstance(first, NoisedSummaries) and isinstance(other, NoisedSummaries)
+    counts = [
+        torch.cat([torch.tensor([reply.rows]), *(one.counts.double() for one in reply.columns)])
+        for reply in (first, other)
+    ]
+    assert not torch.equal(*counts)
+    assert len(charged(folder)) == 2 * len(once)
+
+
+def test_latents_asked_for_with_larger_noise_do_not_come_off_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the reply less that at twice the noise were the latents themselves, to 2e-5."""
+    monkeypatch.setattr(accounting, "noise_multiplier", lambda *args: 1.0)  # solving for it takes seconds
+    monkeypatch.setattr(accounting, "affords", lambda *args: True)
+    small = {"dp_training": {"coder_steps": 10, "hidden": (8,)}}
+    silo, ask, again, folder = at(silofuse.AskChargedLatents, "silofuse", tmp_path, **DP, **small)
+    assert isinstance(ask, silofuse.AskChargedLatents)
+    before, party = saved(silo), silo._party
+    assert party is not None
+    first = across(silo, ask)
+    once = len(charged(folder))
+    other = across(killed(silo, again(), before), replace(ask, latents=4 * ask.latents))
+    assert isinstance(first, silofuse.NoisedLatents) and isinstance(other, silofuse.NoisedLatents)
+    z_NL = party.coder.encode()  # type: ignore[attr-defined]
+    order_S = party.private.group.permutation(ask.slots, "slots")  # type: ignore[attr-defined]
+    z_SL = silofuse.in_slots(z_NL, order_S)
+    assert (2 * first.z_SL - other.z_SL - z_SL).abs().max() > 0.1
+    assert len(charged(folder)) == once + 1
+
+
+def test_a_silo_that_was_only_described_restores_too(tmp_path: Path) -> None:
+    silo, ask, again, _ = at(Describe, "gdts", tmp_path)
+    before = saved(silo)
+    assert encode(across(silo, ask)) == encode(across(killed(silo, again(), before), ask))
