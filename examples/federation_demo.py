@@ -145,10 +145,14 @@ def rehearse(out: Path) -> Path:
 
 def report(out: Path, people: pd.DataFrame, holdout: pd.DataFrame, target: str) -> None:
     """Evaluate the table against all real rows, which nobody holds in a real federation."""
-    silos = json.loads((out / "kits" / "coordinator" / "work" / "jobs" / JOB / "result.json").read_text())["silos"]
+    job = out / "kits" / "coordinator" / "work" / "jobs" / JOB
+    silos = json.loads((job / "result.json").read_text())["silos"]
+    ledger = [json.loads(line) for line in (job / "ledger.jsonl").read_text().splitlines()]
     synthetic = sources.read(out / "synthetic.csv")
     columns = list(synthetic.columns)
-    evaluation = ss.evaluate(people[columns], holdout[columns], synthetic, target=target, silos=silos)
+    evaluation = ss.evaluate(
+        people[columns], holdout[columns], synthetic, target=target, silos=silos, ledger=ledger, data="demonstration"
+    )
     print(f"\n{evaluation}")
     evaluation.save(out / "report.html")
 
