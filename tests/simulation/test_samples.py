@@ -88,3 +88,19 @@ def test_a_fit_says_how_many_values_lie_beyond_declared_bounds() -> None:
     federation = ss.simulate(pd.DataFrame({"y": np.arange(40) / 7}), schema={"y": {"high": 4}})
     with pytest.warns(ColumnWarning, match="'y': 11 of 40 values lie beyond its declared bounds"):
         ss.fit("silofuse", federation, "fast", options=TINY, progress=False)
+
+
+def test_levels_that_a_dtype_declares_come_back_though_no_row_holds_them(tmp_path: Path) -> None:
+    """Of Polars' Enum and of ordered categories; unordered ones may list what single rows hold."""
+    grades, held = ["low", "mid", "high", "top"], ["low", "high"] * 29 + ["top", "low"]
+    ordered = pd.Categorical(held, grades, ordered=True)
+    frame = pd.DataFrame({"g": ordered, "u": pd.Categorical(held, grades), "y": np.arange(60) / 7})
+    model = ss.fit("silofuse", ss.simulate(frame), "fast", options=TINY, progress=False)
+    model.save(tmp_path / "m.silosynth")
+    made = ss.load(tmp_path / "m.silosynth").sample(30)
+    assert made["g"].cat.categories.tolist() == [*grades, "(rare)"] and made["g"].cat.ordered
+    assert set(made["g"]) <= {"low", "high", "(rare)"}
+    assert made["u"].cat.categories.tolist() == ["low", "high", "(rare)"]
+    enum = pl.DataFrame({"g": pl.Series(held, dtype=pl.Enum(grades)), "y": np.arange(60) / 7})
+    drawn = ss.fit("silofuse", ss.simulate(enum), "fast", options=TINY, progress=False).sample(30)
+    assert drawn.schema["g"] == pl.Enum([*grades, "(rare)"])

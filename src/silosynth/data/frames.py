@@ -4,11 +4,13 @@ Missing entries come back as the dtype holds them: NaN in floats and ``str``, Na
 nullable and Arrow dtypes, None in objects, null in Polars and Arrow. A dtype that cannot hold missing entries
 (``int64``, ``bool``) had none. The index is not kept: `reset_index` makes it a column. Polars and Arrow go through
 pandas: nested types are refused, and NaN comes back as null. Their own types (`arrow_types`), such as Polars' Enum,
-decimals and dictionaries, come back as they were; an Enum has one more category if levels were pooled.
+decimals and dictionaries, come back as they were; an Enum has one more category if levels were pooled, and so have
+ordered categories of pandas. Unordered ones, which mostly list what the rows hold, only have levels of enough rows.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from decimal import Decimal
@@ -32,6 +34,7 @@ from silosynth.data.texts import (
     write_numbers,
 )
 
+_LEVELS = b"levels"  # the key of a column's declared levels, in `arrow_types`
 Flavour: TypeAlias = Literal["pandas", "polars", "arrow"]
 Frame: TypeAlias = Any
 """A pandas.DataFrame, polars.DataFrame or pyarrow.Table."""
@@ -99,18 +102,41 @@ def to_frame(table: Table, flavour: Flavour = "pandas", types: bytes = b"") -> F
 
 
 def arrow_types(frame: Frame, kinds: Schema) -> bytes:
-    """The types of a Polars or Arrow table's columns, as a serialised Arrow schema; empty for pandas.
+    """The types of a Polars or Arrow table's columns, as a serialised Arrow schema; of pandas, the levels of ordered
+    categories of text, which are declared as an Enum's are. Empty if there is nothing to restore.
 
     An Enum that is not modelled, of kind identifier or pseudonym in ``kinds``, becomes a Categorical: its type would
     list its values.
     """
     kind = flavour(frame)
-    if kind == "pandas":
-        return b""
-    schema = frame.schema if kind == "arrow" else frame.clear().to_arrow().schema
     hidden = {column.name for column in kinds.columns if column.kind in UNMODELLED}
-    fields = [field.remove_metadata() if field.name in hidden else field for field in schema]
-    return cast("bytes", pa.schema(fields).serialize().to_pybytes())
+    if kind == "pandas":
+        fields = [_declared_levels(column) for name, column in frame.items() if name not in hidden and _ordered(column)]
+    else:
+        schema = frame.schema if kind == "arrow" else frame.clear().to_arrow().schema
+        fields = [field.remove_metadata() if field.name in hidden else field for field in schema]
+    return cast("bytes", pa.schema(fields).serialize().to_pybytes()) if fields else b""
+
+
+def _ordered(column: pd.Series) -> bool:
+    """Whether a pandas column has ordered categories of text."""
+    dtype = column.dtype
+    ordered = isinstance(dtype, pd.CategoricalDtype) and bool(dtype.ordered)
+    return ordered and all(isinstance(level, str) for level in column.cat.categories)
+
+
+def _declared_levels(column: pd.Series) -> pa.Field:
+    return pa.field(str(column.name), pa.string(), metadata={_LEVELS: json.dumps(column.cat.categories.tolist())})
+
+
+def _with_levels(frame: pd.DataFrame, wanted: pa.Schema) -> pd.DataFrame:
+    """The frame whose ordered categories have all levels that were declared, and then those of pooled values."""
+    for field in wanted:
+        if field.name in frame.columns:
+            column, levels = frame[field.name], json.loads(field.metadata[_LEVELS])
+            more = [level for level in column.cat.categories if level not in levels]
+            frame = frame.assign(**{field.name: column.cat.set_categories([*levels, *more])})
+    return frame
 
 
 def as_flavour(frame: pd.DataFrame, flavour: Flavour, types: bytes = b"") -> Frame:
@@ -120,7 +146,7 @@ def as_flavour(frame: pd.DataFrame, flavour: Flavour, types: bytes = b"") -> Fra
         DataError: the flavour is unknown, or a value does not fit its type.
     """
     if flavour == "pandas":
-        return frame
+        return _with_levels(frame, pa.ipc.read_schema(pa.py_buffer(types))) if types else frame
     if flavour not in ("polars", "arrow"):
         raise DataError("A frame is of flavour pandas, polars or arrow", flavour, nearest(flavour, ("polars", "arrow")))
     table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)

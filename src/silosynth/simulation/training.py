@@ -104,10 +104,12 @@ def fit(
     streams = Streams(drawn)
     start = partial(coordinate, federation.roster, config, streams.child("coordinator"), how.device)
     trained = how.carry_out(algorithm_name, entry, config, federation, streams, fingerprint, start)
+    listed = getattr(config, "dp", Target()).private and federation.flavour == "pandas"  # categories may list values
+    types = b"" if listed else federation.types
     return Model(
         algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
         roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
-        types=federation.types, rows=federation.rows, **trained,
+        types=types, rows=federation.rows, **trained,
     )  # fmt: skip
 
 
