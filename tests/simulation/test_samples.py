@@ -90,6 +90,7 @@ def test_a_fit_says_how_many_values_lie_beyond_declared_bounds() -> None:
         ss.fit("silofuse", federation, "fast", options=TINY, progress=False)
 
 
+@pytest.mark.slow
 def test_levels_that_a_dtype_declares_come_back_though_no_row_holds_them(tmp_path: Path) -> None:
     """Of Polars' Enum and of ordered categories; unordered ones may list what single rows hold."""
     grades, held = ["low", "mid", "high", "top"], ["low", "high"] * 29 + ["top", "low"]
