@@ -42,7 +42,7 @@ ELSEWHERE = {
 SMALLER = {  # what a page says → what is run
     "docs/guide/audits.md": {
         'silos={"bank": [...], "clinic": [...]}': "silos=silos",
-        '"balanced", ': '"fast", ',
+        '"balanced", ': '"fast", {"generator": [16], "critic": [16], "batch": 50, "epochs": 1, "least_rounds": 1}, ',
         "Trainings(100, processes=2, together=25)": "Trainings(10, together=5)",
     },
     "docs/algorithms/vtgan.md": {
