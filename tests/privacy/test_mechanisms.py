@@ -13,7 +13,7 @@ from scipy import stats
 
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
-from silosynth.privacy.mechanisms import noised_counts, noised_histogram, noised_levels, threshold
+from silosynth.privacy.mechanisms import half_noise, noised_counts, noised_histogram, noised_levels, threshold
 
 EPSILONS = (0.05, 0.3, 1.0, 2.5)
 epsilons = st.floats(1e-3, 20)
@@ -47,6 +47,22 @@ class TestCounts:
         expected = size * np.array([tail(epsilon, reach + 1), *law(epsilon, k), tail(epsilon, reach + 1)])
         kept = expected > 5
         assert stats.chisquare(seen[kept], expected[kept] * seen[kept].sum() / expected[kept].sum()).pvalue > 0.01
+
+    @pytest.mark.parametrize("epsilon", EPSILONS)
+    def test_two_halves_have_the_law_of_the_whole_and_one_has_half_its_variance(self, epsilon: float) -> None:
+        size, draw = 100_000, rng()
+        halves = [half_noise(epsilon, (size,), draw).numpy() for _ in range(2)]
+        reach = int(math.log(size / 100) / epsilon)
+        k, drawn = np.arange(-reach, reach + 1), halves[0] + halves[1]
+        counts = np.bincount(np.clip(drawn, -reach - 1, reach + 1) + reach + 1, minlength=len(k) + 2)
+        expected = size * np.array([tail(epsilon, reach + 1), *law(epsilon, k), tail(epsilon, reach + 1)])
+        kept = expected > 5
+        assert stats.chisquare(counts[kept], expected[kept] * counts[kept].sum() / expected[kept].sum()).pvalue > 0.01
+        q = math.exp(-epsilon)
+        assert halves[0].var() == pytest.approx(q / (1 - q) ** 2, rel=0.05)
+        for wrong in (0.0, math.inf):
+            with pytest.raises(ConfigError):
+                half_noise(wrong, (1,), draw)
 
     def test_a_law_of_another_epsilon_fails_the_same_test(self) -> None:
         size, k = 200_000, np.arange(-5, 6)

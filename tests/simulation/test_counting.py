@@ -134,6 +134,25 @@ def test_identifiers_and_other_things_are_refused(frame: pd.DataFrame) -> None:
         ss.count(frame, [["sex"]])  # type: ignore[arg-type]
 
 
+def test_with_noise(frame: pd.DataFrame) -> None:
+    federation = ss.simulate(frame, silos={"bank": ["sex", "age"], "clinic": ["city", "ill", "seen"]}, schema=SCHEMA)
+    sets, ledger = [["sex", "city"], ["sex"]], Ledger()
+    first, own = ss.count(federation, sets, epsilon=1.0, seed=4, ledger=ledger)
+    assert (first.shape, own.shape) == ((3, 4), (3, 1))  # of missing values, too
+    exact = ss.count(federation, sets)
+    noise = first.iloc[:2].to_numpy() - exact[0].to_numpy()
+    assert 0 < np.abs(noise).max() < 30
+    again, other = (ss.count(federation, sets, epsilon=1.0, seed=seed)[0] for seed in (4, 5))
+    assert first.equals(again) and not first.equals(other)
+    events = [(record.sender, event.epsilon) for record in ledger.records for event in record.events]
+    assert events == [("bank", 1.0), ("bank", 1.0), ("clinic", 1.0)]
+    for epsilon in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ConfigError, match="finite epsilon"):
+            ss.count(federation, sets, epsilon=epsilon)
+    with pytest.raises(ConfigError, match="with the same rows"):
+        ss.count(ss.simulate(frame, rows={"a": slice(20), "b": slice(20, 60)}, schema=SCHEMA), [["sex"]], epsilon=1.0)
+
+
 def quantiles(frame: pd.DataFrame) -> dict[str, list[float]]:
     numbers = frame.select_dtypes("number")
     return {name: sorted(set(numbers[name].quantile([0.2, 0.4, 0.6, 0.8]).tolist())) for name in numbers}

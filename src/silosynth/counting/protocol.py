@@ -1,7 +1,8 @@
 """Counting: silos get additive shares of contingency tables of columns that different silos hold. Nobody opens them.
 
 After a counting each silo of a set holds one matrix of words; modulo 2^k the sum of all silos' is the table, and fewer
-than all say nothing of it. What becomes of the shares is no part of this: see `TableCounter.shares`.
+than all say nothing of it. What becomes of the shares (`TableCounter.shares`) is no part of this;
+`silosynth.counting.opening` opens tables with noise.
 
 *Two silos* (Du and Atallah 2001; Beaver 1991), a before b in the roster. Their flags (`silosynth.counting.plan`) are X
 and Y, with a row for each row of theirs. The coordinator deals: a random matrix U to a, V to b, and shares of U'V. Then

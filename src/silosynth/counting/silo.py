@@ -12,21 +12,27 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from silosynth.core.conversation import Party, State
 from silosynth.core.errors import ProtocolError, SilosynthError
-from silosynth.core.messages import Done, Message
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
-from silosynth.counting import plan as planning, protocol
+from silosynth.core.streams import keyed
+from silosynth.counting import opening, plan as planning, protocol
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
 from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, random_words, row_products
+from silosynth.privacy.accounting import affords
 from silosynth.privacy.agreement import Agreements, Group
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
 from silosynth.privacy.masks import add_mask
+from silosynth.privacy.mechanisms import half_noise, noised_counts
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 _AGAIN = "Start the counting again."
+_KEY = 16  # bytes of the noise's key
 _MASK = "silosynth counting mask 1"
 T = TypeVar("T")
 
@@ -69,14 +75,23 @@ class TableCounter(Party):
         table: its columns; rows in the same order in all silos, if they hold different columns of the same rows.
         schema: of these columns. Identifiers and pseudonyms are never counted.
         seat: who this silo is.
+        target: what all tables that this silo opens may cost together; None opens none.
+        noise: of opened tables; None for the operating system's randomness.
 
     Attributes:
+        events: of all tables that were opened.
         shares: of the tables of the last counting that ended, one for each set, in words of k bits: modulo 2^k the sum
             over all silos is the table. Axes are the set's columns.
     """
 
-    def __init__(self, table: Table, schema: Schema, seat: Seat) -> None:
+    def __init__(
+        self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
+        noise: np.random.Generator | None = None,
+    ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
+        self.events: list[Event] = []
+        self._target, self._noise = target, keyed(os.urandom(_KEY)) if noise is None else noise
+        self._ended: Plan | None = None  # of the counting that left the shares
         self._table, self._seat = modelled_columns(table, schema), seat
         group = self._group = Group(seat)
         rule = "The secret of a counting is fresh, and for nothing else"
@@ -114,6 +129,8 @@ class TableCounter(Party):
                 return self._take(ask)
             case protocol.FinishCount():
                 return self._finish(ask)
+            case opening.OpenTables():
+                return self._open(ask)
             case _:
                 raise ProtocolError("A silo that counts does not understand this message", type(ask).__name__)
 
@@ -121,7 +138,7 @@ class TableCounter(Party):
 
     def _prepare(self, ask: protocol.PrepareCount) -> protocol.CountPrepared:
         request, rows = ask.request, len(self._table)
-        self._now, self.shares = None, ()
+        self._now, self._ended, self.shares = None, None, ()
         if request.silos != self._seat.roster.parties:
             raise self._refusal("counts with the silos of its roster", request.silos)
         if rows > request.rows:
@@ -255,7 +272,7 @@ class TableCounter(Party):
                 now.triples[number] += self._words(dealt, shape).reshape(-1)
         self._check_end(dealt)
         self.shares = tuple(self._share(now, number) for number in range(len(now.plan.parts)))
-        self._now = None
+        self._now, self._ended = None, now.plan
         return Done()
 
     def _share(self, now: _Count, number: int) -> AnyWords:
@@ -278,15 +295,57 @@ class TableCounter(Party):
                 add_mask(cells, seed, 1 if self._before(peer) else -1)
         return plan.arranged(number, cells)
 
+    # Opening.
+
+    def _open(self, ask: opening.OpenTables) -> opening.SharesOpened:
+        """Shares with noise, if the target affords the tables with all that were opened before."""
+        plan, target = self._ended, self._target
+        if plan is None:
+            raise self._refusal("opens tables of a counting that has ended", "there is none")
+        if target is None or not target.private:
+            raise self._refusal("opens tables if it was given a target for them", "it was given none")
+        if len(ask.sets) != len(ask.epsilons) or len(set(ask.sets)) < len(ask.sets):
+            raise self._refusal("opens each set once, with an epsilon of its own", ask.sets)
+        for number, epsilon in zip(ask.sets, ask.epsilons, strict=True):
+            opening.check_opening(plan, number, epsilon)
+            if self._seat.name not in plan.parts[number]:
+                raise self._refusal("opens its shares of sets that it is part of", number)
+        events = [self._event(plan, n, epsilon, target) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
+        if not affords(target, [*self.events, *events]):
+            raise self._refusal("opens no tables beyond its target, with all that it has opened", ask.epsilons)
+        self.events += events
+        shares = [self._noised(plan, n, epsilon) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
+        return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), tuple(events))
+
+    def _event(self, plan: Plan, number: int, epsilon: float, target: Target) -> Event:
+        names = ", ".join(plan.request.columns[place].name for place in plan.request.sets[number])
+        joint = len(plan.parts[number]) == 2
+        return Event(DISCRETE_LAPLACE, float(epsilon), 0.0, f"a table of {names}", joint=joint, target=target.delta)
+
+    def _noised(self, plan: Plan, number: int, epsilon: float) -> AnyWords:
+        """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""
+        share = self.shares[number].reshape(1, -1)
+        if len(plan.parts[number]) == 2:
+            noise = half_noise(epsilon, share.shape, self._noise)
+        else:
+            noise, _ = noised_counts(torch.zeros(share.shape, dtype=torch.int64), epsilon, "", self._noise)
+        return share + noise.numpy().astype(share.dtype)
+
     # State.
 
     def _state(self, training: bool) -> State:
-        """The shares of the last counting. One that is under way is not stored: it starts again."""
-        return {"shares": [protocol.as_tensor(share) for share in self.shares]} if training else {}
+        """What was opened, and the shares of the last counting. One under way is not stored: it starts again."""
+        events = [to_state(event) for event in self.events]
+        if not training:
+            return {"events": events}
+        request = None if self._ended is None else to_state(self._ended.request)
+        return {"events": events, "request": request, "shares": [protocol.as_tensor(share) for share in self.shares]}
 
     def restore(self, state: State) -> None:
         """Continue from a result of `state`."""
-        self._now = None
+        self._now, request = None, state.get("request")
+        self._ended = None if request is None else Plan(from_state(planning.CountRequest, request))
+        self.events = [from_state(Event, event) for event in state.get("events", [])]
         self.shares = tuple(share.numpy().view(f"u{share.itemsize}") for share in state.get("shares", []))
 
     # What all steps use.

@@ -65,6 +65,23 @@ def noised_counts(
     return counts + noise.to(counts.device), Event(DISCRETE_LAPLACE, float(epsilon), 0.0, what)
 
 
+def half_noise(epsilon: float, shape: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:
+    """Half of the noise of `noised_counts`, int64: that of two parties who each add theirs has the law of ``epsilon``.
+
+    Each geometric draw is divided into two of Pólya's distribution (negative binomial with half a success; Goryczka and
+    Xiong 2015), so that the sum is exactly discrete Laplace. Half of it by itself protects less than ``epsilon`` says.
+
+    Raises:
+        ConfigError: epsilon is not above zero, or infinite.
+    """
+    _check_epsilon(epsilon)
+    if math.isinf(epsilon):
+        raise ConfigError("Half of the noise is of a finite epsilon", epsilon)
+    success = -math.expm1(-epsilon)
+    drawn = rng.negative_binomial(0.5, success, shape) - rng.negative_binomial(0.5, success, shape)
+    return torch.from_numpy(np.asarray(drawn, np.int64))
+
+
 def noised_levels(
     levels: tuple[Level, ...],
     counts: torch.Tensor,

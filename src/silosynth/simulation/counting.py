@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import secrets
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,16 +14,20 @@ import numpy.typing as npt
 import pandas as pd
 
 from silosynth import counting
+from silosynth.core.conversation import COORDINATOR, Conversation
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
 from silosynth.counting import CountRequest, TableCounter
 from silosynth.counting.products import AnyWords
+from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.federation import Federation, check_federation, common_levels
 from silosynth.simulation.silos import InProcess
+
+_DELTA = 1e-9  # of a target that is a sum of epsilons, which need none; the least that targets take
 
 
 def count(
@@ -29,6 +35,8 @@ def count(
     sets: Iterable[Sequence[str]],
     edges: Mapping[str, Sequence[Any]] | None = None,
     *,
+    epsilon: float | None = None,
+    seed: int | None = None,
     ledger: Ledger | None = None,
 ) -> list[pd.DataFrame]:
     """Count how often levels of columns occur together, whichever silos hold them: one table for each set of columns.
@@ -42,16 +50,22 @@ def count(
         sets: columns of each table, in at most three silos.
         edges: of columns of numbers and dates, rising: values are counted below the first edge, from each edge to below
             the next, and from the last on.
+        epsilon: of each table, which opens with discrete Laplace noise then, to be had in the ledger as an event; None
+            for exact counts. Columns are of one or two silos then. Levels and edges are public: those of columns are
+            taken from the table itself.
+        seed: of the noise: the same seed gives the same tables, and whoever knows it knows the noise. None for the
+            operating system's randomness.
         ledger: records all messages, if given.
 
     Returns:
         For each set a frame of counts: the last column's levels across, those of the others down; of a set of one
         column one column "count". Missing values are a level (NaN) of columns that have some, as in
-        ``pandas.crosstab(…, dropna=False)``.
+        ``pandas.crosstab(…, dropna=False)``; with noise of all columns. Noised counts may be below zero.
 
     Raises:
-        ConfigError: a set names an unknown column, or columns of more than three silos; a column of numbers has no
-            edges, or another has some; tables are too large.
+        ConfigError: a set names an unknown column, or columns of more than three silos (with noise, two); a column of
+            numbers has no edges, or another has some; tables are too large; silos hold different rows, and tables are
+            to have noise.
 
     >>> import pandas as pd, silosynth as ss
     >>> frame = pd.DataFrame({"age": [30, 40, 50], "sex": ["f", "m", "f"], "ill": ["no", None, "yes"]})
@@ -71,23 +85,46 @@ def count(
     """
     check_federation(federation)
     names, edges = [tuple(columns) for columns in sets], dict(edges or {})
-    request = _request(federation, names, edges)
-    parties = _counted(federation, request, Ledger() if ledger is None else ledger)
-    shares = zip(*(party.shares for party in parties), strict=True)
+    request = _request(federation, names, edges, epsilon)
+    tables = _counted(federation, request, epsilon, seed, Ledger() if ledger is None else ledger)
     return [
-        _frame(table, columns, [_labels(request.columns[place], edges) for place in places])
-        for table, columns, places in zip(map(_opened, shares), names, request.sets, strict=True)
+        _frame(table, columns, [_labels(request.columns[place], edges) for place in places], epsilon is None)
+        for table, columns, places in zip(tables, names, request.sets, strict=True)
     ]
 
 
-def _counted(federation: Federation, request: CountRequest, ledger: Ledger) -> list[TableCounter]:
-    """The silos, with their shares."""
-    seated, roster = seats(federation.roster, Streams(0).child("counting")), federation.roster
-    tables = zip(federation.tables, _tables(federation), strict=True)
-    parties = {silo: TableCounter(table, federation.schemas[silo], seated[silo]) for silo, table in tables}
+def _counted(
+    federation: Federation, request: CountRequest, epsilon: float | None, seed: int | None, ledger: Ledger
+) -> list[npt.NDArray[np.int64]]:
+    """Tables of all sets. Each silo's target affords them all."""
+    seated, roster, number = (
+        seats(federation.roster, Streams(0).child("counting")),
+        federation.roster,
+        len(request.sets),
+    )
+    epsilons = {} if epsilon is None else dict.fromkeys(range(number), epsilon)
+    target = Target(number * epsilon, _DELTA) if epsilon is not None and 0 < epsilon < math.inf else None
+    parties = {
+        silo: TableCounter(table, federation.schemas[silo], seated[silo], target, _noise(seed, silo))
+        for silo, table in zip(federation.tables, _tables(federation), strict=True)
+    }
+
+    def whole(_: object) -> Conversation[counting.OpenedTables | None]:
+        yield from counting.count(roster, request)
+        if not epsilons:
+            return None
+        return (yield from counting.open_tables(roster, request, epsilons, _noise(seed, COORDINATOR)))
+
     with InProcess(parties) as link:
-        drive(lambda _: counting.count(roster, request), link, ledger)
-    return list(parties.values())
+        noised = drive(whole, link, ledger)
+    if noised is not None:
+        return list(noised.passed_on.values())
+    return [_opened(shares) for shares in zip(*(party.shares for party in parties.values()), strict=True)]
+
+
+def _noise(seed: int | None, party: str) -> np.random.Generator:
+    secret = Streams(secrets.randbits(256) if seed is None else seed)
+    return secret.child("counting", party).noise()
 
 
 def _opened(shares: Sequence[AnyWords]) -> npt.NDArray[np.int64]:
@@ -102,7 +139,7 @@ def _tables(federation: Federation) -> Iterable[Table]:
 
 
 def _request(
-    federation: Federation, sets: Sequence[tuple[str, ...]], edges: Mapping[str, Sequence[Any]]
+    federation: Federation, sets: Sequence[tuple[str, ...]], edges: Mapping[str, Sequence[Any]], epsilon: float | None
 ) -> CountRequest:
     """Levels are those of the table; the number of rows is rounded up, as silos' own would be."""
     owner = {name: silo for silo, names in federation.silos.items() for name in names}
@@ -119,6 +156,8 @@ def _request(
         columns.append(counting.CountedColumn(silo, name, column.levels or (), declared))
     rows = counting.padded(max(len(table) for table in tables.values()))
     bits = counting.bits_for(rows * len(tables) if federation.horizontal else rows)
+    if epsilon is not None and 0 < epsilon < math.inf:
+        bits = max(bits, counting.bits_to_open(rows, epsilon))
     places = [tuple(used.index(name) for name in names) for names in sets]
     return counting.CountRequest(federation.roster.parties, tuple(columns), tuple(places), rows, bits)
 
@@ -150,9 +189,11 @@ def _labels(column: counting.CountedColumn, edges: Mapping[str, Sequence[Any]]) 
     return [f"< {given[0]}", *between, f"≥ {given[-1]}", np.nan]
 
 
-def _frame(table: npt.NDArray[np.int64], names: Sequence[str], labels: Sequence[list[Hashable]]) -> pd.DataFrame:
-    """A table with its labels; without the level of missing values of columns that have none."""
-    for axis in range(table.ndim):
+def _frame(
+    table: npt.NDArray[np.int64], names: Sequence[str], labels: Sequence[list[Hashable]], exact: bool
+) -> pd.DataFrame:
+    """A table with its labels; of an exact one without the level of missing values of columns that have none."""
+    for axis in range(table.ndim) if exact else ():
         if not np.take(table, -1, axis).any():
             table = np.take(table, range(table.shape[axis] - 1), axis)
     axes = [pd.Index(own[:size], name=name) for own, size, name in zip(labels, table.shape, names, strict=True)]

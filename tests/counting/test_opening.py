@@ -1,0 +1,160 @@
+"""Opening: the noise that is in shares before they open, what silos refuse, and what the ledger says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.counting.talk import NAMES, counters, crosstab, request, run
+
+from silosynth.core.conversation import Roster
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Message, Release
+from silosynth.counting import CountRequest, OpenedTables, TableCounter, bits_to_open, open_tables
+from silosynth.counting.opening import OpenTables, SharesOpened
+from silosynth.privacy.accounting import spent
+from silosynth.privacy.events import Target
+from silosynth.privacy.mechanisms import half_noise
+from silosynth.runtime.wire import decode, encode, pack, unpack
+
+SIZES = {"bank 0": 3, "clinic 0": 4, "shop 0": 2}
+PAIR, OTHER, OWN, TRIPLE = ["bank 0", "clinic 0"], ["shop 0", "bank 0"], ["bank 0"], list(SIZES)
+SILOS = NAMES[:3]
+HELD = {name: np.random.default_rng(i).integers(0, size, 10) for i, (name, size) in enumerate(SIZES.items())}
+
+
+def counted(epsilon: float = 4.0, sets: Any = (PAIR, OTHER, OWN, TRIPLE), bits: int = 16) -> Any:
+    """Silos that have counted, and what."""
+    silos = counters(HELD, SIZES, SILOS)
+    for number, silo in enumerate(silos.values()):
+        silo._target, silo._noise = Target(epsilon, 1e-6), np.random.default_rng(number)
+    asked = request(SIZES, sets, SILOS, 13, bits)
+    run(silos, asked)
+    return silos, asked
+
+
+def opened(
+    silos: Mapping[str, TableCounter], asked: CountRequest, epsilons: Mapping[int, float],
+    replies: Callable[[Any], Message] = lambda reply: reply,
+) -> tuple[OpenedTables, dict[str, SharesOpened]]:  # fmt: skip
+    talk = open_tables(Roster(SILOS), asked, epsilons, np.random.default_rng(9))
+    step: Any = next(talk)
+    heard: Any = {s: replies(decode(encode(silos[s].answer(decode(encode(a)))))) for s, a in step.asks.items()}
+    with pytest.raises(StopIteration) as end:
+        talk.send(heard)
+    return end.value.value, heard
+
+
+def test_tables_open_with_both_silos_halves_and_are_passed_on_with_the_coordinators() -> None:
+    silos, asked = counted()
+    tables, heard = opened(silos, asked, {0: 0.5})
+    shape = (1, 12)
+    a, b = (half_noise(0.5, shape, np.random.default_rng(number)).numpy().reshape(3, 4) for number in range(2))
+    c = half_noise(0.5, (3, 4), np.random.default_rng(9)).numpy()
+    truth = crosstab(HELD, SIZES, PAIR)
+    assert np.array_equal(tables.own[0], truth + a + b) and (tables.own[0] < 0).any()
+    assert np.array_equal(tables.passed_on[0], truth + a + b + c)
+    assert {reply.release for reply in heard.values()} == {Release.NOISED}
+    assert list(heard) == ["bank", "clinic"]
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_in_wider_words_and_none_of_a_single_share(bits: int) -> None:
+    silos, asked = counted(bits=bits)
+    tables, heard = opened(silos, asked, {0: 0.5})
+    assert np.abs(tables.own[0] - crosstab(HELD, SIZES, PAIR)).max() < 60
+    for reply in heard.values():
+        assert (np.abs(reply.shares[0].numpy().astype(float)) > 60).all()  # no count, with whatever noise
+
+
+def test_of_one_silos_columns_it_draws_all_noise() -> None:
+    silos, asked = counted()
+    tables, heard = opened(silos, asked, {2: 0.5})
+    assert list(heard) == ["bank"] and np.array_equal(tables.own[2], tables.passed_on[2])
+    assert not np.array_equal(tables.own[2], crosstab(HELD, SIZES, OWN))
+    (event,) = heard["bank"].events
+    assert (event.what, event.epsilon, event.joint) == ("a table of bank 0", 0.5, False)
+
+
+def test_events_of_two_silos_count_once() -> None:
+    silos, asked = counted()
+    tables, heard = opened(silos, asked, {1: 0.5, 0: 0.25, 2: 1.0})
+    assert np.array_equal(np.sign(tables.own[1].shape), [1, 1]) and tables.own[1].shape == (2, 3)
+    assert {name: [event.epsilon for event in reply.events] for name, reply in heard.items()} == {
+        "bank": [0.5, 0.25, 1.0], "clinic": [0.25], "shop": [0.5]
+    }  # fmt: skip
+    joint = {event for reply in heard.values() for event in reply.events if event.joint}
+    assert len(joint) == 2
+    assert spent(silos["bank"].events, 0.0).pure_epsilon == 1.75
+
+
+def test_a_silo_opens_what_its_target_affords_with_all_that_it_has_opened() -> None:
+    silos, asked = counted(epsilon=1.0)
+    with pytest.raises(ProtocolError, match="no tables beyond its target"):
+        opened(silos, asked, {0: 0.6, 1: 0.6})
+    assert all(not silo.events for silo in silos.values())
+    opened(silos, asked, {0: 0.6})
+    with pytest.raises(ProtocolError, match="with all that it has opened"):
+        silos["bank"].answer(OpenTables((1,), (0.6,)))
+    run(silos, asked)  # another counting of the same rows
+    with pytest.raises(ProtocolError, match="with all that it has opened"):
+        silos["bank"].answer(OpenTables((0,), (0.6,)))
+    again = counters(HELD, SIZES, SILOS)["bank"]
+    again.restore(unpack(pack(silos["bank"].state())))
+    again._target = Target(1.0, 1e-6)
+    with pytest.raises(ProtocolError, match="with all that it has opened"):
+        again.answer(OpenTables((0,), (0.6,)))
+    assert isinstance(again.answer(OpenTables((0,), (0.3,))), SharesOpened)
+
+
+def test_without_a_target_nothing_opens() -> None:
+    for target in (None, Target()):
+        silos, _ = counted()
+        silos["bank"]._target = target
+        with pytest.raises(ProtocolError, match="it was given none"):
+            silos["bank"].answer(OpenTables((0,), (0.1,)))
+
+
+def test_silos_check_what_they_are_asked_to_open() -> None:
+    silos, _ = counted()
+    for ask, error in (
+        (OpenTables((0, 0), (0.1, 0.1)), "each set once"),
+        (OpenTables((0,), (0.1, 0.1)), "each set once"),
+        (OpenTables((1,), (0.1,)), "that it is part of"),
+    ):
+        with pytest.raises(ProtocolError, match=error):
+            silos["clinic"].answer(ask)
+    for number, epsilon, error in (
+        (3, 0.1, "one or two silos"),
+        (4, 0.1, "were counted"),
+        (-1, 0.1, "were counted"),
+        (0, math.inf, "finite epsilon"),
+        (0, 1e-3, "no room"),
+    ):
+        with pytest.raises(ConfigError, match=error):
+            silos["bank"].answer(OpenTables((number,), (epsilon,)))
+        with pytest.raises(ConfigError, match=error):
+            opened(silos, request(SIZES, (PAIR, OTHER, OWN, TRIPLE), SILOS, 13), {number: epsilon})
+    with pytest.raises(ProtocolError, match="counting that has ended"):
+        counters(HELD, SIZES, SILOS)["bank"].answer(OpenTables((0,), (0.1,)))
+
+
+def test_tables_of_different_rows_stay_closed() -> None:
+    asked = request(SIZES, [OWN], SILOS, 13)
+    asked = replace(asked, columns=tuple(replace(column, silo="") for column in asked.columns))
+    with pytest.raises(ConfigError, match="with the same rows"):
+        next(open_tables(Roster(SILOS), asked, {0: 0.5}, np.random.default_rng(0)))
+
+
+def test_replies_of_another_length_are_refused() -> None:
+    silos, asked = counted()
+    with pytest.raises(ProtocolError, match="that it was asked for"):
+        opened(silos, asked, {0: 0.5}, lambda reply: replace(reply, shares=()))
+
+
+def test_words_have_room_for_counts_and_noise() -> None:
+    assert [bits_to_open(50_000, epsilon) for epsilon in (1.0, 0.01, 0.001, 1e-9)] == [16, 16, 32, 64]
