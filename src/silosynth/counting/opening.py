@@ -17,8 +17,8 @@ all that it has opened before; without a target it opens nothing. It knows of ta
 
 What this rests on: all parties follow the protocol, see `silosynth.counting.protocol`. A silo that hid other words than
 flags may have weighted a row beyond the noise. Tables of three silos do not open, since there the dealer could do so;
-nor do those of silos that hold different rows, which secure sums are for. Levels, edges and the bound of row numbers are
-public: whoever takes them from the rows tells of rows what the noise does not hide.
+nor do those of silos that hold different rows, which secure sums are for. Levels, edges and the bound of row numbers
+are public: whoever takes them from the rows tells of rows what the noise does not hide.
 """
 
 from __future__ import annotations
