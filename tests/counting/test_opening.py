@@ -14,6 +14,7 @@ from tests.counting.talk import NAMES, counters, crosstab, request, run
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
+from silosynth.core.streams import Streams
 from silosynth.counting import CountRequest, OpenedTables, TableCounter, bits_to_open, open_tables
 from silosynth.counting.opening import OpenTables, SharesOpened
 from silosynth.privacy.accounting import spent
@@ -31,7 +32,7 @@ def counted(epsilon: float = 4.0, sets: Any = (PAIR, OTHER, OWN, TRIPLE), bits: 
     """Silos that have counted, and what."""
     silos = counters(HELD, SIZES, SILOS)
     for number, silo in enumerate(silos.values()):
-        silo._target, silo._noise = Target(epsilon, 1e-6), np.random.default_rng(number)
+        silo._target, silo._streams = Target(epsilon, 1e-6), Streams(number)
     asked = request(SIZES, sets, SILOS, 13, bits)
     run(silos, asked)
     return silos, asked
@@ -49,11 +50,16 @@ def opened(
     return end.value.value, heard
 
 
+def noise(seed: int, before: int = 0) -> np.random.Generator:
+    """What a silo draws from, after so many tables."""
+    return Streams(seed).child("opening", before).noise()
+
+
 def test_tables_open_with_both_silos_halves_and_are_passed_on_with_the_coordinators() -> None:
     silos, asked = counted()
     tables, heard = opened(silos, asked, {0: 0.5})
     shape = (1, 12)
-    a, b = (half_noise(0.5, shape, np.random.default_rng(number)).numpy().reshape(3, 4) for number in range(2))
+    a, b = (half_noise(0.5, shape, noise(number)).numpy().reshape(3, 4) for number in range(2))
     c = half_noise(0.5, (3, 4), np.random.default_rng(9)).numpy()
     truth = crosstab(HELD, SIZES, PAIR)
     assert np.array_equal(tables.own[0], truth + a + b) and (tables.own[0] < 0).any()
@@ -90,6 +96,14 @@ def test_events_of_two_silos_count_once() -> None:
     joint = {event for reply in heard.values() for event in reply.events if event.joint}
     assert len(joint) == 2
     assert spent(silos["bank"].events, 0.0).pure_epsilon == 1.75
+
+
+def test_no_noise_is_drawn_twice() -> None:
+    silos, asked = counted()
+    first, again = (opened(silos, asked, {0: 0.5})[0].own[0] for _ in range(2))
+    assert not np.array_equal(first, again)
+    a, b = (half_noise(0.5, (1, 12), noise(seed, 1)).numpy().reshape(3, 4) for seed in range(2))
+    assert np.array_equal(again, crosstab(HELD, SIZES, PAIR) + a + b)
 
 
 def test_a_silo_opens_what_its_target_affords_with_all_that_it_has_opened() -> None:

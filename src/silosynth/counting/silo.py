@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from silosynth.core.conversation import Party, State
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
-from silosynth.core.streams import keyed
+from silosynth.core.streams import Streams
 from silosynth.counting import opening, plan as planning, protocol
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
@@ -32,7 +33,6 @@ from silosynth.privacy.mechanisms import half_noise, noised_counts
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 _AGAIN = "Start the counting again."
-_KEY = 16  # bytes of the noise's key
 _MASK = "silosynth counting mask 1"
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class TableCounter(Party):
         schema: of these columns. Identifiers and pseudonyms are never counted.
         seat: who this silo is.
         target: what all tables that this silo opens may cost together; None opens none.
-        noise: of opened tables; None for the operating system's randomness.
+        streams: of the noise of opened tables, whose seed is a secret; None for the operating system's randomness.
 
     Attributes:
         events: of all tables that were opened.
@@ -86,11 +86,12 @@ class TableCounter(Party):
 
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
-        noise: np.random.Generator | None = None,
+        streams: Streams | None = None,
     ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
         self.events: list[Event] = []
-        self._target, self._noise = target, keyed(os.urandom(_KEY)) if noise is None else noise
+        self._target = target
+        self._streams = Streams(secrets.randbits(256)) if streams is None else streams
         self._ended: Plan | None = None  # of the counting that left the shares
         self._table, self._seat = modelled_columns(table, schema), seat
         group = self._group = Group(seat)
@@ -313,8 +314,9 @@ class TableCounter(Party):
         events = [self._event(plan, n, epsilon, target) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
         if not affords(target, [*self.events, *events]):
             raise self._refusal("opens no tables beyond its target, with all that it has opened", ask.epsilons)
+        rng = self._streams.child("opening", len(self.events)).noise()  # new for each: none is drawn twice
         self.events += events
-        shares = [self._noised(plan, n, epsilon) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
+        shares = [self._noised(plan, n, epsilon, rng) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
         return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), tuple(events))
 
     def _event(self, plan: Plan, number: int, epsilon: float, target: Target) -> Event:
@@ -322,13 +324,13 @@ class TableCounter(Party):
         joint = len(plan.parts[number]) == 2
         return Event(DISCRETE_LAPLACE, float(epsilon), 0.0, f"a table of {names}", joint=joint, target=target.delta)
 
-    def _noised(self, plan: Plan, number: int, epsilon: float) -> AnyWords:
+    def _noised(self, plan: Plan, number: int, epsilon: float, rng: np.random.Generator) -> AnyWords:
         """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""
         share = self.shares[number].reshape(1, -1)
         if len(plan.parts[number]) == 2:
-            noise = half_noise(epsilon, share.shape, self._noise)
+            noise = half_noise(epsilon, share.shape, rng)
         else:
-            noise, _ = noised_counts(torch.zeros(share.shape, dtype=torch.int64), epsilon, "", self._noise)
+            noise, _ = noised_counts(torch.zeros(share.shape, dtype=torch.int64), epsilon, "", rng)
         return share + noise.numpy().astype(share.dtype)
 
     # State.

@@ -105,7 +105,7 @@ def _counted(
     epsilons = {} if epsilon is None else dict.fromkeys(range(number), epsilon)
     target = Target(number * epsilon, _DELTA) if epsilon is not None and 0 < epsilon < math.inf else None
     parties = {
-        silo: TableCounter(table, federation.schemas[silo], seated[silo], target, _noise(seed, silo))
+        silo: TableCounter(table, federation.schemas[silo], seated[silo], target, _streams(seed, silo))
         for silo, table in zip(federation.tables, _tables(federation), strict=True)
     }
 
@@ -113,7 +113,7 @@ def _counted(
         yield from counting.count(roster, request)
         if not epsilons:
             return None
-        return (yield from counting.open_tables(roster, request, epsilons, _noise(seed, COORDINATOR)))
+        return (yield from counting.open_tables(roster, request, epsilons, _streams(seed, COORDINATOR).noise()))
 
     with InProcess(parties) as link:
         noised = drive(whole, link, ledger)
@@ -122,9 +122,9 @@ def _counted(
     return [_opened(shares) for shares in zip(*(party.shares for party in parties.values()), strict=True)]
 
 
-def _noise(seed: int | None, party: str) -> np.random.Generator:
-    secret = Streams(secrets.randbits(256) if seed is None else seed)
-    return secret.child("counting", party).noise()
+def _streams(seed: int | None, party: str) -> Streams:
+    """Of a party's noise."""
+    return Streams(secrets.randbits(256) if seed is None else seed).child("counting", party)
 
 
 def _opened(shares: Sequence[AnyWords]) -> npt.NDArray[np.int64]:
