@@ -295,6 +295,14 @@ def test_earlier_releases_count_towards_a_silos_target():
     again.answer(dplt.GroupAttributes(0.001, 7.0))
 
 
+def test_other_hidden_flags_have_another_mask():
+    """With the same one, a silo that is brought back would reveal its flags times what the coordinator has changed."""
+    words = np.arange(6, dtype=np.uint64).reshape(2, 3)
+    masks = {private.mask_of(bytes(32), d, e) for d in (words, words + 1) for e in (words, words + 1)}
+    assert len(masks | {bytes(32)}) == 5
+    assert private.mask_of(bytes(32), words, words) == private.mask_of(bytes(32), words.copy(), words.copy())
+
+
 @pytest.mark.parametrize("options", [{}, PRIVATE])
 def test_no_noise_is_drawn_twice(options: dict[str, Any]):
     play = Play(2, **options)

@@ -318,3 +318,9 @@ def test_mistakes_of_silos_are_said_in_words(tmp_path: Path) -> None:
     same = {**silos, "shop": Rows(silos["shop"].frame.rename(columns={"visits": "age"}), ["customer"])}
     with pytest.raises(SilosynthError, match="'age' is in 'bank' and in 'shop'"):
         run(job(same), parties(same, tmp_path / "d"), tmp_path / "d")
+
+
+def test_a_policy_need_not_allow_that_silos_agree_on_the_job(tmp_path: Path) -> None:
+    silos = two_silos(40)
+    strict = OPEN.model_copy(update={"messages": ["algorithms.silofuse.*"], "require_alignment": False})
+    assert prepared(parties(silos, tmp_path, strict), job(silos, align=None)).keys() == silos.keys()

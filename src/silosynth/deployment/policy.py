@@ -24,6 +24,7 @@ from silosynth.core.errors import ConfigError, PolicyError, StorageError, neares
 from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
 from silosynth.deployment.protocol import Job
 from silosynth.experiment.grammar import FileSection, Text, read_toml
+from silosynth.privacy import agreement
 from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
 from silosynth.privacy.events import Event, Target
 
@@ -195,7 +196,8 @@ class SiloPolicy(FileSection):
         """
         name = wire_name(type(message))
         common = name.startswith("core.")  # synthetic columns among them: `share_synthetic` says whether they leave
-        if name.startswith(("deployment.", "privacy.agreement.")) or (common and message.release is Release.NOTHING):
+        begins = name.startswith("deployment.") or isinstance(message, (*agreement.ASKS, *agreement.REPLIES))
+        if begins or (common and message.release is Release.NOTHING):
             return  # no job can begin without them, and they reveal no row
         if not (common or _matches(name, self.messages)):
             raise refusal("messages", f"allowed are {_listed(self.messages)}", name)

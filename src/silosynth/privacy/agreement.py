@@ -73,6 +73,8 @@ class Confirmations(Message):
 
 ASKS = (OfferShares, RelayedShares, Confirmations)
 """What the coordinator asks, in talking order."""
+REPLIES = (Shares, Confirmation)
+"""What silos reply to the first two."""
 
 
 def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None]:

@@ -7,8 +7,9 @@ Sealed, a sends b the matrix D = A - U, and b sends a the matrix E = B - V. Then
 
     a replies  A'E + W + M          b replies  D'V + (U'V - W) - M          the sum is A'B
 
-M is random, and known to a and b only: without it the coordinator, who knows V and W, would learn A'V. Each silo adds
-its own noise to its reply, so that noise remains for whoever knows the other's.
+M is random, and known to a and b only: without it the coordinator, who knows V and W, would learn A'V. It is another
+for other D or E (`mask_of`). Each silo adds its own noise to its reply, so that noise remains for whoever knows the
+other's.
 
 Who learns what: b sees D, in which any A is equally likely to whoever does not know U; likewise a. The coordinator sees
 the noised sum. This holds where all follow the protocol, and the coordinator shares with no silo what it has dealt:
@@ -19,6 +20,7 @@ Shapes: N rows, K columns of the silo's own matrix, J of the other silo's.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -118,6 +120,12 @@ def seed_of(streams: Streams) -> bytes:
     """32 bytes that are a function of a stream."""
     words = (streams.child(number).integer().to_bytes(8, "big") for number in range(WORDS))
     return sealed.derive(b"".join(words), b"silosynth dplt seed 1")
+
+
+def mask_of(seed: bytes, d_NK: AnyWords, e_NJ: AnyWords) -> bytes:
+    """The seed of M for these D and E: a silo that is brought back, and given another E, masks with another M."""
+    digests = (hashlib.sha256(np.ascontiguousarray(part).astype("<u8").tobytes()).digest() for part in (d_NK, e_NJ))
+    return sealed.derive(seed, sealed.framed("silosynth dplt mask 1", *digests))
 
 
 def masked_share(left_NK: AnyWords, right_NJ: AnyWords, correction_KJ: AnyWords, mask: bytes, sign: int) -> AnyWords:

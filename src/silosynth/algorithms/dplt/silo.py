@@ -135,11 +135,13 @@ class DPLTSilo(ColumnParty):
             raise ProtocolError("Silos must hold the same rows in the same order", (self.seat.name, peer), remedy)
         received = np.frombuffer(content[HEAD:], "<u8").astype(np.uint64).reshape(len(own_NK), -1)
         dealt, pair = other.share.numpy().view(np.uint64), sorted((self.seat.name, peer), key=self._place)
+        hiding = random_words(self._seed(peer), len(own_NK), own_NK.shape[1], 64)
         if self.seat.name == pair[0]:
-            words = private.masked_share(own_NK, received, dealt, self._mask(peer), 1)
+            mask = private.mask_of(self._mask(peer), own_NK - hiding, received)
+            words = private.masked_share(own_NK, received, dealt, mask, 1)
         else:
-            hiding = random_words(self._seed(peer), len(own_NK), own_NK.shape[1], 64)
-            words = private.masked_share(received, hiding, dealt, content[8:HEAD], -1)
+            mask = private.mask_of(content[8:HEAD], received, own_NK - hiding)
+            words = private.masked_share(received, hiding, dealt, mask, -1)
         share, own = torch.from_numpy(words.view(np.int64)), self._sizes()
         rows, columns = (own, other.states) if self.seat.name == pair[0] else (other.states, own)
         what = f"tables of two latent attributes, one of {pair[0]} and one of {pair[1]}"
