@@ -18,6 +18,7 @@ from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError
 from silosynth.core.messages import Release
 from silosynth.core.schema import Schema
+from silosynth.core.streams import Streams
 from silosynth.privacy.statement import statement
 
 
@@ -133,7 +134,7 @@ def test_mode_md_refuses_absence():
 def summary_of(play: Play, silo: str = "a", seed: int = 0, part: str = "categories"):
     tell = gdts_silo.categories if part == "categories" else gdts_silo.numbers
     held = play.silos[silo]
-    return tell(held.columns.table, held.columns.schema, play.config, np.random.default_rng(seed))
+    return tell(held.columns.table, held.columns.schema, play.config, Streams(seed))
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
@@ -232,7 +233,7 @@ def test_a_column_that_holds_no_missing_values_gets_none_from_noise():
     play = Play(numbers="noised", epsilon=0.2)
     schema = ss.simulate(table(), rows=ROWS, schema=BOUNDS).schema
     for seed in range(100):
-        told = gdts_silo.numbers(play.silos["a"].columns.table, schema, play.config, np.random.default_rng(seed))
+        told = gdts_silo.numbers(play.silos["a"].columns.table, schema, play.config, Streams(seed))
         (visits,) = [s for s in told.columns if s.encoder.name == "visits"]
         assert not visits.encoder.missing
 

@@ -33,6 +33,7 @@ from silosynth.privacy.agreement import Group
 from silosynth.privacy.dpsgd import poisson_mask
 from silosynth.privacy.events import Event, Target, gaussian_steps
 from silosynth.privacy.sealed import seats
+from silosynth.privacy.statement import statement
 
 CPU = torch.device("cpu")
 MODES = ("upload", "release")
@@ -69,14 +70,14 @@ def model(request: pytest.FixtureRequest) -> ss.Model:
 
 
 def test_it_costs_the_target_almost_and_never_more(model: ss.Model) -> None:
-    privacy = model.describe()["privacy"]
+    privacy = statement(model.ledger, assume_secret=True)
     assert 0.95 * 2 <= privacy["release"]["epsilon"] <= 2
     assert privacy["release"]["delta"] <= 1e-5 * (1 + 1e-9)
     assert len(model.sample(40)) == 40
 
 
 def test_each_mode_states_against_whom_it_protects(model: ss.Model) -> None:
-    privacy = model.describe()["privacy"]
+    privacy = statement(model.ledger, assume_secret=True)
     upload = model.config.dp_mode == "upload"  # type: ignore[attr-defined]
     if upload:
         assert "holds against the coordinator and the other silos as well" in privacy["rest"]
@@ -97,7 +98,8 @@ def test_saved_models_reveal_neither_rows_nor_sizes(model: ss.Model) -> None:
 
 
 def test_inspect_shows_the_budget_as_a_table(model: ss.Model, tmp_path: Any) -> None:
-    model.save(tmp_path / "m.silosynth")
+    secret = [{key: value for key, value in record.items() if key != "noise"} for record in model.ledger]
+    replace(model, ledger=secret).save(tmp_path / "m.silosynth")
     runner = CliRunner(env={"COLUMNS": "240"})
     shown = runner.invoke(app, ["inspect", str(tmp_path / "m.silosynth")]).stdout
     assert "Privacy budget" in shown and "For readers of each silo's messages" in shown

@@ -115,7 +115,7 @@ def test_gradients_per_row_are_those_of_a_loop_over_rows(options):
             for key, g in zip(weights, grads, strict=True):
                 expected[key] += g * min(1.0, clip / float(length))
         for key, found in clipped_losses(local.real_loss, clip, local.real, local.between, pull).items():
-            torch.testing.assert_close(found, expected[key], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found.float(), expected[key], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])
@@ -209,7 +209,7 @@ def test_a_real_row_that_is_not_finite_counts_as_nothing(bad):
     wanted = {name: real[name] / local.charged.expected + made[name] / len(local.fake) for name in real}
     local.descend_critic(*pulls)
     for name, weight in local.real_loss.named_parameters():
-        torch.testing.assert_close(weight.grad, wanted[name])
+        torch.testing.assert_close(weight.grad, wanted[name].float())
 
 
 @pytest.mark.parametrize("options", [{"slopes": "critic"}, {"slopes": "orthonormal"}, {"local": False}])
@@ -274,7 +274,7 @@ def test_the_release_costs_at_most_the_target(name, silos):
     assert [who for who, _ in steps] == list(SPLITS[silos])
     assert steps[0][1] == steps[-1][1] and steps[0][1]["joint"]
     assert steps[0][1]["scope"] == "release"
-    release = statement(model.ledger)["release"]
+    release = statement(model.ledger, assume_secret=True)["release"]
     assert 0.9 * 2.0 < release["epsilon"] <= 2.0
     assert release["delta"] <= 1e-5 * (1 + 1e-9)
     assert model.coordinator["rows"] == pytest.approx(16 / steps[0][1]["rate"])

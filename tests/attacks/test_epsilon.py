@@ -33,7 +33,8 @@ class Histogram:
     def __call__(self, train: pd.DataFrame, seed: int) -> pd.DataFrame:
         draw = Streams(seed).numpy()
         cells = (train[["x", "y"]].to_numpy() * SIDE).astype(int).clip(0, SIDE - 1) @ [SIDE, 1]
-        counts, _ = noised_counts(torch.from_numpy(np.bincount(cells, minlength=SIDE**2)), self.epsilon, "cells", draw)
+        exact = torch.from_numpy(np.bincount(cells, minlength=SIDE**2))
+        counts, _ = noised_counts(exact, self.epsilon, "cells", Streams(seed).noise())
         weights = np.maximum(counts.numpy(), 0) + 1e-12
         drawn = draw.choice(SIDE**2, self.rows, p=weights / weights.sum())
         corner = np.stack([drawn // SIDE, drawn % SIDE], axis=1)
@@ -43,7 +44,7 @@ class Histogram:
     def claim(self) -> Claim:
         """What the accountant makes of its event."""
         counts = torch.zeros(1, dtype=torch.int64)
-        _, event = noised_counts(counts, self.epsilon, "cells", np.random.default_rng(0))
+        _, event = noised_counts(counts, self.epsilon, "cells", Streams(0).noise())
         assert event is not None
         budget = spent([event], 1e-6)
         return Claim(budget.epsilon, budget.delta)

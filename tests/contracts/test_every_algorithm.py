@@ -24,7 +24,7 @@ from silosynth.core.streams import Streams
 from silosynth.encoders.table import TableCoder
 from silosynth.privacy.agreement import ASKS as AGREEMENT
 from silosynth.privacy.sealed import seats
-from silosynth.privacy.statement import budget_rows, cell
+from silosynth.privacy.statement import budget_rows, cell, statement
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
 CPU = torch.device("cpu")
@@ -369,7 +369,8 @@ def test_every_release_of_training_rows_is_in_the_ledger(name):
 
 @every
 def test_one_row_of_the_budget_is_the_total_and_is_the_guarantee(name):
-    stated = _fitted(name)[0].describe()["privacy"]
+    model = _fitted(name)[0]
+    stated = statement(model.ledger, horizontal=entry_of(name).horizontal, assume_secret=True)
     rows = budget_rows(stated)
     assert bool(rows) == bool(stated["silos"])
     if not rows:

@@ -14,7 +14,7 @@ from tests.counting.talk import NAMES, counters, crosstab, request, run
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Keystream, Streams
 from silosynth.counting import CountRequest, OpenedTables, TableCounter, bits_to_open, open_tables
 from silosynth.counting.opening import OpenTables, SharesOpened
 from silosynth.privacy.accounting import spent
@@ -42,7 +42,7 @@ def opened(
     silos: Mapping[str, TableCounter], asked: CountRequest, epsilons: Mapping[int, float],
     replies: Callable[[Any], Message] = lambda reply: reply,
 ) -> tuple[OpenedTables, dict[str, SharesOpened]]:  # fmt: skip
-    talk = open_tables(Roster(SILOS), asked, epsilons, np.random.default_rng(9))
+    talk = open_tables(Roster(SILOS), asked, epsilons, Streams(9).noise())
     step: Any = next(talk)
     heard: Any = {s: replies(decode(encode(silos[s].answer(decode(encode(a)))))) for s, a in step.asks.items()}
     with pytest.raises(StopIteration) as end:
@@ -50,7 +50,7 @@ def opened(
     return end.value.value, heard
 
 
-def noise(seed: int, before: int = 0) -> np.random.Generator:
+def noise(seed: int, before: int = 0) -> Keystream:
     """What a silo draws from, after so many tables."""
     return Streams(seed).child("opening", before).noise()
 
@@ -60,7 +60,7 @@ def test_tables_open_with_both_silos_halves_and_are_passed_on_with_the_coordinat
     tables, heard = opened(silos, asked, {0: 0.5})
     shape = (1, 12)
     a, b = (half_noise(0.5, shape, noise(number)).numpy().reshape(3, 4) for number in range(2))
-    c = half_noise(0.5, (3, 4), np.random.default_rng(9)).numpy()
+    c = half_noise(0.5, (3, 4), Streams(9).noise()).numpy()
     truth = crosstab(HELD, SIZES, PAIR)
     assert np.array_equal(tables.own[0], truth + a + b) and (tables.own[0] < 0).any()
     assert np.array_equal(tables.passed_on[0], truth + a + b + c)
@@ -161,7 +161,7 @@ def test_tables_of_different_rows_stay_closed() -> None:
     asked = request(SIZES, [OWN], SILOS, 13)
     asked = replace(asked, columns=tuple(replace(column, silo="") for column in asked.columns))
     with pytest.raises(ConfigError, match="with the same rows"):
-        next(open_tables(Roster(SILOS), asked, {0: 0.5}, np.random.default_rng(0)))
+        next(open_tables(Roster(SILOS), asked, {0: 0.5}, Streams(0).noise()))
 
 
 def test_replies_of_another_length_are_refused() -> None:

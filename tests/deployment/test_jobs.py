@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -25,6 +24,7 @@ from silosynth.commands.session import Session
 from silosynth.core.conversation import Party, SyntheticColumns
 from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError, StorageError
 from silosynth.core.messages import Message
+from silosynth.core.streams import Streams
 from silosynth.data.infer import infer
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
@@ -242,7 +242,7 @@ def test_names_of_levels_that_one_row_holds_cost_what_no_budget_has() -> None:
     tight = OPEN.model_copy(update={"largest_epsilon": 0.1})
     with pytest.raises(PolicyError, match=r"all noise is charged.*NoisedSummaries without events"):
         tight.check_reply(NoisedSummaries((), 5, ()), charged=True)
-    _, _, event = noised_levels(("a", "b"), torch.tensor([50, 1]), 0.01, 0.4, "names", np.random.default_rng(0))
+    _, _, event = noised_levels(("a", "b"), torch.tensor([50, 1]), 0.01, 0.4, "names", Streams(0).noise())
     assert event is not None
     with pytest.raises(PolicyError, match=r"Policy rule 'largest_delta'.*0\.4"):
         tight.check_spending([event], [], [])
@@ -283,7 +283,7 @@ def test_a_job_goes_on_after_an_error_that_may_be_mended(tmp_path: Path, monkeyp
 
 
 def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: Path) -> None:
-    _, event = noised_counts(torch.tensor([5]), 1.0, "counts", np.random.default_rng(0))
+    _, event = noised_counts(torch.tensor([5]), 1.0, "counts", Streams(0).noise())
     assert event is not None
     policy, releases = SiloPolicy(largest_epsilon=2.5, largest_epsilon_per_job=1.5), Releases(tmp_path)
     for name, asked in (("one", "a"), ("one", "a"), ("two", "b")):  # the second is the first again

@@ -28,12 +28,12 @@ for number in range(40):
 
 @pytest.mark.live
 def test_jobs_at_the_same_time_lose_no_release(tmp_path: Path) -> None:
-    import numpy as np
     import torch
 
+    from silosynth.core.streams import Streams
     from silosynth.privacy.mechanisms import noised_counts
 
-    _, event = noised_counts(torch.tensor([5]), 1.0, "counts", np.random.default_rng(0))
+    _, event = noised_counts(torch.tensor([5]), 1.0, "counts", Streams(0).noise())
     assert event is not None
     script = WRITER.format(kind=type(event).__name__, event=event)
     argv = [sys.executable, "-c", script, str(tmp_path)]

@@ -17,6 +17,7 @@ import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError, SchemaError
 from silosynth.core.messages import to_state
 from silosynth.core.schema import Schema, Table, beyond_bounds
+from silosynth.core.streams import Keystream, Streams
 from silosynth.encoders import table as private_encoders
 from silosynth.encoders.column import CategoricalEncoder, Encoder, EncoderConfig, decode_table, encode_table
 from silosynth.encoders.normalised import ModeConfig
@@ -71,10 +72,14 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+def noise(seed: int = 0) -> Keystream:
+    return Streams(seed).noise()
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_bill_is_what_was_allowed(config: EncoderConfig) -> None:
     table, schema = held(frame(), BOUNDS)
-    encoders, rows, events = learned(table, schema, config, 2.0, 1e-6, rng(), target=1e-5)
+    encoders, rows, events = learned(table, schema, config, 2.0, 1e-6, noise(), target=1e-5)
     budget = spent(events, 0.0)
     assert (budget.pure_epsilon, budget.own_delta) == (pytest.approx(2.0), pytest.approx(1e-6))
     assert {(event.scope, event.target) for event in events} == {("all", 1e-5)}
@@ -87,7 +92,7 @@ def test_the_bill_is_what_was_allowed(config: EncoderConfig) -> None:
 def test_rows_come_back_much_as_they_were(config: EncoderConfig) -> None:
     data = frame()
     table, schema = held(data, BOUNDS)
-    encoders, _, _ = learned(table, schema, config, 10.0, 1e-6, rng())
+    encoders, _, _ = learned(table, schema, config, 10.0, 1e-6, noise())
     back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
     for name in ("age", "pay", "gap", "day"):
         real, made = table[name], back[name]
@@ -132,10 +137,10 @@ def test_noised_counts_are_all_that_is_learnt(config: EncoderConfig, row: int, m
     counts, levels = private_encoders.noised_counts, private_encoders.noised_levels
     monkeypatch.setattr(private_encoders, "noised_counts", noting(counts, 0))
     monkeypatch.setattr(private_encoders, "noised_levels", noting(levels, 1))
-    first = learned(table, schema, config, 1.0, 1e-6, rng())
+    first = learned(table, schema, config, 1.0, 1e-6, noise())
     monkeypatch.setattr(private_encoders, "noised_counts", repeating(0))
     monkeypatch.setattr(private_encoders, "noised_levels", repeating(1))
-    second = learned(fewer, schema, config, 1.0, 1e-6, rng())
+    second = learned(fewer, schema, config, 1.0, 1e-6, noise())
     assert not said
     assert packed(first) == packed(second)
 
@@ -151,7 +156,7 @@ def test_small_tables_and_little_epsilon(config: EncoderConfig, rows: int, epsil
     table, schema = held(frame(200), BOUNDS)
     table = table.take(slice(rows))
     for seed in range(2):
-        encoders, found, _ = learned(table, schema, config, epsilon, 1e-6, rng(seed))
+        encoders, found, _ = learned(table, schema, config, epsilon, 1e-6, noise(seed))
         back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
         assert found >= 1
         assert len(back) == rows
@@ -175,7 +180,7 @@ def test_odd_columns(config: EncoderConfig) -> None:
         "huge": {"low": -1e300, "high": 1e300}, "tiny": {"low": 0, "high": 1e-12},
     }  # fmt: skip
     table, schema = held(data, declared)
-    encoders, _, _ = learned(table, schema, config, 20.0, 1e-4, rng())
+    encoders, _, _ = learned(table, schema, config, 20.0, 1e-4, noise())
     back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
     assert set(back["one"].values.tolist()) == {7}
     assert bool(back["gone"].missing.all())
@@ -185,7 +190,7 @@ def test_odd_columns(config: EncoderConfig) -> None:
 def test_numbers_as_categories_of_which_none_is_released() -> None:
     table, schema = held(pd.DataFrame({"code": pd.Categorical(np.arange(100) // 2)}), {"code": "categorical"})
     with pytest.raises(DataError, match="no level of it has enough rows to be released") as caught:
-        learned(table, schema, EncoderConfig(), 1.0, 1e-6, rng())
+        learned(table, schema, EncoderConfig(), 1.0, 1e-6, noise())
     assert "dp.epsilon" in str(caught.value)
 
 
@@ -193,7 +198,7 @@ def test_numbers_as_categories_of_which_none_is_released() -> None:
 def test_the_budget_is_checked(epsilon: float, delta: float) -> None:
     table, schema = held(frame(50), BOUNDS)
     with pytest.raises(ConfigError):
-        learned(table, schema, EncoderConfig(), epsilon, delta, rng())
+        learned(table, schema, EncoderConfig(), epsilon, delta, noise())
 
 
 @pytest.mark.parametrize(
@@ -211,7 +216,7 @@ def test_which_levels_occur_decides_on_no_mechanism(values: list[Any], dtype: st
     for rows in (values, [*values, more]):
         data = pd.DataFrame({"x": pd.Series(rows, dtype=dtype), "job": pd.Categorical(["clerk"] * len(rows))})
         table, schema = held(data, {"x": {"kind": "boolean" if dtype == "boolean" else "categorical"}})
-        encoders, _, events = learned(table, schema, EncoderConfig(), 50.0, 1e-6, rng())
+        encoders, _, events = learned(table, schema, EncoderConfig(), 50.0, 1e-6, noise())
         told.append((events, [encoder.text for encoder in encoders if isinstance(encoder, CategoricalEncoder)]))
     assert told[0] == told[1]
 
@@ -220,7 +225,7 @@ def test_numbers_and_dates_without_declared_bounds_are_refused_with_what_to_writ
     data = frame(50).rename(columns={"gap": "the gap"})
     table, schema = held(data, {"pay": {"low": 0}})
     with pytest.raises(DataError, match="need declared bounds") as caught:
-        learned(table, schema, EncoderConfig(), 1.0, 1e-6, rng())
+        learned(table, schema, EncoderConfig(), 1.0, 1e-6, noise())
     assert str(caught.value).partition("(got: ")[2].partition(")")[0] == "4 without: age, pay, the gap, day"
     _, block, _, mapping = caught.value.remedy.split("\n\n")
     filled = {"age": (0, 120), "pay": (0, 200_000), "the gap": (-10, 10)}
@@ -231,7 +236,7 @@ def test_numbers_and_dates_without_declared_bounds_are_refused_with_what_to_writ
     assert "pay = { low = 0, high = 200000 }" in block
     declared = tomllib.loads(block)["schema"]
     assert set(declared) == {*filled, "day"}
-    learned(*held(data, declared), EncoderConfig(), 1.0, 1e-6, rng())
+    learned(*held(data, declared), EncoderConfig(), 1.0, 1e-6, noise())
     python = ast.literal_eval(mapping.removeprefix("schema=").replace("…", "0"))
     assert set(python) == set(declared) and python["day"] == {"low": "YYYY-MM-DD", "high": "YYYY-MM-DD"}
 
@@ -240,14 +245,14 @@ def test_the_block_for_durations_works_once_it_is_filled_in() -> None:
     days = np.random.default_rng(3).integers(1, 37, 400)
     data = pd.DataFrame({"stay": pd.to_timedelta(days, unit="D"), "job": ["clerk", "nurse"] * 200})
     with pytest.raises(DataError, match="need declared bounds") as caught:
-        learned(*held(data), EncoderConfig(), 10.0, 1e-6, rng())
+        learned(*held(data), EncoderConfig(), 10.0, 1e-6, noise())
     _, block, _, mapping = caught.value.remedy.split("\n\n")
     for blank in (tomllib.loads(block)["schema"], ast.literal_eval(mapping.removeprefix("schema="))):
         assert blank == {"stay": {"low": "… days", "high": "… days"}}
         with pytest.raises(SchemaError, match=r"'stay' holds durations: a bound must be a duration.*… days"):
             held(data, blank)
     filled = tomllib.loads(block.replace('low = "…', 'low = "0').replace('high = "…', 'high = "40'))["schema"]
-    encoders, _, _ = learned(*(told := held(data, filled)), EncoderConfig(), 10.0, 1e-6, rng())
+    encoders, _, _ = learned(*(told := held(data, filled)), EncoderConfig(), 10.0, 1e-6, noise())
     back = decode_table(*encode_table(told[0], encoders, rng(1)), encoders, rng(2))["stay"].values
     assert 0 <= int(back.min()) < int(back.max()) <= pd.Timedelta("40 days").value
 
@@ -257,7 +262,7 @@ def test_values_beyond_declared_bounds_are_counted_and_not_made() -> None:
     table, schema = held(data, BOUNDS | {"age": {"low": 20, "high": 80}})
     beyond = int(((data["age"] < 20) | (data["age"] > 80)).sum())
     assert beyond_bounds(table, schema)["age"] == beyond and beyond > 100
-    encoders, _, _ = learned(table, schema, EncoderConfig(), 5.0, 1e-6, rng())
+    encoders, _, _ = learned(table, schema, EncoderConfig(), 5.0, 1e-6, noise())
     back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))["age"].values
     assert (int(back.min()), int(back.max())) == (20, 80)
 
@@ -273,7 +278,7 @@ def test_declared_numbers_stay_near_what_they_were_at_a_thousand_rows(epsilon: f
         {"visits": {"kind": "integer", "low": 0, "high": 100}, "gain": {"kind": "integer", "low": 0, "high": 100_000}},
     )
     for seed in range(10):
-        encoders, _, _ = learned(table, schema, EncoderConfig(), epsilon, 1e-6, rng(seed))
+        encoders, _, _ = learned(table, schema, EncoderConfig(), epsilon, 1e-6, noise(seed))
         back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
         for name, real in (("visits", visits), ("gain", gain)):
             made = back[name].values.numpy()

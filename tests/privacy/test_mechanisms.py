@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -10,17 +11,26 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
+from tests.oracles.discrete_laplace import draw as oracle
 
 from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.streams import Keystream, Streams
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
-from silosynth.privacy.mechanisms import half_noise, noised_counts, noised_histogram, noised_levels, threshold
+from silosynth.privacy.mechanisms import (
+    discrete_laplace,
+    half_noise,
+    noised_counts,
+    noised_histogram,
+    noised_levels,
+    threshold,
+)
 
 EPSILONS = (0.05, 0.3, 1.0, 2.5)
 epsilons = st.floats(1e-3, 20)
 
 
-def rng(seed: int = 7) -> np.random.Generator:
-    return np.random.default_rng(seed)
+def rng(seed: int = 7) -> Keystream:
+    return Streams(seed).noise()
 
 
 def law(epsilon: float, k: np.ndarray) -> np.ndarray:
@@ -37,7 +47,7 @@ def tail(epsilon: float, t: int) -> float:
 class TestCounts:
     @pytest.mark.parametrize("epsilon", EPSILONS)
     def test_the_noise_has_the_law_that_its_epsilon_states(self, epsilon: float) -> None:
-        size = 200_000
+        size = 100_000
         noised, event = noised_counts(torch.full((size,), 1000), epsilon, "counts", rng())
         assert event == Event(DISCRETE_LAPLACE, epsilon, 0.0, "counts")
         reach = int(math.log(size / 100) / epsilon)  # cells with enough expected draws
@@ -64,6 +74,28 @@ class TestCounts:
             with pytest.raises(ConfigError):
                 half_noise(wrong, (1,), draw)
 
+    @pytest.mark.parametrize("epsilon", [Fraction(1, 4), Fraction(2), Fraction(5, 8)])
+    def test_many_draws_at_once_are_as_those_of_the_paper_one_by_one(self, epsilon: Fraction) -> None:
+        draw, size = random.Random(5), 3000
+        slow = np.array([oracle(epsilon.numerator, epsilon.denominator, draw.randrange) for _ in range(size)])
+        fast = discrete_laplace(float(epsilon), size, rng())
+        ends = np.arange(-6, 7)
+        tables = [np.bincount(np.searchsorted(ends, drawn), minlength=len(ends) + 1) for drawn in (slow, fast)]
+        both = np.array(tables)[:, np.sum(tables, axis=0) > 10]
+        assert stats.chi2_contingency(both).pvalue > 0.01
+
+    def test_noise_is_drawn_with_whole_numbers_alone(self) -> None:
+        """Floats would give some values a probability of zero that the law does not."""
+
+        class WholeOnly(Keystream):
+            def uniforms(self, *shape: int) -> np.ndarray:
+                raise AssertionError("a float was drawn")
+
+            normals = uniforms
+
+        noised, _ = noised_counts(torch.arange(50), 0.3, "", WholeOnly(bytes(32)))
+        assert len(set((noised - torch.arange(50)).tolist())) > 5
+
     def test_a_law_of_another_epsilon_fails_the_same_test(self) -> None:
         size, k = 200_000, np.arange(-5, 6)
         noised, _ = noised_counts(torch.zeros(size, dtype=torch.int64), 1.0, "counts", rng())
@@ -73,7 +105,7 @@ class TestCounts:
 
     @pytest.mark.parametrize("epsilon", [0.3, 1.0])
     def test_neighbours_are_as_likely_but_for_a_factor_of_exp_epsilon(self, epsilon: float) -> None:
-        size = 400_000
+        size = 100_000
         one, _ = noised_counts(torch.full((size,), 10), epsilon, "", rng(1))
         more, _ = noised_counts(torch.full((size,), 11), epsilon, "", rng(2))
         for out in range(8, 14):

@@ -9,7 +9,7 @@ import pytest
 from silosynth.core.messages import Release
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
-from silosynth.privacy.statement import budget_rows, statement, totals
+from silosynth.privacy.statement import budget_rows, known_noise, statement, totals
 
 
 def event(
@@ -146,6 +146,16 @@ class TestRelease:
         assert (stated["release"], stated["covers"], stated["rest"]) == (None, "", "")
         line = stated["silos"]["bank"]["events"][-1]
         assert (line["epsilon"], line["covers"], line["leaves_out"]) == (None, "nothing", "everything")
+
+    def test_noise_that_follows_from_a_given_seed_earns_no_epsilon(self) -> None:
+        known = known_noise(self.ledger())
+        stated = statement(known)
+        assert stated["summary"].startswith("none: the noise follows from the seed that the run was given")
+        assert (stated["release"], stated["covers"], stated["rest"]) == (None, "", "")
+        assert all(budget["epsilon"] is budget["delta"] is None for budget in stated["silos"].values())
+        assert {row["epsilon"] for row in budget_rows(stated)} == {None}
+        assert statement(known, assume_secret=True) == statement(self.ledger())
+        assert statement(known_noise([record("bank", Release.ROWS)]))["summary"].startswith("none: no differential")
 
     def test_next_to_no_noise_earns_none_either(self) -> None:
         weak = gaussian_steps("steps", 0.1, 1.0, 1, target=1e-5)

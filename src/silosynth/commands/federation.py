@@ -14,6 +14,7 @@ import typer
 from silosynth.commands import run
 from silosynth.commands.session import ReportOptions, Session, add_command, check_free, session
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
+from silosynth.core.files import read
 
 if TYPE_CHECKING:
     from silosynth.deployment import coordinator, kits
@@ -261,10 +262,14 @@ def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
-    from silosynth.deployment.coordinator import LEDGER
-    from silosynth.privacy.statement import statement
+    from silosynth.deployment import coordinator
+    from silosynth.privacy.statement import known_noise, statement
 
-    records = run.read_ledger(_job(_kit(kit), job) / LEDGER)
+    site = _kit(kit)
+    folder = _job(site, job)
+    records = run.read_ledger(folder / coordinator.LEDGER)
+    if site.name == COORDINATOR and coordinator.unpack_order(read(folder / coordinator.ORDER)).job.seed is not None:
+        records = known_noise(records)
     totals = run.show_ledger(ui, records)
     privacy = statement(records)
     run.show_budget(ui, privacy)

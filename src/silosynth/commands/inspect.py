@@ -107,10 +107,12 @@ def _toml(value: Any) -> str:
 
 
 def _model(ui: Session, path: Path) -> None:
+    from silosynth.simulation.model import seed_in_words
+
     model = silosynth.load(path)
     facts = model.describe()
     ui.facts |= {"kind": "model", "path": str(path), **facts, "ledger_totals": facts["sent"]}
-    seed = "a secret seed" if facts["seed"] == -1 else f"seed {facts['seed']}"
+    seed = seed_in_words(facts["seed"], facts["seeded"])
     ui.show(f"{path}: {facts['algorithm']}, preset {facts['preset']}, {seed}, {facts['rows']:,} rows\n")
     ui.table("Silos", ("silo", "columns"), [(name, ", ".join(held)) for name, held in facts["silos"].items()])
     ui.show()
@@ -136,7 +138,8 @@ def _privacy(ui: Session, stated: Mapping[str, Any]) -> None:
 
 
 def _folder(ui: Session, path: Path) -> None:
-    from silosynth.privacy.statement import statement
+    from silosynth.privacy.statement import known_noise, statement
+    from silosynth.runtime.checkpoint import SEED
 
     ui.facts |= {"kind": "run", "path": str(path), **_state(path)}
     ui.show(f"{path}: {ui.facts['state']}")
@@ -147,7 +150,10 @@ def _folder(ui: Session, path: Path) -> None:
     if records:
         ui.show()
         ui.facts["ledger_totals"] = run.show_ledger(ui, records)
-        ui.facts["privacy"] = statement(records)
+        if run.MODEL in ui.facts["files"]:
+            ui.facts["privacy"] = silosynth.load(path / run.MODEL).describe()["privacy"]
+        else:  # a run with a secret seed keeps it until it has ended
+            ui.facts["privacy"] = statement(records if (path / SEED).exists() else known_noise(records))
         _privacy(ui, ui.facts["privacy"])
 
 

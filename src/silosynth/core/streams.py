@@ -7,13 +7,15 @@ path always gives the same numbers, whichever process asks and in whatever order
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
-Draw = torch.Generator | np.random.Generator  # PyTorch's for speed; NumPy's where draws must stay secret
+_FINEST = 2.0**-53  # uniform numbers are multiples of it
 
 
 class Chain:
@@ -70,8 +72,8 @@ class Streams:
         generator.manual_seed(self.integer())
         return generator
 
-    def noise(self) -> np.random.Generator:
-        """A fresh NumPy generator for noise that protects rows, with a key of 128 bits.
+    def picks(self) -> np.random.Generator:
+        """A fresh NumPy generator (Philox) with a key of 128 bits, for which rows a batch holds.
 
         PyTorch's would not do: on the CPU it starts from the lowest 32 bits of its seed, whatever their number.
         """
@@ -83,6 +85,10 @@ class Streams:
 
     def _keyed(self) -> np.random.Generator:
         return keyed(self._digest()[16:])  # none of the bytes of `integer`
+
+    def noise(self) -> Keystream:
+        """A fresh keystream, for noise that protects rows. It is as secret as the seed is."""
+        return Keystream(hashlib.sha256(b"silosynth keystream 1" + self.asked()._digest()).digest())
 
     def _digest(self) -> bytes:
         escaped = (name.replace("\x1e", "\x1e0").replace("\x1f", "\x1e1") for name in self.path)  # no two paths alike
@@ -98,22 +104,65 @@ def keyed(key: bytes) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(key[:16], "big"))))
 
 
+class Keystream:
+    """Random numbers from ChaCha20 (RFC 8439), for whatever must stay secret: noise, and who is sampled.
+
+    Nobody who knows some of them learns anything of the others, unlike with NumPy's and PyTorch's generators.
+
+    Args:
+        key: 32 bytes. The same key gives the same numbers: use it for one purpose.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
+
+    def words(self, count: int) -> np.ndarray:
+        """``count`` words of 64 uniformly random bits, uint64."""
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8")
+
+    def below(self, bounds: np.ndarray) -> np.ndarray:
+        """For each bound, int64 above zero, a number drawn uniformly from [0, bound), exactly: int64."""
+        bound_n = bounds.astype(np.uint64)
+        last_n = np.uint64(2**64 - 1) - (np.uint64(2**64 - 1) % bound_n + np.uint64(1)) % bound_n
+        drawn_n = self.words(len(bound_n))
+        while len(again := np.nonzero(drawn_n > last_n)[0]):  # beyond the last whole multiple of the bound
+            drawn_n = drawn_n.copy()
+            drawn_n[again] = self.words(len(again))
+        return (drawn_n % bound_n).astype(np.int64)
+
+    def uniforms(self, *shape: int) -> np.ndarray:
+        """Numbers of this shape, float64, drawn uniformly from the multiples of 2⁻⁵³ in [0, 1)."""
+        return ((self.words(math.prod(shape)) >> np.uint64(11)) * _FINEST).reshape(shape)
+
+    def normals(self, *shape: int) -> np.ndarray:
+        """Standard normal numbers of this shape, float64 (Box and Muller 1958). None lies beyond 8.6."""
+        count = math.prod(shape)
+        pairs = torch.from_numpy(self.uniforms(2, (count + 1) // 2))
+        radius, angle = (-2 * torch.log1p(-pairs[0])).sqrt_(), pairs[1] * (2 * math.pi)
+        drawn = torch.cat([radius * angle.cos(), radius * angle.sin()])
+        return drawn[:count].reshape(shape).numpy()
+
+
+Draw = torch.Generator | Keystream  # PyTorch's for speed; a keystream where draws must stay secret
+
+
 def normals(draw: Draw, *shape: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal numbers of this shape."""
     if isinstance(draw, torch.Generator):
         return torch.randn(shape, generator=draw, device=device)
-    return torch.from_numpy(draw.standard_normal(shape, dtype=np.float32)).to(device)
+    return torch.from_numpy(draw.normals(*shape)).float().to(device)
 
 
 def uniforms(draw: Draw, *shape: int, device: torch.device | str = "cpu") -> Tensor:
     """Numbers of this shape, drawn uniformly from [0, 1)."""
     if isinstance(draw, torch.Generator):
         return torch.rand(shape, generator=draw, device=device)
-    return torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device)
+    top = 1 - 2.0**-24  # the largest float32 below 1: rounding must not reach 1
+    return torch.from_numpy(draw.uniforms(*shape)).clamp_(max=top).float().to(device)
 
 
 def integers(draw: Draw, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """``count`` integers drawn uniformly from [0, below)."""
     if isinstance(draw, torch.Generator):
         return torch.randint(below, (count,), generator=draw, device=device)
-    return torch.from_numpy(draw.integers(below, size=count)).to(device)
+    return torch.from_numpy(draw.below(np.full(count, below))).to(device)

@@ -34,6 +34,7 @@ from torch import Tensor
 from silosynth.core.conversation import Conversation, Exchange, Roster, expect_one
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Positive, Release
+from silosynth.core.streams import Keystream
 from silosynth.counting.plan import Bits, CountRequest, Plan, bits_for
 from silosynth.counting.products import AnyWords
 from silosynth.counting.protocol import as_words
@@ -71,7 +72,7 @@ class OpenedTables:
 
 
 def open_tables(
-    roster: Roster, request: CountRequest, epsilons: Mapping[int, float], rng: np.random.Generator
+    roster: Roster, request: CountRequest, epsilons: Mapping[int, float], rng: Keystream
 ) -> Conversation[OpenedTables]:
     """The coordinator's side, after `count` with the same request.
 
@@ -133,7 +134,7 @@ def _signed(words: AnyWords, request: CountRequest) -> npt.NDArray[np.int64]:
     return np.where(wide < top, wide, wide - (1 << request.bits))
 
 
-def _added(plan: Plan, number: int, epsilon: float, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _added(plan: Plan, number: int, epsilon: float, rng: Keystream) -> npt.NDArray[np.int64]:
     """The coordinator's half of the noise; none on a table of one silo."""
     shape = plan.request.shape(number)
     return half_noise(epsilon, shape, rng).numpy() if len(plan.parts[number]) == 2 else np.zeros(shape, np.int64)

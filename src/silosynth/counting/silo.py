@@ -20,7 +20,7 @@ from silosynth.core.conversation import Party, State
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Keystream, Streams
 from silosynth.counting import opening, plan as planning, protocol
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
@@ -324,7 +324,7 @@ class TableCounter(Party):
         joint = len(plan.parts[number]) == 2
         return Event(DISCRETE_LAPLACE, float(epsilon), 0.0, f"a table of {names}", joint=joint, target=target.delta)
 
-    def _noised(self, plan: Plan, number: int, epsilon: float, rng: np.random.Generator) -> AnyWords:
+    def _noised(self, plan: Plan, number: int, epsilon: float, rng: Keystream) -> AnyWords:
         """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""
         share = self.shares[number].reshape(1, -1)
         if len(plan.parts[number]) == 2:

@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,7 +51,7 @@ from silosynth.core.schema import (
     check_trainable,
     modelled_columns,
 )
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Keystream, Streams, keyed
 from silosynth.encoders import column as coding
 from silosynth.encoders.combinations import Barred, Determined, barred_pairs, determined_columns, look_up, repair
 from silosynth.encoders.federated import is_number
@@ -69,7 +68,7 @@ _CLEAR = 0.05  # expected number of empty cells that pass for occupied
 class Noise:
     """The source of noise, and its events so far. Every event of a training has the same scope and target."""
 
-    rng: np.random.Generator
+    rng: Keystream
     target: float
     events: list[Event]
 
@@ -201,7 +200,7 @@ def learn(
     config: coding.EncoderConfig,
     epsilon: float,
     delta: float,
-    rng: np.random.Generator,
+    rng: Keystream,
     *,
     target: float = 0.0,
 ) -> Learnt:
@@ -220,8 +219,8 @@ def learn(
         DataError: numbers without declared bounds; or as categories, none of which has enough rows to be released.
     """
     check_bounds([(table, schema)])
-    secret, public = rng.spawn(2)
-    noise = Noise(secret, target, [])
+    public = keyed(rng.words(2).tobytes())  # for what is made of noised counts
+    noise = Noise(rng, target, [])
     counted = noise.counts(torch.tensor([len(table)]), epsilon * _ROWS, "the number of rows", added=True)
     rows = max(1, int(counted[0]))
     each = epsilon * (1 - _ROWS) / max(1, len(table.columns))

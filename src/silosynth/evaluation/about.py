@@ -56,7 +56,7 @@ class About:
     version: str = VERSION  # of silosynth
     algorithm: str | None = None
     preset: str | None = None
-    seed: int | Literal["secret"] | None = None
+    seed: int | Literal["secret", "given"] | None = None  # "given": one that made noise, and is not kept
     partition: str | None = None  # "horizontal" or "vertical"
     silos: Mapping[str, tuple[str, ...]] | None = None  # each silo's columns
     guarantee: str | None = None  # begins with "none" where there is none
@@ -95,7 +95,7 @@ def about(
         **common,
         **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},
         left_out=dropped | {**uncompared, **constant},
-        seed="secret" if facts["seed"] == -1 else facts["seed"],
+        seed=facts["seed"] if facts["seed"] != -1 else "given" if facts.get("seeded") else "secret",
         pooled=dict.fromkeys(facts["pooled"]) | _labelled(synthetic),
         ranges=None if facts["ranges"] is None else _ranges(train, facts["ranges"]),
     )

@@ -178,7 +178,8 @@ def _made_by(about: About) -> list[str]:
 
 
 def _generator(about: About) -> str:
-    seed = "a secret seed" if about.seed == "secret" else f"seed {about.seed}"
+    unkept = {"secret": "a secret seed", "given": "a given seed, which is not kept"}
+    seed = unkept.get(str(about.seed), f"seed {about.seed}")
     return f"{about.algorithm}, preset {about.preset}, {seed}"
 
 

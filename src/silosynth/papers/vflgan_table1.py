@@ -231,7 +231,7 @@ def measure(job: TotalDifferenceJob, tell: Tell = lambda stage, share: None) -> 
         "totals": [one["total difference"] for one in scores],
         "paper": published if job.epsilon in (0.0, EPSILON) else None,
         **costs,
-        "privacy": statement(model.ledger)["summary"] if job.epsilon else "",
+        "privacy": statement(model.ledger, assume_secret=True)["summary"] if job.epsilon else "",
         "curve": [],
         **(model.extra if isinstance(model, curves.Watched) else {}),
     }

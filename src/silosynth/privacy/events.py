@@ -109,6 +109,12 @@ def unsound(what: str) -> Event:
     return Event(UNSOUND, 0.0, 0.0, what, scope="release")
 
 
+def draws_noise(options: object) -> bool:
+    """Whether a training with these options draws noise that is to protect rows: its seed must stay secret."""
+    dp, epsilon = getattr(options, "dp", Target()), getattr(options, "epsilon", math.inf)
+    return bool(dp.private or dp.mechanism == "paper-unsound" or epsilon < math.inf)
+
+
 class Target(Struct):
     """A whole training costs at most this (epsilon, delta); the noise follows from it.
 

@@ -15,10 +15,11 @@ through its last bits (Mironov 2012); a whole number has none.
 
 What this rests on:
 
-- The generator's seed is the silo's secret: who knows it subtracts the noise. In a simulated federation it derives from
-  the run's seed, so there the noise shows what utility is left, and protects from nobody who knows that seed.
-- NumPy's generators are no cryptographic ones, and geometric draws are made from uniform ones of 53 bits: the law above
-  holds to that precision.
+- The keystream's key is the silo's secret: who knows it subtracts the noise. Where a simulation is given a seed, noise
+  derives from it: there it shows what utility is left, and protects from nobody who knows that seed.
+- The noise is drawn with whole numbers alone (Canonne, Kamath and Steinke 2020, algorithms 1 and 2), so that the law
+  above holds exactly, for the largest multiple of 2^-50 that is not above epsilon.
+- How long drawing takes depends on what is drawn, and is not hidden.
 
 An infinite epsilon adds no noise, and then there is no event: the caller declares such a release as exact.
 """
@@ -32,15 +33,16 @@ import numpy as np
 import torch
 
 from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.streams import Keystream
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
 
 Level = TypeVar("Level", str, int)
 LEAST_EPSILON = 1e-9  # with less, noise would near the ends of 64 bits
+_UNIT = 2**50  # epsilons are rounded down to multiples of one over it
+_MOST = 2**62  # such multiples, at most: with more, noise that is not zero would never be drawn
 
 
-def noised_counts(
-    counts: torch.Tensor, epsilon: float, what: str, rng: np.random.Generator
-) -> tuple[torch.Tensor, Event | None]:
+def noised_counts(counts: torch.Tensor, epsilon: float, what: str, rng: Keystream) -> tuple[torch.Tensor, Event | None]:
     """Counts of levels that everybody knew beforehand, with noise. They may be below zero.
 
     Args:
@@ -61,11 +63,11 @@ def noised_counts(
         raise DataError("Counts are whole numbers of 64 bits", counts.dtype)
     if math.isinf(epsilon):
         return counts.clone(), None
-    noise = torch.from_numpy(_discrete_laplace(epsilon, tuple(counts.shape), rng))
+    noise = torch.from_numpy(discrete_laplace(epsilon, counts.numel(), rng)).reshape(counts.shape)
     return counts + noise.to(counts.device), Event(DISCRETE_LAPLACE, float(epsilon), 0.0, what)
 
 
-def half_noise(epsilon: float, shape: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:
+def half_noise(epsilon: float, shape: tuple[int, ...], rng: Keystream) -> torch.Tensor:
     """Half of the noise of `noised_counts`, int64: that of two parties who each add theirs has the law of ``epsilon``.
 
     Each geometric draw is divided into two of Pólya's distribution (negative binomial with half a success; Goryczka and
@@ -77,9 +79,8 @@ def half_noise(epsilon: float, shape: tuple[int, ...], rng: np.random.Generator)
     _check_epsilon(epsilon)
     if math.isinf(epsilon):
         raise ConfigError("Half of the noise is of a finite epsilon", epsilon)
-    success = -math.expm1(-epsilon)
-    drawn = rng.negative_binomial(0.5, success, shape) - rng.negative_binomial(0.5, success, shape)
-    return torch.from_numpy(np.asarray(drawn, np.int64))
+    first, second = (_half_geometric(_multiples(epsilon), math.prod(shape), rng) for _ in range(2))
+    return torch.from_numpy(first - second).reshape(shape)
 
 
 def noised_levels(
@@ -88,7 +89,7 @@ def noised_levels(
     epsilon: float,
     delta: float,
     what: str,
-    rng: np.random.Generator,
+    rng: Keystream,
 ) -> tuple[tuple[Level, ...], torch.Tensor, Event | None]:
     """Names and noised counts of the levels that enough rows hold, where the names come from the table itself.
 
@@ -133,7 +134,7 @@ def noised_histogram(
     bins: int,
     epsilon: float,
     what: str,
-    rng: np.random.Generator,
+    rng: Keystream,
 ) -> tuple[torch.Tensor, Event | None]:
     """Noised counts of a number column's values in ``bins`` equal bins from ``low`` to ``high``.
 
@@ -176,6 +177,7 @@ def threshold(epsilon: float, delta: float) -> int:
     _check_epsilon(epsilon)
     if not 0 < delta < 0.5:
         raise ConfigError("The delta of released names is above zero and below 1/2", delta)
+    epsilon = _multiples(epsilon) / _UNIT  # what noise has
     q = math.exp(-epsilon)
     t = math.ceil(-math.log(delta * (1 + q)) / epsilon)
     while math.exp(-epsilon * t) > delta * (1 + q):  # rounding put t below a whole number
@@ -188,7 +190,64 @@ def _check_epsilon(epsilon: float) -> None:
         raise ConfigError(f"Epsilon is at least {LEAST_EPSILON:g}; math.inf stands for no noise", epsilon)
 
 
-def _discrete_laplace(epsilon: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Noise, int64: the difference of two geometric draws, each with success probability 1 - exp(-epsilon)."""
-    success = -math.expm1(-epsilon)
-    return rng.geometric(success, shape) - rng.geometric(success, shape)
+def _multiples(epsilon: float) -> int:
+    """Epsilon in units of 1 / _UNIT, rounded down: noise is at least what it says."""
+    return min(int(epsilon * _UNIT), _MOST)
+
+
+def discrete_laplace(epsilon: float, count: int, rng: Keystream) -> np.ndarray:
+    """``count`` draws of discrete Laplace noise, int64 (Canonne et al. 2020, algorithm 2, on all at once).
+
+    With X geometric in units of 1 / _UNIT, floor(X / s) is geometric with ratio exp(-s / _UNIT); it gets a random sign,
+    and what would be zero twice is drawn again.
+    """
+    s, drawn_n, left = _multiples(epsilon), np.zeros(count, np.int64), np.arange(count)
+    while len(left):
+        fine = rng.below(np.full(len(left), _UNIT))
+        left_kept = np.nonzero(_happens(fine, rng))[0]
+        size = (fine[left_kept] + _UNIT * _successes(len(left_kept), rng)) // s
+        negative = rng.below(np.full(len(size), 2)) == 1
+        new = ~(negative & (size == 0))
+        drawn_n[left[left_kept[new]]] = np.where(negative, -size, size)[new]
+        left = np.delete(left, left_kept[new])
+    return drawn_n
+
+
+def _half_geometric(s: int, count: int, rng: Keystream) -> np.ndarray:
+    """``count`` draws of half a success, int64: a geometric k is kept with probability (1/2)(3/4)…((2k-1)/2k)."""
+    drawn_n, left = np.zeros(count, np.int64), np.arange(count)
+    while len(left):
+        fine = rng.below(np.full(len(left), _UNIT))
+        geometric = np.nonzero(_happens(fine, rng))[0]
+        k_n = (fine[geometric] + _UNIT * _successes(len(geometric), rng)) // s
+        going, i = np.nonzero(k_n > 0)[0], 1
+        kept = np.ones(len(k_n), bool)
+        while len(going):
+            lives = rng.below(np.full(len(going), 2 * i)) > 0
+            kept[going[~lives]] = False
+            going, i = going[lives & (k_n[going] > i)], i + 1
+        drawn_n[left[geometric[kept]]] = k_n[kept]
+        left = np.delete(left, geometric[kept])
+    return drawn_n
+
+
+def _happens(exponents: np.ndarray, rng: Keystream) -> np.ndarray:
+    """Events of probability exp(-exponent / _UNIT), exponents from 0 to _UNIT (algorithm 1).
+
+    The first k with a number of [0, k · _UNIT) that is not below the exponent is odd with that probability.
+    """
+    odd, going, k = np.zeros(len(exponents), bool), np.arange(len(exponents)), 1
+    while len(going):
+        below = rng.below(np.full(len(going), k * _UNIT)) < exponents[going]
+        odd[going[~below]] = k % 2 == 1
+        going, k = going[below], k + 1
+    return odd
+
+
+def _successes(count: int, rng: Keystream) -> np.ndarray:
+    """How many events of probability 1 / e happen before one does not."""
+    number, going = np.zeros(count, np.int64), np.arange(count)
+    while len(going):
+        going = going[_happens(np.full(len(going), _UNIT), rng)]
+        number[going] += 1
+    return number

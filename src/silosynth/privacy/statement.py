@@ -41,6 +41,10 @@ _UNSOUND = (
     "none: the published mechanism was applied, which noises one layer of several that learn from rows. "
     "It gives no differential privacy, whatever its noise: no epsilon holds"
 )
+_KNOWN = (
+    "none: the noise follows from the seed that the run was given, and whoever knows or guesses the seed subtracts it. "
+    "Leave the seed out: then a secret one is drawn, and an epsilon holds"
+)
 _COVERS = (
     "These budgets cover the statistics listed, and what is computed from them alone, against everybody who reads the "
     "messages that carry them: with or without one row in that silo's table, any such reading is about equally likely, "
@@ -75,7 +79,19 @@ def totals(
     return [dict(zip(by, key, strict=True)) | {"messages": n, "bytes": size} for key, (n, size) in sums.items()]
 
 
-def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False) -> dict[str, Any]:
+def known_noise(ledger: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Records of a run whose noise follows from a given seed, which say so: no epsilon is stated of them."""
+    return [{**record, "noise": "known"} for record in ledger]
+
+
+def noise_is_known(ledger: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether records say that their noise follows from a given seed."""
+    return any(record.get("noise") == "known" for record in ledger)
+
+
+def statement(
+    ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False, *, assume_secret: bool = False
+) -> dict[str, Any]:
     """The guarantee that a ledger's events earn, as plain values, for JSON and for tables.
 
     Args:
@@ -83,6 +99,8 @@ def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizon
         delta: at which budgets are stated, besides the events' own, where events name no target.
         horizontal: whether silos hold different rows: the release's budget is then that of the silo that spends most.
             Otherwise it is for one row of the aligned table, all silos together.
+        assume_secret: state what the noise would earn if nobody knew the seed that it follows from, which is what
+            experiments with a fixed seed are about.
 
     Returns:
         ``summary``: one sentence. ``silos``: for each silo that noised something ``epsilon``, ``delta``,
@@ -109,7 +127,7 @@ def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizon
         open_to = _readers(ledger, every)
         covers = _RELEASED.format(row=f"one row of {release['rows']}")
         rest = f"It does not hold against {open_to}." if open_to else _AGAINST_ALL
-    return {
+    stated = {
         "summary": _UNSOUND if unsound else _claim(release) if release else _summary(budgets),
         "silos": {silo: _plain(budgets[silo], own, target or delta) for silo, own in events.items()},
         "release": release,
@@ -117,6 +135,18 @@ def statement(ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizon
         "rest": "" if unsound else rest,
         "unnoised": unnoised,
     }
+    return _without_claims(stated) if every and noise_is_known(ledger) and not assume_secret else stated
+
+
+def _without_claims(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """A statement with all that it would claim of secret noise left out."""
+    none = dict.fromkeys(("epsilon", "delta", "pure_epsilon", "own_delta"))
+    nothing = {"epsilon": None, "delta": None, "covers": "nothing", "leaves_out": "everything"}
+    silos = {
+        silo: {**none, "events": [event | nothing for event in own["events"]]} for silo, own in stated["silos"].items()
+    }
+    summary = stated["summary"] if stated["summary"] == _UNSOUND else _KNOWN
+    return {**stated, "summary": summary, "silos": silos, "release": None, "covers": "", "rest": ""}
 
 
 _AGAINST_ALL = (
@@ -249,7 +279,7 @@ def budget_rows(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _total(stated: Mapping[str, Any]) -> dict[str, Any]:
     release, budgets = stated["release"], list(stated["silos"].values())
-    unsound = any(event["mechanism"] == UNSOUND for budget in budgets for event in budget["events"])
+    unsound = any(event["covers"] == "nothing" for budget in budgets for event in budget["events"])
     blank = {"silo": "", "mechanism": "", "count": None, "noise": None, "rate": None, "scope": "", "joint": False}
     if release is not None:
         what = f"total: the model and its synthetic tables, for one row of {release['rows']}"

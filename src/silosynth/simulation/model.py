@@ -22,9 +22,9 @@ from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema
 from silosynth.core.streams import Streams
 from silosynth.data import dtypes, frames
 from silosynth.data.personal import substitutes
-from silosynth.privacy.events import Target
+from silosynth.privacy.events import Target, draws_noise
 from silosynth.privacy.sealed import seats
-from silosynth.privacy.statement import statement, totals
+from silosynth.privacy.statement import known_noise, noise_is_known, statement, totals
 from silosynth.runtime import driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
@@ -157,7 +157,8 @@ class TrainedModel:
     """What a `Model` and a `Representation` have in common.
 
     Attributes:
-        algorithm, preset, seed: how it was trained; -1 for a secret seed.
+        algorithm, preset, seed: how it was trained; -1 for a secret seed, and for a given one that made noise, which is
+            not kept: whoever has it subtracts the noise.
         config: all options.
         roster: the silos in order.
         schemas: each silo's column kinds.
@@ -232,6 +233,7 @@ class TrainedModel:
             "summary": self._entry.summary,
             "preset": self.preset,
             "seed": self.seed,
+            "seeded": self.seed != -1 or noise_is_known(self.ledger),
             "rows": self.rows,
             "partition": "horizontal" if self._entry.horizontal else "vertical",
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
@@ -249,7 +251,7 @@ class TrainedModel:
         kinds = facts["columns"]
         silos = [(s, len(held), ", ".join(f"{c} ({kinds[c]})" for c in held)) for s, held in facts["silos"].items()]
         lines = (
-            "a secret seed" if self.seed == -1 else f"seed {self.seed}",
+            seed_in_words(facts["seed"], facts["seeded"]),
             f"privacy guarantee: {facts['guarantee']}",
             f"rare levels pooled in: {', '.join(facts['pooled']) or 'no column'}",
         )
@@ -326,7 +328,9 @@ class Model(TrainedModel):
     _calls: int = field(default=0, init=False)  # samplings without a seed
 
     def __post_init__(self) -> None:
-        """Under differential privacy, keep nothing of the rows that was not charged for, whatever files hold."""
+        """Keep no seed that made noise; under differential privacy nothing of rows that was not charged for either."""
+        if self.seed != -1 and draws_noise(self.config):
+            self.seed, self.ledger = -1, known_noise(self.ledger)
         if getattr(self.config, "dp", Target()).private:
             self.rows = int(self.coordinator.get("rows", 0))  # noised
             self.schemas = {silo: _without_reasons(schema) for silo, schema in self.schemas.items()}
@@ -435,6 +439,13 @@ def load(path: str | Path, device: str = "auto") -> Model:
         StorageError: the file is missing, damaged, of a newer version, or not a model.
     """
     return Model.load(path, device)
+
+
+def seed_in_words(seed: int, seeded: bool) -> str:
+    """A model's seed, as texts name it. ``seeded``: it was given, even if it is not kept."""
+    if seed != -1:
+        return f"seed {seed}"
+    return "a given seed, which is not kept" if seeded else "a secret seed"
 
 
 def whole_number(what: str, value: Any, positive: bool = False) -> int:

@@ -29,7 +29,7 @@ from silosynth.core.schema import LEAST_ROWS, Column, Table, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.data.infer import ColumnWarning
 from silosynth.encoders.table import check_bounds
-from silosynth.privacy.events import Target
+from silosynth.privacy.events import Target, draws_noise
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
 from silosynth.runtime.driver import drive
@@ -68,9 +68,10 @@ def fit(
         algorithm_name: "silofuse", or a baseline: see `silosynth.catalog.ALGORITHMS`.
         federation: from `simulate`.
         preset: "fast", "balanced", "best", or "paper" for the published settings.
-        seed: the same seed on the same machine gives the same bytes, in either runtime. None means 0; with differential
-            privacy, a secret seed, which ``folder`` keeps as long as checkpoints: whoever has that folder knows the
-            noise.
+        seed: the same seed on the same machine gives the same bytes, in either runtime. None means 0; where noise
+            protects rows (``dp``; GDTS's ``epsilon``), a secret seed, which ``folder`` keeps as long as checkpoints:
+            whoever has that folder knows the noise. A model whose noise follows from a seed that was given states no
+            epsilon.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
         limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
@@ -96,7 +97,7 @@ def fit(
     )
     entry, config = how.prepared(algorithm_name, "generator", federation, preset, options)
     coordinate = entry.under(missing)
-    secret = seed is None and getattr(config, "dp", Target()).private
+    secret = seed is None and draws_noise(config)
     drawn = whole_number("A seed", 0 if seed is None else seed)
     fingerprint = how.fingerprint(algorithm_name, config, federation, drawn)
     if secret:
@@ -329,8 +330,8 @@ def secret_run(secret: int, fingerprint: str) -> tuple[int, str]:
 
     Other data or options must get other noise: two releases with the same noise reveal their difference.
     """
-    digest = hashlib.sha256(f"{secret} {fingerprint}".encode()).digest()
-    return int.from_bytes(digest[:16], "big"), digest[16:].hex()
+    seed, name = (hashlib.sha256(f"{use} {secret} {fingerprint}".encode()) for use in ("seed", "fingerprint"))
+    return int.from_bytes(seed.digest(), "big"), name.hexdigest()
 
 
 # The folder of a run.

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.streams import Streams
+from silosynth.core.streams import Keystream, Streams
 from silosynth.counting.products import AnyWords, product
 from silosynth.privacy import accounting, sealed
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
@@ -91,7 +91,7 @@ def epsilons(config: DPLTConfig, columns: Sequence[int], events: Sequence[Event]
 class TableNoise:
     """Noise on the tables of one reply, and its events. Every event of a training has the same scope and target."""
 
-    def __init__(self, rng: np.random.Generator, target: Target) -> None:
+    def __init__(self, rng: Keystream, target: Target) -> None:
         self.rng, self.target = rng, target
         self.events: list[Event] = []
 

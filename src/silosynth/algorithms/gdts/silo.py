@@ -30,6 +30,7 @@ from silosynth.core.conversation import State, Turn, maybe, often, once
 from silosynth.core.errors import DataError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table, check_agreed, check_trainable
+from silosynth.core.streams import Keystream, Streams
 from silosynth.encoders.federated import Summary, is_number, of_bins, of_counts, summarise
 from silosynth.encoders.table import ColumnParty, can_be_missing, check_bounds
 from silosynth.models.ctgan import ConditionalGAN
@@ -97,8 +98,7 @@ class GDTSSilo(ColumnParty):
         check_agreed(self.columns.schema.select(self.columns.table.names), ask.schema)
         part, summaries = ("categories", categories) if self.agreed is None else ("numbers", numbers)
         self.agreed, self.columns.table = ask.schema, self.columns.table.select(ask.schema.names)
-        rng = self.streams.child("summaries", part).asked().numpy()
-        return summaries(self.columns.table, ask.schema, self.config, rng)
+        return summaries(self.columns.table, ask.schema, self.config, self.streams.child("summaries", part))
 
     def _take_encoders(self, ask: gdts.TakeEncoders) -> None:
         """Step 3: encode, and make a model. Its first weights come with the first round."""
@@ -188,35 +188,37 @@ def _context(swap: int) -> str:
 Summaries = gdts.NoisedSummaries | gdts.ExactSummaries
 
 
-def categories(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Generator) -> Summaries:
+def categories(table: Table, schema: Schema, config: GDTSConfig, streams: Streams) -> Summaries:
     """Summaries of the columns that are not numbers, and the row count."""
     columns = [column for column in table.columns if not is_number(column, schema[column.name])]
     if math.isinf(config.epsilon):
+        rng = streams.asked().numpy()
         exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
         return gdts.ExactSummaries(tuple(exact), len(table))
-    count, event = mechanisms.noised_counts(torch.tensor([len(table)]), config.epsilon, "the number of rows", rng)
+    noise = streams.noise()
+    count, event = mechanisms.noised_counts(torch.tensor([len(table)]), config.epsilon, "the number of rows", noise)
     rows = max(1, int(count[0]))
-    noised = [_noised_category(column, rows, config, rng) for column in columns]
+    noised = [_noised_category(column, rows, config, noise) for column in columns]
     events = tuple(e for e in (event, *(event for _, event in noised)) if e is not None)
     return gdts.NoisedSummaries(tuple(summary for summary, _ in noised), rows, events if config.delta else ())
 
 
-def numbers(table: Table, schema: Schema, config: GDTSConfig, rng: np.random.Generator) -> Summaries:
+def numbers(table: Table, schema: Schema, config: GDTSConfig, streams: Streams) -> Summaries:
     """Summaries of the columns that are numbers."""
     columns = [column for column in table.columns if is_number(column, schema[column.name])]
     if config.numbers == "exact":
+        rng = streams.asked().numpy()
         exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
         return gdts.ExactSummaries(tuple(exact), 0)
     check_bounds([(Table(tuple(columns)), schema)])
-    noised = [_noised_number(column, schema[column.name], config, rng) for column in columns]
+    noise = streams.noise()
+    noised = [_noised_number(column, schema[column.name], config, noise) for column in columns]
     return gdts.NoisedSummaries(
         tuple(s for s, _ in noised), 0, tuple(event for _, events in noised for event in events)
     )
 
 
-def _noised_category(
-    column: Column, rows: int, config: GDTSConfig, rng: np.random.Generator
-) -> tuple[Summary, Event | None]:
+def _noised_category(column: Column, rows: int, config: GDTSConfig, rng: Keystream) -> tuple[Summary, Event | None]:
     """Counts of levels, missing among them, in one release."""
     levels, absent = column.levels or (), len(column.levels or ())
     boolean = bool(levels) and all(isinstance(level, bool) for level in levels)
@@ -241,7 +243,7 @@ def _noised_category(
 
 
 def _noised_number(
-    column: Column, schema: ColumnSchema, config: GDTSConfig, rng: np.random.Generator
+    column: Column, schema: ColumnSchema, config: GDTSConfig, rng: Keystream
 ) -> tuple[Summary, list[Event]]:
     """A histogram between declared bounds, and the count of missing values."""
     if schema.low is None or schema.high is None or not schema.low < schema.high:

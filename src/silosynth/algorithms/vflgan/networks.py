@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.private import ChargedSteps, noise_as_in_paper
-from silosynth.core.streams import Draw, Streams, integers, keyed, uniforms
+from silosynth.core.streams import Draw, Keystream, Streams, integers, uniforms
 from silosynth.models import autoencoder, gan, vflgan as models
 from silosynth.models.encoded import EncodedRows, chunks, joined
 from silosynth.models.marginals import Calibration, calibrate
@@ -56,7 +56,7 @@ class CommonDraws:
 
     def sample_of(self, step: int, rate: float) -> Tensor:
         """Row numbers (R,) of a critic step with differential privacy: each row on its own, with this probability."""
-        return dpsgd.poisson_mask(self.rows, rate, keyed(self.secret.key(f"rows {step}"))).nonzero().flatten()
+        return dpsgd.poisson_mask(self.rows, rate, Keystream(self.secret.key(f"rows {step}"))).nonzero().flatten()
 
     def noise(self, rows: int, width: int, context: str) -> Tensor:
         """z (B, Z), on the CPU whatever the silos' devices: it must be the same everywhere."""

@@ -31,7 +31,7 @@ from torch.func import functional_call, grad
 from silosynth.algorithms.vtgan.networks import Bottoms, Tops
 from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.core.errors import ProtocolError
-from silosynth.core.streams import Streams, integers, keyed, uniforms
+from silosynth.core.streams import Keystream, Streams, integers, uniforms
 from silosynth.models.encoded import EncodedRows
 from silosynth.models.gan import orthonormalise
 from silosynth.privacy import accounting, agreement
@@ -134,7 +134,7 @@ class PrivateSteps:
         self, bottoms: Bottoms, secret: agreement.Group, step: int, slice_BF: Tensor, rows: EncodedRows
     ) -> tuple[Tensor, Tensor]:
         """Features of made rows (B, W_i), and of those that the secret samples (R, W_i)."""
-        rng = keyed(secret.key(f"rows of step {step}"))
+        rng = Keystream(secret.key(f"rows of step {step}"))
         sampled = poisson_mask(len(rows), self.account.charged.events[0].rate, rng).to(bottoms.device)
         fake = bottoms.made(step, slice_BF, 0)
         real = rows.shape.vectors(rows.levels[sampled], rows.scores[sampled])

@@ -139,7 +139,7 @@ class VTGANSilo(ColumnParty):
         positions, picks, sealed = [], [], []
         for step in (*ask.critic, *ask.generator):
             position_B = self.conditions.draw(self.config.batch, self.streams.child("conditions", step).torch())
-            rng = self.streams.child("rows", step).noise()
+            rng = self.streams.child("rows", step).picks()
             row_B = self.conditions.rows_at(position_B, torch.from_numpy(rng.random(len(position_B))))
             self.batches[step] = position_B, row_B
             positions.append(position_B)
