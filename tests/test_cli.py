@@ -21,6 +21,7 @@ COMMANDS = [
     (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
     ("datasets", "fetch"), ("silo-process",), ("provision",), ("coordinator",), ("coordinator", "start"), ("party",),
     ("party", "start"), ("party", "key"), ("submit",), ("status",), ("stop",), ("ledger",), ("fetch",), ("bench",),
+    ("ledger", "show"), ("ledger", "verify"),
     ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
     ("bench", "total-difference"), ("bench", "digits"), ("bench", "nine-tables"), ("audit",),
 ]  # fmt: skip
@@ -217,6 +218,9 @@ def test_inspect_shows_what_was_noised_and_what_that_covers(tmp_path: Path) -> N
     noised = sent | {"privacy": "noised statistics, by the events listed", "events": [event, event]}
     lines = [noised, sent | {"privacy": "un-noised weights of a network trained on the rows"}]
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    known = " ".join(call("inspect", tmp_path).stdout.split())
+    assert "none: the noise follows from the seed" in known and "discrete Laplace 0.5" not in known
+    (tmp_path / "seed").write_text("1")  # a secret one, which the folder keeps until the run has ended
     shown = " ".join(call("inspect", tmp_path).stdout.split())
     assert "bank counts of the levels of 'job' 2 discrete Laplace 0.5 0" in shown
     assert "total 1 1e-05" in shown

@@ -106,7 +106,7 @@ class Matched(Struct):
 # Messages, in talking order.
 
 
-class TagRows(Message):
+class TagRows(Message, common=True):
     """Tag your rows. The reply: `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
 
 
@@ -172,7 +172,7 @@ class Placed(Message, release=Release.COUNTS):
     proof: bytes
 
 
-class ConfirmOrder(Message):
+class ConfirmOrder(Message, common=True):
     """The proofs of all silos, in roster order."""
 
     proofs: tuple[bytes, ...]

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from silosynth.commands import run
 from silosynth.commands.session import ReportOptions, Session, add_command, check_free, session
-from silosynth.core.errors import ConfigError, ProtocolError, nearest
+from silosynth.core.errors import ConfigError, DataError, ProtocolError, nearest
 from silosynth.core.files import read
 
 if TYPE_CHECKING:
-    from silosynth.deployment import coordinator, kits
+    from silosynth.deployment import coordinator, kits, silo_ledger
 
 COORDINATOR = "coordinator"  # `silosynth.core.conversation` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
@@ -28,6 +29,14 @@ KitFolder = Annotated[
     typer.Option("--kit", "-k", help="This machine's start kit, from `silosynth provision`.", show_default="here"),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A name that `silosynth status` shows.")]
+
+
+class _ShowByDefault(TyperGroup):
+    """`silosynth ledger JOB` is short for `silosynth ledger show JOB`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        first = args[0] if args else "--help"
+        return super().parse_args(ctx, args if first == "--help" or first in self.commands else ["show", *args])
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +58,11 @@ def register(app: typer.Typer) -> None:
     add_command(app, "submit", submit, "Example: silosynth submit experiment.toml --kit kits/coordinator")
     add_command(app, "status", status, "Example: silosynth status --kit kits/coordinator")
     add_command(app, "stop", stop, "Example: silosynth stop JOB --kit kits/coordinator", as_json=False)
-    add_command(app, "ledger", ledger, "Example: silosynth ledger JOB --kit kits/bank")
+    what = "What left silos in a job, and whether their ledgers are as they wrote them."
+    group = typer.Typer(cls=_ShowByDefault, help=what, epilog="Example: silosynth ledger JOB --kit kits/bank")
+    add_command(group, "show", ledger, "Example: silosynth ledger show JOB --kit kits/bank")
+    add_command(group, "verify", verify_ledger, "Example: silosynth ledger verify --kit kits/bank")
+    app.add_typer(group, name="ledger", no_args_is_help=True)
     add_command(app, "fetch", fetch, "Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")
 
 
@@ -275,6 +288,55 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     run.show_budget(ui, privacy)
     ui.show(f"Guarantee: {privacy['summary']}")
     ui.facts |= {"job": job, "totals": totals, "privacy": privacy}
+
+
+def verify_ledger(
+    ui: Session,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]…", help="Silos' ledgers, or their folders of a job; by default all of --kit."),
+    ] = None,
+    kit: Annotated[Path | None, typer.Option("--kit", help="The silo's start kit, whose key must have signed.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="The job whose ledgers they must be.")] = None,
+) -> None:
+    """Check silos' own ledgers: that no line was changed, dropped, moved or cut off since they were signed."""
+    from silosynth.deployment import silo_ledger
+
+    site = None if kit is None else _kit(kit)
+    silo = site if site is not None and site.name != COORDINATOR else None
+    found, checked = list(paths or ()), []
+    if not found and silo is not None:
+        found = sorted(place.parent for place in silo.jobs.glob(f"*/{silo_ledger.FILE}"))
+    if not found:
+        raise ConfigError("Ledgers are verified that somebody names", "none", "Name files, or a silo's kit: --kit.")
+    for path in found:
+        file = path / silo_ledger.FILE if path.is_dir() else path
+        verdict = silo_ledger.verify_file(file, job=job)
+        if silo is not None and (not paths or verdict.silo == silo.name):
+            key = silo_ledger.public_key(silo.seat())
+            verdict = silo_ledger.verify_file(file, key=key, job=job, silo=silo.name)
+        checked.append((verdict, read(file)))
+        _show_verdict(ui, file, verdict)
+    faults = [f"{path}: {fault}" for path, (verdict, _) in zip(found, checked, strict=True) for fault in verdict.faults]
+    between = list(silo_ledger.cross_check(checked))
+    for fault in between:
+        ui.show(f"  {fault}")
+    ui.facts["ledgers"] = [{"path": path, **asdict(verdict)} for path, (verdict, _) in zip(found, checked, strict=True)]
+    ui.facts["between"] = between
+    if faults or between:
+        raise DataError(
+            "Ledgers are as silos wrote them, and silos were asked the same", [*faults, *between][0],
+            "Compare them with copies, and with the other silos' ledgers.",
+        )  # fmt: skip
+    ui.show("No fault was found.")
+
+
+def _show_verdict(ui: Session, file: Path, verdict: silo_ledger.Verdict) -> None:
+    ui.show(
+        f"{file}: job {verdict.job}, silo {verdict.silo}, {verdict.lines:,} lines, {verdict.signed:,} of them signed"
+    )
+    for text in (*verdict.faults, *(f"note: {note}" for note in verdict.notes)):
+        ui.show(f"  {text}")
 
 
 def fetch(

@@ -267,9 +267,10 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
 
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:
-    """A ledger's records, without a last line that a killed process has left incomplete."""
+    """A ledger's records of messages, without a last line that a killed process has left incomplete."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [record for record in records if "type" in record]  # a silo's own ledger has others as well
 
 
 def show_ledger(ui: Session, ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -35,9 +35,9 @@ def replacing(path: str | os.PathLike[str], mode: int = PUBLIC) -> Iterator[Path
         _check_target(target)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         yield part
-        _flush(part)
+        flush(part)
         os.replace(part, target)
-        _flush(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise storage_error(error, "written", target) from error
     finally:
@@ -102,8 +102,22 @@ def read(path: str | os.PathLike[str]) -> bytes:
         raise storage_error(error, "read", Path(path)) from error
 
 
+def private_folder(path: str | os.PathLike[str]) -> Path:
+    """Make sure that the folder exists, and that its owner alone may enter it.
+
+    Raises:
+        StorageError: it cannot be made, or its mode cannot be changed.
+    """
+    try:
+        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, "made", Path(path)) from error
+    close_to_others(Path(path))
+    return Path(path)
+
+
 def close_to_others(path: Path) -> bool:
-    """Whether others could read or write a private file until now; from now on they cannot.
+    """Whether others could use a private file or folder until now; from now on they cannot.
 
     Raises:
         StorageError: its mode cannot be changed.
@@ -111,7 +125,7 @@ def close_to_others(path: Path) -> bool:
     try:
         if os.name != "posix" or not path.stat().st_mode & 0o077:
             return False
-        path.chmod(PRIVATE)
+        path.chmod(0o700 if path.is_dir() else PRIVATE)
     except OSError as error:
         raise storage_error(error, "closed to others", path) from error
     return True
@@ -220,8 +234,8 @@ def _check_target(target: Path) -> None:
         raise StorageError("The folder to write to must exist", str(target.parent), "Create it first.")
 
 
-def _flush(path: Path) -> None:
-    """Force a file or folder to disk. Windows cannot open folders: their rename is journalled anyway."""
+def flush(path: Path) -> None:
+    """Force a file or folder to disk, as it is now. Windows cannot open folders: their rename is journalled anyway."""
     if path.is_dir() and os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

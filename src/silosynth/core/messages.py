@@ -96,14 +96,21 @@ class Struct:
 
 
 class Message(Struct):
-    """A struct that crosses a border. ``release`` says what it reveals: ``class Latents(Message, release=…)``."""
+    """A struct that crosses a border.
+
+    ``release`` says what it reveals: ``class Latents(Message, release=…)``. ``common`` says that an honest coordinator
+    asks all silos the same with it, to the byte: at the end silos compare what they were asked.
+    """
 
     release: ClassVar[Release] = Release.NOTHING
+    common: ClassVar[bool] = False
 
-    def __init_subclass__(cls, release: Release | None = None) -> None:
+    def __init_subclass__(cls, release: Release | None = None, common: bool | None = None) -> None:
         super().__init_subclass__()
         if release is not None:
             cls.release = release
+        if common is not None:
+            cls.common = common
 
 
 class Done(Message):

@@ -70,7 +70,7 @@ class Order(messages.Struct):
         Raises:
             ConfigError: the folder holds a different job.
         """
-        path = files.make_folder(folder) / ORDER
+        path = files.private_folder(folder) / ORDER
         if path.exists() and files.read(path) != self.pack():
             raise ConfigError("A job's name is used only once", self.job.name, "Submit it under another name.")
         files.write_atomic(path, self.pack())
@@ -199,7 +199,7 @@ def run_order(
         PartyLostError: a silo is lost; the job can be resumed.
         SilosynthError: a silo refuses, or something else fails.
     """
-    job, status = order.job, StatusWriter(files.make_folder(folder), say)
+    job, status = order.job, StatusWriter(files.private_folder(folder), say)
     files.sweep(folder)
     store, ledger = checkpoint.CheckpointStore(folder, digest(job).hex()), Ledger(folder / LEDGER)
     begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed, and need fresh noise

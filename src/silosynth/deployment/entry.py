@@ -11,7 +11,6 @@ import os
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +19,14 @@ import torch
 
 from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, UnavailableError
-from silosynth.core.files import make_folder, sweep
-from silosynth.core.messages import Message
+from silosynth.core.files import close_to_others, make_folder, private_folder, sweep
 from silosynth.deployment import coordinator, protocol
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, refusal
 from silosynth.deployment.rows import read_silo
 from silosynth.deployment.silo import DeploymentSilo
-from silosynth.runtime import checkpoint, driver, ledger
+from silosynth.deployment.silo_ledger import SiloLedger
+from silosynth.runtime import checkpoint, driver
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed, resolve_device
@@ -237,20 +236,16 @@ def check_coordinator(kit: StartKit, policy: SiloPolicy) -> None:
 
 def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None) -> PartyEndpoint:
     """A silo's endpoint for the job of this name, with the silo's rows, policy, ledger and log."""
-    folder = make_folder(kit.jobs / job)
+    folder = kit.jobs / job
+    opened = folder.exists() and close_to_others(folder)
+    say = journal(private_folder(folder))
+    if opened:
+        say(f"warning: others on this machine could enter {folder}; it is closed to them now")
     sweep(folder)
-    say = journal(folder)
     verified = None if submitter in (None, DISPATCHER) else submitter
+    book = SiloLedger(folder, job, kit.seat())
     silo = DeploymentSilo(
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
-        verified, say,
+        verified, say, book,
     )  # fmt: skip
-    book = open(folder / coordinator.LEDGER, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the process
-
-    def record(step: int, ask: Message, sent: int, reply: Message, received: int) -> None:
-        book.write(ledger.line(step, COORDINATOR, kit.name, ask, sent))
-        book.write(ledger.line(step, kit.name, COORDINATOR, reply, received))
-
-    endpoint = PartyEndpoint(kit.name, silo, folder / "checkpoints", record, say)
-    weakref.finalize(endpoint, book.close)
-    return endpoint
+    return PartyEndpoint(kit.name, silo, folder / "checkpoints", book, say)

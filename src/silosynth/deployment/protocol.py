@@ -2,10 +2,13 @@
 
 In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the job), (alignment), `PrepareRows` →
 `PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
-→ `Done`.
+→ `Done`, `AskNonce` → `DrawnNonce`, `SealHead` → `SealedHeads`, `RelayedHeads` → `Done`.
 
 Silos take all options from the job, and none from other messages. That all were told the same job they prove to each
 other, past the coordinator: they agree on a secret (`silosynth.privacy.agreement`) whose purpose is a hash of the job.
+
+By the last three, silos compare their ledgers past the coordinator: whether all were asked the same, by the messages
+that are declared to be common (`silosynth.deployment.silo_ledger`). Nonces keep heads of earlier attempts out.
 
 Checkpoints of the training carry what came before it, so that a resumed job does not align again.
 
@@ -38,7 +41,7 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.events import Target
-from silosynth.privacy.sealed import framed
+from silosynth.privacy.sealed import Envelope, framed
 from silosynth.runtime.wire import encode
 from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
 
@@ -130,7 +133,7 @@ def installed() -> tuple[str, str]:
     return VERSION, sources()
 
 
-class Greet(Message):
+class Greet(Message, common=True):
     """Coordinator: my version of silosynth, the algorithm I want to run, and who submitted it."""
 
     algorithm: str
@@ -146,13 +149,13 @@ class Greeted(Message):
     sources: str
 
 
-class Begin(Message):
+class Begin(Message, common=True):
     """Coordinator: open your table and get ready for this job."""
 
     job: Job
 
 
-class PrepareRows(Message):
+class PrepareRows(Message, common=True):
     """Coordinator: keep the common rows, in the common order, and describe your columns."""
 
 
@@ -175,15 +178,15 @@ class PreparedRows(Message, release=Release.COUNTS):
     rows: int
 
 
-class KeepPart(Message):
+class KeepPart(Message, common=True):
     """Coordinator: training has ended; keep your part of the model."""
 
 
-class PrepareSynthesis(Message):
+class PrepareSynthesis(Message, common=True):
     """Coordinator: load your part of the model to synthesise rows from it."""
 
 
-class Publish(Message, release=Release.SYNTHETIC):
+class Publish(Message, release=Release.SYNTHETIC, common=True):
     """Coordinator: the synthetic table, or a batch of its rows, for you to keep.
 
     ``first`` is the batch's first row, ``total`` the rows of the table. ``table`` is empty if columns stay in silos.
@@ -193,6 +196,41 @@ class Publish(Message, release=Release.SYNTHETIC):
     table: Table
     first: int
     total: int
+
+
+class AskNonce(Message, common=True):
+    """Coordinator: draw a number for the comparison of ledgers."""
+
+
+class DrawnNonce(Message):
+    """Silo: 32 random bytes."""
+
+    nonce: bytes
+
+
+class SealHead(Message, common=True):
+    """Coordinator: seal for each other of these silos what your ledger says. ``nonces`` are theirs, in their order."""
+
+    silos: tuple[str, ...]
+    nonces: tuple[bytes, ...]
+
+
+def heads_purpose(job: str, ask: SealHead) -> str:
+    """What heads are sealed for: this comparison, and no other."""
+    numbers = hashlib.sha256(framed(*ask.silos, *ask.nonces)).hexdigest()
+    return f"silosynth: ledgers of job {job}, {numbers}"
+
+
+class SealedHeads(Message, release=Release.SEALED):
+    """Silo: my ledger's head, sealed for each other silo."""
+
+    envelopes: tuple[Envelope, ...]
+
+
+class RelayedHeads(Message, release=Release.SEALED):
+    """Coordinator: the other silos' heads."""
+
+    envelopes: tuple[Envelope, ...]
 
 
 @dataclass(frozen=True)
@@ -240,6 +278,7 @@ def conduct(
     else:
         rows = state["rows"] or sum(coordinator["rows"])  # with different rows: as far as silos have reported them
     table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
+    yield from _compare_ledgers(roster, entry.horizontal)
     matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
     return Outcome(coordinator, schemas, rows, matched, table)
 
@@ -334,6 +373,21 @@ def _publish(
         asks = dict.fromkeys(roster, Publish(columns, table, first, rows))
         conversation.expect((yield Exchange(asks, missing=alike)), Done)
         first += len(table)
+
+
+def _compare_ledgers(roster: Roster, alike: bool) -> Conversation[None]:
+    """Relay what silos tell each other of their ledgers. Silos that training has gone on without take no part.
+
+    Raises:
+        ProtocolError: silos were asked different things.
+    """
+    drawn = yield Exchange(dict.fromkeys(roster, AskNonce()), missing=alike)
+    nonces = [reply.nonce for reply in conversation.expect(drawn, DrawnNonce)]
+    ask = SealHead(tuple(drawn), tuple(nonces))
+    sealed = conversation.expect((yield Exchange(dict.fromkeys(drawn, ask))), SealedHeads)
+    sent = [envelope for reply in sealed for envelope in reply.envelopes]
+    asks = {silo: RelayedHeads(tuple(one for one in sent if one.receiver == silo)) for silo in drawn}
+    conversation.expect((yield Exchange(asks)), Done)
 
 
 def _within(part: Conversation[R], around: State) -> Conversation[R]:

@@ -29,6 +29,7 @@ from silosynth.data import infer, sources
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
+from silosynth.deployment.silo_ledger import Head, SiloLedger
 from silosynth.deployment.tallies import DRAWN, BegunJobs, DrawnRows
 from silosynth.privacy import agreement
 from silosynth.privacy.events import Target
@@ -67,15 +68,17 @@ class DeploymentSilo(Party):
         device: where it computes.
         submitter: the operator whose signature on the job was verified; None to trust the coordinator's word.
         say: called with one line per event.
+        book: its ledger of the job; None to compare none with other silos'.
     """
 
     def __init__(
         self, seat: Seat, rows: RowSource, policy: SiloPolicy, folder: Path, releases: Releases, device: torch.device,
         submitter: str | None = None, say: Callable[[str], None] = lambda line: None,
+        book: SiloLedger | None = None,
     ) -> None:  # fmt: skip
         self.seat, self.rows, self.policy = seat, rows, policy
         self.folder, self.releases, self.device = folder, releases, device
-        self._submitter, self._say = submitter, say
+        self._submitter, self._say, self._book, self._nonce = submitter, say, book, b""
         self.job: protocol.Job | None = None
         self._secret, self._chain = 0, Chain(b"")
         self._frame: pd.DataFrame | None = None  # until its rows become a table
@@ -90,6 +93,7 @@ class DeploymentSilo(Party):
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._charged = False  # whether all that the model has from rows was charged
+        self._compared: tuple[str, tuple[str, ...]] = ("", ())  # what heads were sealed for, and whose are awaited
 
     def answer(self, ask: Message) -> Message:
         """Answer, if the policy allows both the ask and the reply; the first error ends the job at this silo.
@@ -167,6 +171,13 @@ class DeploymentSilo(Party):
                 return self._prepare_synthesis()
             case protocol.Publish():
                 return self._publish(ask)
+            case protocol.AskNonce():
+                self._nonce = secrets.token_bytes(32)
+                return protocol.DrawnNonce(self._nonce)
+            case protocol.SealHead():
+                return self._seal_head(ask)
+            case protocol.RelayedHeads():
+                return self._compare(ask)
         return self._agree(ask)
 
     def _state(self, training: bool) -> State:
@@ -302,9 +313,8 @@ class DeploymentSilo(Party):
 
     def _keep(self) -> Done:
         self._part, self._party = self._working().trained(), None
-        write_atomic(
-            make_folder(self.folder) / PART, pack({"job": to_state(self._begun()), "part": self._part}), PRIVATE
-        )
+        job = replace(self._begun(), seed=None)  # nor do files of models keep it
+        write_atomic(make_folder(self.folder) / PART, pack({"job": to_state(job), "part": self._part}), PRIVATE)
         self._say("trained")
         return Done()
 
@@ -331,6 +341,42 @@ class DeploymentSilo(Party):
             sources.write(made, make_folder(self.folder) / SYNTHETIC)
             self._drawn = []
             self._say(f"{ask.total:,} synthetic rows kept")
+        return Done()
+
+    # The comparison of ledgers.
+
+    def _seal_head(self, ask: protocol.SealHead) -> protocol.SealedHeads:
+        job, silos = self._begun(), ask.silos
+        away = sorted(set(job.silos) - set(silos))
+        known = len(set(silos)) == len(silos) == len(ask.nonces) and set(silos) <= set(job.silos)
+        own = known and self._nonce and (self.seat.name, self._nonce) in zip(silos, ask.nonces, strict=True)
+        if not own or (away and not catalog.algorithm(job.algorithm).horizontal):
+            raise ProtocolError(
+                "Silos of a job compare ledgers, all that take part, with the number that each has drawn", silos,
+                "Do not trust this coordinator.",
+            )  # fmt: skip
+        if away:
+            self._say(f"ledgers are not compared with those of {', '.join(away)}, which went away")
+        purpose = protocol.heads_purpose(job.name, ask)
+        self._nonce, self._compared = b"", (purpose, tuple(silo for silo in silos if silo != self.seat.name))
+        head = b"" if self._book is None else pack(to_state(self._book.head()))
+        seat = self._seat(job)
+        return protocol.SealedHeads(tuple(seat.seal(silo, purpose, head) for silo in self._compared[1]))
+
+    def _compare(self, ask: protocol.RelayedHeads) -> Done:
+        """Whether all silos were asked the same, by what they say themselves."""
+        (purpose, silos), self._compared = self._compared, ("", ())
+        senders = tuple(one.sender for one in ask.envelopes)
+        if not purpose or sorted(senders) != sorted(silos):
+            raise ProtocolError("Each silo is told the head of each other silo's ledger", senders, "Start a new run.")
+        seat = self._seat(self._begun())
+        told = {one.sender: seat.open(one, purpose) for one in ask.envelopes}
+        if self._book is None:
+            return Done()
+        verdict = self._book.compare({silo: from_state(Head, unpack(head)) for silo, head in told.items()})
+        if verdict:
+            raise ProtocolError("All silos are asked the same", verdict, "Do not trust this coordinator.")
+        self._say("all silos were asked the same")
         return Done()
 
     # Helpers.

@@ -290,7 +290,7 @@ class EncodersLearnt(Message, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
-class Charge(Message, release=Release.NOISED):
+class Charge(Message, release=Release.NOISED, common=True):
     """Coordinator: charge ``events`` for the steps to come.
 
     Attributes:

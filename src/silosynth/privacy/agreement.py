@@ -40,7 +40,7 @@ _NONCE = 12  # bytes
 _AGAIN = "Start the agreement again."
 
 
-class OfferShares(Message):
+class OfferShares(Message, common=True):
     """Coordinator: make a share for ``purpose``, a new one if ``fresh``, else the one this purpose always has."""
 
     purpose: str
@@ -65,7 +65,7 @@ class Confirmation(Message):
     tag: bytes
 
 
-class Confirmations(Message):
+class Confirmations(Message, common=True):
     """Coordinator: the tags of all silos, in the roster's order."""
 
     tags: tuple[bytes, ...]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from silosynth.core.conversation import State
 from silosynth.core.errors import CheckpointError, StorageError
-from silosynth.core.files import PRIVATE, close_to_others, make_folder, read, storage_error, write_atomic
+from silosynth.core.files import PRIVATE, close_to_others, private_folder, read, storage_error, write_atomic
 from silosynth.runtime.ledger import Position
 from silosynth.runtime.wire import pack, unpack
 
@@ -183,7 +183,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _write_part(folder: Path, number: int, content: State, keep: int) -> None:
-    make_folder(folder)
+    private_folder(folder)
     write_atomic(_path(folder, number), pack(content), PRIVATE)
     # Higher numbers are left over from a run that this one replaces (it resumed from before them, or started over).
     for path in _parts(folder):

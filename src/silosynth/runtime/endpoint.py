@@ -6,13 +6,31 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Message, Several, Struct, wire_name
 from silosynth.runtime import checkpoint, hub, link, wire
 
-OnStep = Callable[[int, Message, int, Message, int], None]
+
+class Book(Protocol):
+    """Where a party's asks and replies are recorded. The coordinator gets nothing that could not be."""
+
+    def asked(self, step: int, ask: Message, blob: bytes) -> None:
+        """An ask came, in these bytes."""
+
+    def replied(self, step: int, reply: Message, blob: bytes) -> None:
+        """Its reply is about to leave."""
+
+    def refused(self, step: int, error: Exception) -> None:
+        """An error is about to leave in its place."""
+
+    def saved(self, number: int) -> None:
+        """A checkpoint was written."""
+
+    def restored(self, number: int) -> None:
+        """A checkpoint is about to be restored."""
 
 
 class PartyFailure(Exception):
@@ -26,17 +44,16 @@ class PartyEndpoint:
         name: the party's name.
         party: the party that answers.
         folder: where the party's own parts of checkpoints go; None to keep none.
-        on_step: called for each step before its reply leaves, with the step, the ask and its length in bytes, and the
-            reply and its length.
+        book: where asks and replies are recorded; None for nowhere.
         log: where errors are written in full if the coordinator, in another organisation, is told their class and rule
             alone; None if it may read everything.
     """
 
     def __init__(
-        self, name: str, party: Party, folder: Path | None, on_step: OnStep | None = None,
+        self, name: str, party: Party, folder: Path | None, book: Book | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        self.name, self.party, self._on_step, self._log = name, party, on_step, log
+        self.name, self.party, self._book, self._log = name, party, book, log
         self._parts = None if folder is None else checkpoint.PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
@@ -98,6 +115,8 @@ class PartyEndpoint:
             self._reply = self._answer_all(step, before, blob)
         except Exception as error:
             self._reply = error  # raised again if asked again: the party may have done part of the work
+            if self._book is not None:
+                self._book.refused(step, error)
             raise
         return self._reply
 
@@ -106,18 +125,22 @@ class PartyEndpoint:
         if self._parts is None:
             raise link.missing_folder(self.name)
         self._parts.save(number, self.party.state())
+        if self._book is not None:
+            self._book.saved(number)
 
     def restore(self, number: int) -> None:
         """Continue from the party's part of checkpoint ``number``."""
         if self._parts is None:
             raise link.missing_folder(self.name)
+        if self._book is not None:
+            self._book.restored(number)
         self.party.restore(self._parts.load(number))
         self._last = None
 
     def _answer_all(self, step: int, before: int | None, blob: bytes) -> bytes:
         ask = wire.decode(blob)
         if not isinstance(ask, Several):
-            return self._answer_one(step, ask, len(blob))
+            return self._answer_one(step, ask, blob)
         if not (before or 0) < ask.steps[0] <= ask.steps[-1] <= step:
             raise ProtocolError("Steps of a conversation go forward", f"{ask.steps} after {before}")
         parts = zip(ask.steps, ask.messages, strict=True)
@@ -126,13 +149,15 @@ class PartyEndpoint:
     def _answer_part(self, step: int, blob: bytes) -> bytes:
         ask = wire.decode(blob)
         try:
-            return self._answer_one(step, ask, len(blob))
+            return self._answer_one(step, ask, blob)
         except SilosynthError as error:
             raise link.with_location(error, f"step {step}, on {wire_name(type(ask))}") from error.__cause__
 
-    def _answer_one(self, step: int, ask: Struct, size: int) -> bytes:
+    def _answer_one(self, step: int, ask: Struct, blob: bytes) -> bytes:
         if not isinstance(ask, Message):
             raise ProtocolError("A party is asked with a message", type(ask).__name__)
+        if self._book is not None:
+            self._book.asked(step, ask, blob)
         try:
             reply = self.party.answer(ask)
         except SilosynthError:
@@ -142,8 +167,8 @@ class PartyEndpoint:
         if not isinstance(reply, Message):
             raise ProtocolError("A party answers with a message", type(reply).__name__, "Return Done() at least.")
         encoded = wire.encode(reply)
-        if self._on_step is not None:
-            self._on_step(step, ask, size, reply, len(encoded))
+        if self._book is not None:
+            self._book.replied(step, reply, encoded)
         return encoded
 
 

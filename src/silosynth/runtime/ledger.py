@@ -246,10 +246,10 @@ class Ledger:
 _START_OVER = "Restore the file, or start over without resuming."
 
 
-def line(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
-    """One message as a line of a ledger file, for a silo's own record of its asks and replies."""
-    middle, end = _Route.of(sender, receiver, message).frame()
-    return f'{{"step": {step}{middle}{size}{end}'
+def entry_of(step: int, sender: str, receiver: str, message: Message, size: int) -> dict[str, Any]:
+    """One message as it stands in a ledger's file, for a silo's own record of its asks and replies."""
+    sender, receiver, kind, privacy, events = _Route.of(sender, receiver, message)
+    return Record(step, sender, receiver, kind, size, privacy, events).entry()
 
 
 class _Records(Sequence[Record]):

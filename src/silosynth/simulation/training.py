@@ -357,9 +357,4 @@ def _default_folder(fingerprint: str) -> Path:
     """A folder that only its user may read: checkpoints hold what silos keep to themselves."""
     place = Path(platformdirs.user_state_dir("silosynth")) / "runs" / fingerprint[:16]
     files.make_folder(place.parent)
-    try:
-        place.mkdir(mode=0o700, exist_ok=True)
-        place.chmod(0o700)  # where it was there before
-    except OSError as error:
-        raise files.storage_error(error, "made", place) from error
-    return place
+    return files.private_folder(place)

@@ -69,7 +69,7 @@ SPARE = 28.0  # rows that there may be beyond the noised count, in units of 1 / 
 # Messages, in talking order.
 
 
-class PrepareAttributes(Message):
+class PrepareAttributes(Message, common=True):
     """Coordinator: encode your columns; with differential privacy by your part of all silos' budget."""
 
 
@@ -86,7 +86,7 @@ class NoisedAttributesPrepared(AttributesPrepared, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
-class GroupAttributes(Message):
+class GroupAttributes(Message, common=True):
     """Coordinator: group your attributes, and make a latent attribute of each group.
 
     Attributes:

@@ -82,7 +82,7 @@ _RESUME = "Resume from the last checkpoint; if silos are slow, with a longer tim
 # Messages, in talking order.
 
 
-class Describe(Message):
+class Describe(Message, common=True):
     """Coordinator: describe your columns."""
 
 
@@ -92,7 +92,7 @@ class Described(Message, release=Release.STATISTICS):
     schema: Schema
 
 
-class Summarise(Message):
+class Summarise(Message, common=True):
     """Coordinator: summarise your categories; asked again, your numbers. Kinds are as all silos agreed."""
 
     schema: Schema
@@ -113,7 +113,7 @@ class ExactSummaries(Message, release=Release.STATISTICS):
     rows: int
 
 
-class TakeEncoders(Message, release=Release.MERGED):
+class TakeEncoders(Message, release=Release.MERGED, common=True):
     """Coordinator: encode your rows with these, and make a model for a federation of ``rows`` rows."""
 
     encoders: tuple[Encoder, ...]

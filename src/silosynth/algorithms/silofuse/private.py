@@ -76,7 +76,7 @@ class CoderLearnt(accounting.EncodersLearnt):
     latents: int
 
 
-class AskChargedLatents(Message):
+class AskChargedLatents(Message, common=True):
     """Coordinator: freeze your autoencoder and send your latents, noised in ``slots`` slots, or un-noised ("release").
 
     ``latents`` is L, which bounds the norm of a row's latents.

@@ -92,7 +92,7 @@ _CHUNK = 8192  # rows that are encoded at once when joint training has ended
 # Messages in talking order.
 
 
-class FitCoder(Message):
+class FitCoder(Message, common=True):
     """Coordinator: fit encoders and make an autoencoder."""
 
 
@@ -103,13 +103,13 @@ class CoderFitted(Message, release=Release.COUNTS):
     latents: int
 
 
-class TrainAutoencoder(Message):
+class TrainAutoencoder(Message, common=True):
     """Coordinator: train your autoencoder for part ``part`` of `PARTS`."""
 
     part: int
 
 
-class AskLatents(Message):
+class AskLatents(Message, common=True):
     """Coordinator: freeze your autoencoder and send your latents."""
 
 
@@ -133,13 +133,13 @@ class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
 # Messages of joint training, in talking order.
 
 
-class JoinLatents(Message):
+class JoinLatents(Message, common=True):
     """Coordinator: make a fresh autoencoder, whose decoder reads ``latents`` latents, of all silos."""
 
     latents: Positive[int]
 
 
-class EncodeBatch(Message):
+class EncodeBatch(Message, common=True):
     """Coordinator: encode these training rows."""
 
     rows: Tensor
@@ -172,7 +172,7 @@ class UpdateCoder(Message, release=Release.GRADIENTS):
     grad_z_BL: Tensor
 
 
-class AskLoss(Message, release=Release.ROWS):
+class AskLoss(Message, release=Release.ROWS, common=True):
     """Coordinator: your loss of the rows that you encoded last, decoded from these latents (B, L)."""
 
     z_BL: Tensor
@@ -184,11 +184,11 @@ class HeldOutLoss(Message, release=Release.STATISTICS):
     loss: float
 
 
-class KeepWeights(Message):
+class KeepWeights(Message, common=True):
     """Coordinator: all silos' losses of held-out rows together have never been so low; keep these weights."""
 
 
-class SettleWeights(Message):
+class SettleWeights(Message, common=True):
     """Coordinator: training has ended; take the weights that were kept."""
 
 

@@ -96,7 +96,7 @@ class PrivacyWarning(UserWarning):
 # Messages, in talking order.
 
 
-class VFLGANPrepare(Message):
+class VFLGANPrepare(Message, common=True):
     """Fit your encoders and make your networks."""
 
 
@@ -111,7 +111,7 @@ class VFLGANPreparedPrivately(accounting.EncodersLearnt):
     """The same with noise, and what that and the encoders have cost."""
 
 
-class CriticiseBatch(Message):
+class CriticiseBatch(Message, common=True):
     """Send the features of the next critic step."""
 
 
@@ -143,7 +143,7 @@ class DescendLocalGenerator(Message):
     more: bool
 
 
-class BackboneRound(Message):
+class BackboneRound(Message, common=True):
     """VertiGAN: update the backbone by this sum of gradients (P,), none before the first round; train if ``more``."""
 
     grad_sum_P: Tensor
@@ -156,7 +156,7 @@ class BackboneGradient(Message, release=Release.GRADIENTS):
     gradient_P: Tensor
 
 
-class MeasureDistance(Message):
+class MeasureDistance(Message, common=True):
     """Measure the distance between rows that your generator makes now, and your own."""
 
 
@@ -166,11 +166,11 @@ class MeasuredDistance(Message, release=Release.STATISTICS):
     distance: float
 
 
-class KeepBestWeights(Message):
+class KeepBestWeights(Message, common=True):
     """Keep the generator's weights as they are now: they are the best so far."""
 
 
-class VFLGANSynthesise(Message):
+class VFLGANSynthesise(Message, common=True):
     """Make ``rows`` rows from the secret of the publication ``draw``."""
 
     rows: int

@@ -92,7 +92,7 @@ REPORTS = 200  # times that a training reports progress, and can be resumed from
 # Messages, in talking order.
 
 
-class EncodeRows(Message):
+class EncodeRows(Message, common=True):
     """Fit your encoders and encode your rows."""
 
 

@@ -1,0 +1,457 @@
+"""A silo's own ledger of a job: what it was asked, and what it replied. A hash chain, signed by the silo.
+
+Lines are JSON. Each holds its number ``n``, the time ``at`` (UTC), and ``before``: SHA-256 of the line before it. Lines
+of messages have the fields of the coordinator's ledger as well (`silosynth.runtime.ledger`), the ``digest`` of the
+encoded message, and ``common`` where all silos are asked the same. The others have a ``kind``:
+
+- "opened": a process of the silo begins to write. The first one names job, silo and the key of signatures.
+- "refused": the ask before it was refused, with which class of error.
+- "saved", "restored": a checkpoint, by its number. Lines after a checkpoint stay when it is restored.
+- "signed": a signature (Ed25519) on job, silo, and number and hash of the line before. The key is derived from the
+  silo's sealing key. There is one after `EVERY` lines at most, at every checkpoint, after a refusal and at the end.
+- "compared": what silos told each other of their ledgers (`Head`), and the verdict.
+
+A line is written before the reply leaves. Beside the ledger lies its newest signature (`HEAD`), which shows that the
+tail was cut. What nobody can show: that lines after the last signature are those that the silo wrote; and that both
+files were set back together, unless another silo holds a later head.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from silosynth.core.conversation import COORDINATOR
+from silosynth.core.errors import ProtocolError, StorageError
+from silosynth.core.files import PRIVATE, close_to_others, flush, make_folder, read, storage_error
+from silosynth.core.messages import Message, Struct
+from silosynth.deployment.protocol import Begin
+from silosynth.privacy.sealed import Seat, derive, framed
+from silosynth.runtime import ledger
+
+FILE, HEAD = "ledger.jsonl", "ledger.head"
+EVERY = 64  # lines, at most, between two signatures
+_LABEL = "silosynth silo ledger 1"
+_NOTHING = "0" * 64  # the hash before the first line
+_REMEDY = "Keep the file as evidence, and submit the job under another name."
+
+
+class CommonAsk(NamedTuple):
+    """An ask that all silos get alike: its step, type, and SHA-256."""
+
+    step: int
+    type: str
+    digest: str
+
+
+class Head(Struct):
+    """What a silo tells the others of its ledger, sealed.
+
+    Attributes:
+        lines: how many it has.
+        hash: of the last one, in hexadecimal.
+        key: of its signatures, 32 bytes; ``signature``: on the line after these.
+        steps, types, digests: the asks of the present attempt that all silos get alike.
+    """
+
+    lines: int
+    hash: str
+    key: bytes
+    signature: bytes
+    steps: tuple[int, ...]
+    types: tuple[str, ...]
+    digests: tuple[str, ...]
+
+    @property
+    def asks(self) -> tuple[CommonAsk, ...]:
+        """The asks that all silos get alike."""
+        return tuple(map(CommonAsk, self.steps, self.types, self.digests))
+
+
+def signing_key(seat: Seat) -> Ed25519PrivateKey:
+    """The key of a silo's signatures."""
+    return Ed25519PrivateKey.from_private_bytes(derive(seat.private, framed(_LABEL, "key")))
+
+
+class SiloLedger:
+    """A silo's ledger of one job, continued where another process left it.
+
+    Args:
+        folder: the silo's folder of the job.
+        job: its name.
+        seat: the silo's.
+        clock: the time.
+
+    Raises:
+        StorageError: the file cannot be written; or it is not what this silo has written.
+    """
+
+    def __init__(
+        self, folder: Path, job: str, seat: Seat, clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    ) -> None:
+        self._job, self._seat, self._clock = job, seat, clock
+        self._key = signing_key(seat)
+        self._path, self._head = make_folder(folder) / FILE, folder / HEAD
+        self._asks = CommonAsks()
+        self._lines, self._last, self._signed = 0, _NOTHING, 0
+        self._open()
+        opened = {"kind": "opened", "job": job, "silo": seat.name, "key": _public(self._key).hex()}
+        lost = _lines_of(self._stored_head()) - self._lines  # by a power cut, or because the tail was cut
+        self._add(opened | ({"lost": lost} if lost > 0 else {}))
+        self.sign()
+
+    @property
+    def asks(self) -> tuple[CommonAsk, ...]:
+        """The asks of this attempt that all silos get alike."""
+        return self._asks.all
+
+    def asked(self, step: int, ask: Message, blob: bytes) -> None:
+        """Record an ask, as it came."""
+        more: dict[str, Any] = {"common": True} if type(ask).common else {}
+        if isinstance(ask, Begin) and ask.job.seed is not None:
+            more["noise"] = "known"  # as `silosynth.privacy.statement` reads it
+        self._message(step, COORDINATOR, self._seat.name, ask, blob, more)
+
+    def replied(self, step: int, reply: Message, blob: bytes) -> None:
+        """Record the reply to the last ask, before it leaves."""
+        self._message(step, self._seat.name, COORDINATOR, reply, blob, {})
+
+    def refused(self, step: int, error: Exception) -> None:
+        """Record that the last ask was refused; what was wrong with it stays in the silo's log."""
+        self._add({"kind": "refused", "step": step, "error": type(error).__name__})
+        self.sign()
+
+    def saved(self, number: int) -> None:
+        """Record that a checkpoint was written; all lines are on disk when this returns."""
+        self._add({"kind": "saved", "number": number})
+        self.sign()
+        flush(self._path)
+
+    def restored(self, number: int) -> None:
+        """Record that a checkpoint was restored."""
+        self._add({"kind": "restored", "number": number})
+
+    def head(self) -> Head:
+        """What other silos are told."""
+        self.sign()
+        asks = self._asks.all
+        return Head(
+            self._lines - 1, self._last_but_signature, _public(self._key), self._signature,
+            tuple(a.step for a in asks), tuple(a.type for a in asks), tuple(a.digest for a in asks),
+        )  # fmt: skip
+
+    def compare(self, heads: Mapping[str, Head]) -> str:
+        """Record other silos' heads, and whether all were asked the same; returns how they differ, or "".
+
+        Raises:
+            ProtocolError: a head's signature is not its silo's.
+        """
+        for silo, head in heads.items():
+            check_signature(head.key, head.signature, self._job, silo, head.lines, head.hash)
+        found = (difference(self.asks, head.asks, silo) for silo, head in heads.items())
+        verdict = next(filter(None, found), "")
+        told = {silo: {"lines": h.lines, "hash": h.hash, "key": h.key.hex()} for silo, h in heads.items()}
+        self._add({"kind": "compared", "silos": told, "verdict": verdict or "all were asked the same"})
+        self.sign()
+        return verdict
+
+    def sign(self) -> None:
+        """Sign what there is."""
+        self._last_but_signature = self._last
+        self._signature = self._key.sign(_signed(self._job, self._seat.name, self._lines, self._last))
+        self._write({"kind": "signed", "signature": base64.b64encode(self._signature).decode()})
+        self._signed = self._lines
+        _replace(self._head, f"{self._lines} {self._last}\n".encode())
+
+    def _message(self, step: int, sender: str, receiver: str, message: Message, blob: bytes, more: Any) -> None:
+        record = ledger.entry_of(step, sender, receiver, message, len(blob))
+        self._add({**record, "digest": hashlib.sha256(blob).hexdigest(), **more})
+
+    def _add(self, content: dict[str, Any]) -> None:
+        self._write(content)
+        self._asks.add(content)
+        if self._lines - self._signed >= EVERY - 1:
+            self.sign()
+
+    def _write(self, content: dict[str, Any]) -> None:
+        at = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        text = json.dumps({"n": self._lines, "at": at, **content, "before": self._last}).encode()
+        try:
+            with open(self._path, "ab", buffering=0) as file:
+                file.write(text + b"\n")
+        except OSError as error:
+            raise storage_error(error, "written", self._path) from error
+        self._lines, self._last = self._lines + 1, hashlib.sha256(text).hexdigest()
+
+    def _open(self) -> None:
+        """Go on after the last whole line. An unfinished one, of a killed process, was followed by no reply."""
+        try:
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, PRIVATE))
+            close_to_others(self._path)
+            text = read(self._path)
+            whole = text[: text.rfind(b"\n") + 1]
+            os.truncate(self._path, len(whole))
+        except OSError as error:
+            raise storage_error(error, "written", self._path) from error
+        if whole:
+            self._continue(whole)
+
+    def _continue(self, text: bytes) -> None:
+        verdict = verify_text(text, None, key=_public(self._key), job=self._job, silo=self._seat.name)
+        if verdict.faults:
+            raise StorageError(f"A silo's ledger is as the silo wrote it: {self._path}", verdict.faults[0], _REMEDY)
+        for record in map(json.loads, text.splitlines()):
+            self._asks.add(record)
+        self._lines, self._last = verdict.lines, verdict.hash
+
+    def _stored_head(self) -> bytes | None:
+        return read(self._head) if self._head.exists() else None
+
+
+class CommonAsks:
+    """The asks of the present attempt that all silos get alike: of a step that is asked again, the last time."""
+
+    def __init__(self) -> None:
+        self._asks: list[CommonAsk] = []
+        self._at_checkpoint: dict[int, int] = {}  # how many there were, by its number
+
+    @property
+    def all(self) -> tuple[CommonAsk, ...]:
+        """By step."""
+        return tuple(self._asks)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Go on by a line of the ledger."""
+        if record.get("common"):
+            while self._asks and self._asks[-1].step >= record["step"]:
+                self._asks.pop()
+            self._asks.append(CommonAsk(record["step"], record["type"], record["digest"]))
+        elif record.get("kind") == "saved":
+            self._at_checkpoint[record["number"]] = len(self._asks)
+        elif record.get("kind") == "restored":
+            del self._asks[self._at_checkpoint.get(record["number"], 0) :]
+
+
+def difference(own: Iterable[CommonAsk], theirs: Iterable[CommonAsk], silo: str) -> str:
+    """How what this silo was asked first differs from what ``silo`` was asked; "" if it does not."""
+    mine, other = ({ask.step: ask for ask in asks} for asks in (own, theirs))
+    for step in sorted(mine.keys() | other.keys()):
+        here, there = mine.get(step), other.get(step)
+        if here != there:
+            kinds = ", ".join(f"{ask.type if ask else 'nothing'} {who}" for ask, who in ((here, "here"), (there, silo)))
+            return f"silos were asked different things at message {step}: {kinds}"
+    return ""
+
+
+# Verification.
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verification found.
+
+    Attributes:
+        lines, hash: how many lines there are, and the hash of the last.
+        signed: how many of them the last signature covers.
+        job, silo: whose ledger it says to be.
+        faults: what is wrong, and where; empty if nothing is.
+        notes: what cannot be told.
+        heads: of other silos, as they told this one: lines and hash, by name.
+    """
+
+    lines: int
+    hash: str
+    signed: int
+    job: str
+    silo: str
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+    heads: Mapping[str, tuple[int, str]]
+
+
+def verify_file(path: Path, *, key: bytes | None = None, job: str | None = None, silo: str | None = None) -> Verdict:
+    """Check a ledger, and the newest signature that lies beside it; see `verify_text`.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    beside = path.with_name(HEAD)
+    return verify_text(read(path), read(beside) if beside.exists() else None, key=key, job=job, silo=silo)
+
+
+def verify_text(
+    text: bytes, head: bytes | None, *, key: bytes | None = None, job: str | None = None, silo: str | None = None
+) -> Verdict:
+    """Check that no line of a ledger was changed, dropped, moved or added, as far as signatures reach.
+
+    Args:
+        text: the ledger.
+        head: what lies beside it; None to do without.
+        key: that must have signed it; None for the one that it names itself.
+        job, silo: whose it must be; None for any.
+    """
+    check = _Checking(key, job, silo)
+    *whole, rest = text.split(b"\n")
+    for line in whole:
+        check.line(line)
+    if rest:
+        check.notes.append("the last line is unfinished: the process was killed while it wrote, before any reply left")
+    check.end(head)
+    return check.verdict()
+
+
+class _Checking:
+    def __init__(self, key: bytes | None, job: str | None, silo: str | None) -> None:
+        self._key, self._job, self._silo = key, job, silo
+        self._hash, self._number, self._signed, self._hashes = _NOTHING, 0, 0, list[str]()
+        self._heads: dict[str, tuple[int, str]] = {}
+        self.faults: list[str] = []
+        self.notes: list[str] = []
+
+    def line(self, text: bytes) -> None:
+        try:
+            record = json.loads(text)
+            number, before, kind = int(record["n"]), str(record["before"]), record.get("kind")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.faults.append(f"line {len(self._hashes)}: it is not a line of a ledger")
+            number, before, kind, record = self._number, self._hash, None, {}
+        self._follows(number, before)
+        if kind == "opened":
+            self._opened(number, record)
+        elif kind == "signed":
+            self._signature(number, record)
+        elif kind == "compared":
+            self._compared(number, record)
+        self._hash, self._number = hashlib.sha256(text).hexdigest(), number + 1
+        self._hashes.append(self._hash)
+
+    def end(self, head: bytes | None) -> None:
+        if not self._hashes:
+            self.faults.append("the ledger is empty")
+        if self._signed < len(self._hashes) - 1:
+            self.notes.append(f"lines {self._signed + 1} to {len(self._hashes) - 1} come after the last signature")
+        if head is None:
+            self.notes.append(f"no {HEAD} lies beside it, by which a cut tail shows")
+            return
+        count, digest = _lines_of(head), head.decode("ascii", "replace").strip().partition(" ")[2]
+        if count > len(self._hashes):
+            self.faults.append(f"line {len(self._hashes)}: the tail was cut; there were {count} lines")
+        elif not count or self._hashes[count - 1] != digest:
+            self.faults.append(f"line {max(count - 1, 0)}: it is not the one that {HEAD} tells of")
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            len(self._hashes), self._hash, self._signed + 1 if self._signed else 0, self._job or "", self._silo or "",
+            tuple(self.faults), tuple(self.notes), dict(self._heads),
+        )  # fmt: skip
+
+    def _follows(self, number: int, before: str) -> None:
+        if number == self._number and before == self._hash:
+            return
+        if number > self._number:
+            what = f"line {self._number}" if number == self._number + 1 else f"lines {self._number} to {number - 1}"
+            self.faults.append(f"{what}: dropped")
+        elif number < self._number:
+            self.faults.append(f"line {number}: it stands after line {self._number - 1}, moved or repeated")
+        else:
+            self.faults.append(f"line {max(number - 1, 0)}: it was changed, or line {number} was")
+
+    def _opened(self, number: int, record: Mapping[str, Any]) -> None:
+        if self._key is None:
+            self._key = _key_of(record)
+            self.notes.append("no kit was named: that the key is this silo's is the ledger's own word")
+        for name, wanted in (("key", self._key.hex()), ("job", self._job), ("silo", self._silo)):
+            if wanted not in (None, found := str(record.get(name))):
+                self.faults.append(f"line {number}: it is of another {name}: {found}")
+        if record.get("lost"):
+            self.faults.append(f"line {number}: {record['lost']} lines before it were lost, or cut")
+        self._job, self._silo = self._job or str(record.get("job")), self._silo or str(record.get("silo"))
+
+    def _signature(self, number: int, record: Mapping[str, Any]) -> None:
+        try:
+            signature = base64.b64decode(str(record.get("signature")), validate=True)
+            check_signature(self._key or b"", signature, self._job or "", self._silo or "", number, self._hash)
+            self._signed = number
+        except (ProtocolError, ValueError):
+            self.faults.append(f"line {number}: its signature is not of this silo, or not of the lines before")
+
+    def _compared(self, number: int, record: Mapping[str, Any]) -> None:
+        silos = record.get("silos")
+        for silo, head in silos.items() if isinstance(silos, dict) else ():
+            self._heads[silo] = int(head["lines"]), str(head["hash"])
+        if str(record.get("verdict")) != "all were asked the same":
+            self.faults.append(f"line {number}: {record.get('verdict')}")
+
+
+def cross_check(ledgers: Sequence[tuple[Verdict, bytes]]) -> Iterator[str]:
+    """What silos told each other of their ledgers, against the ledgers themselves, given with their text."""
+    by_silo = {verdict.silo: text.split(b"\n") for verdict, text in ledgers}
+    for verdict, _ in ledgers:
+        for silo, (lines, digest) in verdict.heads.items():
+            held = by_silo.get(silo)
+            if held is not None and (
+                len(held) <= lines or hashlib.sha256(held[lines - 1]).hexdigest() != digest
+            ):  # the last part of a split text is empty
+                yield f"{silo}, line {lines - 1}: it is not the one that {silo} told {verdict.silo} of"
+
+
+def check_signature(key: bytes, signature: bytes, job: str, silo: str, lines: int, digest: str) -> None:
+    """Check a signature on the first ``lines`` lines of a ledger.
+
+    Raises:
+        ProtocolError: it is not of this key, or of another ledger.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, _signed(job, silo, lines, digest))
+    except (InvalidSignature, ValueError):
+        raise ProtocolError(
+            f"Silo {silo!r} signs its ledger of job {job!r} with its own key", "another signature",
+            "It was altered, or is of another job.",
+        ) from None  # fmt: skip
+
+
+def _signed(job: str, silo: str, lines: int, digest: str) -> bytes:
+    return framed(_LABEL, job, silo, str(lines), digest)
+
+
+def _key_of(record: Mapping[str, Any]) -> bytes:
+    try:
+        return bytes.fromhex(str(record.get("key")))
+    except ValueError:
+        return b""
+
+
+def _lines_of(head: bytes | None) -> int:
+    """How many lines the newest signature covers, of the file beside a ledger."""
+    lines = (head or b"").decode("ascii", "replace").partition(" ")[0]
+    return int(lines) if lines.isdecimal() else 0
+
+
+def _public(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
+
+
+def public_key(seat: Seat) -> bytes:
+    """The public half of `signing_key`, 32 bytes."""
+    return _public(signing_key(seat))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a small private file, without waiting for the disk: after a power cut an older one does as well."""
+    part = path.with_name(f".{path.name}.new")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
+            file.write(content)
+        os.replace(part, path)
+    except OSError as error:
+        raise storage_error(error, "written", path) from error
