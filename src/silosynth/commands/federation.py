@@ -34,7 +34,7 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="A name that `silosy
 class _ShowByDefault(TyperGroup):
     """`silosynth ledger JOB` is short for `silosynth ledger show JOB`."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else "--help"
         return super().parse_args(ctx, args if first == "--help" or first in self.commands else ["show", *args])
 

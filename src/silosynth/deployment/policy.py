@@ -37,6 +37,8 @@ UNDER_A_BUDGET = {
     "core.Done": "it only confirms",
     "deployment.Greeted": "the version of silosynth",
     "deployment.PreparedSchema": "names, kinds and dtypes of columns, which are taken as public",
+    "deployment.DrawnNonce": "a random number",
+    "deployment.SealedHeads": "digests of what all silos were asked, sealed for the others",
     "privacy.Shares": "random numbers, sealed for the other silos",
     "privacy.Confirmation": "a proof of knowing them",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
