@@ -73,7 +73,7 @@ def test_a_ledger_that_nobody_touched_is_verified(kept: Path) -> None:
     assert verdict.lines == verdict.signed == len(lines(kept)) == 12 + 3  # opened, and two signatures
     first = json.loads(lines(kept)[2])
     assert {"n", "at", "step", "from", "to", "type", "bytes", "privacy", "digest", "common", "before"} == set(first)
-    assert first["type"] == "deployment.PrepareRows" and first["at"].endswith("Z")
+    assert first["type"] == "deployment.PrepareRows" and first["at"].endswith("+00:00")
 
 
 def rewrite(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
@@ -192,6 +192,17 @@ def test_signatures_come_after_so_many_lines(tmp_path: Path) -> None:
     assert max(b - a for a, b in itertools.pairwise(signed)) <= EVERY
     ledger.refused(EVERY + 1, ProtocolError("No", "x"))
     assert b'"signed"' in lines(tmp_path)[-1] and b'"ProtocolError"' in lines(tmp_path)[-2]
+
+
+def test_a_full_disk_leaves_whole_lines_and_the_job_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, write = book(tmp_path), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda handle, text: write(handle, text[:20]))
+        with pytest.raises(StorageError, match="disk is full"):
+            ledger.asked(1, PrepareRows(), b"")
+    talk(ledger, 1, 3)
+    ledger.sign()
+    assert verified(tmp_path).faults == ()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")

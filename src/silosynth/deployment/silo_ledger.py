@@ -19,9 +19,11 @@ files were set back together, unless another silo holds a later head.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -184,23 +186,27 @@ class SiloLedger:
             self.sign()
 
     def _write(self, content: dict[str, Any]) -> None:
-        at = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        at = self._clock().isoformat(timespec="microseconds")
         text = json.dumps({"n": self._lines, "at": at, **content, "before": self._last}).encode()
         try:
-            with open(self._path, "ab", buffering=0) as file:
-                file.write(text + b"\n")
+            if os.write(self._file, text + b"\n") != len(text) + 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
+            os.ftruncate(self._file, self._size)  # of a line that was cut nothing stays
             raise storage_error(error, "written", self._path) from error
+        self._size += len(text) + 1
         self._lines, self._last = self._lines + 1, hashlib.sha256(text).hexdigest()
 
     def _open(self) -> None:
         """Go on after the last whole line. An unfinished one, of a killed process, was followed by no reply."""
         try:
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, PRIVATE))
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
+            weakref.finalize(self, os.close, self._file)
             close_to_others(self._path)
             text = read(self._path)
             whole = text[: text.rfind(b"\n") + 1]
-            os.truncate(self._path, len(whole))
+            self._size = len(whole)
+            os.ftruncate(self._file, self._size)
         except OSError as error:
             raise storage_error(error, "written", self._path) from error
         if whole:
