@@ -27,7 +27,7 @@ GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
-    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop", "ledger",
+    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop", "ledger show", "ledger verify",
     "fetch",
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def check(words: list[str]) -> str:
     """Check that a command exists with its options; returns its name."""
-    depth = 2 if words[0] in ("coordinator", "party", "policy") else 1
+    depth = 2 if words[0] in ("coordinator", "party", "policy", "ledger") else 1
     name = " ".join(words[:depth])
     assert name in COMMANDS, words
     shown = CliRunner().invoke(app, [*words[:depth], "--help"], env={"COLUMNS": "200"})
