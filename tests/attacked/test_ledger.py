@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.deployment.common import OPEN, SMALL, job, seated, two_silos
 
+from silosynth.core.conversation import Turns, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.deployment.coordinator import Order, read_status, run_order
@@ -113,7 +114,7 @@ def test_it_cannot_leave_silos_out_of_the_comparison(tmp_path: Path, alter: Call
         chair, silos["bank"], OPEN, tmp_path, Releases(tmp_path), torch.device("cpu"),
         book=SiloLedger(tmp_path, "trial", chair),
     )  # fmt: skip
-    side.job = job(silos, options=TINY)
+    side.job, side._turns = job(silos, options=TINY), Turns(*once(AskNonce, SealHead))
     nonce = side.answer(AskNonce()).nonce  # type: ignore[attr-defined]
     with pytest.raises(ProtocolError, match="Silos of a job compare ledgers"):
         side.answer(alter(SealHead(("bank", "shop"), (nonce, bytes(32)))))

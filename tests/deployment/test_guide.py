@@ -27,7 +27,8 @@ GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
-    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop", "ledger show", "ledger verify",
+    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop",
+    "ledger show", "ledger verify",
     "fetch",
 }  # fmt: skip
 

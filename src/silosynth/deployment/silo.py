@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SYNTHETIC, PART, CLOSED, JOB = "synthetic.parquet", "part.silosynth", "closed", "job"
-_OWN = protocol.PrepareRows | protocol.KeepPart | protocol.PrepareSynthesis | protocol.Publish
+_HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
+_OWN = (protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HEADS)
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
 
@@ -259,7 +260,9 @@ class DeploymentSilo(Party):
     def _script(self, job: protocol.Job) -> Turns:
         """A job's own messages, each once, but for batches of published rows; other messages come between them."""
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if catalog.algorithm(job.algorithm).parts else ()
-        return Turns(*once(*agreement.ASKS, protocol.PrepareRows), *parts, *often(protocol.Publish, by="first"))
+        return Turns(
+            *once(*agreement.ASKS, protocol.PrepareRows), *parts, *often(protocol.Publish, by="first"), *once(*_HEADS)
+        )
 
     def _agree(self, ask: Message) -> Message:
         """Agree with the other silos on the job that this one was told, before any row is touched."""
