@@ -120,9 +120,9 @@ class Play:
         return found
 
 
-def fit(data=None, rows=None, schema=None, **options) -> ss.Model:
+def fit(data=None, rows=None, schema=None, seed=None, **options) -> ss.Model:
     federation = ss.simulate(table() if data is None else data, rows=ROWS if rows is None else rows, schema=schema)
-    return ss.fit("gdts", federation, preset="fast", options=SIZES | options, progress=False)
+    return ss.fit("gdts", federation, preset="fast", options=SIZES | options, progress=False, seed=seed)
 
 
 # Weights.
@@ -332,11 +332,11 @@ def test_training_resumes_to_the_same_bytes_after_ctrl_c(tmp_path, options):
             raise KeyboardInterrupt
 
     federation = ss.simulate(table(), rows=ROWS)
-    more = {"preset": "fast", "options": SIZES | options, "folder": tmp_path, "checkpoint_every": 0}
+    more = {"preset": "fast", "options": SIZES | options, "folder": tmp_path, "checkpoint_every": 0, "seed": 0}
     with pytest.raises(KeyboardInterrupt):
         ss.fit("gdts", federation, progress=stop, **more)
     again = ss.fit("gdts", federation, progress=False, resume=True, **more)
-    whole = fit(**options)
+    whole = fit(seed=0, **options)
     assert pack(again.coordinator) == pack(whole.coordinator)
     assert again.sample(20).equals(whole.sample(20))
 

@@ -160,7 +160,8 @@ def test_joint_latents_refuse_what_they_cannot_keep():
     with pytest.raises(ConfigError, match="at the coordinator"):
         fit("silofuse-joint", data=people(50), **{"coder.form": "noisy"})
     with pytest.raises(ConfigError, match="no differential privacy"):
-        fit("silofuse-joint", data=people(50), dp={"epsilon": 5.0, "delta": 1e-5})
+        fit("silofuse-joint", data=people(50)[["job", "rich"]], silos={"one": ["job"], "two": ["rich"]},
+            dp={"epsilon": 5.0, "delta": 1e-5})  # fmt: skip
 
 
 @pytest.mark.parametrize("steps", [1, 7, 15])
