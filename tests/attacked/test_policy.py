@@ -98,7 +98,7 @@ def test_a_silo_dials_no_host_but_that_of_its_kit(tmp_path: Path, monkeypatch: p
 def wrong(desk: Desk) -> list[Any]:
     return [
         lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 999), 3, "0")),
-        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, dtype=torch.int64), 3, "0")),
+        lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 4, dtype=torch.int64), 3, "0")),
         lambda: desk.ask(SynthesiseFromLatents(torch.zeros(3, 2), 10**6, "")),
     ]
 
@@ -193,7 +193,7 @@ def test_a_day_later_jobs_begin_again(tmp_path: Path) -> None:
 
 def test_rows_drawn_are_counted_over_repeated_asks_and_restored_checkpoints(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OPENED + "most_rows_drawn = 70\n")
-    width = desk.sampling(a_job(options=TINY))
+    width = desk.sampling(a_job(options=TINY, rows=100))
 
     def drawn(value: float) -> Any:
         return desk.ask(SynthesiseFromLatents(torch.full((30, width), value), 30, f"{value}"))
@@ -205,6 +205,14 @@ def test_rows_drawn_are_counted_over_repeated_asks_and_restored_checkpoints(tmp_
     desk.restore(1)
     with forbids("most_rows_drawn"):
         drawn(0.3)
+
+
+def test_a_job_draws_at_most_twice_as_many_rows_as_it_says(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    width = desk.sampling(a_job(options=TINY))  # 20 rows
+    assert desk.ask(SynthesiseFromLatents(torch.full((40, width), 0.1), 40, "a"))
+    with pytest.raises(ProtocolError, match="A silo draws twice as many rows as a job asks for"):
+        desk.ask(SynthesiseFromLatents(torch.full((1, width), 0.2), 1, "b"))
 
 
 # An epsilon that is limited.

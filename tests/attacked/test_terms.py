@@ -131,7 +131,7 @@ EXACT: dict[str, list[Message]] = {
     "vertigan": [vflgan.BackboneRound(vflgan.NOTHING, True), vflgan.MeasureDistance()],
     "dplt": [dplt.GroupAttributes(1.0, 1.0), dplt.Hide(60, ()), dplt.Relate(1.0, ()),
              dplt.DPLTSynthesise(BATCH.long(), "x")],
-    "gdts": [gdts.TakeEncoders((), 60), gdts.TrainPart(0, BATCH), gdts.SendWeights(0, 1.0)],
+    "gdts": [gdts.TakeEncoders((), 60), gdts.TrainPart(0, BATCH[0]), gdts.SendWeights(0, 1.0)],
 }  # fmt: skip
 FIRST: dict[str, Message] = {
     "silofuse": private.LearnCoder(), "vtgan": vtgan.EncodeRows(), "vflgan": vflgan.VFLGANPrepare(),

@@ -128,8 +128,9 @@ def example(kind: type[Struct], rng: random.Random) -> Struct | None:
     """Some value of a struct class, or None where its own checks do not let one be made from its fields alone."""
     for _ in range(20):
         with contextlib.suppress(SilosynthError, ValueError, TypeError, IndexError, RuntimeError):
+            sizes = {letter: rng.randrange(4) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
             given = {
-                field.name: _value(hint, rng)
+                field.name: _value(hint, rng, _shape(field.name, sizes))
                 for field, (_, hint) in zip(dataclasses.fields(kind), fields_of(kind), strict=True)  # type: ignore[arg-type]
                 if field.default is dataclasses.MISSING
             }
@@ -137,17 +138,23 @@ def example(kind: type[Struct], rng: random.Random) -> Struct | None:
     return None
 
 
-def _value(hint: Any, rng: random.Random) -> Any:
+def _shape(name: str, sizes: dict[str, int]) -> list[int] | None:
+    """The shape that a field's name says: of "z_NL" N and L; None where it says none."""
+    letters = name.rpartition("_")[2] if "_" in name else ""
+    return [sizes[letter] for letter in letters] if letters.isalpha() and letters.isupper() else None
+
+
+def _value(hint: Any, rng: random.Random, named: list[int] | None = None) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _value(rng.choice(args), rng)
+        return _value(rng.choice(args), rng, named)
     if origin is typing.cast(Any, Literal):
         return rng.choice(args)
     if origin is tuple:
         many = args[:1] * rng.randrange(3) if args[-1:] == (Ellipsis,) else args
         return tuple(_value(arg, rng) for arg in many)
     if hint is torch.Tensor:
-        shape = [rng.randrange(4) for _ in range(rng.randrange(3))]
+        shape = [rng.randrange(4) for _ in range(rng.randrange(3))] if named is None else named
         return torch.ones(shape).to(rng.choice(list(DTYPES)))
     if isinstance(hint, type) and issubclass(hint, Struct):
         kinds = [kind for kind in KINDS.values() if issubclass(kind, hint)]

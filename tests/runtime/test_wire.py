@@ -32,7 +32,7 @@ class Outer(Message):
     rate: float
     text: str
     blob: bytes
-    z_NL: torch.Tensor
+    numbers: torch.Tensor
     inner: Inner | None
     many: tuple[Inner, ...]
     mixed: int | float | str | bool | None = None

@@ -112,6 +112,28 @@ def matches(key: bytes, held: bytes, answered: bytes, asked: int) -> list[int]:
         return sorted(_in_parts(work, list(enumerate(points))))
 
 
+def n_asked(asked: bytes) -> int:
+    """How many items a `query` asks about.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    psi = library()
+    with _readable("a query"):
+        return len(psi.Request.FromString(asked).encrypted_elements)
+
+
+def n_held(held: bytes) -> int:
+    """How many items the holder's `encrypt` has.
+
+    Raises:
+        ProtocolError: it was not made by it.
+    """
+    psi = library()
+    with _readable("an answer"):
+        return len(psi.ServerSetup.FromString(held).raw.encrypted_elements)
+
+
 def _items(tags: Sequence[bytes]) -> list[str]:
     return [tag.hex() for tag in tags]
 

@@ -29,8 +29,10 @@ Who learns what:
 * the other silos, with "psi": from the length of what they answer, how many rows the leader asks about.
 
 Threat model: private set intersection is secure against semi-honest parties, which follow the protocol but try to infer
-more from what they see (decisional Diffie-Hellman on P-256, in the random oracle model). Nothing keeps a silo from
-making up identifiers to learn whether all the others hold them; or a leader, whether the second silo does. A
+more from what they see (decisional Diffie-Hellman on P-256, in the random oracle model). A silo that makes up
+identifiers learns whether all the others hold them; a leader, whether the second silo does. So each silo answers one
+query of an alignment, tags its rows and puts them in order once, and compares itself with `QUERIES` times as many
+identifiers as it has rows, at most; a deployed silo counts them over all attempts of a job. A
 coordinator that alters, repeats or mixes up sealed messages is detected. With "keyed-hash" the coordinator must also
 not collude with any silo: see `AlignConfig`. A coordinator that makes up results is detected there too, by a silo that
 does not hold a row, or by the proofs; one that leaves out common rows is not, nor is a leader that does.
@@ -51,6 +53,7 @@ from silosynth.privacy.agreement import agree
 from silosynth.privacy.sealed import Envelope
 
 TAG = 32  # bytes
+QUERIES = 10.0  # identifiers of another silo that one compares itself with, as a multiple of its own rows
 TAGS = "alignment: tags"  # purpose of the fresh secret, which keys the tags
 ORDER = "alignment: order"  # purpose of the lasting secret, which keys the order of the common rows
 

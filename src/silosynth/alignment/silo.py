@@ -50,15 +50,19 @@ class Aligner(Party):
         seat: who this silo is.
         streams: its streams; the seed, which must be the same in all silos, decides the common order.
         config: all options.
+        queries: how many identifiers of another silo it compares itself with, as a multiple of its own rows.
+        asked: how many it was asked about before, in earlier attempts of the same job.
 
     Attributes:
+        asked: how many identifiers it has been asked about, or was told that others hold.
         rows: (n,) int64 positions of this silo's rows in the common order, once all silos have confirmed it; empty
             before.
     """
 
     def __init__(
-        self, identifiers: Sequence[bytes | None], seat: Seat, streams: Streams, config: protocol.AlignConfig
-    ) -> None:
+        self, identifiers: Sequence[bytes | None], seat: Seat, streams: Streams, config: protocol.AlignConfig,
+        queries: float = protocol.QUERIES, asked: int = 0,
+    ) -> None:  # fmt: skip
         self.rows = torch.zeros(0, dtype=torch.int64)
         self._n_rows, self._usable = len(identifiers), usable(identifiers)
         self._seat, self._seed = seat, streams.seed
@@ -66,6 +70,8 @@ class Aligner(Party):
         rule = "A secret is fresh for tags, and lasting for the order of rows"
         self._agreements = Agreements(rule, self._group_for, self._tagging)
         self._config = config
+        self.asked, self._most = asked, math.ceil(queries * len(self._usable.rows))
+        self._answered = False  # whether a query was
         self._tags: list[bytes] = []  # of usable rows
         self._key = b""  # for private set intersection
         self._asking: list[int] = []  # the leader's: indices of usable rows that all silos asked so far hold
@@ -109,13 +115,14 @@ class Aligner(Party):
     # Tags.
 
     def _prepare(self) -> Message:
+        if self._tags:
+            raise ProtocolError("A silo tags its rows once in an alignment", "a second request", _AGAIN)
         if not self._usable.rows:
             raise DataError(
                 "A silo holds at least one row with a unique identifier",
                 f"{self._n_rows} rows, {self._usable.empty} without one, {self._usable.duplicated} with a shared one",
                 "Name other identifier columns, or more of them.",
             )
-        self._asked, self._placed = 0, None
         self._tag_rows()
         if self._config.method == "keyed-hash":
             return protocol.Pseudonyms(b"".join(sorted(self._tags)))
@@ -147,8 +154,12 @@ class Aligner(Party):
         self._started()
         if self._leads or not self._key:
             raise ProtocolError("All silos except the first answer queries", "the first was asked to", _AGAIN)
+        if self._answered:
+            raise ProtocolError("A silo answers one query of an alignment", "another one", _AGAIN)
         leader = self._silos[0]
         query = self._open(ask.query, leader, "query")
+        self._count(intersection.n_asked(query))
+        self._answered = True
         return protocol.Answered(self._seal(leader, "answer", intersection.answer(self._key, query)))
 
     def _narrow(self, ask: protocol.Narrow) -> protocol.Query | protocol.Common:
@@ -158,10 +169,21 @@ class Aligner(Party):
             raise ProtocolError("The first silo compares, once with each other silo", type(ask).__name__, _AGAIN)
         other = others[self._asked]
         encrypted, answered = self._open(ask.encrypted, other, "encrypted"), self._open(ask.answered, other, "answer")
+        self._count(intersection.n_held(encrypted))
         matches = intersection.matches(self._key, encrypted, answered, len(self._asking))
         self._asking = [self._asking[match] for match in matches]
         self._asked += 1
         return self._query_or_finish()
+
+    def _count(self, identifiers: int) -> None:
+        """Count identifiers of another silo that this one is compared with: somebody may have made them up."""
+        self.asked += identifiers
+        if self.asked > self._most * (len(self._silos) - 1 if self._leads else 1):
+            raise ProtocolError(
+                "A silo is compared with no more identifiers of another than a multiple of its own rows",
+                "more, in all attempts of the job together",
+                "Made-up ones would find out whom it holds. If the other silo is that large, raise psi_queries.",
+            )
 
     def _common_tags(self, envelope: Envelope | None) -> bytes:
         """The tags of the common rows: sent by the leader, or this silo's own if it is the leader."""
@@ -180,13 +202,11 @@ class Aligner(Party):
     def _place(self, tags: bytes) -> protocol.Placed:
         """Put the common rows in the order of another keyed hash of their identifiers."""
         config, index_of = self._started(), {tag: index for index, tag in enumerate(self._tags)}
+        if self._placed is not None:
+            raise ProtocolError("A silo puts its rows in order once in an alignment", "a second request", _AGAIN)
         common = [index_of.get(tags[at : at + protocol.TAG], -1) for at in range(0, len(tags), protocol.TAG)]
         if -1 in common or len(set(common)) < len(common):
-            raise ProtocolError(
-                "Common rows are rows of this silo, each named once",
-                f"{len(common)} rows, of which {len({*common} - {-1})} are here",
-                _AGAIN,
-            )
+            raise ProtocolError("Common rows are rows of this silo, each named once", "others", _AGAIN)
         config.check(len(common))
         key = self._ordering.key(f"order {self._seed}")
         places = sorted((hmac.digest(key, self._usable.identifiers[index], "sha256"), index) for index in common)
@@ -231,6 +251,8 @@ class Aligner(Party):
             "key": self._key,
             "asking": _positions(self._asking),
             "asked": self._asked,
+            "answered": self._answered,
+            "counted": self.asked,
             "placed": None if self._placed is None else _positions(self._placed),
             "digest": self._digest,
             "rows": self.rows,
@@ -246,6 +268,7 @@ class Aligner(Party):
         self._key, self._asking, self._asked = state["key"], state["asking"].tolist(), state["asked"]
         self._placed = None if state["placed"] is None else state["placed"].tolist()
         self._digest, self.rows = state["digest"], state["rows"]
+        self._answered, self.asked = state["answered"], max(self.asked, state["counted"])
         self._tags = []
         if state["tagged"]:
             self._tag_rows()

@@ -103,7 +103,7 @@ class CoordinatorEar:
             self.votes[silo] = torch.zeros(reply.rows, reply.conditions, dtype=torch.int32)
         elif isinstance(ask, vtgan.DrawConditions) and isinstance(reply, vtgan.DrawnConditions):
             for i, step in enumerate(ask.critic):
-                self.steps[step] = CriticStep(silo, reply.positions_TB[i].long(), reply.picks_TB[i].long())
+                self.steps[step] = CriticStep(silo, reply.positions_TB[i].long(), reply.picks_CB[i].long())
                 self._count(silo, self.steps[step])
         elif isinstance(ask, vtgan.PushRows | vtgan.PushListed) and isinstance(reply, vtgan.PushedFeatures):
             self.steps[ask.step].features[silo] = reply.real_RW

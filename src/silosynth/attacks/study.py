@@ -209,7 +209,7 @@ def _synthetic(subject: Subject, how: Trainings) -> pd.DataFrame:
     shadows.claim(folder, shadows.fingerprint(subject.train, f"{generators.described(subject.fit)} {seed}"))
     made = folder / "synthetic.parquet"
     if not made.exists():
-        sources.write(subject.fit(subject.train, seed), made)
+        sources.write(subject.fit(subject.train, seed), made, raw_text=True)
     return sources.read(made)
 
 

@@ -350,6 +350,7 @@ def fetch(
     target: Annotated[
         str | None, typer.Option("--target", help="The column that models are trained to predict.")
     ] = None,
+    raw_text: run.RawText = False,
 ) -> None:
     """Write a job's synthetic table to a file; on a silo's machine, also a report on it and this silo's own rows."""
     from silosynth.data import sources
@@ -365,7 +366,7 @@ def fetch(
             "Is it done (silosynth status)? Partitioned columns stay in their silo.",
         )  # fmt: skip
     table = sources.read(place)
-    sources.write(table, out)
+    sources.write(table, out, raw_text)
     ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
     ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
     if to.report is not None:

@@ -199,7 +199,7 @@ def fetch(
     check_free([] if out is None else [out], force)
     frame, info = silosynth.datasets.load(name, return_info=True)
     if out is not None:
-        sources.write(frame, out)
+        sources.write(frame, out, raw_text=True)
     ui.facts |= {"name": name, "rows": len(frame), "columns": list(frame.columns), "path": out}
     ui.show(f"{name}: {len(frame):,} rows, {len(frame.columns)} columns. {info.source}; licence: {info.licence}.")
     ui.show(f"Written to {out}" if out else f'Use it with: [data] dataset = "{name}"')

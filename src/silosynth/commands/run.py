@@ -56,6 +56,9 @@ folder = "." # beside this file
 """
 
 
+RawText = Annotated[bool, typer.Option("--raw-text", help="CSV: no apostrophe before what spreadsheets would run.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     add_command(app, "demo", demo, "Example: silosynth demo --out /tmp/demo")
@@ -82,7 +85,7 @@ def _prepare_demo(ui: Session, out: Path) -> Path:
     table = silosynth.datasets.demo()
     out.mkdir(parents=True, exist_ok=True)
     for silo, columns in table.silos.items():
-        sources.write(table.frame[columns], out / f"{silo}.csv")
+        sources.write(table.frame[columns], out / f"{silo}.csv", raw_text=True)
     file = out / "experiment.toml"
     file.write_text(DEMO.format(file=file, target=table.target), encoding="utf-8")
     ui.note(f"{table.about}\nTwo silos, one experiment file: {file}\n")
@@ -260,9 +263,9 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # `rows` may be noised
     if stays_in_silos(model):
         parts = model.sample_parts(rows, seed=plan.sample.seed)
-        return pd.concat(list(parts.values()), axis=1), write_parts(parts, out)
+        return pd.concat(list(parts.values()), axis=1), write_parts(parts, out, plan.sample.raw_text)
     table: pd.DataFrame = model.sample(rows, seed=plan.sample.seed)
-    sources.write(table, out)
+    sources.write(table, out, plan.sample.raw_text)
     return table, [out]
 
 
@@ -314,6 +317,7 @@ def sample(
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
+    raw_text: RawText = False,
     force: Force = False,
 ) -> None:
     """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos."""
@@ -324,9 +328,9 @@ def sample(
     written = part_paths(list(loaded.roster), out) if apart else [out]
     check_free(written, force)
     if apart:
-        write_parts(loaded.sample_parts(rows, seed=seed), out)
+        write_parts(loaded.sample_parts(rows, seed=seed), out, raw_text)
     else:
-        sources.write_batches(loaded.sample_batches(rows, seed=seed), out)
+        sources.write_batches(loaded.sample_batches(rows, seed=seed), out, raw_text)
     ui.facts |= {"rows": rows, "columns": len(loaded.columns), "synthetic": [str(path) for path in written]}
     ui.show(f"{rows:,} synthetic rows of {len(loaded.columns)} columns: {', '.join(map(str, written))}")
 
@@ -336,13 +340,13 @@ def stays_in_silos(model: Model) -> bool:
     return getattr(model.config, "synthesis", "shared") == "partitioned"
 
 
-def write_parts(parts: Mapping[str, Any], out: Path) -> list[Path]:
+def write_parts(parts: Mapping[str, Any], out: Path, raw_text: bool = False) -> list[Path]:
     """Write each silo's synthetic columns to a file of its own: ``synthetic.csv`` becomes ``synthetic-bank.csv``."""
     from silosynth.data import sources
 
     written = part_paths(list(parts), out)
     for path, frame in zip(written, parts.values(), strict=True):
-        sources.write(frame, path)
+        sources.write(frame, path, raw_text)
     return written
 
 

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import torch
+from torch import Tensor
+
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.schema import Table, below
@@ -121,6 +124,43 @@ def check_same_rows(silos: Iterable[str], rows: Iterable[int | bytes]) -> None:
             "different row counts" if tags else counts,
             "Align the silos by an identifier first.",
         )
+
+
+def check_tensor(what: str, tensor: Tensor, *shape: int | None, below: int | None = None) -> None:
+    """Check a tensor that an ask brings: a deviating coordinator may send any.
+
+    Args:
+        what: what it is, for the error.
+        tensor: what came.
+        shape: the length of each dimension; None for any.
+        below: that its numbers are whole, at least 0, and below this; None for floats, which are then finite.
+
+    Raises:
+        ProtocolError: it is not so; names shape and dtype, and no number.
+    """
+    sizes = len(tensor.shape) == len(shape) and all(
+        size == length or length is None for size, length in zip(tensor.shape, shape, strict=True)
+    )
+    if below is None:
+        fits = sizes and tensor.is_floating_point() and bool(tensor.isfinite().all())
+        numbers = "finite floats"
+    else:
+        whole = sizes and tensor.dtype in (torch.int32, torch.int64)
+        fits = whole and bool(((tensor >= 0) & (tensor < below)).all())
+        numbers = f"whole numbers, at least 0 and below {below}"
+    if not fits:
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ProtocolError(f"{what}: {numbers}, of shape ({wanted})", f"{tuple(tensor.shape)}, {tensor.dtype}")
+
+
+def check_place(what: str, place: int, places: int) -> None:
+    """Check a number from an ask: at least 0, and below ``places``.
+
+    Raises:
+        ProtocolError: it is not so.
+    """
+    if not 0 <= place < places:
+        raise ProtocolError(f"{what} is at least 0 and below {places}", place)
 
 
 def shared_columns(replies: Replies) -> dict[str, Table]:
@@ -248,6 +288,13 @@ class Party(ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Continue from what `state` or `trained` returned."""
+
+    def reference(self) -> State:
+        """What the silo keeps of its rows, apart from its part of the model, to judge asks for synthetic rows by."""
+        return {}
+
+    def judge_by(self, reference: State) -> None:  # noqa: B027  # most algorithms send no asks that need it
+        """Judge asks for synthetic rows by what `reference` returned, here or before training ended."""
 
     def publish(self, table: Table, share: bool) -> Message:
         """The reply to a request for synthetic columns: the columns, or `Done` where they stay in the silo."""

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 import torch
 from typing_extensions import dataclass_transform
 
-from silosynth.core.errors import ConfigError, MessageError, StorageError
+from silosynth.core.errors import ConfigError, MessageError, SilosynthError, StorageError
 
 LEAVES: tuple[type, ...] = (torch.Tensor, bool, int, float, str, bytes, type(None))
 
@@ -62,6 +62,12 @@ S = TypeVar("S", bound="Struct")
 T = TypeVar("T")
 Positive = Annotated[T, Bound("above zero", lambda number: number > 0, empty=False)]
 NonNegative = Annotated[T, Bound("at least 0", lambda number: 0 <= number < math.inf)]
+LARGEST = 2**20
+AtMost = Annotated[T, Bound(f"at most {LARGEST:,}", lambda number: number <= LARGEST)]
+"""Of numbers that memory is taken by: so that no message, and no file, makes anybody take any amount of it."""
+Size = Annotated[AtMost[T], Bound("above zero", lambda number: number > 0, empty=False)]
+Rows = Annotated[T, Bound("from 0 to 16,777,216", lambda number: 0 <= number <= 2**24)]
+"""Of numbers of rows that an ask wants made."""
 Fraction = Annotated[T, Bound("at least 0 and below 1", lambda number: 0 <= number < 1)]
 
 
@@ -84,12 +90,28 @@ class Struct:
         own: Any = type(self)  # mypy takes the hash of its instances for that of the class
         for name, kind in fields_of(own):
             _check_value(f"{own.__name__}.{name}", getattr(self, name), kind)
+        if shapes := _shapes_of(own):
+            self._check_shapes(shapes)
         for name, bound in _bounds_of(own):
             value = getattr(self, name)
             numbers = value if isinstance(value, tuple) else (value,)
             if not (numbers or bound.empty) or not all(map(bound.holds, numbers)):
                 raise ConfigError(f"Option {name!r} must be {bound.rule}", value)
         self._check()
+
+    def _check_shapes(self, shapes: tuple[tuple[str, str], ...]) -> None:
+        """Names contain shapes: ``z_NL`` has two dimensions, and every N of a struct is the same."""
+        sizes: dict[str, int] = {}
+        for name, letters in shapes:
+            if (tensor := getattr(self, name)) is None:
+                continue
+            fits = tensor.dim() == len(letters)
+            if not fits or any(
+                sizes.setdefault(letter, size) != size for letter, size in zip(letters, tensor.shape, strict=True)
+            ):
+                raise MessageError(
+                    f"{type(self).__name__}.{name} has the shape ({', '.join(letters)})", tuple(tensor.shape)
+                )
 
     def _check(self) -> None:
         """Check rules between fields; for subclasses to override."""
@@ -111,6 +133,16 @@ class Message(Struct):
             cls.release = release
         if common is not None:
             cls.common = common
+
+
+def check_part(part: int, parts: int) -> None:
+    """Check the number of a part, from 0, of ``parts`` equal ones.
+
+    Raises:
+        MessageError: there is no such part.
+    """
+    if not 0 <= part < parts:
+        raise MessageError("Parts are numbered from 0, and there is at least one", f"part {part} of {parts}")
 
 
 class Done(Message):
@@ -159,6 +191,14 @@ def fields_of(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
     for name, hint in fields:
         _check_annotation(f"{kind.__name__}.{name}", hint)
     return fields
+
+
+@cache
+def _shapes_of(kind: Any) -> tuple[tuple[str, str], ...]:
+    """The fields of a struct class that hold one tensor, or none, and a letter for each of its dimensions."""
+    tensors = (name for name, hint in fields_of(kind) if torch.Tensor in (hint, *get_args(hint)))
+    named = ((name, name.rpartition("_")[2]) for name in tensors if "_" in name)
+    return tuple((name, letters) for name, letters in named if letters.isalpha() and letters.isupper())
 
 
 @cache
@@ -234,9 +274,15 @@ def from_state(kind: type[S], state: Any) -> S:
     """The struct that `to_state` converted.
 
     Raises:
-        StorageError: the state holds another struct, or one that this version does not know.
+        StorageError: the state holds another struct, one that this version does not know, or values that do not fit.
     """
-    value = _up(state)
+    try:
+        value = _up(state)
+    except StorageError:
+        raise
+    except (SilosynthError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StorageError(f"The stored state holds a {kind.__name__}", what, "Was it altered?") from error
     if not isinstance(value, kind):
         raise StorageError(f"The stored state holds a {kind.__name__}", type(value).__name__, "Was it altered?")
     return value

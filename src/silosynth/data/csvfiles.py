@@ -10,13 +10,13 @@ import re
 import shutil
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -111,7 +111,8 @@ def read_csv(path: Path, form: CsvFormat) -> pd.DataFrame:
                 f"{path.name} must be a CSV file", str(error)[:120], "Check quotes and separator."
             ) from error
         frame.columns = pd.Index(names)
-        return _leading_zeros_kept(frame, plain, options)
+        frame = _leading_zeros_kept(frame, plain, options)
+        return unescaped(frame) if not encoding.startswith("utf-8") or _has(plain, _ESCAPED) else frame
 
 
 def missing_marks(path: Path, form: CsvFormat) -> dict[str, dict[str, int]]:
@@ -249,7 +250,7 @@ def _leading_zeros_kept(frame: pd.DataFrame, path: Path, options: dict[str, Any]
         for i, dtype in enumerate(frame.dtypes)
         if pd.api.types.is_integer_dtype(dtype) or pd.api.types.is_float_dtype(dtype)
     ]
-    if not suspects or not (options["encoding"].startswith(("utf-16", "utf-32")) or _has_leading_zeros(path)):
+    if not suspects or not (options["encoding"].startswith(("utf-16", "utf-32")) or _has(path, _LEADING_ZERO)):
         return frame
     texts = pd.read_csv(path, dtype=str, usecols=suspects, **options)
     for i, place in enumerate(suspects):
@@ -259,6 +260,56 @@ def _leading_zeros_kept(frame: pd.DataFrame, path: Path, options: dict[str, Any]
     return frame
 
 
-def _has_leading_zeros(path: Path) -> bool:
+def _has(path: Path, pattern: re.Pattern[bytes]) -> bool:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return _LEADING_ZERO.search(text) is not None
+        return pattern.search(text) is not None
+
+
+# Formulas. A spreadsheet takes a text that begins with one of these signs for a formula, and runs it; with an
+# apostrophe before it, it is text. `escaped` writes one apostrophe more, `unescaped` takes one away: files that
+# silosynth has written are read as they were.
+
+_SIGNS = "=+\\-@\t\r\n＝＋－＠"
+_FORMULA = re.compile(rf"'*[{_SIGNS}].*\w", re.DOTALL)
+_NUMBER = re.compile(r"'*[+-]?(\d[\d.,]*|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*")
+_ESCAPED = re.compile(rb"'[=+\-@\t\r\n]|'\xef\xbc")
+
+
+class FormulaWarning(UserWarning):
+    """Texts that a spreadsheet would run as formulas were written with an apostrophe before them."""
+
+
+def quoting(frame: pd.DataFrame) -> Literal[0, 2]:
+    """Which cells to quote: Python leaves a carriage return as it is, which begins a new line for everybody else."""
+    texts = (column for _, column in frame.items() if not pd.api.types.is_numeric_dtype(column.dtype))
+    found = any("\r" in text for column in texts for text in column.dropna().unique() if isinstance(text, str))
+    return csv.QUOTE_NONNUMERIC if found else csv.QUOTE_MINIMAL
+
+
+def escaped(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """A frame without texts that are formulas to a spreadsheet, and the names of the columns that had any."""
+    return _retold(frame, lambda text: "'" + text)
+
+
+def unescaped(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame that `escaped` was given."""
+    return _retold(frame, lambda text: text.removeprefix("'"))[0]
+
+
+def _formula(text: object) -> bool:
+    return isinstance(text, str) and bool(_FORMULA.match(text)) and not _NUMBER.fullmatch(text)
+
+
+def _retold(frame: pd.DataFrame, change: Callable[[str], str]) -> tuple[pd.DataFrame, list[str]]:
+    """The frame with another text for each formula, in cells and names, and which columns have one."""
+    made, changed = frame.copy(deep=False), dict[str, None]()
+    for name, column in frame.items():
+        if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_datetime64_any_dtype(column.dtype):
+            continue
+        texts = {text: change(text) for text in column.dropna().unique() if _formula(text)}
+        if texts:
+            made[name] = [texts[cell] if _formula(cell) else cell for cell in column.astype(object)]
+            changed[str(name)] = None
+    changed |= dict.fromkeys(str(name) for name in frame.columns if _formula(name))
+    made.columns = pd.Index([change(name) if _formula(name) else name for name in frame.columns])
+    return (made if changed else frame), list(changed)

@@ -9,6 +9,7 @@ import gzip
 import io
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,7 @@ from pyarrow.dataset import dataset
 
 from silosynth.core.errors import ConfigError, DataError, StorageError, UnavailableError, nearest
 from silosynth.core.files import existing, replacing, storage_error
-from silosynth.data.csvfiles import CsvFormat, missing_marks, read_csv
+from silosynth.data.csvfiles import CsvFormat, FormulaWarning, escaped, missing_marks, quoting, read_csv
 from silosynth.data.databases import NAMES, Address, Selection, address, read_duckdb, read_sqlite, statement, table_name
 from silosynth.data.frames import Frame, from_arrow, to_pandas
 from silosynth.data.postgresql import Login, read_postgresql
@@ -146,18 +147,21 @@ def sized(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(rest)
 
 
-def write(frame: Frame, path: str | os.PathLike[str]) -> None:
+def write(frame: Frame, path: str | os.PathLike[str], raw_text: bool = False) -> None:
     """Write a frame to a CSV, Parquet or Arrow file, atomically; an existing file is replaced.
+
+    In CSV files, texts that a spreadsheet would run as formulas get an apostrophe before them, with a `FormulaWarning`
+    that names their columns; `read` takes it away. ``raw_text`` writes them as they are.
 
     Raises:
         DataError: the ending is unknown, or the frame cannot be used.
         StorageError: the disk is full, or the folder cannot be written to.
     """
-    write_batches([frame], path)
+    write_batches([frame], path, raw_text)
 
 
-def write_batches(batches: Iterable[Frame], path: str | os.PathLike[str]) -> int:
-    """Write frames of the same columns, one in memory at a time; returns the number of rows.
+def write_batches(batches: Iterable[Frame], path: str | os.PathLike[str], raw_text: bool = False) -> int:
+    """Write frames of the same columns as `write` does, one in memory at a time; returns the number of rows.
 
     Raises:
         DataError: the ending is unknown, there is no batch, or columns differ between batches.
@@ -168,7 +172,8 @@ def write_batches(batches: Iterable[Frame], path: str | os.PathLike[str]) -> int
     frames = (to_pandas(batch) for batch in batches)
     with replacing(target) as part:
         if suffix in (*_CSV, *_PACKED):
-            rows = _write_csv(frames, part, "\t" if suffix.startswith(".tsv") else ",", suffix in _PACKED)
+            separator = "\t" if suffix.startswith(".tsv") else ","
+            rows = _write_csv(frames if raw_text else _escaped(frames), part, separator, suffix in _PACKED)
         else:
             rows = _write_arrow(frames, part, parquet=suffix in _PARQUET)
         if rows == 0:
@@ -284,6 +289,22 @@ def _arrow_batches(path: Path) -> Iterator[pa.Table]:
         yield from (pa.Table.from_batches([batch]) for batch in batches)
 
 
+def _escaped(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """The frames as `escaped` makes them; at the end, a warning that names the columns where it changed something."""
+    columns: dict[str, None] = {}
+    for frame in frames:
+        safe, changed = escaped(frame)
+        columns |= dict.fromkeys(changed)
+        yield safe
+    if columns:
+        warnings.warn(
+            f"Texts in {', '.join(map(repr, columns))} that a spreadsheet would run as formulas were written with an "
+            "apostrophe before them; silosynth reads them without it. To write them as they are, set raw_text",
+            FormulaWarning,
+            stacklevel=2,
+        )
+
+
 def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str, packed: bool) -> int:
     rows, names = 0, None
     with ExitStack() as files:
@@ -293,7 +314,8 @@ def _write_csv(frames: Iterable[pd.DataFrame], part: Path, separator: str, packe
         handle = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline=""))
         for frame in frames:
             names = _same_columns(names, list(frame.columns))
-            frame.to_csv(handle, sep=separator, index=False, header=rows == 0, lineterminator="\n")
+            form: dict[str, Any] = {"sep": separator, "quoting": quoting(frame), "lineterminator": "\n"}
+            frame.to_csv(handle, index=False, header=rows == 0, **form)
             rows += len(frame)
     return rows
 

@@ -30,7 +30,8 @@ from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import Head, SiloLedger
-from silosynth.deployment.tallies import DRAWN, BegunJobs, DrawnRows
+from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows
+from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
@@ -40,7 +41,7 @@ from silosynth.simulation import federation, model
 if TYPE_CHECKING:
     import pandas as pd
 
-SYNTHETIC, PART, CLOSED, JOB = "synthetic.parquet", "part.silosynth", "closed", "job"
+SYNTHETIC, PART, CLOSED, JOB, REFERENCE = "synthetic.parquet", "part.silosynth", "closed", "job", "reference.silosynth"
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
 _OWN = (protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HEADS)
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
@@ -84,7 +85,7 @@ class DeploymentSilo(Party):
         self._secret, self._chain = 0, Chain(b"")
         self._frame: pd.DataFrame | None = None  # until its rows become a table
         self._order: torch.Tensor | None = None
-        self._schema, self._digest = Schema(()), ""
+        self._schema, self._digest, self._n_rows = Schema(()), "", 0
         self._aligner: Aligner | None = None
         self._party: Party | None = None
         self._part: State | None = None  # of the model, once training has ended
@@ -93,6 +94,7 @@ class DeploymentSilo(Party):
         self._terms: agreement.Group | None = None  # which agrees with the other silos on the job, until it has
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
+        self._identifiers = ComparedIdentifiers(folder)
         self._charged = False  # whether all that the model has from rows was charged
         self._compared: tuple[str, tuple[str, ...]] = ("", ())  # what heads were sealed for, and whose are awaited
 
@@ -127,8 +129,23 @@ class DeploymentSilo(Party):
 
     def _check_ask(self, ask: Message) -> None:
         self.policy.check_message(ask)
-        if type(ask) in DRAWN and self._drawn_rows.with_ask(ask) > (most := self.policy.most_rows_drawn):
+        if type(ask) not in DRAWN:
+            return
+        drawn, most = self._drawn_rows.with_ask(ask), self.policy.most_rows_drawn
+        if drawn > most:
             raise refusal("most_rows_drawn", f"a job draws at most {most:,} rows", wire_name(type(ask)))
+        if drawn > self._rows_of_job:
+            raise ProtocolError(
+                "A silo draws twice as many rows as a job asks for, or as there are to train on, at most",
+                wire_name(type(ask)), "Name the number of rows in the job.",
+            )  # fmt: skip
+
+    @property
+    def _rows_of_job(self) -> float:
+        """What a job may draw by what it says itself; twice, as a resumed one may draw other rows."""
+        if self.job is None or (self.job.rows is None and self._private):
+            return float("inf")  # as many as a noised number, which only the coordinator knows
+        return 2 * (self._n_rows if self.job.rows is None else self.job.rows)
 
     def _answered(self, ask: Message) -> Message:
         """The reply. What an ask of a wrong shape breaks somewhere in the computation is a refusal like others."""
@@ -153,9 +170,14 @@ class DeploymentSilo(Party):
             with self._turns.taken(ask):
                 return self._answer_own(ask)
         if self._party is not None:
-            return self._party.answer(ask)
+            reply = self._party.answer(ask)
+            if self._part is not None:
+                self._keep_reference(self._party)  # with what was counted
+            return reply
         if self._aligner is not None:
-            return self._aligner.answer(ask)
+            reply = self._aligner.answer(ask)
+            self._identifiers.record(self._aligner.asked)
+            return reply
         raise ProtocolError(
             "A silo aligns and trains once a job has begun, until it keeps its part", type(ask).__name__,
             "Start the job again.",
@@ -252,7 +274,9 @@ class DeploymentSilo(Party):
         if job.align is not None:
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             keys = federation.read_table(frame[self.rows.identifiers], kinds)[1]
-            self._aligner = Aligner(canonical(keys.columns), self._seat(job), common_streams(job), job.align)
+            names, queries = canonical(keys.columns), self.policy.psi_queries
+            more = job.align, queries, self._identifiers.number
+            self._aligner = Aligner(names, self._seat(job), common_streams(job), *more)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         self._say(f"{len(frame):,} rows read")
         return Done()
@@ -315,7 +339,9 @@ class DeploymentSilo(Party):
         return protocol.PreparedRows(Schema(public), len(table))
 
     def _keep(self) -> Done:
-        self._part, self._party = self._working().trained(), None
+        party = self._working()
+        self._part, self._party = party.trained(), None
+        self._keep_reference(party)
         job = replace(self._begun(), seed=None)  # nor do files of models keep it
         write_atomic(make_folder(self.folder) / PART, pack({"job": to_state(job), "part": self._part}), PRIVATE)
         self._say("trained")
@@ -329,7 +355,20 @@ class DeploymentSilo(Party):
             )
         self._party = self._make_party(Table(()), model.sampling_streams(self._streams()))
         self._party.restore(self._part)
+        self._party.judge_by(self._reference())
         return Done()
+
+    def _reference(self) -> State:
+        """What asks for synthetic rows are judged by; on disk, so that no restored checkpoint forgets any of them."""
+        path = self.folder / REFERENCE
+        return unpack(read(path)) if path.exists() else {}
+
+    def _keep_reference(self, party: Party) -> None:
+        if reference := party.reference():
+            counted = {key: value for key, value in self._reference().items() if key in COUNTED}
+            if self._part is not None and party is not self._party:
+                reference = {**reference, **counted}
+            write_atomic(make_folder(self.folder) / REFERENCE, pack(reference), PRIVATE)
 
     def _publish(self, ask: protocol.Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that stay here."""
@@ -426,7 +465,7 @@ class DeploymentSilo(Party):
         for text in entry.cautions(self._begun().config, schema, table):
             self._say(f"warning: {text}")
         table = table.own_levels() if entry.horizontal else table
-        self._digest = federation.digest({self.seat.name: table})
+        self._digest, self._n_rows = federation.digest({self.seat.name: table}), len(table)
         return table
 
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:

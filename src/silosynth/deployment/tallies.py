@@ -1,4 +1,5 @@
-"""How much a silo was asked for: synthetic rows in a job (`DrawnRows`), and jobs within a day (`BegunJobs`).
+"""How much a silo was asked for: synthetic rows in a job (`DrawnRows`), identifiers of others that it was compared with
+(`ComparedIdentifiers`), and jobs within a day (`BegunJobs`).
 
 Both are on disk before the silo answers, so that neither a restart nor a restored checkpoint makes it forget them.
 """
@@ -56,6 +57,37 @@ class DrawnRows:
             lines.append({"ask": digest, "type": name, "rows": max(0, DRAWN[type(ask)](ask))})
             _write(self._path, lines)
         return sum(int(line["rows"]) for line in lines if line["type"] == name)
+
+
+class ComparedIdentifiers:
+    """The identifiers of other silos that a job has compared this one with, in all its attempts.
+
+    Args:
+        folder: the job's.
+    """
+
+    FILE = "compared.jsonl"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / self.FILE
+
+    @property
+    def number(self) -> int:
+        """So far.
+
+        Raises:
+            StorageError: the record cannot be read.
+        """
+        return max((int(line["identifiers"]) for line in _read(self._path)), default=0)
+
+    def record(self, number: int) -> None:
+        """Note that there were so many in all.
+
+        Raises:
+            StorageError: the record cannot be written.
+        """
+        if number > self.number:
+            _write(self._path, [{"identifiers": number}])
 
 
 class BegunJobs:

@@ -306,6 +306,8 @@ class SampleSection(FileSection):
     """Of the rows; when left out they are the first that the model draws: what `Model.sample` gives without a seed."""
     path: Annotated[str, _ending(".csv", ".parquet")] = "synthetic.csv"
     """A name in the output folder, ending in .csv or .parquet."""
+    raw_text: bool = False
+    """Whether a CSV file has texts that a spreadsheet would run as formulas as they are, with no apostrophe before."""
 
 
 class EvaluateSection(FileSection):

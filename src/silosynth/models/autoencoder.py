@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
 from silosynth.models.training import batches, build, trainee
@@ -218,10 +218,10 @@ class TVAEConfig(Struct):
 
     epochs: Positive[int] = 300  # of max(1, rows // batch) steps
     least_steps: NonNegative[int] = 0  # steps at least, however few the rows
-    batch: Positive[int] = 500
-    encoder: Positive[tuple[int, ...]] = (128, 128)  # hidden widths
-    decoder: Positive[tuple[int, ...]] = (128, 128)  # hidden widths
-    embedding: Positive[int] = 128  # Z
+    batch: Size[int] = 500
+    encoder: Size[tuple[int, ...]] = (128, 128)  # hidden widths
+    decoder: Size[tuple[int, ...]] = (128, 128)  # hidden widths
+    embedding: Size[int] = 128  # Z
     factor: Positive[float] = 2.0  # weight of the likelihood against the divergence
     rate: Positive[float] = 1e-3  # Adam's
     betas: Fraction[tuple[float, float]] = (0.9, 0.999)

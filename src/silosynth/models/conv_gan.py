@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models import gan
 from silosynth.models.ctgan import levels_of
@@ -49,11 +49,11 @@ class CTABGANConfig(Struct):
 
     epochs: Positive[int] = 150  # of max(1, rows // batch) rounds
     least_rounds: NonNegative[int] = 0  # rounds at least, however few the rows
-    batch: Positive[int] = 500
+    batch: Size[int] = 500
     critic_steps: Positive[int] = 1  # of a round, before the generator's one
-    channels: Positive[int] = 64  # of an image of half the side; doubled at the next two halvings
+    channels: Size[int] = 64  # of an image of half the side; doubled at the next two halvings
     normalised: bool = False  # layer normalisation in the critic too, not in the generator alone
-    noise: Positive[int] = 100
+    noise: Size[int] = 100
     rate: Positive[float] = 2e-4  # Adam's
     betas: Fraction[tuple[float, float]] = (0.5, 0.9)
     decay: NonNegative[float] = 1e-5  # weight decay
@@ -62,7 +62,7 @@ class CTABGANConfig(Struct):
     tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
     information: NonNegative[float] = 1.0  # weight of the information loss
     target: str = ""  # column that an auxiliary classifier predicts from the others; none if empty
-    classifier: Positive[tuple[int, ...]] = (256, 256, 256, 256)  # hidden widths of that classifier
+    classifier: Size[tuple[int, ...]] = (256, 256, 256, 256)  # hidden widths of that classifier
     dropout: Fraction[float] = 0.5  # of the classifier
 
 

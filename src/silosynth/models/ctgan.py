@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models import gan
 from silosynth.models.encoded import EncodedRows, RowShape, span
@@ -36,11 +36,11 @@ class CTGANConfig(Struct):
 
     epochs: Positive[int] = 300  # of max(1, rows // batch) rounds
     least_rounds: NonNegative[int] = 0  # rounds at least, however few the rows
-    batch: Positive[int] = 500
+    batch: Size[int] = 500
     critic_steps: Positive[int] = 5  # of a round, before the generator's one (VT-GAN: 5, CTGAN: 1)
-    generator: Positive[tuple[int, ...]] = (256, 256)  # widths of its residual blocks
-    critic: Positive[tuple[int, ...]] = (256, 256)  # widths of its hidden blocks
-    noise: Positive[int] = 128
+    generator: Size[tuple[int, ...]] = (256, 256)  # widths of its residual blocks
+    critic: Size[tuple[int, ...]] = (256, 256)  # widths of its hidden blocks
+    noise: Size[int] = 128
     rate: Positive[float] = 2e-4  # Adam's
     betas: Fraction[tuple[float, float]] = (0.5, 0.9)
     average: Fraction[float] = 0.0  # of the generator's weights, kept at each step of a moving average; 0: none
@@ -48,7 +48,7 @@ class CTGANConfig(Struct):
     penalty: NonNegative[float] = 10.0  # weight of the gradient penalty
     tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
     dropout: Fraction[float] = 0.5  # of the critic
-    pac: Positive[int] = 1  # rows judged together (CTGAN: 10)
+    pac: Size[int] = 1  # rows judged together (CTGAN: 10)
     rake: bool = False  # keep made rows such that levels have the shares of training (ours: `models.marginals`)
 
     def _check(self) -> None:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.training import Learner, batches, build, dropout, held_out, time_features
 
@@ -241,13 +241,13 @@ class LatentConfig(Struct):
     path: Literal["flow", "gaussian"] = "flow"  # rectified flow, or the paper's Gaussian diffusion
     network: Literal["residual", "plain"] = "residual"  # residual blocks, or the paper's plain layers
     fit_to_rows: bool = True  # small tables get narrower networks, fewer steps and smaller batches: see `sized`
-    width: Positive[int] = 512  # of the denoiser's hidden layers
-    depth: Positive[int] = 4  # residual blocks, or plain layers (paper: 8)
+    width: Size[int] = 512  # of the denoiser's hidden layers
+    depth: Size[int] = 4  # residual blocks, or plain layers (paper: 8)
     dropout: float = 0.0  # of the plain layers (paper: 0.01)
     steps: Positive[int] = 8000  # iterations, at most
     steps_per_rows: Positive[float] = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
-    batch: Positive[int] = 1024
+    batch: Size[int] = 1024
     rate: Positive[float] = 2.5e-3
     decay: float = 1e-3  # weight decay
     average: float = 0.12  # length of the moving average of the weights as a share of all steps; 0 for none
@@ -257,7 +257,7 @@ class LatentConfig(Struct):
     time_mean: float = 0.0  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
     left: float = 0.15  # noise at which the flow ends, in data units: the decoders' sigma (0 for exact decoders)
-    diffusion_steps: Positive[int] = 200  # T of the Gaussian path (paper: 200)
+    diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
     sample_steps: Positive[int] = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)

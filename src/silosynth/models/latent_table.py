@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import TableAutoencoder
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
@@ -29,12 +29,12 @@ STAGES = 3  # autoencoder, moments, flow; parts at least
 class LatentTableConfig(Struct):
     """Sizes and training."""
 
-    hidden: Positive[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
-    latents_per_column: Positive[int] = 2
+    hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: Size[int] = 2
     sigma: float = 0.15  # noise through which the decoder reads unit-variance latents
     weight: float = 5.0  # of squared score errors against cross-entropy
     steps: Positive[int] = 1500  # iterations of the autoencoder in each silo, at most
-    batch: Positive[int] = 512
+    batch: Size[int] = 512
     rate: Positive[float] = 4e-3
     decay: float = 1e-4  # weight decay
     clip: float = 5.0  # gradient norm

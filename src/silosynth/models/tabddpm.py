@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
@@ -108,14 +108,14 @@ class TabDDPMConfig(Struct):
     """Sizes and training. The paper tunes most of them for each table; its ranges are given."""
 
     steps: Positive[int] = 20_000  # iterations (paper: 5 000 to 20 000)
-    batch: Positive[int] = 1024  # (paper: 256 or 4096)
-    layers: Positive[tuple[int, ...]] = (512, 512, 512, 512)  # hidden widths (paper: 2 to 8 of 128 to 1024)
-    time: Positive[int] = 128  # width of the embedding of the time
+    batch: Size[int] = 1024  # (paper: 256 or 4096)
+    layers: Size[tuple[int, ...]] = (512, 512, 512, 512)  # hidden widths (paper: 2 to 8 of 128 to 1024)
+    time: Size[int] = 128  # width of the embedding of the time
     dropout: Fraction[float] = 0.0
     rate: Positive[float] = 1e-3  # AdamW's, at first; falls linearly to zero (paper: 1e-5 to 3e-3)
     decay: NonNegative[float] = 1e-4  # weight decay
     average: NonNegative[float] = 0.0  # length of the moving average of the weights as a share of all steps; 0 for none
-    diffusion_steps: Positive[int] = 1000  # T (paper: 100 or 1000)
+    diffusion_steps: Size[int] = 1000  # T (paper: 100 or 1000)
     variances: Literal["linear", "cosine"] = "cosine"  # how they grow over its steps
     sample_steps: Positive[int] = 1000  # of these, how many are taken to sample
 

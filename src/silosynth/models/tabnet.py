@@ -28,7 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import AtMost, Positive, Size, Struct
+from silosynth.models.training import check_weights
 
 EPSILON = 1e-15  # keeps logarithms of masks finite
 INPUT_MOMENTUM = 0.01  # of the batch normalisation before the encoder
@@ -37,15 +38,15 @@ INPUT_MOMENTUM = 0.01  # of the batch normalisation before the encoder
 class TabNetConfig(Struct):
     """Sizes, with the paper's symbols."""
 
-    latent: Positive[int] = 5  # n_d, length of a decision and of the latent vector
-    attention: Positive[int] = 2  # n_a, length of what goes on to the next step
-    steps: Positive[int] = 4  # N_steps
+    latent: Size[int] = 5  # n_d, length of a decision and of the latent vector
+    attention: Size[int] = 2  # n_a, length of what goes on to the next step
+    steps: Size[int] = 4  # N_steps
     gamma: float = 1.5  # γ, above 1: how freely a feature is used in several steps
-    shared: int = 1  # gated layers that all steps of the encoder share
-    independent: int = 1  # and those of each step by itself
-    decoder_shared: int = 1
-    decoder_independent: int = 1
-    ghost: Positive[int] = 128  # B_V, rows that are normalised together
+    shared: AtMost[int] = 1  # gated layers that all steps of the encoder share
+    independent: AtMost[int] = 1  # and those of each step by itself
+    decoder_shared: AtMost[int] = 1
+    decoder_independent: AtMost[int] = 1
+    ghost: Size[int] = 128  # B_V, rows that are normalised together
     momentum: Positive[float] = 0.02  # weight of a batch in running means and variances
 
     def _check(self) -> None:
@@ -72,6 +73,7 @@ def _gated_layer(inputs: int, outputs: int, generator: torch.Generator) -> nn.Li
 
 def _layer(inputs: int, outputs: int, deviation: float, generator: torch.Generator) -> nn.Linear:
     """`skip_init` draws nothing from the ambient generator."""
+    check_weights(inputs * outputs)
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
     nn.init.normal_(layer.weight, std=deviation, generator=generator)
     return layer

@@ -18,12 +18,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW
+from torch.overrides import TorchFunctionMode
 
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 
 M = TypeVar("M", bound=nn.Module)
 N = TypeVar("N", bound=nn.Module)
 _DIVERGED = "Training diverged: lower the learning rate."
+MOST_WEIGHTS = 2**28  # a gigabyte
 _AMBIENT = threading.Lock()  # silos in threads must not put back each other's states
 
 
@@ -31,12 +33,39 @@ def build(make: Callable[..., M], *arguments: object, generator: torch.Generator
     """``make(*arguments)`` with every weight drawn from ``generator``, by PyTorch's own default laws.
 
     PyTorch's constructors draw from the ambient generator: its state is put back, and their draws are overwritten.
+
+    Raises:
+        ConfigError: it would have more weights than `MOST_WEIGHTS`; nothing was allocated.
     """
-    with _AMBIENT, torch.random.fork_rng(devices=[]):
+    with _AMBIENT, torch.random.fork_rng(devices=[]), _Counted():
         module = make(*arguments)
     for part in module.modules():
         _draw_weights(part, generator)
     return module
+
+
+def check_weights(weights: int) -> None:
+    """Refuse a network before memory is taken for it: its sizes may have come in a message, or in somebody's file.
+
+    Raises:
+        ConfigError: it has more than `MOST_WEIGHTS`.
+    """
+    if weights > MOST_WEIGHTS:
+        raise ConfigError(f"A network has at most {MOST_WEIGHTS:,} weights", f"{weights:,}", "Lower its widths.")
+
+
+class _Counted(TorchFunctionMode):
+    """Within it, no more than `MOST_WEIGHTS` numbers can be allocated for weights, all together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is torch.empty:
+            self.weights += math.prod(args[0] if isinstance(args[0], (tuple, list)) else args)
+            check_weights(self.weights)
+        return func(*args, **(kwargs or {}))
 
 
 def _draw_weights(part: nn.Module, generator: torch.Generator) -> None:

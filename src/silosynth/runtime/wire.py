@@ -53,6 +53,9 @@ DTYPES = {
 _NAMED = {name: dtype for dtype, name in DTYPES.items()}
 _ENTRY = {"dtype", "shape", "data_offsets"}
 _DIMENSIONS = 64
+DEPTH = 100
+"""Levels at most to which values may be nested, so that whoever walks through them need not fear deeper ones."""
+_DEEP = f"Values are nested at most {DEPTH} levels deep"
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -155,10 +158,8 @@ def dump(value: object) -> bytes:
     tensors: dict[str, torch.Tensor] = {}
     try:
         skeleton = _ENCODE(_down(value, tensors)).encode("ascii")
-    except RecursionError as error:
-        raise Malformed(
-            "Values are nested at most a few hundred levels deep", "deeper", "Flatten the value."
-        ) from error
+    except RecursionError as error:  # lists that hold themselves, and a caller that is deep already
+        raise Malformed(_DEEP, "deeper", "Flatten the value.") from error
     blob = to_buffers(tensors) if tensors else []
     return b"".join((len(skeleton).to_bytes(LENGTH, "little"), skeleton, *blob))
 
@@ -198,7 +199,7 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
-def _down(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _down(value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -207,13 +208,16 @@ def _down(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return {"t": _put(value, tensors)}
     if isinstance(value, Struct):
-        return {"s": wire_name(kind), "v": {name: _at(name, getattr(value, name), tensors) for name in _names(kind)}}
+        return {
+            "s": wire_name(kind),
+            "v": {name: _at(name, getattr(value, name), tensors, depth) for name in _names(kind)},
+        }
     if kind is tuple:
-        return {"u": [_at(i, item, tensors) for i, item in enumerate(value)]}
+        return {"u": [_at(i, item, tensors, depth) for i, item in enumerate(value)]}
     if kind is list:
-        return [_at(i, item, tensors) for i, item in enumerate(value)]
+        return [_at(i, item, tensors, depth) for i, item in enumerate(value)]
     if isinstance(value, dict):
-        return {"d": [[_key(key), _at(key, item, tensors)] for key, item in value.items()]}
+        return {"d": [[_key(key), _at(key, item, tensors, depth)] for key, item in value.items()]}
     if kind is bytes:
         return {"b": _put(torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else _EMPTY, tensors)}
     raise Malformed(
@@ -223,9 +227,11 @@ def _down(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     )
 
 
-def _at(key: object, item: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _at(key: object, item: Any, tensors: dict[str, torch.Tensor], depth: int) -> Any:
+    if depth >= DEPTH:
+        raise Malformed(_DEEP, "deeper", "Flatten the value.")
     try:
-        return _down(item, tensors)
+        return _down(item, tensors, depth + 1)
     except Malformed as error:
         error.path.insert(0, str(key))
         raise
@@ -249,25 +255,27 @@ def _put(tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
     return name
 
 
-def _up(node: Any, tensors: dict[str, torch.Tensor], find: Find) -> Any:
-    if isinstance(node, list):
-        return [_up(item, tensors, find) for item in node]
-    if not isinstance(node, dict):
+def _up(node: Any, tensors: dict[str, torch.Tensor], find: Find, depth: int = 0) -> Any:
+    if not isinstance(node, (list, dict)):
         return node
+    if depth > DEPTH:
+        _bad(_DEEP, "deeper")
+    if isinstance(node, list):
+        return [_up(item, tensors, find, depth + 1) for item in node]
     if len(node) == 1:
         ((tag, body),) = node.items()
         if tag == "t":
             return _take(body, tensors)
         if tag == "u" and isinstance(body, list):
-            return tuple([_up(item, tensors, find) for item in body])
+            return tuple([_up(item, tensors, find, depth + 1) for item in body])
         if tag == "d" and isinstance(body, list):
-            return _dictionary(body, tensors, find)
+            return _dictionary(body, tensors, find, depth)
         if tag == "f" and isinstance(body, str) and len(body) == 16:
             return struct.unpack(">d", bytes.fromhex(body))[0]
         if tag == "b":
             return _bytes(_take(body, tensors))
     if node.keys() == {"s", "v"}:
-        return _struct(node["s"], node["v"], tensors, find)
+        return _struct(node["s"], node["v"], tensors, find, depth)
     _bad("A message holds known kinds of values only", sorted(node)[:5])
 
 
@@ -284,7 +292,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.numpy())
 
 
-def _dictionary(pairs: list[Any], tensors: dict[str, torch.Tensor], find: Find) -> dict[str | int, Any]:
+def _dictionary(pairs: list[Any], tensors: dict[str, torch.Tensor], find: Find, depth: int) -> dict[str | int, Any]:
     result: dict[str | int, Any] = {}
     huge = 0
     for pair in pairs:
@@ -293,18 +301,18 @@ def _dictionary(pairs: list[Any], tensors: dict[str, torch.Tensor], find: Find) 
         huge += type(pair[0]) is int and not -_HASHED < pair[0] < _HASHED
         if huge > _HUGE:
             _bad(f"At most {_HUGE} keys of a dictionary have more than 60 bits", huge)
-        result[pair[0]] = _up(pair[1], tensors, find)
+        result[pair[0]] = _up(pair[1], tensors, find, depth + 1)
     return result
 
 
-def _struct(name: object, fields: object, tensors: dict[str, torch.Tensor], find: Find) -> Struct:
+def _struct(name: object, fields: object, tensors: dict[str, torch.Tensor], find: Find, depth: int) -> Struct:
     if not isinstance(name, str) or not isinstance(fields, dict):
         _bad("A struct is written as its name and its fields", _shown(name))
     kind = find(name)
     if fields.keys() != set(_names(kind)):
         differing = sorted(fields.keys() ^ set(_names(kind)))
         raise Malformed(f"The fields of {name} are {', '.join(_names(kind)) or 'none'}", differing, _ALIGNED)
-    values = {key: _up(item, tensors, find) for key, item in fields.items()}
+    values = {key: _up(item, tensors, find, depth + 1) for key, item in fields.items()}
     try:
         return kind(**values)
     except Malformed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing_extensions import Self
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core import files, messages, notebook
 from silosynth.core.conversation import Conversation, Party, Roster
-from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.errors import ConfigError, SilosynthError, StorageError
 from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, below, beside
 from silosynth.core.streams import Streams
 from silosynth.data import dtypes, frames
@@ -150,6 +151,37 @@ def _substitutes(streams: Streams, schema: ColumnSchema, start: int, size: int) 
 
 
 R = TypeVar("R")
+_FLAVOURS = ("pandas", "polars", "arrow")
+
+
+@contextmanager
+def fitting_together(what: str) -> Iterator[None]:
+    """What does not fit together in a file is reported as such, whatever it made Python or PyTorch raise.
+
+    Raises:
+        StorageError: names the part, and the first line of that error.
+    """
+    try:
+        yield
+    except SilosynthError:
+        raise
+    except Exception as error:  # an altered file can make any line fail
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StorageError(f"The parts of a model's file fit together; {what} does not", first, _ALTERED) from error
+
+
+_ALTERED = "It was altered, or written by another version: restore a copy, or fit the model again."
+
+
+def _is(value: Any, kind: type, what: str) -> Any:
+    """``value``, which is of that type.
+
+    Raises:
+        StorageError: it is not; names what it should be.
+    """
+    if type(value) is not kind:
+        raise StorageError(f"In a model's file, {what} is a {kind.__name__}", type(value).__name__, _ALTERED)
+    return value
 
 
 @dataclass(repr=False, kw_only=True)
@@ -186,6 +218,7 @@ class TrainedModel:
     rows: int
     ledger: list[dict[str, Any]] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _loaded: bool = field(default=False, init=False)  # from a file, which may have been altered
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file (safetensors and JSON; no code).
@@ -216,17 +249,49 @@ class TrainedModel:
         content = wire.unpack(files.read(Path(path)))
         if content.get("form") != cls.FORM:
             raise StorageError(f"This file is not a {cls.FORM}", str(path), "Pass a file that save() wrote.")
-        metadata = content["about"]
-        return cls(
-            algorithm=metadata[cls.NAME], preset=metadata["preset"], seed=metadata["seed"],
-            config=messages.from_state(messages.Struct, content["config"]), roster=Roster(tuple(metadata["silos"])),
-            schemas={name: messages.from_state(Schema, schema) for name, schema in content["schemas"].items()},
-            coordinator=content["coordinator"], parts=content["parts"], rows=metadata["rows"],
-            ledger=json.loads(metadata["ledger"]), device=resolve_device(device), **cls._restored(content),
-        )  # fmt: skip
+        with fitting_together("its head"):
+            fields = cls._checked(content)
+        model = cls(**fields, device=resolve_device(device))
+        model._loaded = True
+        return model
+
+    @classmethod
+    def _checked(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """All fields but the device, each of its type; what is in the parts is checked when they are used."""
+        about, config = _is(content["about"], dict, "its head"), messages.from_state(messages.Struct, content["config"])
+        entry = algorithm(_is(about[cls.NAME], str, "the algorithm"), cls.KIND)
+        if type(config) not in {type(preset) for preset in entry.presets.values()}:
+            raise StorageError("A model has options of its algorithm", type(config).__name__, _ALTERED)
+        roster = Roster(tuple(_is(name, str, "a silo's name") for name in _is(about["silos"], list, "the roster")))
+        schemas = _is(content["schemas"], dict, "the columns")
+        parts = _is(content["parts"], dict, "the silos' parts")
+        if set(schemas) != set(roster) or not set(parts) <= set(roster):
+            raise StorageError("A model has columns, and parts, of its silos", list(schemas), _ALTERED)
+        ledger = _is(json.loads(_is(about["ledger"], str, "the ledger")), list, "the ledger")
+        return {
+            "algorithm": about[cls.NAME],
+            "preset": _is(about["preset"], str, "the preset"),
+            "seed": _is(about["seed"], int, "the seed"),
+            "rows": _is(about["rows"], int, "the number of rows"),
+            "config": config,
+            "roster": roster,
+            "schemas": {name: messages.from_state(Schema, schema) for name, schema in schemas.items()},
+            "coordinator": _is(content["coordinator"], dict, "the coordinator's part"),
+            "parts": {name: _is(part, dict, "a silo's part") for name, part in parts.items()},
+            "ledger": [_is(record, dict, "a record of the ledger") for record in ledger],
+            **cls._restored(content),
+        }
+
+    def _fitting(self, what: str) -> AbstractContextManager[None]:
+        """`fitting_together` for a model that comes from a file."""
+        return fitting_together(what) if self._loaded else nullcontext()
 
     def describe(self) -> dict[str, Any]:
         """What it is, as plain values: algorithm, options, silos and columns, traffic, pooling, guarantee."""
+        with self._fitting("what it says of itself"):
+            return self._described()
+
+    def _described(self) -> dict[str, Any]:
         privacy = statement(self.ledger, horizontal=self._entry.horizontal)
         return {
             "algorithm": self.algorithm,
@@ -298,14 +363,15 @@ class TrainedModel:
         for silo, seat in seats(self.roster, Streams(self.seed).child("seats")).items():
             table = Table(()) if tables is None else tables[silo]
             own = table, self.schemas[silo], seat, streams.party(silo), self.device
-            parties[silo] = self._entry.party(*own, self.config)
-            parties[silo].restore(self.parts[silo])
+            with self._fitting(f"the part of silo {silo!r}"):
+                parties[silo] = self._entry.party(*own, self.config)
+                parties[silo].restore(self.parts[silo])
         return parties
 
     def _converse(self, parties: Mapping[str, Party], conversation: Conversation[R]) -> R:
         """Drive a conversation with its parties, and add what they send to the ledger."""
         ledger = Ledger()
-        with InProcess(parties) as link:
+        with self._fitting("what its rows are drawn from"), InProcess(parties) as link:
             result = driver.drive(lambda _: conversation, link, ledger)
         self.ledger += ledger.entries()
         return result
@@ -389,7 +455,8 @@ class Model(TrainedModel):
         return {name: self._frame(tables, self.schemas[name], streams) for name, tables in held.items()}
 
     def _frame(self, parts: Sequence[Table], schema: Schema, streams: Streams, start: int = 1) -> Any:
-        return to_synthetic_frame(parts, schema, streams, start, self.flavour, self.types)
+        with self._fitting("what its columns are made from"):
+            return to_synthetic_frame(parts, schema, streams, start, self.flavour, self.types)
 
     def _about(self) -> dict[str, Any]:
         return {"columns": list(self.columns), "flavour": self.flavour, "types": self.types}
@@ -397,7 +464,10 @@ class Model(TrainedModel):
     @classmethod
     def _restored(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         about = content["about"]
-        return {"columns": tuple(about["columns"]), "flavour": about["flavour"], "types": bytes(about["types"])}
+        columns = tuple(_is(name, str, "a column's name") for name in _is(about["columns"], list, "the columns' list"))
+        if about["flavour"] not in _FLAVOURS:
+            raise StorageError(f"A frame is one of {', '.join(_FLAVOURS)}", about["flavour"], _ALTERED)
+        return {"columns": columns, "flavour": about["flavour"], "types": _is(about["types"], bytes, "the types")}
 
     def _tables(self, n: int, batch: int, streams: Streams) -> Iterator[Table]:
         """All silos' synthetic columns, batch by batch."""
@@ -412,7 +482,8 @@ class Model(TrainedModel):
         """The streams of a sampling of ``n`` rows; without a seed, each call has other ones."""
         n = whole_number("The number of rows to sample", n, positive=True)
         seed = None if seed is None else whole_number("A seed", seed)
-        check_identifiers_fit(self.schema, n)
+        with self._fitting("its columns"):
+            check_identifiers_fit(self.schema, n)
         streams = sampling_streams(Streams(self.seed), self._calls, seed)
         self._calls += seed is None
         return streams

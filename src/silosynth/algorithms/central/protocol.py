@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect, shared_columns
-from silosynth.core.messages import Done, Message, Release, Struct
+from silosynth.core.messages import Done, Message, Release, Rows, Struct, check_part
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 
@@ -45,11 +45,14 @@ class TrainModel(Message):
 
     part: int
 
+    def _check(self) -> None:
+        check_part(self.part, PARTS)
+
 
 class SynthesiseRows(Message):
     """Coordinator: draw ``rows`` synthetic rows. ``draw`` names the random stream."""
 
-    rows: int
+    rows: Rows[int]
     draw: str
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import Positive, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.privacy.events import Target
 
@@ -26,10 +26,10 @@ class DPLTConfig(Struct):
         ConfigError: an option is out of its range, or ``dp`` names a mechanism for gradients.
     """
 
-    bins: Positive[int] = 8  # of a number's continuous part
-    most: Positive[int] = 3  # attributes of each group but the last, which has the remainder
-    cells: Positive[int] = 256  # of a group's table, as far as attributes can be chosen so
-    states: Positive[int] = 8  # of a latent attribute, at most
+    bins: Size[int] = 8  # of a number's continuous part
+    most: Size[int] = 3  # attributes of each group but the last, which has the remainder
+    cells: Size[int] = 256  # of a group's table, as far as attributes can be chosen so
+    states: Size[int] = 8  # of a latent attribute, at most
     fits: Positive[int] = 100  # iterations in which a latent attribute is fitted to its group's table
     shares: BudgetShares = BudgetShares()
     encoders: EncoderConfig = EncoderConfig()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import Positive, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
 from silosynth.models import ctgan, latent, latent_table
@@ -41,7 +41,7 @@ class GDTSConfig(Struct):
     epsilon: Positive[float] = 1.0  # of the noise on each column's counts and on the row count; inf for none
     delta: float = 1e-6  # probability that a category held by one row is named; 0 names all (paper)
     numbers: Literal["exact", "noised"] = "exact"  # summaries of numbers: without noise (paper), or noised histograms
-    bins: Positive[int] = 64  # of a noised histogram
+    bins: Size[int] = 64  # of a noised histogram
     participation: Positive[float] = 1.0  # mode "fl": share of the silos asked in a round, drawn anew each time
     absence: float = 0.0  # mode "fl": simulated probability that an asked silo is away for a round
     secure: bool = False  # mode "fl": the coordinator sees only sums of models

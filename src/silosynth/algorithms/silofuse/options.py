@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import AtMost, Positive, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.latent import LatentConfig
 from silosynth.privacy.events import Target
@@ -17,8 +17,8 @@ class CoderConfig(Struct):
     """A silo's encoders and autoencoder."""
 
     encoders: EncoderConfig = EncoderConfig()
-    hidden: Positive[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
-    latents_per_column: Positive[int] = 2  # s_i / d_i (paper: 1)
+    hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: Size[int] = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
     sigma: float = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
     kl: float = 0.01  # weight of the divergence of a "vae"
@@ -26,7 +26,7 @@ class CoderConfig(Struct):
     weight: float = 5.0  # of squared score errors against cross-entropy
     fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
     steps: Positive[int] = 1500  # iterations
-    batch: Positive[int] = 512
+    batch: Size[int] = 512
     rate: Positive[float] = 4e-3
     decay: float = 1e-4
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
@@ -46,13 +46,13 @@ class PrivateTraining(Struct):
     """How networks are trained under differential privacy, instead of the options for training without."""
 
     autoencoders: float = 0.5  # share of epsilon that is spent when autoencoders are trained, encoders included
-    hidden: Positive[tuple[int, ...]] = (64, 64)  # widths of the autoencoders' hidden layers
-    latents_per_column: Positive[int] = 1
+    hidden: Size[tuple[int, ...]] = (64, 64)  # widths of the autoencoders' hidden layers
+    latents_per_column: Size[int] = 1
     coder_steps: Positive[int] = 600  # of each autoencoder
-    batch: Positive[int] = 512  # expected number of rows that a step samples; fewer of small tables
+    batch: Size[int] = 512  # expected number of rows that a step samples; fewer of small tables
     rate: Positive[float] = 2e-3
-    width: Positive[int] = 128  # of the model of latents, in "release"
-    depth: Positive[int] = 2
+    width: Size[int] = 128  # of the model of latents, in "release"
+    depth: Size[int] = 2
     latent_steps: Positive[int] = 1500
 
     def _check(self) -> None:
@@ -66,7 +66,7 @@ class SiloFuseConfig(Struct):
     coder: CoderConfig = CoderConfig()  # each silo's encoders and autoencoder, (E_i, D_i)
     latent: LatentConfig = LatentConfig()  # the coordinator's model of latents, G
     divide: bool = False  # divide the autoencoders' hidden widths among the silos (paper)
-    least_rows: int = 4096  # latents drawn at least, however few rows are wanted: enough to match marginals by
+    least_rows: AtMost[int] = 4096  # latents drawn at least, however few rows are wanted: enough to match marginals by
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
     dp: Target = Target()  # differential privacy: see `private`
     dp_mode: Literal["upload", "release"] = "upload"  # from whom it protects: the coordinator too, or outsiders only

@@ -46,7 +46,7 @@ from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.algorithms.silofuse.options import SiloFuseConfig
 from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Message, Release, from_state, to_state
+from silosynth.core.messages import Message, Release, Rows, Size, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.models.latent import LatentGenerator, flow_loss, times
 from silosynth.privacy import accounting, agreement, dpsgd, sealed
@@ -82,8 +82,8 @@ class AskChargedLatents(Message, common=True):
     ``latents`` is L, which bounds the norm of a row's latents.
     """
 
-    slots: int
-    latents: int
+    slots: Rows[int]
+    latents: Size[int]
 
 
 class NoisedLatents(Message, release=Release.NOISED):

@@ -79,7 +79,7 @@ from silosynth.algorithms.silofuse.options import SiloFuseConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Done, Message, Positive, Release
+from silosynth.core.messages import Done, Message, Release, Rows, Size, check_part
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentGenerator
@@ -108,6 +108,9 @@ class TrainAutoencoder(Message, common=True):
 
     part: int
 
+    def _check(self) -> None:
+        check_part(self.part, PARTS)
+
 
 class AskLatents(Message, common=True):
     """Coordinator: freeze your autoencoder and send your latents."""
@@ -126,7 +129,7 @@ class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
     """
 
     z_GL: Tensor
-    rows: int
+    rows: Rows[int]
     draw: str
 
 
@@ -136,7 +139,7 @@ class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
 class JoinLatents(Message, common=True):
     """Coordinator: make a fresh autoencoder, whose decoder reads ``latents`` latents, of all silos."""
 
-    latents: Positive[int]
+    latents: Size[int]
 
 
 class EncodeBatch(Message, common=True):

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from silosynth.algorithms.silofuse import networks, private, protocol
 from silosynth.algorithms.silofuse.options import CoderConfig
-from silosynth.core.conversation import State, Turn, often, once
+from silosynth.core.conversation import State, Turn, check_place, check_tensor, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.encoders.table import ColumnParty
+from silosynth.models.nearness import Nearness
 from silosynth.privacy import accounting, agreement
 
 
@@ -21,6 +22,7 @@ class CoderSilo(ColumnParty):
 
     def _set_up(self) -> None:
         self.coder = networks.Coder(self.columns, self.device)
+        self.nearness: Nearness | None = None  # of latents that are sent to those of training rows
 
     def _coder_config(self) -> CoderConfig:
         """Options of its encoders and its autoencoder."""
@@ -33,10 +35,35 @@ class CoderSilo(ColumnParty):
                 self.coder.fit(self._coder_config())
                 return protocol.CoderFitted(self.coder.rows, self.coder.latents)
             case protocol.SynthesiseFromLatents():
+                self._check_latents(ask)
                 table = self.coder.decode(ask.z_GL, ask.rows, self.streams.child("synthesise", ask.draw))
                 return self.publish(table, self._shares)
             case _:
                 raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
+
+    def _check_latents(self, ask: protocol.SynthesiseFromLatents) -> None:
+        check_tensor("Latents to decode", ask.z_GL, None, self.coder.read or self.coder.latents)
+        check_place("The number of rows to decode, less one,", ask.rows - 1, len(ask.z_GL))
+        if self.nearness is not None:
+            self.nearness.check(ask.z_GL[: ask.rows])
+
+    @property
+    def _known(self) -> bool:
+        """Whether the coordinator has un-noised latents that this silo could know again."""
+        return not self.coder.read  # joint latents are made by the coordinator
+
+    def reference(self) -> State:
+        """Latents of training rows, which nobody but the coordinator could send back."""
+        if self.nearness is not None:
+            return self.nearness.state()
+        if not (self.columns.encoders and self.coder.rows and self._known):
+            return {}
+        config = self.coder.config
+        return Nearness(self.coder.encode(), config.sigma if config.form == "noisy" else 0.0, self.streams).state()
+
+    def judge_by(self, reference: State) -> None:
+        """See `Party.judge_by`."""
+        self.nearness = Nearness.restored(reference, self.streams) if reference else None
 
     def _restore(self, state: State) -> None:
         self.coder.restore(state)
@@ -70,6 +97,11 @@ class SiloFuseSilo(CoderSilo):
             case protocol.AskLatents():
                 return protocol.Latents(self.coder.encode())
         return self.private.answer(ask) or super()._answer(ask)
+
+    @property
+    def _known(self) -> bool:
+        """With ``dp`` for all readers no un-noised latents leave."""
+        return not self.config.dp.private or bool(self.config.releases)
 
     def _state(self, training: bool) -> State:
         more = {"private": self.private.state()} if training else {}
@@ -121,11 +153,11 @@ class EndToEndSilo(CoderSilo):
         if not len(self.batch) or tuple(sent.shape) != (len(self.batch), width):
             rule = f"A silo encodes rows, and is sent one vector of {width} for each"
             raise ProtocolError(rule, f"{tuple(sent.shape)} for {len(self.batch)} rows")
+        check_tensor("A vector for each row", sent, None, None)
 
     def _encode(self, ask: protocol.EncodeBatch) -> protocol.BatchLatents:
         coder, rows = self.coder, ask.rows
-        if rows.dtype != torch.int64 or rows.dim() != 1 or not ((rows >= 0) & (rows < coder.rows)).all():
-            raise ProtocolError(f"Rows are numbers below {coder.rows}", f"{tuple(rows.shape)}, {rows.dtype}")
+        check_tensor("Numbers of rows", rows, None, below=coder.rows)
         self.batch = rows.to(coder.device)
         coder.network.train()
         coder.learner.clear()

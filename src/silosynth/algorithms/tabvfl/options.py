@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Positive, Struct
+from silosynth.core.messages import AtMost, Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.tabnet import TabNetConfig
 
@@ -29,7 +29,7 @@ class TabVFLConfig(Struct):
     label_gradients: bool = True  # whether silos get gradients of the label's loss; else only the host learns it
     pretraining_epochs: Positive[int] = 300
     finetuning_epochs: Positive[int] = 300
-    batch: int = 64  # B
+    batch: AtMost[int] = 64  # B
     shuffle: bool = True  # draw batches anew in each epoch, or (paper) use the same in all
     mask: float = 0.5  # share of the features that pre-training masks
     net: TabNetConfig = field(default_factory=TabNetConfig)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
+from silosynth.core.messages import AtMost, Fraction, NonNegative, Positive, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.vflgan import Slopes
 from silosynth.privacy.events import Target
@@ -19,12 +19,12 @@ class GANConfig(Struct):
     epochs: Positive[int] = 300  # of max(1, rows // batch) critic steps
     least_rounds: NonNegative[int] = 0  # minimum number of rounds, however few the rows
     critic_steps: Positive[int] = 5  # T_d, critic steps per round, which has one generator step
-    batch: int = 64  # B; with differential privacy its expected size
-    noise: Positive[int] = 10  # l, length of z
-    generator: Positive[tuple[int, ...]] = (32, 64, 128)  # hidden widths of G_i
+    batch: AtMost[int] = 64  # B; with differential privacy its expected size
+    noise: Size[int] = 10  # l, length of z
+    generator: Size[tuple[int, ...]] = (32, 64, 128)  # hidden widths of G_i
     norm_epsilon: NonNegative[float] = 0.8  # added to variances in generators; 0: no batch normalisation
-    critic: Positive[tuple[int, ...]] = (256, 128)  # hidden widths of the first part of D_i; the last: features
-    second: tuple[int, ...] = ()  # hidden widths of its second part
+    critic: Size[tuple[int, ...]] = (256, 128)  # hidden widths of the first part of D_i; the last: features
+    second: AtMost[tuple[int, ...]] = ()  # hidden widths of its second part
     penalty: NonNegative[float] = 10.0  # λ, weight of the gradient penalty
     slopes: Slopes = "critic"  # what the penalty bounds in silos: see `LocalCritic.penalty`
     rate: Positive[float] = 5e-4  # η, Adam's learning rate
@@ -74,7 +74,7 @@ class VFLGANConfig(GANConfig):
     """Options of "vflgan" and "vflgan-base"."""
 
     local: bool = True  # whether local critics have a second part and a loss; False is VFLGAN-base
-    shared: tuple[int, ...] = (128,)  # hidden widths of D_s
+    shared: AtMost[tuple[int, ...]] = (128,)  # hidden widths of D_s
     lambda1: NonNegative[float] = 1.0  # λ1, weight of D_s' loss in that of local critics (equation (8))
     lambda2: NonNegative[float] = 1.0  # λ2, weight of D_s in the loss of generators (equation (9))
 
@@ -87,7 +87,7 @@ class VFLGANConfig(GANConfig):
 class VertiGANConfig(GANConfig):
     """Options of "vertigan"."""
 
-    backbone: int = 2  # first hidden layers of the generator, which all silos share
+    backbone: AtMost[int] = 2  # first hidden layers of the generator, which all silos share
 
     def _check(self) -> None:
         super()._check()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Fraction, NonNegative, Positive, Struct
+from silosynth.core.messages import AtMost, Fraction, NonNegative, Positive, Size, Struct
 from silosynth.encoders.normalised import ModeConfig
 from silosynth.privacy.events import Target
 
@@ -15,15 +15,15 @@ from silosynth.privacy.events import Target
 class VTGANConfig(Struct):
     """All options."""
 
-    critic_blocks: tuple[int, int] = (2, 0)  # a, b of D^a_b: at the coordinator, in each silo
-    generator_blocks: tuple[int, int] = (0, 2)  # c, d of G^c_d
-    width: Positive[int] = 256  # of a block of the critic, all silos together
-    generator_width: Positive[int] = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
-    noise: Positive[int] = 128  # length of Z
+    critic_blocks: AtMost[tuple[int, int]] = (2, 0)  # a, b of D^a_b: at the coordinator, in each silo
+    generator_blocks: AtMost[tuple[int, int]] = (0, 2)  # c, d of G^c_d
+    width: Size[int] = 256  # of a block of the critic, all silos together
+    generator_width: Size[int] = 256  # of a block of the generator, all silos together (paper, enlarged: 768)
+    noise: Size[int] = 128  # length of Z
     epochs: Positive[int] = 300  # of max(1, rows // batch) rounds
     least_rounds: NonNegative[int] = 0  # minimum number of rounds, however few the rows
     critic_steps: Positive[int] = 5  # e, critic steps per round
-    batch: int = 500
+    batch: AtMost[int] = 500
     rate: Positive[float] = 2e-4  # Adam's learning rate
     betas: Fraction[tuple[float, float]] = (0.5, 0.9)
     average: Fraction[float] = 0.0  # decay per step of the moving average of generators' weights; 0: no average (paper)
@@ -32,7 +32,7 @@ class VTGANConfig(Struct):
     tau: Positive[float] = 0.2  # temperature of the Gumbel-softmax
     dropout: Fraction[float] = 0.5  # of the critic's blocks
     index_privacy: Literal["full", "decoys", "none"] = "full"
-    decoys: Positive[int] = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
+    decoys: Size[int] = 4  # rows pushed for each row of the batch; for index_privacy = "decoys"
     bottom_gradients: Literal["all", "contributor", "none"] = "none"  # whose bottom critic a step updates
     bottom_critics: Literal["orthonormal", "free"] = "orthonormal"  # constraint on the matrices of bottom critics
     statistics: Literal["contributor", "all"] = "contributor"  # running statistics of batch normalisation: one set each

@@ -125,13 +125,13 @@ class DrawConditions(Message):
 
 
 class DrawnConditions(Message, release=Release.CONDITIONS):
-    """Positions (T, B) of the drawn levels, critic steps first, and where their rows are found among what is pushed.
+    """Positions (T, B) of the drawn levels, critic steps first, and where these steps' rows are in what is pushed.
 
-    ``picks_TB`` are numbers of rows in the silos' secret order, or places in the list that is sealed for the others.
+    ``picks_CB`` are numbers of rows in the silos' secret order, or places in the list that is sealed for the others.
     """
 
     positions_TB: Tensor
-    picks_TB: Tensor
+    picks_CB: Tensor
     sealed: tuple[bytes, ...]
 
 
@@ -350,7 +350,7 @@ def _draw_conditions(roster: Roster, sizes: SiloSizes, first: int, chosen: list[
     for silo, reply in zip(asks, expect(replies, DrawnConditions), strict=True):
         for i, step in enumerate(steps[silo]):
             position_B = sizes.among_all(roster.parties.index(silo), reply.positions_TB[i])
-            picks_B = reply.picks_TB[i].long() if step < last else position_B[:0]
+            picks_B = reply.picks_CB[i].long() if step < last else position_B[:0]
             sealed = reply.sealed[i] if step < last and reply.sealed else None
             batches[step] = Batch(step, silo, position_B, picks_B, sealed)
     return [batches[first + i] for i in range(len(chosen))]

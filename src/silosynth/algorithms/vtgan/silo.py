@@ -147,8 +147,8 @@ class VTGANSilo(ColumnParty):
                 pick_B, listed = self.numbers.hide(step, row_B, rng)
                 picks.append(pick_B)
                 sealed += [] if listed is None else [listed]
-        picks_TB = torch.stack(picks) if picks else torch.zeros(0, self.config.batch)
-        return protocol.DrawnConditions(torch.stack(positions).int(), picks_TB.int(), tuple(sealed))
+        picks_CB = torch.stack(picks) if picks else torch.zeros(0, self.config.batch)
+        return protocol.DrawnConditions(torch.stack(positions).int(), picks_CB.int(), tuple(sealed))
 
     # Steps of training.
 

@@ -1,0 +1,126 @@
+"""A model file that somebody made to break whoever opens it: no foreign error, and no memory to speak of."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.contracts import settings
+from tests.fuzz.damage import checked
+from tests.fuzz.model import changed, read
+
+import silosynth as ss
+from silosynth.core.errors import ConfigError, SilosynthError, StorageError
+from silosynth.models.training import build
+from silosynth.runtime.wire import DEPTH, MAGIC, pack, unpack
+
+TINY = ("tvae", "dplt")
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What files of some small models hold."""
+    path, held = tmp_path_factory.mktemp("models") / "m.silosynth", {}
+    for name in TINY:
+        settings.fitted(name).save(path)
+        held[name] = unpack(path.read_bytes())
+    return held
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _drop(*path: str) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            content = content[key]
+        del content[path[-1]]
+
+    return change
+
+
+def _put(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            content = content[key]
+        content[path[-1]] = value
+
+    return change
+
+
+CRAFTED = {
+    "no head": _drop("about"),
+    "no seed": _drop("about", "seed"),
+    "a seed in words": _put("x", "about", "seed"),
+    "no silos": _put([], "about", "silos"),
+    "other silos": _put(["x"], "about", "silos"),
+    "a ledger of numbers": _put("[1]", "about", "ledger"),
+    "a ledger that is no JSON": _put("[", "about", "ledger"),
+    "options of another algorithm": _put({"struct": "core.Done", "fields": {}}, "config"),
+    "a struct without fields": _put({"struct": "core.Done"}, "config"),
+    "a struct with a list for a name": _put({"struct": [], "fields": {}}, "config"),
+    "no part": _put({}, "parts"),
+    "parts in a list": _put([], "parts"),
+    "another flavour": _put("x", "about", "flavour"),
+    "columns that are not there": _put(["x"], "about", "columns"),
+    "a struct in a struct, and so on": _put({"struct": "core.Done", "fields": nested(DEPTH - 5)}, "config"),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED, ids=str)
+def test_crafted_heads_are_refused(name: str, contents: dict[str, Any], tmp_path: Path) -> None:
+    content = unpack(pack(contents["tvae"]))
+    CRAFTED[name](content)
+    path = tmp_path / "m.silosynth"
+    path.write_bytes(pack(content))
+    with pytest.raises(SilosynthError):
+        ss.load(path).sample(3)
+    assert read(path) != "read"
+
+
+@pytest.mark.parametrize("width", [2**20, 2**40])
+def test_networks_of_any_size_take_no_memory(width: int, contents: dict[str, Any], tmp_path: Path) -> None:
+    """Two layers of 2²⁰ are 4 TB."""
+    content = unpack(pack(contents["tvae"]))
+    content["config"]["fields"]["decoder"] = [width, width]
+    path = tmp_path / "m.silosynth"
+    path.write_bytes(pack(content))
+    tracemalloc.start()
+    with pytest.raises(SilosynthError, match=r"weights|at most 1,048,576"):
+        ss.load(path).sample(3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**25
+
+
+def test_deep_files_are_refused(tmp_path: Path) -> None:
+    skeleton = b'{"d":[["form",' + b"[" * 900 + b"]" * 900 + b"]]}"
+    body = len(skeleton).to_bytes(8, "little") + skeleton
+    (tmp_path / "m").write_bytes(MAGIC + (1).to_bytes(4, "little") + checked(bytes(28) + body)[16:])
+    with pytest.raises(StorageError, match=f"at most {DEPTH} levels deep"):
+        ss.load(tmp_path / "m")
+    with pytest.raises(StorageError, match=f"at most {DEPTH} levels deep"):
+        pack({"a": nested(DEPTH + 1)})
+    assert unpack(pack({"a": nested(DEPTH - 2)}))
+
+
+def test_networks_that_are_too_large_are_refused_before_they_are_made() -> None:
+    with pytest.raises(ConfigError, match="at most 268,435,456 weights"):
+        build(torch.nn.Linear, 2**20, 2**20, generator=torch.Generator())
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 400))])
+def test_changed_models_are_read_or_refused(name: str, seed: int, contents: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "m.silosynth"
+    path.write_bytes(pack(changed(contents[name], random.Random(seed))))
+    read(path)

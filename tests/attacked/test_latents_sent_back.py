@@ -1,0 +1,101 @@
+"""A coordinator that sends a silo the latents of its own training rows back, to read the rows off what it decodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.attacked.patients import FAST, TINY, Attacked, attacked, found
+
+from silosynth.core.errors import ProtocolError
+from silosynth.runtime.wire import pack, unpack
+
+REFUSED = "far too many lie near training rows"
+
+
+@pytest.fixture(scope="module")
+def trained() -> Attacked:
+    return attacked()
+
+
+@pytest.fixture
+def victim(trained: Attacked) -> Attacked:
+    """Nothing was asked yet."""
+    trained.silo.judge_by(trained.reference)
+    return trained
+
+
+def through(z_NL: torch.Tensor, noise: float, rows: int = 600, seed: int = 0) -> torch.Tensor:
+    """Latents of some rows, through noise: 0.15 is what honest draws have at least."""
+    draw = torch.Generator().manual_seed(seed)
+    z_GL = z_NL[torch.randint(len(z_NL), (rows,), generator=draw)]
+    return z_GL + noise * torch.randn(z_GL.shape, generator=draw)
+
+
+def test_latents_of_training_rows_are_refused(victim: Attacked) -> None:
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(victim.z_NL)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 0.01, 0.05, 0.08])
+def test_with_little_noise_too(noise: float, victim: Attacked) -> None:
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(through(victim.z_NL, noise))
+
+
+def test_as_noisy_as_honest_draws_they_are_decoded(victim: Attacked) -> None:
+    assert len(victim.decoded(through(victim.z_NL, 0.15))) == 600
+
+
+def test_a_few_among_honest_ones_are_refused(victim: Attacked) -> None:
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(torch.cat([victim.z_NL[:4], through(victim.z_NL, 0.15)]))
+
+
+def test_what_is_only_sent_to_match_marginals_does_not_hide_them(victim: Attacked) -> None:
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(torch.cat([victim.z_NL[:4], through(victim.z_NL, 0.15, 5000)]), rows=4)
+
+
+def test_one_at_a_time_they_are_refused_after_the_first(victim: Attacked) -> None:
+    assert len(victim.decoded(victim.z_NL[:1])) == 1
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(victim.z_NL[1:2])
+
+
+def test_what_is_counted_is_kept(victim: Attacked) -> None:
+    victim.decoded(torch.cat([victim.z_NL[:1], through(victim.z_NL, 0.15)]))
+    victim.silo.judge_by(unpack(pack(victim.silo.reference())))
+    assert victim.silo.nearness is not None and victim.silo.nearness.state()["near"][0] == 1
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(victim.z_NL)
+
+
+def test_a_part_of_a_model_has_no_latents_of_rows(victim: Attacked) -> None:
+    with pytest.raises(ProtocolError):
+        victim.decoded(victim.z_NL)
+    assert not {"nearness", "rows"} & victim.silo.trained().keys()
+
+
+@pytest.mark.slow
+def test_the_attack_works_without_the_rule_and_with_it_gets_what_honest_noise_leaves() -> None:
+    """The figures of docs/decisions/0032."""
+    victim = attacked(3000, FAST)
+    victim.silo.judge_by(victim.reference)
+    before = found(victim.rows, victim.oracle(victim.z_NL))
+    assert before["income"] > 0.6 and before["diagnosis"] > 0.99
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(victim.z_NL)
+    draw = torch.Generator().manual_seed(1)
+    noise = torch.randn(victim.z_NL.shape, generator=draw)
+    curve = {sigma: found(victim.rows, victim.oracle(victim.z_NL + sigma * noise)) for sigma in (0.02, 0.05, 0.1, 0.15)}
+    print(before, curve)
+    assert curve[0.1]["income"] < before["income"] / 3
+
+
+def test_options_without_noise_have_the_rule_too() -> None:
+    victim = attacked(config=replace(TINY, form="plain", steps=5))
+    victim.silo.judge_by(victim.reference)
+    with pytest.raises(ProtocolError, match=REFUSED):
+        victim.decoded(victim.z_NL)
