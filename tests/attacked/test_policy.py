@@ -199,20 +199,20 @@ def test_rows_drawn_are_counted_over_repeated_asks_and_restored_checkpoints(tmp_
         return desk.ask(SynthesiseFromLatents(torch.full((30, width), value), 30, f"{value}"))
 
     desk.save(1)
-    assert isinstance(drawn(0.1), SyntheticColumns)
+    assert isinstance(drawn(7.0), SyntheticColumns)
     desk.restore(1)
-    assert isinstance(drawn(0.2), SyntheticColumns) and isinstance(drawn(0.2), SyntheticColumns)  # the same rows
+    assert isinstance(drawn(8.0), SyntheticColumns) and isinstance(drawn(8.0), SyntheticColumns)  # the same rows
     desk.restore(1)
     with forbids("most_rows_drawn"):
-        drawn(0.3)
+        drawn(9.0)
 
 
 def test_a_job_draws_at_most_twice_as_many_rows_as_it_says(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     width = desk.sampling(a_job(options=TINY))  # 20 rows
-    assert desk.ask(SynthesiseFromLatents(torch.full((40, width), 0.1), 40, "a"))
+    assert desk.ask(SynthesiseFromLatents(torch.full((40, width), 9.0), 40, "a"))
     with pytest.raises(ProtocolError, match="A silo draws twice as many rows as a job asks for"):
-        desk.ask(SynthesiseFromLatents(torch.full((1, width), 0.2), 1, "b"))
+        desk.ask(SynthesiseFromLatents(torch.full((1, width), 8.0), 1, "b"))
 
 
 # An epsilon that is limited.

@@ -98,7 +98,7 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     plan = experiment.read(tmp_path / "experiment.toml")
     assert plan.unused("submit") == {}
     assert plan.model_fields_set == {"algorithm", "align", "sample", "run"}
-    elsewhere = {"algorithm.runtime", "sample.seed", "sample.path"}
+    elsewhere = {"algorithm.runtime", "sample.seed", "sample.path", "sample.raw_text"}
     for name in plan.model_fields_set:
         section = getattr(plan, name)
         shown = section.model_fields_set | {key.split(".")[1] for key in elsewhere if key.startswith(name)}

@@ -133,7 +133,7 @@ def check_tensor(what: str, tensor: Tensor, *shape: int | None, below: int | Non
         what: what it is, for the error.
         tensor: what came.
         shape: the length of each dimension; None for any.
-        below: that its numbers are whole, at least 0, and below this; None for floats, which are then finite.
+        below: that its numbers are whole, at least 0, and below this; None for float32, which is then finite.
 
     Raises:
         ProtocolError: it is not so; names shape and dtype, and no number.
@@ -142,8 +142,8 @@ def check_tensor(what: str, tensor: Tensor, *shape: int | None, below: int | Non
         size == length or length is None for size, length in zip(tensor.shape, shape, strict=True)
     )
     if below is None:
-        fits = sizes and tensor.is_floating_point() and bool(tensor.isfinite().all())
-        numbers = "finite floats"
+        fits = sizes and tensor.dtype is torch.float32 and bool(tensor.isfinite().all())
+        numbers = "finite float32 numbers"
     else:
         whole = sizes and tensor.dtype in (torch.int32, torch.int64)
         fits = whole and bool(((tensor >= 0) & (tensor < below)).all())

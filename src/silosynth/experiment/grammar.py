@@ -171,6 +171,7 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
         "split": "silos hold their own rows",
         "sample.seed": "the rows are the first that the model draws",
         "sample.path": "silosynth fetch writes the table",
+        "sample.raw_text": "silosynth fetch has --raw-text",
         "evaluate": "silosynth fetch --report writes a report at a silo",
         "output": "silosynth fetch writes the table",
     },

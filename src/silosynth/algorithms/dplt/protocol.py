@@ -56,7 +56,7 @@ from silosynth.algorithms.dplt import networks, private
 from silosynth.algorithms.dplt.options import DPLTConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
-from silosynth.core.messages import Message, Release, Struct, from_state, to_state
+from silosynth.core.messages import Message, Release, Rows, Struct, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.counting.products import AnyWords, product, random_words
@@ -121,7 +121,7 @@ class Factor(Struct):
 class Hide(Message):
     """Coordinator: hide ``rows`` rows of your latent attributes by these factors, and seal them for the other silos."""
 
-    rows: int
+    rows: Rows[int]
     factors: tuple[Factor, ...]
 
 

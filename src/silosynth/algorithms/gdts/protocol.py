@@ -62,7 +62,7 @@ from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.lost import present
-from silosynth.core.messages import Done, Message, Release
+from silosynth.core.messages import Done, Message, Release, Rows
 from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.streams import Streams
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
@@ -117,7 +117,7 @@ class TakeEncoders(Message, release=Release.MERGED, common=True):
     """Coordinator: encode your rows with these, and make a model for a federation of ``rows`` rows."""
 
     encoders: tuple[Encoder, ...]
-    rows: int
+    rows: Rows[int]
 
 
 class TrainPart(Message, release=Release.AVERAGE):

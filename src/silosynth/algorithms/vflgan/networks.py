@@ -23,6 +23,7 @@ from torch.func import functional_call
 
 from silosynth.algorithms.vflgan.options import GANConfig, VFLGANConfig
 from silosynth.algorithms.vflgan.private import ChargedSteps, noise_as_in_paper
+from silosynth.core.conversation import check_tensor
 from silosynth.core.streams import Draw, Keystream, Streams, integers, uniforms
 from silosynth.models import autoencoder, gan, vflgan as models
 from silosynth.models.encoded import EncodedRows, chunks, joined
@@ -133,6 +134,8 @@ class LocalGAN:
 
     def descend_critic(self, grad_fake_BW: Tensor, grad_real_RW: Tensor) -> None:
         """Update D_i by its own loss and by the gradients of D_s in its features (equations (14) to (16))."""
+        check_tensor("Gradients of made rows", grad_fake_BW, len(self.fake), self.config.critic[-1])
+        check_tensor("Gradients of real rows", grad_real_RW, len(self.real), self.config.critic[-1])
         grad_fake_BW, grad_real_RW = grad_fake_BW.to(self.device), grad_real_RW.to(self.device)
         self.critic.clear()
         if self.charged is None:
@@ -169,6 +172,7 @@ class LocalGAN:
 
     def set_generator_gradient(self, grad_fake_BW: Tensor) -> None:
         """Set the gradients of all parts, by -E[D_i] and the gradients of D_s (equations (17) and (18))."""
+        check_tensor("Gradients of made rows", grad_fake_BW, *self.features.shape)
         for part in self.parts:
             part.clear()
         with gan.frozen(self.critic.network):

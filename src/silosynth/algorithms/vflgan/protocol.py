@@ -78,7 +78,7 @@ from silosynth.algorithms.vflgan import networks, private
 from silosynth.algorithms.vflgan.options import GANConfig, VertiGANConfig, VFLGANConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, Roster, State, expect
-from silosynth.core.messages import Done, Message, Release, from_state, to_state
+from silosynth.core.messages import Done, Message, Release, Rows, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.privacy import accounting, agreement
@@ -173,7 +173,7 @@ class KeepBestWeights(Message, common=True):
 class VFLGANSynthesise(Message, common=True):
     """Make ``rows`` rows from the secret of the publication ``draw``."""
 
-    rows: int
+    rows: Rows[int]
     draw: str
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from silosynth.algorithms.vflgan import networks, options, private, protocol
-from silosynth.core.conversation import State, Turn, often, once
+from silosynth.core.conversation import State, Turn, check_tensor, often, once
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.streams import Streams
@@ -121,6 +121,7 @@ class VertiGANPart(networks.LocalGAN):
     def _descend_backbone(self, grad_sum_P: Tensor) -> None:
         """Equation (5), and the step."""
         weights = list(self.backbone.network.parameters())
+        check_tensor("The sum of gradients", grad_sum_P, sum(weight.numel() for weight in weights))
         gradients = grad_sum_P.to(self.device).split([weight.numel() for weight in weights])
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient.reshape(weight.shape)

@@ -77,7 +77,7 @@ from silosynth.algorithms.vtgan.networks import SiloSizes, Tops
 from silosynth.algorithms.vtgan.options import VTGANConfig
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
-from silosynth.core.messages import Done, Message, Release, from_state, to_state
+from silosynth.core.messages import Done, Message, Release, Rows, Size, from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.gan import proportions
@@ -113,8 +113,8 @@ class EncodedPrivately(accounting.EncodersLearnt):
 class BuildBottoms(Message):
     """Make your bottom parts: blocks and features of the critic are ``width`` wide, the generator's ``slice`` wide."""
 
-    width: int
-    slice: int
+    width: Size[int]
+    slice: Size[int]
 
 
 class DrawConditions(Message):
@@ -224,7 +224,7 @@ class SliceGradients(Message, release=Release.MADE):
 class SampleConditions(Message):
     """Draw ``rows`` conditions as often as their levels occur. ``draw`` names the random stream."""
 
-    rows: int
+    rows: Rows[int]
     draw: str
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from silosynth.algorithms.vtgan import networks, private, protocol
 from silosynth.algorithms.vtgan.options import VTGANConfig
-from silosynth.core.conversation import State, Turn, often, once
+from silosynth.core.conversation import State, Turn, check_tensor, often, once
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.encoders.table import ColumnParty
@@ -69,11 +69,13 @@ class VTGANSilo(ColumnParty):
             case protocol.PushRows() | protocol.PushListed():
                 return self._push(ask)
             case protocol.PushSampled():
+                self._check_slice(ask.slice_BF)
                 args = self.bottoms, self.secret, ask.step, ask.slice_BF, self.rows
                 return protocol.PushedFeatures(*self.private.features(*args))
             case protocol.DescendBottomCritic() | protocol.DescendPicked():
                 return self._descend_critic(ask)
             case protocol.DescendPrivately():
+                self._check_gradients(ask.grad_fake_RW, ask.grad_real_RW)
                 self.private.descend(self.bottoms, ask.grad_fake_RW, ask.grad_real_RW, ask.pairs_R)
                 return Done()
             case protocol.GenerateRows():
@@ -135,6 +137,8 @@ class VTGANSilo(ColumnParty):
         The coordinator does see them. Rows, which it must not find this way, come from a stream of their own, of 128
         bits.
         """
+        if not 0 < len(ask.critic) + len(ask.generator) <= self.config.critic_steps + 1:
+            raise ProtocolError("Conditions are drawn for the steps of a round", len(ask.critic) + len(ask.generator))
         self.batches = {}
         positions, picks, sealed = [], [], []
         for step in (*ask.critic, *ask.generator):
@@ -154,6 +158,7 @@ class VTGANSilo(ColumnParty):
 
     def _push(self, ask: protocol.PushRows | protocol.PushListed) -> protocol.PushedFeatures:
         """Lines 6 and 9 to 13."""
+        self._check_slice(ask.slice_BF)
         self.pending = ask
         own = ask.contributor == self.name
         self.pushed = self._rows_to_push(ask)
@@ -164,6 +169,15 @@ class VTGANSilo(ColumnParty):
         return protocol.PushedFeatures(
             *self.bottoms.criticise(ask.step, ask.slice_BF, kind, *codes, order, updated, own)
         )
+
+    def _check_slice(self, slice_BF: Tensor) -> None:
+        assert self.build is not None  # which comes first
+        check_tensor("A slice of the generator's outputs", slice_BF, None, self.build.slice)
+
+    def _check_gradients(self, *grads: Tensor) -> None:
+        assert self.build is not None
+        for grad in grads:
+            check_tensor("Gradients in features", grad, None, self.build.width)
 
     def _kind(self, contributor: str) -> int:
         if not contributor and self.config.statistics == "all":
@@ -202,7 +216,12 @@ class VTGANSilo(ColumnParty):
                 f"It is bottom_gradients = {self.config.bottom_gradients!r}.",
             )
         grad_real_BW, picks_B = ask.grad_real_BW, None
-        if isinstance(ask, protocol.DescendPicked):
+        self._check_gradients(ask.grad_fake_BW, grad_real_BW)
+        self.pending = None  # gradients come once
+        if isinstance(ask, protocol.DescendBottomCritic):
+            check_tensor("Gradients of pushed rows", grad_real_BW, len(self.pushed), None)
+        else:
+            check_tensor("Places of pushed rows", ask.picks_B, None, below=len(self.pushed))
             by_row = self.pushed[ask.picks_B.long()].argsort(stable=True)  # sums must not depend on the secret order
             grad_real_BW, picks_B = grad_real_BW[by_row], ask.picks_B[by_row]
         self.bottoms.descend_critic(ask.grad_fake_BW, grad_real_BW, picks_B)
@@ -210,6 +229,7 @@ class VTGANSilo(ColumnParty):
 
     def _generate(self, ask: protocol.GenerateRows) -> protocol.FakeFeatures:
         """Line 20."""
+        self._check_slice(ask.slice_BF)
         self.pending = ask
         return protocol.FakeFeatures(self.bottoms.generate(ask.step, ask.slice_BF, self._kind(ask.contributor)))
 
@@ -218,9 +238,11 @@ class VTGANSilo(ColumnParty):
         if not isinstance(self.pending, protocol.GenerateRows):
             last = type(self.pending).__name__
             raise ProtocolError("Gradients of the generator follow a step of the generator", last)
+        self._check_gradients(ask.grad_fake_BW)
         level_B = None
         if self.pending.contributor == self.name and self.conditions.columns:
             level_B = self.level_of_P[self._batch(self.pending.step)[0]]
+        self.pending = None
         return protocol.SliceGradients(self.bottoms.descend_generator(ask.grad_fake_BW, level_B))
 
     # Publication.
@@ -233,6 +255,9 @@ class VTGANSilo(ColumnParty):
         """Section 3.1.7: rows in an order that only the silos know."""
         if self.publication.purpose != f"{protocol.PUBLICATION} {ask.draw}":
             raise ProtocolError("Silos agree on the order of a publication before it", ask.draw, "Agree on it first.")
+        self._check_slice(ask.slice_GF)
+        if min(ask.contributed, default=0) < 0 or sum(ask.contributed) != len(ask.slice_GF):
+            raise ProtocolError("Each row was drawn for a silo's condition, or for none", ask.contributed)
         streams = self.streams.child("synthesise", ask.draw)
         levels, scores = self.bottoms.draw(ask.slice_GF, ask.contributed, streams.child("levels").torch(self.device))
         table = self.columns.decode(levels, scores, streams)
