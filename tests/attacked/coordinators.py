@@ -1,0 +1,222 @@
+"""Coordinators that deviate at random from a job that one real silo takes part in, behind its desk and its policy.
+
+An honest coordinator conducts a tiny job with two silos. Before the message at which a deviating one parts from it,
+this process is copied; in the copy the silo is sent, in any order, the job's next messages, earlier ones again, any of
+them with changed fields, messages of any type with random contents, and is restored from any of its checkpoints. The
+copy writes into folders of its own, may take so much memory and no more, and says what it saw through a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from tests.attacked.asks import changed, shown
+from tests.contracts import settings
+from tests.deployment.common import Rows, job, parties
+from tests.fuzz.damage import KINDS, example
+
+from silosynth.core.conversation import Checkpoint, Exchange
+from silosynth.core.errors import SilosynthError
+from silosynth.core.messages import Message, Release
+from silosynth.core.streams import Streams
+from silosynth.deployment import protocol
+from silosynth.deployment.policy import Releases, SiloPolicy
+from silosynth.deployment.silo import DeploymentSilo
+from silosynth.privacy.accounting import DELTA, spent
+from silosynth.privacy.events import Event
+from silosynth.runtime.wire import decode, encode, pack, unpack
+
+TARGET = "bank"
+MOST_MESSAGES, SPARE = 16, 3 << 29  # messages after the first deviation; bytes of memory beyond what is in use
+UNNOISED = {kind for kind in Release if kind not in (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)}
+
+
+class Attacked:
+    """The silo under attack, with all that the coordinator has sent it and got from it."""
+
+    def __init__(self, silo: DeploymentSilo, policy: SiloPolicy) -> None:
+        self.silo, self.policy = silo, policy
+        self.asked: list[Message] = []
+        self.replies: dict[bytes, Message] = {}
+        self.stored: list[bytes] = []
+
+    def send(self, ask: Message) -> Message:
+        """Send an ask as it crosses the border, and look at the reply and at what is charged for it."""
+        self.asked.append(ask)
+        reply = self.silo.answer(across(ask))
+        self.replies[encode(reply)] = reply
+        self._look(reply)
+        return across(reply)
+
+    def store(self) -> None:
+        """What the silo stores with a checkpoint."""
+        self.stored.append(pack(self.silo.state()))
+
+    def restore(self, which: int) -> None:
+        """Start the silo's process anew from one of its checkpoints."""
+        old = self.silo
+        self.silo = DeploymentSilo(old.seat, old.rows, old.policy, old.folder, Releases(old.folder), old.device)
+        self.silo.restore(unpack(self.stored[which]))
+
+    def move(self, folder: Path) -> None:
+        """Go on in a copy of the silo's folder."""
+        if self.silo.folder.exists():
+            shutil.copytree(self.silo.folder, folder)
+        self.silo.folder, self.silo.releases = folder, Releases(folder)
+
+    def _look(self, reply: Message) -> None:
+        recorded = Counter(event for events in self.silo.releases._read().values() for event in events)
+        owed: Counter[Event] = Counter()
+        for other in self.replies.values():
+            owed.update(getattr(other, "events", ()))
+        assert not owed - recorded, f"{type(reply).__name__} is not charged: {owed - recorded}"
+        if self.policy.largest_epsilon == float("inf"):
+            return
+        assert reply.release not in UNNOISED, f"{type(reply).__name__} gives away {reply.release.value}"
+        total = spent(recorded.elements(), DELTA).epsilon if recorded else 0.0
+        assert total <= self.policy.largest_epsilon, f"epsilon {total} is spent"
+
+
+def across(message: Message) -> Message:
+    """The message as the other side reads it."""
+    return decode(encode(message))  # type: ignore[return-value]
+
+
+def tables(name: str) -> dict[str, Rows]:
+    """The silos' rows, with an identifier where they hold the same people."""
+    divided = settings.federation(name)
+    declared = settings.BOUNDS if "dp" in settings.TINY[name] else {}
+    whole, silos = settings.frame(), {}
+    for silo in divided.roster:
+        if settings.entry_of(name).horizontal:
+            frame = whole[:50] if silo == TARGET else whole[50:]
+        else:
+            frame = whole[list(divided.schemas[silo].names)]
+        frame = frame.reset_index(drop=True).assign(number=[f"N-{row}" for row in frame.index])
+        bounds = {column: value for column, value in declared.items() if column in frame}
+        silos[silo] = Rows(frame, ["number"], bounds)
+    return silos
+
+
+def conversations(name: str, policy: SiloPolicy, folder: Path, at: Callable[[int, Attacked, Message], None]) -> int:
+    """Conduct an honest job up to its end or first refusal, calling ``at`` before each message to the silo.
+
+    Returns: the number of these messages.
+    """
+    silos = tables(name)
+    sides = parties(silos, folder, SiloPolicy(least_rows=10, algorithms=[settings.algorithm_of(name)]), bank=policy)
+    attacked, number = Attacked(sides[TARGET], policy), 0
+    asked = job(silos, algorithm=settings.algorithm_of(name), seed=None, align=None, rows=20,
+                options=settings.TINY[name])  # fmt: skip
+    talk = protocol.conduct(asked, Streams(1), torch.device("cpu"))
+    replies: Mapping[str, Message] | None = None
+    with contextlib.suppress(StopIteration, SilosynthError):
+        while True:
+            step = talk.send(replies)  # type: ignore[arg-type]
+            replies = None
+            if isinstance(step, Checkpoint):
+                attacked.store()
+            if isinstance(step, Exchange):
+                if TARGET in step.asks:
+                    at(number, attacked, step.asks[TARGET])
+                    number += 1
+                replies = {
+                    silo: attacked.send(ask) if silo == TARGET else across(sides[silo].answer(across(ask)))
+                    for silo, ask in step.asks.items()
+                }
+    return number
+
+
+def deviate(attacked: Attacked, honest: Message, rng: random.Random) -> str:
+    """Send the silo messages until it refuses one, and then some more; the last refusal's class, or "none"."""
+    pending, refusal = [honest], "none"
+    for _ in range(rng.randint(1, MOST_MESSAGES)):
+        try:
+            _once(attacked, pending, rng)
+        except SilosynthError as error:
+            refusal = type(error).__name__
+            break
+    if refusal != "none":
+        _closed(attacked, honest, rng)
+    return refusal
+
+
+def _once(attacked: Attacked, pending: list[Message], rng: random.Random) -> None:
+    way, known = rng.random(), [*attacked.asked, *pending]
+    if way < 0.25 and attacked.stored:
+        attacked.restore(rng.randrange(len(attacked.stored)))
+    elif way < 0.4:
+        attacked.send(rng.choice(known))
+    elif way < 0.6 and (other := changed(rng.choice([*pending, *known]), rng)) is not None:
+        attacked.send(other)
+    elif way < 0.7:
+        kinds = [kind for kind in KINDS.values() if issubclass(kind, Message)]
+        if isinstance(other := example(rng.choice(kinds), rng), Message):
+            attacked.send(other)
+    elif pending:
+        attacked.send(pending.pop())
+
+
+def _closed(attacked: Attacked, honest: Message, rng: random.Random) -> None:
+    """Whatever comes after a refusal is refused."""
+    for ask in (honest, rng.choice([*attacked.asked, honest]), protocol.KeepPart()):
+        try:
+            reply = attacked.silo.answer(across(ask))
+        except SilosynthError:
+            continue
+        raise AssertionError(f"after a refusal {type(ask).__name__} is answered by {type(reply).__name__}")
+
+
+def in_a_copy(work: Callable[[], str]) -> str:
+    """What ``work`` returns, or its error with a traceback, in a copy of this process with little memory to spare."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.close(reader)
+        _carry_out(work, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return said if status == 0 else f"DIED with {status}: {said}"
+
+
+def _carry_out(work: Callable[[], str], writer: int) -> NoReturn:
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + SPARE, used + SPARE))
+        said = work()
+    except BaseException:
+        said = "BROKEN: " + traceback.format_exc()
+    os.write(writer, said[-60_000:].encode())
+    os._exit(0)
+
+
+def attack(name: str, policy: SiloPolicy, count: int, folder: Path) -> Iterator[tuple[int, str, Any]]:
+    """``count`` deviating coordinators: for each its seed, and how the silo refused or what broke."""
+    length = conversations(name, policy, folder / "before", lambda *_: None)
+    seeds: dict[int, list[int]] = {}
+    for seed in range(count):
+        seeds.setdefault(random.Random(f"{name} {seed}").randrange(length), []).append(seed)
+    heard: list[tuple[int, str, Any]] = []
+
+    def at(number: int, attacked: Attacked, honest: Message) -> None:
+        for seed in seeds.get(number, ()):
+
+            def work(seed: int = seed) -> str:
+                attacked.move(folder / f"{seed}")
+                return deviate(attacked, honest, random.Random(f"deviating {name} {seed}"))
+
+            heard.append((seed, in_a_copy(work), shown(honest)))
+
+    conversations(name, policy, folder / "here", at)
+    yield from heard

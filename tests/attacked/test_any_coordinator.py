@@ -1,0 +1,35 @@
+"""No coordinator, whatever it sends, gets un-noised values under a budget, noise that is not charged, or a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.attacked.coordinators import attack
+from tests.contracts import settings
+
+from silosynth.deployment.policy import SiloPolicy
+
+OPEN = {"least_rows": 10}
+POLICIES = {"open": OPEN, "budget": OPEN | {"largest_epsilon": 12.0}, "small budget": OPEN | {"largest_epsilon": 0.3}}
+NAMES = sorted(name for name in settings.TINY if not settings.entry_of(name).central)
+pytestmark = pytest.mark.live  # copies processes
+
+
+def broken(name: str, policy: str, count: int, folder: Path) -> list[str]:
+    chosen = SiloPolicy(algorithms=[settings.algorithm_of(name)], **POLICIES[policy])  # type: ignore[arg-type]
+    heard = list(attack(name, chosen, count, folder))
+    assert len(heard) == count
+    return [f"{seed}: {said}" for seed, said, _ in heard if said.startswith(("BROKEN", "DIED"))]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_some_coordinators(policy: str, tmp_path: Path) -> None:
+    assert broken("silofuse upload", policy, 12, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
+def test_two_hundred_coordinators(name: str, policy: str, tmp_path: Path) -> None:
+    assert broken(name, policy, 200, tmp_path) == []
