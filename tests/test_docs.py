@@ -152,3 +152,15 @@ def _floors_of_random_rows(n: int, h: int, m: int) -> dict[str, list[float]]:
             assert isinstance(score, Score) and score.floor is not None
             drawn.append(score.floor)
     return found
+
+
+def test_tests_that_the_documents_name_exist() -> None:
+    named = {name for page in PAGES for name in re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", page.read_text("utf-8"))}
+    assert len(named) > 20
+    gone = []
+    for name in named:
+        path, *scopes = name.split("::")
+        text = (ROOT / path).read_text("utf-8") if (ROOT / path).exists() else ""
+        if not all(re.search(rf"^\s*(?:def|class) {scope}\b", text, re.MULTILINE) for scope in scopes):
+            gone.append(name)
+    assert gone == []
