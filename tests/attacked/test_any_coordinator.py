@@ -10,8 +10,8 @@ from tests.contracts import settings
 
 from silosynth.deployment.policy import SiloPolicy
 
-OPEN = {"least_rows": 10}
-POLICIES = {"open": OPEN, "budget": OPEN | {"largest_epsilon": 12.0}, "small budget": OPEN | {"largest_epsilon": 0.3}}
+OPEN = {"least_rows": 10, "require_alignment": False}
+POLICIES = {"open": OPEN, "budget": OPEN | {"largest_epsilon": 5.0}, "small budget": OPEN | {"largest_epsilon": 0.3, "require_dp": True, "most_rows_drawn": 10}}
 NAMES = sorted(name for name in settings.TINY if not settings.entry_of(name).central)
 pytestmark = pytest.mark.live  # copies processes
 
