@@ -37,6 +37,7 @@ from silosynth.privacy.events import Event
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
 TARGET = "bank"
+OPTIONS = settings.TINY | {"dplt private": settings.TINY["dplt"] | settings.PRIVATE}
 MOST_MESSAGES, SPARE = 16, 3 << 29  # messages after the first deviation; bytes of memory beyond what is in use
 HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)
 
@@ -97,7 +98,7 @@ def across(message: Message) -> Message:
 def tables(name: str) -> dict[str, Rows]:
     """The silos' rows, with an identifier where they hold the same people."""
     divided = settings.federation(name)
-    declared = settings.BOUNDS if "dp" in settings.TINY[name] else {}
+    declared = settings.BOUNDS if "dp" in OPTIONS[name] else {}
     whole, silos = settings.frame(), {}
     for silo in divided.roster:
         if settings.entry_of(name).horizontal:
@@ -116,10 +117,15 @@ def conversations(name: str, policy: SiloPolicy, folder: Path, at: Callable[[int
     Returns: the number of these messages.
     """
     silos = tables(name)
-    sides = parties(silos, folder, SiloPolicy(least_rows=10, require_alignment=False, min_count=1, algorithms=[settings.algorithm_of(name)]), bank=policy)
+    sides = parties(
+        silos,
+        folder,
+        SiloPolicy(least_rows=10, require_alignment=False, min_count=1, algorithms=[settings.algorithm_of(name)]),
+        bank=policy,
+    )
     attacked, number = Attacked(sides[TARGET], policy), 0
     asked = job(silos, algorithm=settings.algorithm_of(name), seed=None, align=None, rows=20,
-                options=settings.TINY[name])  # fmt: skip
+                options=OPTIONS[name])  # fmt: skip
     talk = protocol.conduct(asked, Streams(1), torch.device("cpu"))
     replies: Mapping[str, Message] | None = None
     with contextlib.suppress(StopIteration, SilosynthError):
