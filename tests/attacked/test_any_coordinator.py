@@ -36,5 +36,4 @@ def test_some_coordinators(policy: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", NAMES)
 def test_two_hundred_coordinators(name: str, policy: str, tmp_path: Path) -> None:
-    """Under three policies together."""
-    assert broken(name, policy, 70, tmp_path) == []
+    assert broken(name, policy, 200, tmp_path) == []
