@@ -47,7 +47,7 @@ def asked_of_the_bank(name: str, seed: int) -> list[bytes]:
     entry, streams, asked = settings.entry_of(name), Streams(0), list[bytes]()
     config, seated = entry.configure("fast", settings.TINY[name]), seats(divided.roster, streams.child("seats"))
     parties = {
-        silo: entry.party(table, divided.schemas[silo], seated[silo], streams.party(silo), CPU)
+        silo: entry.party(table, divided.schemas[silo], seated[silo], streams.party(silo), CPU, config)
         for silo, table in divided.tables.items()
     }
     with InProcess(parties | {"bank": Listening(parties["bank"], asked)}) as link:

@@ -135,8 +135,10 @@ def _check_free(folder: Path, results: Sequence[str], resume: bool, force: bool)
         )
     for name in results:
         if (folder / name).exists():
+            other = "The output folder must not hold the results of another run"
+            rule = "Only a run that has not finished is resumed" if resume else other
             remedy = "Name another output folder, or overwrite them with --force."
-            raise StorageError("The output folder must not hold the results of another run", str(folder / name), remedy)
+            raise StorageError(rule, str(folder / name), remedy)
 
 
 def note_unused(ui: Session, plan: Experiment, command: Command) -> None:
