@@ -210,10 +210,11 @@ def test_a_finished_run_is_overwritten_only_by_force(run: tuple[Result, Path], p
     _, out = run
     shutil.copytree(out, plan.parent / "out")
     (plan.parent / "out" / "synthetic.csv").write_text("of the run before")
-    for option in ((), ("--resume",)):
+    rules = {(): "must not hold the results of another run", ("--resume",): "Only a run that has not finished"}
+    for option, rule in rules.items():
         refused = call("run", plan, *option)
         assert refused.exit_code == 4
-        assert "must not hold the results of another run" in refused.stderr
+        assert rule in refused.stderr
         assert "--force" in refused.stderr
     assert (plan.parent / "out" / "synthetic.csv").read_text() == "of the run before"
     assert call("run", plan, "--quiet", "--force").exit_code == 0

@@ -100,7 +100,7 @@ def _risks() -> tuple[dict[str, Finding], dict[str, Finding]]:
     "name",
     [
         pytest.param("singling_out_univariate", marks=pytest.mark.slow),
-        "singling_out_multivariate",
+        pytest.param("singling_out_multivariate", marks=pytest.mark.slow),
         "linkability",
         "inference_age",
         "inference_region",

@@ -104,7 +104,7 @@ def test_a_threshold_is_found_on_either_side() -> None:
     assert canaries.counted(low, high, canaries.best_threshold(low, high, 0.0), 0.0) > 2
 
 
-@pytest.mark.parametrize(("budget", "least"), [(1.0, 0.0), (40.0, 1.5)])
+@pytest.mark.parametrize(("budget", "least"), [(1.0, 0.0), pytest.param(40.0, 1.5, marks=pytest.mark.slow)])
 def test_canaries_never_show_more_than_is_accounted_and_with_little_noise_much(budget: float, least: float) -> None:
     fit = Histogram(budget)
     found = canaries.many(records(60), fit, Trainings(60, seed=3), fit.claim)

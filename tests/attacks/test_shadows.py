@@ -114,6 +114,7 @@ def test_canaries_go_on_with_more_trainings_to_the_same_bound(tmp_path: Path) ->
     assert taken_up == canaries.many(TABLE, Copier(50), Trainings(22))
 
 
+@pytest.mark.slow
 def test_the_canary_is_in_the_trainings_whose_names_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, int] = {}
     train = shadows.train

@@ -172,13 +172,13 @@ def test_resuming_from_any_checkpoint_gives_the_same_bytes(name):
         assert Talk(name).resume(point) == talk_of(name).model
 
 
-@every
+@public
 def test_the_coordinator_is_a_function_of_the_replies(name):
     again = unpack(Talk(name, iter(talk_of(name).replies)).run())["model"]
     assert pack(again) == pack(unpack(talk_of(name).model)["model"])
 
 
-@every
+@public
 def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(name):
     """One silo's first reply to each type of ask: `Done` for any other, another for `Done`.
 
@@ -198,7 +198,7 @@ def test_a_reply_of_a_wrong_type_ends_the_training_and_names_its_silo(name):
             Talk(name, iter(replies)).run()
 
 
-@every
+@public
 def test_no_message_carries_real_columns(name):
     """No table at all; and no reply with a column whose values are, in any order and number, those of a real column.
 
@@ -260,7 +260,7 @@ def varies(column: np.ndarray) -> bool:
     return len(np.unique(column)) > 1
 
 
-@every
+@public
 def test_progress_ends_at_its_total(name):
     last = {p.stage: p for p in talk_of(name).progress}
     assert last and all(p.done == p.total for p in last.values())
@@ -273,7 +273,7 @@ def test_a_party_refuses_what_it_does_not_understand(name):
         next(iter(talk.parties.values())).answer(Done())
 
 
-@every
+@public
 def test_what_sets_up_is_answered_once_and_in_its_turn(name):
     """A silo that has trained refuses what it was asked once; a fresh one refuses all but the first message."""
     talk, fresh = talk_of(name), Talk(name)
@@ -289,7 +289,7 @@ def test_what_sets_up_is_answered_once_and_in_its_turn(name):
             fresh.parties[silo].answer(ask)
 
 
-@every
+@public
 def test_a_party_of_sampling_trains_no_more(name):
     talk = talk_of(name)
     silo, table = next(iter(talk.federation.tables.items()))
@@ -332,7 +332,7 @@ def test_a_saved_model_draws_the_same_rows(name, tmp_path):
     assert again.describe()["silos"] == {silo: list(t.names) for silo, t in federation(name).tables.items()}
 
 
-@every
+@public
 def test_the_same_seed_gives_the_same_bytes(name):
     again = unpack(talk_of(name).model)
     if not entry_of(name).parts:

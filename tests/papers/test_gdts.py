@@ -221,6 +221,7 @@ def test_figures_are_read_off_when_another_setting_ends() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_picture_has_a_line_for_each_setting_in_each_panel(tmp_path: Path) -> None:
     rows = [row("fl"), row("fl", 1, 3.0), row("md <&>$", JSD=0.1)]
     lines = curves.mean_curves(rows)["t"]

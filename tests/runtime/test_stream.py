@@ -133,7 +133,7 @@ def test_a_broken_stream_comes_back_and_nothing_is_done_twice(hub: StreamHub, co
     link = linked(hub)
     echo.go_on.clear()
     replies: list[Any] = []
-    asking = threading.Thread(target=lambda: replies.append(link.exchange(1, {"bank": Block(torch.ones(3))})))
+    asking = threading.Thread(target=lambda: replies.append(link.exchange(1, {"bank": Block(torch.ones(3, 1))})))
     asking.start()
     assert echo.begun.wait(20)
     outbox = hub._slots["bank"].outbox
@@ -144,7 +144,7 @@ def test_a_broken_stream_comes_back_and_nothing_is_done_twice(hub: StreamHub, co
         time.sleep(0.01)
     echo.go_on.set()
     asking.join(20)
-    assert torch.equal(replies[0]["bank"].reply.z_NL, torch.ones(3))
+    assert torch.equal(replies[0]["bank"].reply.z_NL, torch.ones(3, 1))
     link.exchange(2, {"bank": Done()})  # the repeated reply to step 1 does not answer step 2
     link.exchange(3, {"bank": Done()})
     assert echo.answered == 3
@@ -355,7 +355,7 @@ def stalled(hub: StreamHub, connect: Callable[..., Guest], party: Echo | None = 
     connect(echo, patience=10.0)
     link = linked(hub, limit=0.3)
     echo.go_on.clear()
-    reached = link.reach(1, Exchange({"bank": Block(torch.ones(3))}, missing=True))
+    reached = link.reach(1, Exchange({"bank": Block(torch.ones(3, 1))}, missing=True))
     assert not reached.received
     assert reached.unanswered["bank"].reason == "it did not answer within 0.3 s"
     assert reached.unanswered["bank"].sent > 0
@@ -381,7 +381,7 @@ def test_a_late_party_is_not_asked_before_its_reply_arrives(hub: StreamHub, conn
     reached = link.reach(4, Exchange({"bank": Done()}, missing=True))
     assert isinstance(reached.received["bank"].reply, Done) and not reached.unanswered
     (late,) = reached.late
-    assert (late.party, late.step) == ("bank", 1) and torch.equal(late.reply.z_NL, torch.ones(3))  # type: ignore[attr-defined]
+    assert (late.party, late.step) == ("bank", 1) and torch.equal(late.reply.z_NL, torch.ones(3, 1))  # type: ignore[attr-defined]
     assert late.received == link.exchange(5, {"bank": late.reply})["bank"].received
     assert not link.reach(6, Exchange({"bank": Done()}, missing=True)).late
     assert echo.answered == 4
@@ -405,9 +405,9 @@ def test_a_late_party_is_waited_for_beyond_the_limit_if_requested(
     echo.go_on.clear()
     timer = threading.Timer(0.8, echo.go_on.set)
     timer.start()
-    reached = link.reach(1, Exchange({"bank": Block(torch.ones(3))}, wait=True), told.append)
+    reached = link.reach(1, Exchange({"bank": Block(torch.ones(3, 1))}, wait=True), told.append)
     assert told == [{"bank": "it did not answer within 0.2 s"}]
-    assert torch.equal(reached.received["bank"].reply.z_NL, torch.ones(3))  # type: ignore[attr-defined]
+    assert torch.equal(reached.received["bank"].reply.z_NL, torch.ones(3, 1))  # type: ignore[attr-defined]
     assert not reached.unanswered and not reached.late and not link.lost()
     link._limit = 20.0
     assert not link.reach(2, Exchange({"bank": Done()}, wait=True), told.append).late
