@@ -44,6 +44,7 @@ def whole_of(made: ss.Representation) -> bytes:
     return pack({"coordinator": made.coordinator, "parts": dict(made.parts)})
 
 
+@pytest.mark.slow
 def test_new_rows_are_embedded_and_predicted():
     data = table(400)
     made = represent(

@@ -101,7 +101,7 @@ def _risks() -> tuple[dict[str, Finding], dict[str, Finding]]:
     [
         pytest.param("singling_out_univariate", marks=pytest.mark.slow),
         pytest.param("singling_out_multivariate", marks=pytest.mark.slow),
-        "linkability",
+        pytest.param("linkability", marks=pytest.mark.slow),
         "inference_age",
         "inference_region",
     ],

@@ -61,6 +61,7 @@ def test_a_job_gives_what_training_on_the_linked_rows_gives(tmp_path: Path) -> N
         assert (tmp_path / silo / "part.silosynth").exists()
 
 
+@pytest.mark.slow
 def test_linked_people_have_the_same_pseudonym_everywhere(tmp_path: Path) -> None:
     declared = {"customer": "pseudonym"}
     silos = {name: replace(rows, declared=declared) for name, rows in two_silos().items()}

@@ -87,6 +87,7 @@ def test_the_same_seed_gives_the_same_figures(people: People, report: Report) ->
     assert again.scores == report.scores
 
 
+@pytest.mark.slow
 def test_all_contains_them_and_leaves_the_other_figures_as_they_are(people: People) -> None:
     tables = people(120, 1), people(80, 2), people(100, 3)
     quick, everything = (evaluate(*tables, "rich", SILOS, figures=f) for f in ("quick", "all"))  # type: ignore[arg-type]
@@ -340,6 +341,7 @@ def test_a_fit_that_is_stopped_is_said_beside_the_figure(people: People) -> None
     assert "tree" not in results["gan_f1_difference"].method
 
 
+@pytest.mark.slow
 def test_gdts_has_no_svm(people: People) -> None:
     assert [c.name for c in VTGAN if c not in GDTS] == ["linear SVM"]
     tables = people(200, 1), people(150, 2), people(180, 3)

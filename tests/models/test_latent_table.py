@@ -176,6 +176,7 @@ def test_tables_of_one_kind_of_column_are_learnt_and_drawn(shape):
     assert scores.isfinite().all()
 
 
+@pytest.mark.slow
 def test_levels_come_as_often_as_the_counts_say():
     """What is calibrated against are the counts of all silos, not those of the rows that a copy was trained on."""
     model = LatentTable(coded(400), LEARNS, Streams(0), CPU, 400, torch.tensor([90, 10, 50, 50]))
