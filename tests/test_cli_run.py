@@ -285,6 +285,7 @@ def test_a_private_run_publishes_no_exact_number_of_rows_and_keeps_no_seed(plan:
     assert "The guarantee does not cover this report" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_silos_with_files_of_their_own_and_columns_that_stay(plan: Path, people: pd.DataFrame) -> None:
     people[["age", "visits", "ill"]].to_parquet(plan.parent / "clinic.parquet")
     people[["income", "region"]].to_csv(plan.parent / "bank.csv", index=False)

@@ -151,6 +151,7 @@ def test_backbones_stay_equal_and_other_weights_do_not(name):
     assert all(equal) if name == "vertigan" else not all(equal)
 
 
+@pytest.mark.slow
 def test_there_is_one_exchange_per_step_and_one_more_with_each_report(monkeypatch):
     monkeypatch.setattr(vflgan, "REPORTS", 10)
     play = Play(epochs=50)  # 200 critic steps: 40 rounds of 6 steps, with a report before every fourth

@@ -56,6 +56,7 @@ def test_assd_finds_the_copier() -> None:
 
 
 @pytest.mark.parametrize("blind", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_asif_finds_silos_whose_features_remember_rows_and_not_others(blind: bool) -> None:
     fit = Remembering("vflgan", silos={"a": ["age", "region"], "b": [f"x{i}" for i in range(1, 10)]}, blind=blind)
     scores = [f.score for f in audit(Subject(TRAIN, fit), ["asif"], Trainings(16)).findings]
@@ -67,6 +68,7 @@ def test_asif_finds_silos_whose_features_remember_rows_and_not_others(blind: boo
         assert all(score.value >= 0.95 for score in found)
 
 
+@pytest.mark.slow
 def test_nearness_finds_a_record_that_moments_do_not_show() -> None:
     found = audit(Subject(TRAIN, Copier(400)), ["assd"], Trainings(20))
     assert found.finding("assd_nearness_outlying_record").score.value >= 0.95

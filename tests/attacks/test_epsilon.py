@@ -148,6 +148,7 @@ def test_one_run_shows_copies_and_more_than_is_accounted_no_oftener_than_its_lev
     assert sum(found.refuted for found in hidden) <= stats.binom.ppf(0.999, len(hidden), 0.05)
 
 
+@pytest.mark.slow
 def test_a_bound_above_the_claim_is_called_a_refutation() -> None:
     found = canaries.many(records(60), Histogram(40.0), Trainings(60, seed=3), Claim(0.5))
     assert found.refuted and found.to_dict()["refuted"]

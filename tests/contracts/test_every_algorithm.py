@@ -36,6 +36,10 @@ public = pytest.mark.parametrize(  # noise is searched for in each training: of 
         for name in sorted(TINY)
     ],
 )
+FEW = ("silofuse", "vtgan", "vflgan", "gdts")
+few = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in sorted(TINY)]
+)
 together = pytest.mark.parametrize("name", sorted(name for name in TINY if not entry_of(name).central))
 GOING_ON = ("gdts", "gdts diffusion")  # without silos that are lost: see tests/algorithms/test_gdts.py
 needing_all = pytest.mark.parametrize(
@@ -161,7 +165,7 @@ class Talk:
         return replies
 
 
-@public
+@few
 def test_resuming_from_the_middle_and_the_last_checkpoint_gives_the_same_bytes(name):
     points = talk_of(name).points
     assert len(points) >= 3
@@ -176,7 +180,7 @@ def test_resuming_from_any_checkpoint_gives_the_same_bytes(name):
         assert Talk(name).resume(point) == talk_of(name).model
 
 
-@public
+@few
 def test_the_coordinator_is_a_function_of_the_replies(name):
     again = unpack(Talk(name, iter(talk_of(name).replies)).run())["model"]
     assert pack(again) == pack(unpack(talk_of(name).model)["model"])
@@ -345,7 +349,7 @@ def test_the_same_seed_gives_the_same_bytes(name):
     assert whole == pack({"coordinator": again["model"], "parts": again["parts"]})
 
 
-@public
+@few
 def test_another_seed_gives_other_bytes(name):
     assert whole_of(_fitted(name)[0]) != whole_of(fitted(name, seed=2))
 
@@ -426,9 +430,11 @@ def test_poor_tables_train_and_come_back(name, columns):
     table = model.sample(8)
     assert table.dtypes.to_dict() == data.dtypes.to_dict()
     for column in data:
+        if "dp" in TINY[name]:  # noise makes a few values of any column
+            continue
         if data[column].isna().all():
             assert table[column].isna().all()
-        if data[column].nunique() == 1 and not data[column].isna().any() and "dp" not in TINY[name]:
+        if data[column].nunique() == 1 and not data[column].isna().any():
             assert (table[column] == data[column].iloc[0]).all()
 
 

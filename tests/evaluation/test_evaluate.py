@@ -261,6 +261,7 @@ def with_key(frame: pd.DataFrame, first: int) -> pd.DataFrame:
     return frame.assign(person_id=range(first, first + len(frame)), born=frame["born"].dt.strftime("%Y-%m-%d"))
 
 
+@pytest.mark.slow
 def test_columns_are_taken_as_fit_takes_them(people: People) -> None:
     train, holdout, synthetic = (with_key(people(120, seed), 1000 * seed) for seed in (1, 2, 3))
     silos = {name: [*columns, "person_id"] if name == "registry" else columns for name, columns in SILOS.items()}

@@ -79,6 +79,7 @@ def test_it_goes_on_from_a_state():
 
 
 @pytest.mark.parametrize("name", ["vtgan", "ctgan"])
+@pytest.mark.slow
 def test_gans_release_the_average(name: str, tmp_path):
     frame = pd.DataFrame({"a": ["x", "y", "y"] * 20, "b": range(60), "c": ["u", "v"] * 30})
     federation = ss.simulate(frame, silos={"one": ["a", "b"], "two": ["c"]})

@@ -102,6 +102,7 @@ def driven(plan: list[tuple[str, list[str]]], far: bool, seconds: float) -> tupl
 
 @settings(max_examples=60)
 @given(PLANS, st.sampled_from([0.0, 1e9]))
+@pytest.mark.slow
 def test_answers_and_ledger_are_the_same_with_fewer_trips(plan: list[tuple[str, list[str]]], seconds: float) -> None:
     heard, ledger, trips = driven(plan, False, seconds)
     assert driven(plan, True, seconds)[:2] == (heard, ledger)

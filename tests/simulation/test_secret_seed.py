@@ -28,6 +28,7 @@ def test_private_trainings_differ_and_do_not_tell_their_seed(tmp_path):
     assert (tmp_path / "a" / "seed").stat().st_mode & 0o77 == 0
 
 
+@pytest.mark.slow
 def test_a_private_training_is_resumed_with_its_own_seed(tmp_path):
     def stop(progress):
         if progress.stage == "adversarial training" and progress.done > 1:
