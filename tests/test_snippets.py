@@ -33,6 +33,7 @@ PYTHON = [page for page in PAGES if blocks(page, "python")]
 SHELL = [page for page in PAGES if blocks(page, "bash")]
 ELSEWHERE = {
     "bench": "tests/papers",
+    "policy": "tests/attacked",
     "provision": "tests/deployment",
     "coordinator": "tests/deployment",
     "party": "tests/deployment",
@@ -193,6 +194,9 @@ def test_commands_run_and_their_figures_are_sane(page: Path, folder: Path) -> No
         if "--resume" in line:  # as after an interruption: of a finished run there is nothing to continue
             shutil.rmtree(folder / "experiment", ignore_errors=True)
         words = shlex.split(line, comments=True)[1:]
+        written = [folder / words[i + 1] for i, word in enumerate(words) if word in ("-o", "--report")]
+        for path in written:  # of an earlier line, or of the folder's own tables: nothing is overwritten
+            path.unlink(missing_ok=True)
         if words[:2] == ["audit", "experiment.toml"]:
             announced(words, folder)
             shutil.rmtree(folder / "audit", ignore_errors=True)  # it keeps one audit, and the page shows several
@@ -202,7 +206,7 @@ def test_commands_run_and_their_figures_are_sane(page: Path, folder: Path) -> No
             assert score["value"] is not None and score["floor"] is not None, score
         for found in facts.get("findings", ()):
             assert found, line
-        assert all((folder / words[i + 1]).exists() for i, word in enumerate(words) if word in ("-o", "--report"))
+        assert all(path.exists() for path in written)
 
 
 def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
