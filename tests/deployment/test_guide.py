@@ -97,8 +97,10 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(with_all(text))
     plan = experiment.read(tmp_path / "experiment.toml")
     assert plan.unused("submit") == {}
-    assert plan.model_fields_set == {"algorithm", "align", "sample", "run"}
-    elsewhere = {"algorithm.runtime", "sample.seed", "sample.path", "sample.raw_text"}
+    assert plan.model_fields_set == {"algorithm", "align", "split", "sample", "run"}
+    elsewhere = {
+        "algorithm.runtime", "split.seed", "split.path", "sample.seed", "sample.path", "sample.raw_text",
+    }  # fmt: skip
     for name in plan.model_fields_set:
         section = getattr(plan, name)
         shown = section.model_fields_set | {key.split(".")[1] for key in elsewhere if key.startswith(name)}
@@ -107,6 +109,7 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
 
     made = order(plan, Roster(("bank", "shop")), "alice")
     assert made.job.name == "customers-1" and made.transport == "stream" and made.job.seed == 7
+    assert made.job.holdout == 0.2
 
 
 def run(*words: object) -> str:

@@ -240,10 +240,12 @@ def test_each_command_says_what_it_does_not_use_of_a_file_made_for_the_other(wri
     assert experiment.read(write(FULL)).unused("run") == {}
     assert experiment.read(write(FEDERATED)).unused("submit") == {}
     assert list(experiment.read(write(FULL)).unused("submit")) == [
-        "data", "silos", "schema", "algorithm.runtime", "split", "sample.seed", "sample.path", "evaluate", "output",
+        "data", "silos", "schema", "algorithm.runtime", "split.path", "sample.seed", "sample.path", "evaluate",
+        "output",
     ]  # fmt: skip
     rows_apart = "[algorithm]\nname = 'gdts'\n[align]\nleast = 5\n"
     assert list(experiment.read(write(rows_apart)).unused("submit")) == ["align"]
+    assert list(experiment.read(write("[split]\nholdout = 0.2\nseed = 3\n")).unused("submit")) == ["split.seed"]
     unused = experiment.read(write(MINIMAL + FEDERATED)).unused("run")
     assert list(unused) == ["align", "run.name", "run.transport", "run.patience", "run.limit"]
     apart = (MINIMAL + FEDERATED).replace("[align]", 'runtime = "processes"\n[align]')

@@ -99,7 +99,7 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     job = Job(
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
         chosen.name, chosen.preset, entry.configure(chosen.preset, chosen.options), silos, chosen.seed, align,
-        plan.sample.rows, submitter,
+        plan.sample.rows, submitter, plan.split.holdout or 0.0,
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
     return Order(job, plan.run.transport, plan.run.limit, plan.run.patience, chosen.device, plan.run.missing)

@@ -37,6 +37,8 @@ UNDER_A_BUDGET = {
     "core.Done": "it only confirms",
     "deployment.Greeted": "the version of silosynth",
     "deployment.PreparedSchema": "names, kinds and dtypes of columns, which are taken as public",
+    "deployment.SealedHoldoutKey": "a key, or none, sealed for the other silos; of one length",
+    "deployment.HoldoutTag": "a proof of holding out the same rows, which is random to all but silos",
     "deployment.DrawnNonce": "a random number",
     "deployment.SealedHeads": "digests of what all silos were asked, sealed for the others",
     "privacy.Shares": "random numbers, sealed for the other silos",

@@ -4,6 +4,10 @@ In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the j
 `PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
 → `Done`, `AskNonce` → `DrawnNonce`, `SealHead` → `SealedHeads`, `RelayedHeads` → `Done`.
 
+In jobs with a hold-out of silos with different columns (`silosynth.deployment.holdout`) also, before the alignment,
+`AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`, `AskHoldoutTag` →
+`HoldoutTag`, `ShownHoldoutTags` → `Done`.
+
 Silos take all options from the job, and none from other messages. That all were told the same job they prove to each
 other, past the coordinator: they agree on a secret (`silosynth.privacy.agreement`) whose purpose is a hash of the job.
 
@@ -51,6 +55,8 @@ ROOMS = (
 )  # fmt: skip
 """Files and folders of the package that `sources` covers: all from which a job's processes import, as a test checks."""
 R = TypeVar("R")
+SHARES = tuple(part / 20 for part in range(20))
+"""What share of its rows a job may hold out."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
@@ -66,9 +72,11 @@ class Job(Struct):
         rows: of the synthetic table; None for as many as there are to train on (with differential privacy, the noised
             number).
         submitter: the operator who started it.
+        holdout: share of the rows that silos set aside before training, in whole twentieths: what two jobs with
+            different shares tell apart is then no single person, but a twentieth of all.
 
     Raises:
-        ConfigError: the name has other characters than `check_name` allows.
+        ConfigError: the name has other characters than `check_name` allows, or the share is another.
     """
 
     name: str
@@ -80,9 +88,15 @@ class Job(Struct):
     align: AlignConfig | None
     rows: int | None
     submitter: str
+    holdout: float = 0.0
 
     def _check(self) -> None:
         check_name(self.name)
+        if self.holdout not in SHARES:
+            raise ConfigError(
+                "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
+                "Write [split] holdout = 0.2, say.",
+            )  # fmt: skip
 
 
 def digest(job: Job, *more: str) -> bytes:
@@ -153,6 +167,38 @@ class Begin(Message, common=True):
     """Coordinator: open your table and get ready for this job."""
 
     job: Job
+
+
+class AskHoldoutKey(Message, common=True):
+    """Coordinator: seal for all silos of the job the key by which you hold out rows, if you keep one."""
+
+
+class SealedHoldoutKey(Message, release=Release.SEALED):
+    """Silo: the key that I keep, or that I keep none, sealed for the silos of the job."""
+
+    sealed: bytes
+
+
+class RelayedHoldoutKeys(Message, release=Release.SEALED, common=True):
+    """Coordinator: what all silos sealed, in the job's order."""
+
+    sealed: tuple[bytes, ...]
+
+
+class AskHoldoutTag(Message, common=True):
+    """Coordinator: prove to the other silos which rows you hold out."""
+
+
+class HoldoutTag(Message):
+    """Silo: a tag (32 bytes) that only silos of the job can make, of the rows that I hold out."""
+
+    tag: bytes
+
+
+class ShownHoldoutTags(Message, common=True):
+    """Coordinator: the tags of all silos, in the job's order."""
+
+    tags: tuple[bytes, ...]
 
 
 class PrepareRows(Message, common=True):
@@ -292,12 +338,20 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     conversation.expect((yield roster.everyone(Begin(job))), Done)
     yield from agree(roster, purpose(job))
+    horizontal = catalog.algorithm(job.algorithm).horizontal
     matched: dict[str, Matched] = {}
+    if job.holdout and not horizontal:
+        sealed = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
+        asked = RelayedHoldoutKeys(tuple(reply.sealed for reply in sealed))
+        conversation.expect((yield roster.everyone(asked)), Done)
     if job.align is not None:
         matched = yield from align(roster, job.align)
     prepared = yield roster.everyone(PrepareRows())
-    horizontal = catalog.algorithm(job.algorithm).horizontal
     schemas, rows = _same_columns(prepared) if horizontal else _same_rows(prepared)
+    if job.holdout and not horizontal:
+        tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
+        shown = ShownHoldoutTags(tuple(reply.tag for reply in tags))
+        conversation.expect((yield roster.everyone(shown)), Done)
     return {
         "stage": "train",
         "schemas": {silo: to_state(schema) for silo, schema in schemas.items()},

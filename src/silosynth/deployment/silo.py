@@ -26,7 +26,7 @@ from silosynth.core.messages import Done, Message, from_state, to_state, wire_na
 from silosynth.core.schema import Schema, Table, pseudonyms
 from silosynth.core.streams import Chain, Streams
 from silosynth.data import infer, sources
-from silosynth.deployment import protocol
+from silosynth.deployment import holdout, protocol
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import Head, SiloLedger
@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 
 SYNTHETIC, PART, CLOSED, JOB, REFERENCE = "synthetic.parquet", "part.silosynth", "closed", "job", "reference.silosynth"
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
-_OWN = (protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HEADS)
+_HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
+_HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
+_OWN = (
+    protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG,
+    *_HEADS,
+)  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
 
@@ -92,6 +97,11 @@ class DeploymentSilo(Party):
         self._drawn: list[Table] = []
         self._turns = Turns()  # of a job's own messages
         self._terms: agreement.Group | None = None  # which agrees with the other silos on the job, until it has
+        self._agreed: agreement.Group | None = None  # and once it has
+        self._names: list[bytes | None] | None = None  # identifiers of the table's rows, until these are prepared
+        self._holdout_key = holdout.HoldoutKey(releases.path.parent)
+        self._key = b""  # by which this job holds out rows
+        self._held = torch.zeros(0, dtype=torch.bool)  # which of the job's rows are held out
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._identifiers = ComparedIdentifiers(folder)
@@ -194,6 +204,16 @@ class DeploymentSilo(Party):
                 return self._prepare_synthesis()
             case protocol.Publish():
                 return self._publish(ask)
+            case protocol.AskHoldoutKey():
+                sealed = holdout.seal_key(self._group(), self.seat.name, self._holdout_key.read())
+                return protocol.SealedHoldoutKey(sealed)
+            case protocol.RelayedHoldoutKeys():
+                return self._take_key(ask)
+            case protocol.AskHoldoutTag():
+                return protocol.HoldoutTag(holdout.tag(self._group(), self.seat.name, self._held))
+            case protocol.ShownHoldoutTags():
+                holdout.check_tags(self._group(), self._begun().silos, self._held, ask.tags)
+                return Done()
             case protocol.AskNonce():
                 self._nonce = secrets.token_bytes(32)
                 return protocol.DrawnNonce(self._nonce)
@@ -267,16 +287,20 @@ class DeploymentSilo(Party):
             raise refusal("jobs_per_day", f"at most {most} jobs begin within 24 hours", "more", "Wait.")
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
         self._turns, self._terms = self._script(job), agreement.Group(self._seat(job))
+        self._agreed, self._key, self._names = None, b"", None
         self._secret = secrets.randbits(256)
         self._chain = Chain(protocol.digest(job, str(self._secret)))
         self._charged, self._frame = False, (frame := self.rows.read())
         self._check_identifiers(frame)
-        if job.align is not None:
+        horizontal = catalog.algorithm(job.algorithm).horizontal
+        if job.align is not None or (job.holdout and horizontal and self.rows.identifiers):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
-            keys = federation.read_table(frame[self.rows.identifiers], kinds)[1]
-            names, queries = canonical(keys.columns), self.policy.psi_queries
-            more = job.align, queries, self._identifiers.number
-            self._aligner = Aligner(names, self._seat(job), common_streams(job), *more)
+            self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
+        if job.align is not None and self._names is not None:
+            more = job.align, self.policy.psi_queries, self._identifiers.number
+            self._aligner = Aligner(self._names, self._seat(job), common_streams(job), *more)
+        if horizontal:
+            self._key = holdout.own_key(self.seat)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         self._say(f"{len(frame):,} rows read")
         return Done()
@@ -284,9 +308,10 @@ class DeploymentSilo(Party):
     def _script(self, job: protocol.Job) -> Turns:
         """A job's own messages, each once, but for batches of published rows; other messages come between them."""
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if catalog.algorithm(job.algorithm).parts else ()
-        return Turns(
-            *once(*agreement.ASKS, protocol.PrepareRows), *parts, *often(protocol.Publish, by="first"), *once(*_HEADS)
-        )
+        common = job.holdout and not catalog.algorithm(job.algorithm).horizontal
+        key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
+        begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
+        return Turns(*begin, *parts, *often(protocol.Publish, by="first"), *once(*_HEADS))
 
     def _agree(self, ask: Message) -> Message:
         """Agree with the other silos on the job that this one was told, before any row is touched."""
@@ -300,8 +325,20 @@ class DeploymentSilo(Party):
         reply = self._terms.answer(ask)
         assert reply is not None  # it was its turn
         if self._terms.ready:
-            self._terms = None
+            self._agreed, self._terms = self._terms, None
         return reply
+
+    def _group(self) -> agreement.Group:
+        """The silos of the job, which have agreed on it."""
+        if self._agreed is None:
+            raise ProtocolError("Silos agree on a job before they hold out rows", "they have not", "Start a new run.")
+        return self._agreed
+
+    def _take_key(self, ask: protocol.RelayedHoldoutKeys) -> Done:
+        """Keep the key by which all silos of the job hold out rows."""
+        self._key = holdout.agreed_key(self._group(), self._begun().silos, ask.sealed)
+        self._holdout_key.keep(self._key)
+        return Done()
 
     def _admit(self, job: protocol.Job) -> None:
         """Refuse a job that the policy forbids, or that is not for this silo."""
@@ -326,6 +363,7 @@ class DeploymentSilo(Party):
     def _prepare(self) -> Message:
         if self._aligner is not None:
             self._order, self._aligner = self._aligner.rows, None
+        self._hold_out()
         table = self._table()
         self._party = self._make_party(table)
         self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
@@ -337,6 +375,18 @@ class DeploymentSilo(Party):
         if self._private:  # the algorithm's own messages tell a noised number
             return protocol.PreparedSchema(Schema(public))
         return protocol.PreparedRows(Schema(public), len(table))
+
+    def _hold_out(self) -> None:
+        """Set rows aside: the order of the job's rows is that of the others."""
+        assert self._frame is not None
+        names, self._names, share = self._names, None, self._begun().holdout
+        if not share:
+            return
+        order = torch.arange(len(self._frame)) if self._order is None else self._order
+        held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
+        self._held = held[order]
+        self._order = order[~self._held]
+        self._say(f"{int(self._held.sum()):,} rows held out")
 
     def _keep(self) -> Done:
         party = self._working()

@@ -168,7 +168,8 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
         "silos": "it only says who takes part: each silo reads its own table, which its silo.toml names",
         "schema": "each silo declares its own columns in its silo.toml",
         "algorithm.runtime": "silos run where they are",
-        "split": "silos hold their own rows",
+        "split.seed": "silos hold out rows by a secret of their own",
+        "split.path": "silos hold their own rows",
         "sample.seed": "the rows are the first that the model draws",
         "sample.path": "silosynth fetch writes the table",
         "sample.raw_text": "silosynth fetch has --raw-text",
@@ -281,7 +282,8 @@ class SplitSection(FileSection):
     """``[split]``: rows that the generator never sees, for judging it."""
 
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Share of the rows to hold out; 0.2 when neither this nor a path is given, 0 for none."""
+    """Share of the rows to hold out; 0.2 when neither this nor a path is given, 0 for none. In a federation in whole
+    twentieths, of the rows that silos have in common, and none when left out."""
     seed: Annotated[int, Field(ge=0)] = 0
     path: Text | None = None
     """Instead of a share: a table of its own with the columns of all silos."""
