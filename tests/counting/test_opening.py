@@ -15,8 +15,8 @@ from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.streams import Keystream, Streams
-from silosynth.counting import CountRequest, OpenedTables, TableCounter, bits_to_open, open_tables
-from silosynth.counting.opening import OpenTables, SharesOpened
+from silosynth.counting import CellNoise, CountRequest, OpenedTables, TableCounter, bits_to_open, open_tables
+from silosynth.counting.opening import OpenTables, RevealTables, SharesOpened
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import Target
 from silosynth.privacy.mechanisms import half_noise
@@ -42,12 +42,21 @@ def opened(
     silos: Mapping[str, TableCounter], asked: CountRequest, epsilons: Mapping[int, float],
     replies: Callable[[Any], Message] = lambda reply: reply,
 ) -> tuple[OpenedTables, dict[str, SharesOpened]]:  # fmt: skip
-    talk = open_tables(Roster(SILOS), asked, epsilons, Streams(9).noise())
+    talk = open_tables(Roster(SILOS), asked, noises(epsilons), Streams(9).noise())
     step: Any = next(talk)
     heard: Any = {s: replies(decode(encode(silos[s].answer(decode(encode(a)))))) for s, a in step.asks.items()}
     with pytest.raises(StopIteration) as end:
         talk.send(heard)
     return end.value.value, heard
+
+
+def noises(epsilons: Mapping[int, float]) -> dict[int, CellNoise | None]:
+    """Infinite ones are none."""
+    return {number: None if epsilon == math.inf else CellNoise(epsilon) for number, epsilon in epsilons.items()}
+
+
+def ask(sets: tuple[int, ...], epsilons: tuple[float, ...]) -> OpenTables:
+    return OpenTables(sets, tuple(map(CellNoise, epsilons)))
 
 
 def noise(seed: int, before: int = 0) -> Keystream:
@@ -113,16 +122,16 @@ def test_a_silo_opens_what_its_target_affords_with_all_that_it_has_opened() -> N
     assert all(not silo.events for silo in silos.values())
     opened(silos, asked, {0: 0.6})
     with pytest.raises(ProtocolError, match="with all that it has opened"):
-        silos["bank"].answer(OpenTables((1,), (0.6,)))
+        silos["bank"].answer(ask((1,), (0.6,)))
     run(silos, asked)  # another counting of the same rows
     with pytest.raises(ProtocolError, match="with all that it has opened"):
-        silos["bank"].answer(OpenTables((0,), (0.6,)))
+        silos["bank"].answer(ask((0,), (0.6,)))
     again = counters(HELD, SIZES, SILOS)["bank"]
     again.restore(unpack(pack(silos["bank"].state())))
     again._target = Target(1.0, 1e-6)
     with pytest.raises(ProtocolError, match="with all that it has opened"):
-        again.answer(OpenTables((0,), (0.6,)))
-    assert isinstance(again.answer(OpenTables((0,), (0.3,))), SharesOpened)
+        again.answer(ask((0,), (0.6,)))
+    assert isinstance(again.answer(ask((0,), (0.3,))), SharesOpened)
 
 
 def test_without_a_target_nothing_opens() -> None:
@@ -130,38 +139,37 @@ def test_without_a_target_nothing_opens() -> None:
         silos, _ = counted()
         silos["bank"]._target = target
         with pytest.raises(ProtocolError, match="it was given none"):
-            silos["bank"].answer(OpenTables((0,), (0.1,)))
+            silos["bank"].answer(ask((0,), (0.1,)))
 
 
 def test_silos_check_what_they_are_asked_to_open() -> None:
     silos, _ = counted()
-    for ask, error in (
-        (OpenTables((0, 0), (0.1, 0.1)), "each set once"),
-        (OpenTables((0,), (0.1, 0.1)), "each set once"),
-        (OpenTables((1,), (0.1,)), "that it is part of"),
+    for wrong, error in (
+        (ask((0, 0), (0.1, 0.1)), "each set once"),
+        (ask((0,), (0.1, 0.1)), "a noise of its own"),
+        (ask((1,), (0.1,)), "that it is part of"),
     ):
         with pytest.raises(ProtocolError, match=error):
-            silos["clinic"].answer(ask)
+            silos["clinic"].answer(wrong)
     for number, epsilon, error in (
         (3, 0.1, "one or two silos"),
         (4, 0.1, "were counted"),
         (-1, 0.1, "were counted"),
-        (0, math.inf, "finite epsilon"),
         (0, 1e-3, "no room"),
     ):
         with pytest.raises(ConfigError, match=error):
-            silos["bank"].answer(OpenTables((number,), (epsilon,)))
+            silos["bank"].answer(ask((number,), (epsilon,)))
         with pytest.raises(ConfigError, match=error):
             opened(silos, request(SIZES, (PAIR, OTHER, OWN, TRIPLE), SILOS, 13), {number: epsilon})
     with pytest.raises(ProtocolError, match="counting that has ended"):
-        counters(HELD, SIZES, SILOS)["bank"].answer(OpenTables((0,), (0.1,)))
+        counters(HELD, SIZES, SILOS)["bank"].answer(ask((0,), (0.1,)))
 
 
 def test_tables_of_different_rows_stay_closed() -> None:
     asked = request(SIZES, [OWN], SILOS, 13)
     asked = replace(asked, columns=tuple(replace(column, silo="") for column in asked.columns))
     with pytest.raises(ConfigError, match="with the same rows"):
-        next(open_tables(Roster(SILOS), asked, {0: 0.5}, Streams(0).noise()))
+        next(open_tables(Roster(SILOS), asked, noises({0: 0.5}), Streams(0).noise()))
 
 
 def test_replies_of_another_length_are_refused() -> None:
@@ -171,4 +179,36 @@ def test_replies_of_another_length_are_refused() -> None:
 
 
 def test_words_have_room_for_counts_and_noise() -> None:
-    assert [bits_to_open(50_000, epsilon) for epsilon in (1.0, 0.01, 0.001, 1e-9)] == [16, 16, 32, 64]
+    assert [bits_to_open(50_000, CellNoise(epsilon)) for epsilon in (1.0, 0.01, 0.001, 1e-9)] == [16, 16, 32, 64]
+
+
+def test_noise_has_a_finite_epsilon() -> None:
+    for epsilon in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="finite epsilon"):
+            CellNoise(epsilon)
+
+
+class TestExactly:
+    def test_tables_of_one_two_and_three_silos_and_no_single_share(self) -> None:
+        silos, asked = counted()
+        for silo in silos.values():
+            silo._exact = True
+        tables, heard = opened(silos, asked, dict.fromkeys(range(4), math.inf))
+        for number, names in enumerate((PAIR, OTHER, OWN, TRIPLE)):
+            assert np.array_equal(tables.own[number], crosstab(HELD, SIZES, names))
+            assert np.array_equal(tables.passed_on[number], tables.own[number])
+        assert {reply.release for reply in heard.values()} == {Release.TABLES}
+        assert all((np.abs(reply.shares[0].numpy()) > 10).any() for reply in heard.values())
+        assert not any(silo.events for silo in silos.values())
+
+    def test_only_of_silos_that_were_made_to(self) -> None:
+        silos, asked = counted()
+        with pytest.raises(ProtocolError, match="opens tables exactly if it was made to"):
+            opened(silos, asked, {0: math.inf})
+
+    def test_each_once_and_of_those_that_it_is_part_of(self) -> None:
+        silos, _ = counted()
+        silos["clinic"]._exact = True
+        for sets, error in (((0, 0), "each set once"), ((1,), "part of")):
+            with pytest.raises(ProtocolError, match=error):
+                silos["clinic"].answer(RevealTables(sets))

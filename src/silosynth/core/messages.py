@@ -43,6 +43,7 @@ class Release(Enum):
     PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"
     NOISED = "noised statistics, by the events listed"
     STATISTICS = "un-noised statistics of a column"
+    TABLES = "exact tables of how many rows hold levels together"
     MERGED = "what silos told of their columns, merged"
     AVERAGE = "an average of un-noised weights"
     WEIGHTS = "un-noised weights of a network trained on the rows"

@@ -30,6 +30,7 @@ class CountedColumn(Struct):
             from the last edge on. Instants are in nanoseconds since 1970.
         others: whether values that ``levels`` lacks are a level of their own, the last before missing values;
             otherwise a silo that holds one refuses to count.
+        missing: whether missing values are a level; otherwise a silo that holds one refuses to count.
 
     Raises:
         ConfigError: both levels and edges are given, or neither; levels repeat; or edges do not rise.
@@ -40,11 +41,12 @@ class CountedColumn(Struct):
     levels: tuple[str | int | float | bool, ...] = ()
     edges: tuple[int | float, ...] = ()
     others: bool = False
+    missing: bool = True
 
     @property
     def size(self) -> int:
         """How many levels there are, with that of missing values."""
-        return 2 + (len(self.edges) if self.edges else len(self.levels) - (not self.others))
+        return self.missing + (len(self.edges) + 1 if self.edges else len(self.levels) + self.others)
 
     def codes(self, column: Column) -> Codes:
         """Each row's level, (N,).
@@ -58,12 +60,12 @@ class CountedColumn(Struct):
             raise DataError(f"Column {self.name!r} is counted by what it holds", kind, "Declare it so.")
         values, missing = column.values.numpy(), column.missing.numpy()
         codes = self._bins(values) if self.edges else self._places(column)[values]
-        codes = np.where(missing, self.size - 1, codes)
+        codes = np.where(missing, self.size - 1 if self.missing else -1, codes)
         if (codes < 0).any():
             raise DataError(
                 f"Column {self.name!r} holds no values but those that are counted",
                 "another",
-                "List all of its levels, or count the rest as one level (others).",
+                "List all of its levels, or count the rest as one level (others), and missing values (missing).",
             )
         return codes
 

@@ -1,9 +1,8 @@
-"""Opening: tables that silos hold shares of, to the coordinator, with noise that is in the shares before they open.
+"""Opening: tables that silos hold shares of, to the coordinator: with noise that is in the shares before, or exactly.
 
-Silos draw noise on every cell, add it to their shares, and send these: the coordinator sees the sum of shares, and of
-noise. Of a table of two silos each draws half of it, such that both halves together are discrete Laplace noise of the
-table's epsilon (`mechanisms.half_noise`). Before the coordinator passes a table on, it adds another half: a silo that
-takes its own off still faces two. So for each row of the aligned table
+*With noise.* Silos draw noise on every cell, add it to their shares, and send these: the coordinator sees the sum of
+shares, and of noise. Of a table of two silos each draws half of it (`CellNoise`). Before the coordinator passes a table
+on, it adds another half: a silo that takes its own off still faces two. So for each row of the aligned table
 
     the coordinator faces the noise of both silos: epsilon        a silo faces that of the other and of the coordinator:
     anybody else faces all three halves: epsilon at most          epsilon
@@ -11,14 +10,19 @@ takes its own off still faces two. So for each row of the aligned table
 at a variance of one and a half for those who get the table passed on, where full noise of both silos would have two. Of
 a table of one silo's columns that silo draws all noise; nothing is added.
 
-Shares of two silos are masked against each other, so that one that opens says nothing by itself. The event of a table
-of two silos is joint: both list it, and for both together it counts once. A silo opens what its target affords, with
-all that it has opened before; without a target it opens nothing. It knows of tables that it has a part in.
+The event of a table of two silos is joint: both list it, and for both together it counts once. A silo opens what its
+target affords, with all that it has opened before; without a target it opens nothing with noise. It knows of tables
+that it has a part in.
+
+*Exactly*: shares as they are, of a silo that was made to do so (``exact``), which is never up to a message.
+
+Shares of several silos are masked against each other, so that one that opens says nothing by itself.
 
 What this rests on: all parties follow the protocol, see `silosynth.counting.protocol`. A silo that hid other words than
-flags may have weighted a row beyond the noise. Tables of three silos do not open, since there the dealer could do so;
-nor do those of silos that hold different rows, which secure sums are for. Levels, edges and the bound of row numbers
-are public: whoever takes them from the rows tells of rows what the noise does not hide.
+flags may have weighted a row beyond the noise. Tables of three silos do not open with noise, since there the dealer
+could weight rows so; exactly they do, and there, too, a dealer that deviates could show rows. Tables of silos that hold
+different rows do not open here, which secure sums are for. Levels, edges and the bound of row numbers are public:
+whoever takes them from the rows tells of rows what the noise does not hide.
 """
 
 from __future__ import annotations
@@ -29,26 +33,69 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from silosynth.core.conversation import Conversation, Exchange, Roster, expect_one
+from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, expect_one
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Positive, Release
+from silosynth.core.messages import Message, Release, Struct
 from silosynth.core.streams import Keystream
 from silosynth.counting.plan import Bits, CountRequest, Plan, bits_for
 from silosynth.counting.products import AnyWords
 from silosynth.counting.protocol import as_words
-from silosynth.privacy.events import Event
-from silosynth.privacy.mechanisms import half_noise
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event
+from silosynth.privacy.mechanisms import half_noise, noised_counts
 
 REACH = 40.0  # of noise, in units of 1 / epsilon: exceeded with a probability below exp(-39)
+EXACT = None  # in place of a table's noise
+Counts = npt.NDArray[np.int64]
+
+
+class CellNoise(Struct):
+    """Noise on every cell of a table: discrete Laplace noise (`silosynth.privacy.mechanisms`).
+
+    Attributes:
+        epsilon: of the table.
+
+    Raises:
+        ConfigError: epsilon is not above zero, or infinite.
+    """
+
+    epsilon: float
+
+    def whole(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
+        """All of it, by one party."""
+        noised, _ = noised_counts(torch.zeros(shape, dtype=torch.int64), self.epsilon, "", rng)
+        return noised.numpy()
+
+    def half(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
+        """Half of it: the sum of two parties' halves is all of it."""
+        return half_noise(self.epsilon, shape, rng).numpy()
+
+    def deviation(self, halves: int) -> float:
+        """The standard deviation of so many halves."""
+        q = math.exp(-self.epsilon)
+        return math.sqrt(halves * q) / (1 - q)
+
+    @property
+    def reach(self) -> int:
+        """What it does not exceed, but with a probability below exp(-39)."""
+        return math.ceil(REACH / self.epsilon)
+
+    def event(self, what: str, joint: bool, delta: float) -> Event:
+        """What it costs to open one table with it."""
+        return Event(DISCRETE_LAPLACE, float(self.epsilon), 0.0, what, joint=joint, target=delta)
+
+    def _check(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise ConfigError("Tables open with noise of a finite epsilon above zero", self.epsilon)
 
 
 class OpenTables(Message):
-    """Coordinator: open these sets of the last counting, each with noise of its epsilon."""
+    """Coordinator: open these sets of the last counting, each with this noise."""
 
     sets: tuple[int, ...]
-    epsilons: Positive[tuple[float, ...]]
+    noises: tuple[CellNoise, ...]
 
 
 class SharesOpened(Message, release=Release.NOISED):
@@ -58,75 +105,109 @@ class SharesOpened(Message, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
+class RevealTables(Message):
+    """Coordinator: open these sets of the last counting, exactly."""
+
+    sets: tuple[int, ...]
+
+
+class SharesRevealed(Message, release=Release.TABLES):
+    """Silo: my shares as they are, cells in a row; all silos' together are the tables."""
+
+    shares: tuple[Tensor, ...]
+
+
 @dataclass(frozen=True)
 class OpenedTables:
-    """Noised tables, by the number of their set.
+    """Tables, by the number of their set.
 
     Attributes:
         own: what the coordinator sees; for itself only.
         passed_on: with its own noise as well: what silos and others may see.
     """
 
-    own: dict[int, npt.NDArray[np.int64]]
-    passed_on: dict[int, npt.NDArray[np.int64]]
+    own: dict[int, Counts]
+    passed_on: dict[int, Counts]
 
 
 def open_tables(
-    roster: Roster, request: CountRequest, epsilons: Mapping[int, float], rng: Keystream
+    roster: Roster, request: CountRequest, noises: Mapping[int, CellNoise | None], rng: Keystream
 ) -> Conversation[OpenedTables]:
     """The coordinator's side, after `count` with the same request.
 
     Args:
         roster: all silos.
         request: what was counted.
-        epsilons: of the sets that open.
+        noises: of the sets that open; `EXACT` for none.
         rng: the coordinator's own noise; its seed is a secret.
 
     Raises:
-        ConfigError: a set is of three silos, or of silos with different rows; or k bits have no room for its noise.
+        ConfigError: a set is of silos with different rows, or of three silos and opens with noise; or k bits have no
+            room for its noise.
         ProtocolError: a silo refuses, such as for its target; or replies with something else.
     """
     plan = Plan(request)
-    for number, epsilon in epsilons.items():
-        check_opening(plan, number, epsilon)
-    held = {silo: tuple(number for number in epsilons if silo in plan.parts[number]) for silo in roster}
-    asks = {silo: OpenTables(own, tuple(epsilons[n] for n in own)) for silo, own in held.items() if own}
-    replies = yield Exchange(asks)
-    sums = {number: plan.zeros(1, math.prod(request.shape(number))) for number in epsilons}
-    for silo in asks:
-        shares = expect_one(silo, replies[silo], SharesOpened).shares
-        if len(shares) != len(held[silo]):
+    for number, noise in noises.items():
+        check_opening(plan, number, noise)
+    exact = [number for number, noise in noises.items() if noise is EXACT]
+    found: dict[int, Counts] = {}
+    for chosen in ([number for number in noises if number not in exact], exact):
+        held = {silo: tuple(number for number in chosen if silo in plan.parts[number]) for silo in roster}
+        held = {silo: own for silo, own in held.items() if own}
+        if held:
+            replies = yield Exchange({silo: _ask(own, noises) for silo, own in held.items()})
+            found |= _summed(plan, held, replies)
+    own = {number: found[number] for number in noises}
+    return OpenedTables(own, {number: table + _added(plan, number, noises, rng) for number, table in own.items()})
+
+
+def _ask(sets: tuple[int, ...], noises: Mapping[int, CellNoise | None]) -> OpenTables | RevealTables:
+    wanted = tuple(noise for number in sets if (noise := noises[number]) is not None)
+    return OpenTables(sets, wanted) if wanted else RevealTables(sets)
+
+
+def _summed(plan: Plan, held: Mapping[str, tuple[int, ...]], replies: Replies) -> dict[int, Counts]:
+    """The sums of silos' shares, by set."""
+    request = plan.request
+    sums = {
+        n: plan.zeros(1, math.prod(request.shape(n))) for n in dict.fromkeys(n for own in held.values() for n in own)
+    }
+    for silo, own in held.items():
+        shares = expect_one(silo, replies[silo], SharesOpened, SharesRevealed).shares
+        if len(shares) != len(own):
             raise ProtocolError(
                 f"Silo {silo!r} opens the shares that it was asked for", len(shares), "Open them again."
             )
-        for number, share in zip(held[silo], shares, strict=True):
+        for number, share in zip(own, shares, strict=True):
             sums[number] += as_words(share, sums[number].shape, request.bits, silo)
-    own = {number: _signed(words, request).reshape(request.shape(number)) for number, words in sums.items()}
-    return OpenedTables(own, {n: table + _added(plan, n, epsilons[n], rng) for n, table in own.items()})
+    return {number: _signed(words, request).reshape(request.shape(number)) for number, words in sums.items()}
 
 
-def check_opening(plan: Plan, number: int, epsilon: float) -> None:
-    """Check that a set can open with noise of this epsilon.
+def check_opening(plan: Plan, number: int, noise: CellNoise | None) -> None:
+    """Check that a set can open with this noise, or `EXACT`.
 
     Raises:
         ConfigError: it cannot.
     """
     if not 0 <= number < len(plan.parts):
         raise ConfigError("Tables that open were counted", number, f"There are {len(plan.parts)}.")
-    if len(plan.parts[number]) > 2 or "" in plan.parts[number]:
-        raise ConfigError("Tables that open are of one or two silos with the same rows", number, "Leave it closed.")
-    if not 0 < epsilon < math.inf:
-        raise ConfigError("Tables open with noise of a finite epsilon above zero", epsilon)
-    if plan.request.bits < bits_to_open(plan.request.rows, epsilon):
-        raise ConfigError(f"Words of {plan.request.bits} bits have no room for such noise", epsilon, "Count with more.")
+    if "" in plan.parts[number]:
+        raise ConfigError("Tables that open are of silos with the same rows", number, "Leave it closed.")
+    if noise is None:
+        return
+    if len(plan.parts[number]) > 2:
+        raise ConfigError("Tables that open with noise are of one or two silos", number, "Leave it closed.")
+    if plan.request.bits < bits_to_open(plan.request.rows, noise):
+        rule = f"Words of {plan.request.bits} bits have no room for such noise"
+        raise ConfigError(rule, noise.epsilon, "Count with more.")
 
 
-def bits_to_open(rows: int, epsilon: float) -> Bits:
+def bits_to_open(rows: int, noise: CellNoise | None) -> Bits:
     """The fewest bits that hold counts of so many rows with noise: those that are below zero, too."""
-    return bits_for(rows + 2 * math.ceil(REACH / epsilon))
+    return bits_for(rows if noise is None else rows + 2 * noise.reach)
 
 
-def _signed(words: AnyWords, request: CountRequest) -> npt.NDArray[np.int64]:
+def _signed(words: AnyWords, request: CountRequest) -> Counts:
     """Noised counts: what lies in the upper half of what no count of so many rows reaches is below zero."""
     if request.bits == 64:
         return words.view(np.int64)
@@ -134,7 +215,7 @@ def _signed(words: AnyWords, request: CountRequest) -> npt.NDArray[np.int64]:
     return np.where(wide < top, wide, wide - (1 << request.bits))
 
 
-def _added(plan: Plan, number: int, epsilon: float, rng: Keystream) -> npt.NDArray[np.int64]:
+def _added(plan: Plan, number: int, noises: Mapping[int, CellNoise | None], rng: Keystream) -> Counts:
     """The coordinator's half of the noise; none on a table of one silo."""
-    shape = plan.request.shape(number)
-    return half_noise(epsilon, shape, rng).numpy() if len(plan.parts[number]) == 2 else np.zeros(shape, np.int64)
+    shape, noise = plan.request.shape(number), noises[number]
+    return np.zeros(shape, np.int64) if noise is None or len(plan.parts[number]) < 2 else noise.half(shape, rng)

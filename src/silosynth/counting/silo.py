@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from silosynth.core.conversation import Party, State
@@ -27,9 +26,8 @@ from silosynth.counting.plan import Factor, Plan
 from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, random_words, row_products
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.agreement import Agreements, Group
-from silosynth.privacy.events import DISCRETE_LAPLACE, Event, Target
+from silosynth.privacy.events import Event, Target
 from silosynth.privacy.masks import add_mask
-from silosynth.privacy.mechanisms import half_noise, noised_counts
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 _AGAIN = "Start the counting again."
@@ -77,6 +75,7 @@ class TableCounter(Party):
         seat: who this silo is.
         target: what all tables that this silo opens may cost together; None opens none.
         streams: of the noise of opened tables, whose seed is a secret; None for the operating system's randomness.
+        exact: whether it opens tables exactly.
 
     Attributes:
         events: of all tables that were opened.
@@ -86,11 +85,11 @@ class TableCounter(Party):
 
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
-        streams: Streams | None = None,
+        streams: Streams | None = None, exact: bool = False,
     ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
         self.events: list[Event] = []
-        self._target = target
+        self._target, self._exact = target, exact
         self._streams = Streams(secrets.randbits(256)) if streams is None else streams
         self._ended: Plan | None = None  # of the counting that left the shares
         self._table, self._seat = modelled_columns(table, schema), seat
@@ -101,6 +100,11 @@ class TableCounter(Party):
         )
         self._used = b""  # of the secret that the last counting was prepared with
         self._now: _Count | None = None
+
+    @property
+    def request(self) -> planning.CountRequest | None:
+        """What the last counting counted, if it has ended."""
+        return None if self._ended is None else self._ended.request
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator. One that is refused ends the counting: nothing half done goes on.
@@ -132,6 +136,8 @@ class TableCounter(Party):
                 return self._finish(ask)
             case opening.OpenTables():
                 return self._open(ask)
+            case opening.RevealTables():
+                return self._reveal(ask)
             case _:
                 raise ProtocolError("A silo that counts does not understand this message", type(ask).__name__)
 
@@ -300,38 +306,47 @@ class TableCounter(Party):
 
     def _open(self, ask: opening.OpenTables) -> opening.SharesOpened:
         """Shares with noise, if the target affords the tables with all that were opened before."""
-        plan, target = self._ended, self._target
-        if plan is None:
-            raise self._refusal("opens tables of a counting that has ended", "there is none")
+        if len(ask.sets) != len(ask.noises):
+            raise self._refusal("opens each set with a noise of its own", ask.sets)
+        plan, target = self._checked(ask.sets, ask.noises), self._target
         if target is None or not target.private:
-            raise self._refusal("opens tables if it was given a target for them", "it was given none")
-        if len(ask.sets) != len(ask.epsilons) or len(set(ask.sets)) < len(ask.sets):
-            raise self._refusal("opens each set once, with an epsilon of its own", ask.sets)
-        for number, epsilon in zip(ask.sets, ask.epsilons, strict=True):
-            opening.check_opening(plan, number, epsilon)
-            if self._seat.name not in plan.parts[number]:
-                raise self._refusal("opens its shares of sets that it is part of", number)
-        events = [self._event(plan, n, epsilon, target) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
+            raise self._refusal("opens tables with noise if it was given a target for them", "it was given none")
+        events = [self._event(plan, n, noise, target) for n, noise in zip(ask.sets, ask.noises, strict=True)]
         if not affords(target, [*self.events, *events]):
-            raise self._refusal("opens no tables beyond its target, with all that it has opened", ask.epsilons)
+            raise self._refusal("opens no tables beyond its target, with all that it has opened", len(ask.sets))
         rng = self._streams.child("opening", len(self.events)).noise()  # new for each: none is drawn twice
         self.events += events
-        shares = [self._noised(plan, n, epsilon, rng) for n, epsilon in zip(ask.sets, ask.epsilons, strict=True)]
+        shares = [self._noised(plan, n, noise, rng) for n, noise in zip(ask.sets, ask.noises, strict=True)]
         return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), tuple(events))
 
-    def _event(self, plan: Plan, number: int, epsilon: float, target: Target) -> Event:
-        names = ", ".join(plan.request.columns[place].name for place in plan.request.sets[number])
-        joint = len(plan.parts[number]) == 2
-        return Event(DISCRETE_LAPLACE, float(epsilon), 0.0, f"a table of {names}", joint=joint, target=target.delta)
+    def _reveal(self, ask: opening.RevealTables) -> opening.SharesRevealed:
+        """Shares as they are."""
+        if not self._exact:
+            raise self._refusal("opens tables exactly if it was made to", "it was not")
+        self._checked(ask.sets, [opening.EXACT] * len(ask.sets))
+        return opening.SharesRevealed(tuple(protocol.as_tensor(self.shares[n].reshape(1, -1)) for n in ask.sets))
 
-    def _noised(self, plan: Plan, number: int, epsilon: float, rng: Keystream) -> AnyWords:
+    def _checked(self, sets: Sequence[int], noises: Sequence[opening.CellNoise | None]) -> Plan:
+        """What was counted, if these sets of it can open, once each, and this silo is part of them."""
+        if (plan := self._ended) is None:
+            raise self._refusal("opens tables of a counting that has ended", "there is none")
+        if len(set(sets)) < len(sets):
+            raise self._refusal("opens each set once", sets)
+        for number, noise in zip(sets, noises, strict=True):
+            opening.check_opening(plan, number, noise)
+            if self._seat.name not in plan.parts[number]:
+                raise self._refusal("opens its shares of sets that it is part of", number)
+        return plan
+
+    def _event(self, plan: Plan, number: int, noise: opening.CellNoise, target: Target) -> Event:
+        names = ", ".join(plan.request.columns[place].name for place in plan.request.sets[number])
+        return noise.event(f"a table of {names}", len(plan.parts[number]) == 2, target.delta)
+
+    def _noised(self, plan: Plan, number: int, noise: opening.CellNoise, rng: Keystream) -> AnyWords:
         """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""
         share = self.shares[number].reshape(1, -1)
-        if len(plan.parts[number]) == 2:
-            noise = half_noise(epsilon, share.shape, rng)
-        else:
-            noise, _ = noised_counts(torch.zeros(share.shape, dtype=torch.int64), epsilon, "", rng)
-        return share + noise.numpy().astype(share.dtype)
+        drawn = noise.half if len(plan.parts[number]) == 2 else noise.whole
+        return share + drawn(share.shape, rng).astype(share.dtype)
 
     # State.
 
@@ -340,7 +355,7 @@ class TableCounter(Party):
         events = [to_state(event) for event in self.events]
         if not training:
             return {"events": events}
-        request = None if self._ended is None else to_state(self._ended.request)
+        request = None if self.request is None else to_state(self.request)
         return {"events": events, "request": request, "shares": [protocol.as_tensor(share) for share in self.shares]}
 
     def restore(self, state: State) -> None:

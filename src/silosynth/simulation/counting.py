@@ -102,7 +102,7 @@ def _counted(
         federation.roster,
         len(request.sets),
     )
-    epsilons = {} if epsilon is None else dict.fromkeys(range(number), epsilon)
+    noises = {} if epsilon is None else dict.fromkeys(range(number), counting.CellNoise(float(epsilon)))
     target = Target(number * epsilon, _DELTA) if epsilon is not None and 0 < epsilon < math.inf else None
     parties = {
         silo: TableCounter(table, federation.schemas[silo], seated[silo], target, _streams(seed, silo))
@@ -111,9 +111,9 @@ def _counted(
 
     def whole(_: object) -> Conversation[counting.OpenedTables | None]:
         yield from counting.count(roster, request)
-        if not epsilons:
+        if not noises:
             return None
-        return (yield from counting.open_tables(roster, request, epsilons, _streams(seed, COORDINATOR).noise()))
+        return (yield from counting.open_tables(roster, request, noises, _streams(seed, COORDINATOR).noise()))
 
     with InProcess(parties) as link:
         noised = drive(whole, link, ledger)
@@ -157,7 +157,7 @@ def _request(
     rows = counting.padded(max(len(table) for table in tables.values()))
     bits = counting.bits_for(rows * len(tables) if federation.horizontal else rows)
     if epsilon is not None and 0 < epsilon < math.inf:
-        bits = max(bits, counting.bits_to_open(rows, epsilon))
+        bits = max(bits, counting.bits_to_open(rows, counting.CellNoise(epsilon)))
     places = [tuple(used.index(name) for name in names) for names in sets]
     return counting.CountRequest(federation.roster.parties, tuple(columns), tuple(places), rows, bits)
 

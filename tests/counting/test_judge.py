@@ -1,0 +1,232 @@
+"""Judging: tables of a job open as its options say; a coordinator that wants others, or others' noise, gets none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.counting.talk import NAMES, crosstab, levels
+
+from silosynth.core.conversation import Conversation, Roster
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Release
+from silosynth.core.schema import Column, ColumnSchema, Schema, Table
+from silosynth.core.streams import Streams
+from silosynth.counting import CellNoise, CountedColumn, judge, opening, protocol
+from silosynth.counting.judge import HOLDOUT, JudgeConfig, JudgingSilo
+from silosynth.privacy.accounting import spent
+from silosynth.privacy.events import Target
+from silosynth.privacy.sealed import seats
+from silosynth.runtime.driver import drive
+from silosynth.runtime.ledger import Ledger
+from silosynth.runtime.wire import pack, unpack
+from silosynth.simulation.silos import InProcess
+
+CPU = torch.device("cpu")
+SIZES = {"bank 0": 3, "bank 1": 2, "clinic 0": 4, "shop 0": 2}
+ROWS, SILOS = 12, NAMES[:3]
+RNG = np.random.default_rng(5)
+HELD = {name: RNG.integers(0, size, ROWS) for name, size in SIZES.items()}
+OUT = RNG.integers(0, 2, ROWS).astype(bool)
+SETS = ((0, 2), (3, 0), (1,), (3, 2), (0, 1), (0, 2, 3))
+NOISED = JudgeConfig(
+    tuple(CountedColumn("", name, levels(size)) for name, size in SIZES.items()),
+    SETS, "noised", Target(6.0, 1e-6), most_rows=20,
+)  # fmt: skip
+EXACT = replace(NOISED, opening="exact", dp=Target(), most_rows=0)
+
+
+def silos(config: JudgeConfig, held: Mapping[str, np.ndarray] = HELD, out: np.ndarray = OUT) -> dict[str, JudgingSilo]:
+    made, found = seats(SILOS, Streams(7).child("seats")), {}
+    for number, silo in enumerate(SILOS):
+        columns = [
+            Column(name, "str", torch.from_numpy(np.where(codes == SIZES[name] - 1, 0, codes)),
+                   torch.from_numpy(codes == SIZES[name] - 1), levels(SIZES[name]))
+            for name, codes in held.items() if name.startswith(silo)
+        ]  # fmt: skip
+        schema = Schema(tuple(ColumnSchema(column.name, "categorical", "str") for column in columns))
+        flag = Column(HOLDOUT, "bool", torch.from_numpy(out.astype(np.int64)), torch.zeros(ROWS).bool(), (False, True))
+        table = Table((*columns, flag) if config.holdout else tuple(columns))
+        found[silo] = JudgingSilo(table, schema, made[silo], Streams(number), CPU, config)
+    return found
+
+
+def judged(
+    config: JudgeConfig, parties: Mapping[str, Any] | None = None, state: Any = None, ledger: Ledger | None = None,
+    asked: JudgeConfig | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Drive a judging; the coordinator may take other options than the silos."""
+
+    def whole(_: object) -> Conversation[dict[str, Any]]:
+        return (yield from judge.coordinate(Roster(SILOS), asked or config, Streams(9), CPU, state))
+
+    with InProcess(dict(parties or silos(config))) as link:
+        return drive(whole, link, Ledger() if ledger is None else ledger)
+
+
+def names(number: int) -> list[str]:
+    return [list(SIZES)[place] for place in SETS[number]]
+
+
+def test_exact_tables_are_those_of_the_pooled_rows_and_of_three_silos_stay_closed() -> None:
+    found = judged(EXACT, ledger=(ledger := Ledger()))
+    assert found["owners"] == ["bank", "bank", "clinic", "shop"] and found["rows"] == 1024
+    for number, table in enumerate(found["tables"][:5]):
+        assert np.array_equal(table, crosstab(HELD, SIZES, names(number))) and table.dtype is torch.int64
+    assert found["tables"][5] is None and found["noise"] == 0.0 and set(found["noises"]) == {0.0}
+    assert not any(entry.get("events") for entry in ledger.entries())
+    three = judged(replace(EXACT, three=True))["tables"][5]
+    assert np.array_equal(three, crosstab(HELD, SIZES, names(5)))
+
+
+def test_the_hold_out_is_the_last_axis() -> None:
+    for table, number in zip(judged(replace(EXACT, holdout=True))["tables"][:5], range(5), strict=True):
+        for axis, chosen in enumerate((~OUT, OUT)):
+            rows = {name: codes[chosen] for name, codes in HELD.items()}
+            assert np.array_equal(table[..., axis], crosstab(rows, SIZES, names(number)))
+
+
+def test_noised_tables_share_the_target() -> None:
+    parties = silos(NOISED)
+    found = judged(NOISED, parties)
+    for number, table in enumerate(found["tables"][:5]):
+        error = table.numpy() - crosstab(HELD, SIZES, names(number))
+        assert np.abs(error).max() < 40 and (number == 2 or error.any())
+    events = {event for party in parties.values() for event in party._counter.events}
+    assert len(events) == 5 and spent(events, 0.0).pure_epsilon == pytest.approx(5.0)  # of six sets, one stays closed
+    assert found["noise"] == found["noises"][0] > found["noises"][2] > 0  # two silos' tables have a half more
+    assert all(not isinstance(table, np.ndarray) for table in found["tables"])
+
+
+def test_between_counting_and_opening_it_resumes() -> None:
+    parties, states = silos(NOISED), []
+    talk = judge.coordinate(Roster(SILOS), NOISED, Streams(9), CPU)
+    got: Any = None
+    while not states:
+        step = talk.send(got)
+        if isinstance(step, protocol.Exchange):
+            got = {silo: parties[silo].answer(ask) for silo, ask in step.asks.items()}
+        elif hasattr(step, "state"):
+            states.append(step.state)
+    again = silos(NOISED)
+    for silo, party in again.items():
+        party.restore(unpack(pack(parties[silo].state())))
+    first = judged(NOISED, parties, state=states[0])
+    second = judged(NOISED, again, state=unpack(pack(states[0])))
+    assert all(torch.equal(a, b) for a, b in zip(first["tables"][:5], second["tables"][:5], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("job", "asked", "error"),
+    [
+        (NOISED, replace(EXACT, most_rows=20), "bits|exactly if it was made to|as its job says|counts what its job"),
+        (NOISED, EXACT, "tells how many rows"),
+        (NOISED, replace(NOISED, dp=Target(3.0, 1e-6)), "noise that follows from its job|counts what its job"),
+        (NOISED, replace(NOISED, sets=((0, 2),)), "counts what its job says"),
+        (NOISED, replace(NOISED, most_rows=1024), "as many rows as its job says"),
+        (EXACT, NOISED, "rounded number"),
+        (EXACT, replace(EXACT, most_rows=13), "rounded number"),
+        (EXACT, replace(EXACT, sets=(*SETS, (1, 2))), "counts what its job says"),
+        (EXACT, replace(EXACT, three=True), "counts what its job says"),
+        (replace(EXACT, holdout=True), EXACT, "counts what its job says"),
+    ],
+)
+def test_a_coordinator_that_wants_something_else_gets_nothing(job: JudgeConfig, asked: JudgeConfig, error: str) -> None:
+    with pytest.raises(ProtocolError, match=error):
+        judged(job, asked=asked)
+
+
+def test_an_opening_that_the_job_does_not_have_is_refused_after_an_honest_counting() -> None:
+    noised, exact = silos(NOISED), silos(EXACT)
+    judged(NOISED, noised)
+    judged(EXACT, exact)
+    with pytest.raises(ProtocolError, match="exactly if it was made to"):
+        noised["bank"].answer(opening.RevealTables((0,)))
+    with pytest.raises(ProtocolError, match="noise that follows from its job"):
+        noised["bank"].answer(opening.OpenTables((0,), (CellNoise(0.01),)))
+    with pytest.raises(ProtocolError, match="each table of its job once"):
+        noised["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))  # again, with other noise
+    with pytest.raises(ProtocolError, match=r"given a target|noise that follows"):
+        exact["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))
+
+
+def test_a_silo_that_was_brought_back_answers_the_same() -> None:
+    parties = silos(NOISED)
+    judged(NOISED, parties)
+    before = silos(NOISED)["bank"].state() | {"opened": []}
+    before["counter"] = parties["bank"]._counter.state() | {"events": []}
+    parties["bank"].restore(before)
+    first = parties["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))
+    parties["bank"].restore(before)
+    again = parties["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))
+    assert torch.equal(first.shares[0], again.shares[0])  # type: ignore[attr-defined]
+
+
+def test_columns_are_in_one_silo() -> None:
+    unknown = replace(EXACT, columns=(*EXACT.columns, CountedColumn("", "moon", ("new",))))
+    with pytest.raises(ConfigError, match=r"'moon' that is judged is in one silo .*in none"):
+        judged(unknown)
+    parties = silos(EXACT)
+    parties["shop"]._held = (0, 3)
+    with pytest.raises(ConfigError, match=r"'bank 0' that is judged is in one silo .*bank.*shop"):
+        judged(EXACT, parties)
+    lying = silos(EXACT)
+    lying["shop"]._held = (0, 3)
+    lying["bank"]._held = (1,)
+    with pytest.raises(Exception, match="no such column"):
+        judged(EXACT, lying)
+
+
+def test_a_silo_counts_the_columns_that_it_holds() -> None:
+    owners = ("bank", "bank", "clinic", "shop")
+    for others in (("clinic", "bank", "clinic", "shop"), ("bank", "bank", "nobody", "shop"), ("bank", "bank")):
+        asked = judge.request_for(EXACT, SILOS, owners, 1024)
+        columns = tuple(replace(c, silo=o) for c, o in zip(asked.columns, others, strict=False))
+        changed = object.__new__(type(asked))
+        for field in ("silos", "sets", "rows", "bits", "block"):
+            object.__setattr__(changed, field, getattr(asked, field))
+        object.__setattr__(changed, "columns", columns)
+        with pytest.raises(ProtocolError, match=r"columns that it holds|of the silos of its roster"):
+            silos(EXACT)["bank"].answer(protocol.PrepareCount(changed))
+
+
+def test_options_are_checked() -> None:
+    column = NOISED.columns[0]
+    for change, error in (
+        ({"columns": (column, column), "sets": ()}, "each name once"),
+        ({"columns": (replace(column, name=HOLDOUT),), "sets": ()}, "each name once"),
+        ({"columns": (replace(column, silo="bank"),), "sets": ()}, "no silo"),
+        ({"sets": ((0, 0),)}, "by their places"),
+        ({"sets": ((9,),)}, "by their places"),
+        ({"sets": ((),)}, "by their places"),
+        ({"dp": Target()}, "open with noise have a target"),
+        ({"opening": "exact"}, "open with noise have a target"),
+    ):
+        with pytest.raises(ConfigError, match=error):
+            replace(NOISED, **change)
+    with pytest.raises(ConfigError, match="public bound of their rows"):
+        judged(replace(NOISED, most_rows=0))
+    table, seat = silos(EXACT)["bank"]._counter._table, seats(SILOS, Streams(7))["bank"]
+    with pytest.raises(ConfigError, match="which rows those are"):
+        JudgingSilo(table, Schema(()), seat, Streams(0), CPU, replace(EXACT, holdout=True))
+    with pytest.raises(ConfigError, match="few enough silos"):
+        judged(replace(NOISED, sets=((0, 2, 3),)))
+
+
+def test_only_what_was_agreed_leaves() -> None:
+    for config, kinds in ((EXACT, {Release.TABLES, Release.COUNTS}), (NOISED, {Release.NOISED})):
+        judged(config, ledger=(ledger := Ledger()))
+        told = {entry["privacy"] for entry in ledger.entries()}
+        assert told == {kind.value for kind in (*kinds, Release.NOTHING, Release.SCHEMA, Release.SEALED)}
+
+
+def test_deviations_are_those_of_the_noise() -> None:
+    rng, noise = Streams(1).noise(), CellNoise(0.4)
+    halves = sum(noise.half((40_000,), rng) for _ in range(3))
+    assert math.isclose(float(np.std(halves)), noise.deviation(3), rel_tol=0.03)
+    assert math.isclose(float(np.std(noise.whole((40_000,), rng))), noise.deviation(2), rel_tol=0.03)
