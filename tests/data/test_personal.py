@@ -51,6 +51,9 @@ from silosynth.simulation.model import to_synthetic_frame
         ("x", ["Frau Szabo", "Herr Demir"], "name"),
         ("x", ["Kwame Mensah", "Aino Kallio", "Rhys Pritchard"], "name"),
         ("x", ["Pritchard, Rhys", "van den Berg, Sanne", "Szabo, Zoltan"], "name"),
+        ("x", ["Eryıldız Durdu", "Başay Eraslan", "Emin Soylu"], "name"),
+        ("x", ["Всеволод Сорокин", "Таисия Гусева", "Ираклий Фролов"], "name"),
+        ("x", ["Ζαφείρης Μπαλτατζής", "Φρειδερίκη Γκατζογιάννη", "Ορφέας Καπατσώρης"], "name"),
         ("author", ["Xolani Dlamini", "Adesoji Oladipupo", "Li Wei", "Krish Bhatnagar", "Budi Rajasa"], "name"),
     ],
 )

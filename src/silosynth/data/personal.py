@@ -86,7 +86,8 @@ _NOT_PEOPLE = {
 """Words of names of columns of places and firms, which are often called after people, and of public works."""
 _CAPITALS = re.compile(r"(?=.*[^\W\d_]{2})[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:[-'’ .,]+[^\W\d_]+)*\.?")
 EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-_NAME_WORD = r"[A-Z\u00c0-\u00de\u0100-\u017f][^\W\d_]*(?:['’-][^\W\d_]+)*"
+_CAPITAL = r"[A-Z\u00c0-\u00de\u0100-\u017f\u0386-\u03ab\u0400-\u042f\u0531-\u0556]"  # Latin, Greek, Cyrillic, Armenian
+_NAME_WORD = rf"{_CAPITAL}[^\W\d_]*(?:['’-][^\W\d_]+)*"
 _PARTICLE = "v[ao]n|zu[mr]?|d[aeiou]|de[lnr]|della|do?s|l[ae]|bin|al|el|te[nr]|y"
 _FULL = re.compile(rf"{_NAME_WORD}(?:,? (?:{_NAME_WORD}\.?|{_PARTICLE})){{1,4}}")
 """Two to five words with capitals, of which some may be particles: full names, and much else."""
@@ -137,7 +138,7 @@ _COMMON_FIRST_NAMES = frozenset(
 
 @cache
 def _first_names() -> frozenset[str]:
-    """First names that at least two locales of the library faker (MIT licence) have, without words such as "summer"."""
+    """First names that locales of the library faker (MIT licence) have, without words like "summer"."""
     return frozenset((files("silosynth.data") / "first_names.txt").read_text(encoding="utf-8").split())
 
 
