@@ -207,7 +207,8 @@ def kept_split(folder: Path) -> tuple[Experiment, Held, str]:
     """
     if not (folder / SPLIT).exists():
         raise StorageError(
-            "The folder must be that of a finished run of this version", str(folder),
+            "The folder must be that of a finished run of this version",
+            f"{folder}: {'a folder without one' if folder.is_dir() else 'no such folder'}",
             "Name the tables instead: --train, --holdout, --synthetic.",
         )  # fmt: skip
     try:
