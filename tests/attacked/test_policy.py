@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from silosynth.algorithms.silofuse.protocol import FitCoder, SynthesiseFromLaten
 from silosynth.algorithms.vtgan.protocol import EncodedPrivately, EncodeRows, GenerateRows
 from silosynth.cli import app
 from silosynth.core.conversation import SyntheticColumns
-from silosynth.core.errors import DataError, PolicyError, ProtocolError, SilosynthError
+from silosynth.core.errors import DataError, MessageError, PolicyError, ProtocolError, SilosynthError
 from silosynth.deployment import entry
 from silosynth.deployment.exposure import exposures
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.protocol import Begin, Greet, PreparedSchema, PrepareRows, installed
 from silosynth.deployment.tallies import BegunJobs
+from silosynth.runtime.hub import ASK
 from silosynth.runtime.wire import encode
 
 DP = {"dp": {"epsilon": 2.0, "delta": 1e-5}}
@@ -111,6 +113,17 @@ def test_asks_of_a_wrong_shape_are_refused_and_end_the_job(tmp_path: Path, numbe
         wrong(desk)[number]()
     with pytest.raises(ProtocolError, match="A job ends at a silo with the first message that it refuses"):
         desk.ask(PrepareRows())
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda blob: blob[: len(blob) // 2], lambda blob: blob.replace(b"FitCoder", b"FitCodec")]
+)
+def test_asks_that_cannot_be_read_end_the_job(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    desk = Desk(tmp_path).prepared(a_job(options=TINY))
+    with pytest.raises(MessageError):
+        desk.hand(ASK, damage(encode(FitCoder())))
+    with pytest.raises(ProtocolError, match="A job ends at a silo with the first message that it refuses"):
+        desk.ask(FitCoder())
 
 
 def test_an_ask_that_breaks_a_computation_tells_neither_line_nor_text(tmp_path: Path) -> None:

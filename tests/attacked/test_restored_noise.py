@@ -29,10 +29,13 @@ from silosynth.algorithms.gdts.protocol import Describe, NoisedSummaries, Summar
 from silosynth.algorithms.silofuse import private as silofuse
 from silosynth.algorithms.vflgan.protocol import VFLGANPrepare
 from silosynth.algorithms.vtgan.protocol import EncodeRows
+from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.schema import Schema
+from silosynth.deployment import silo as deployment_silo
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy import accounting
+from silosynth.privacy.events import Target
 from silosynth.runtime.wire import encode
 
 DP = {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}
@@ -110,12 +113,29 @@ def test_summaries_of_columns_agreed_otherwise_have_other_noise_and_are_charged(
     assert len(charged(folder)) == 2 * len(once)
 
 
+def test_all_attempts_of_a_job_together_keep_its_target(tmp_path: Path) -> None:
+    """Each stays below the target by itself, and no policy limits a budget."""
+    silo, ask, again, folder = at(GroupAttributes, "dplt", tmp_path, **DP)
+    assert isinstance(ask, GroupAttributes)
+    before = saved(silo)
+    across(silo, ask)
+
+    def ask_again() -> None:
+        for share in range(9, 0, -1):
+            across(killed(silo, again(), before), replace(ask, epsilon_groups=share / 10 * ask.epsilon_groups))
+
+    with pytest.raises(ProtocolError, match="no more in a job than the job's target"):
+        ask_again()
+    assert accounting.affords(Target(5.0, 1e-5), charged(folder))
+
+
 def test_latents_asked_for_with_larger_noise_do_not_come_off_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice the reply less that at twice the noise were the latents themselves, to 2e-5."""
     monkeypatch.setattr(accounting, "noise_multiplier", lambda *args: 1.0)  # solving for it takes seconds
-    monkeypatch.setattr(accounting, "affords", lambda *args: True)
+    for module in (accounting, deployment_silo):  # charges are asked about below, not what they come to
+        monkeypatch.setattr(module, "affords", lambda *args: True)
     small = {"dp_training": {"coder_steps": 10, "hidden": (8,)}}
     silo, ask, again, folder = at(silofuse.AskChargedLatents, "silofuse", tmp_path, **DP, **small)
     assert isinstance(ask, silofuse.AskChargedLatents)

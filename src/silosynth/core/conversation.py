@@ -296,6 +296,9 @@ class Party(ABC):
     def judge_by(self, reference: State) -> None:  # noqa: B027  # most algorithms send no asks that need it
         """Judge asks for synthetic rows by what `reference` returned, here or before training ended."""
 
+    def refused(self, error: Exception) -> None:  # noqa: B027  # most parties go on
+        """An ask was refused, here or before it could be read: a silo of another organisation ends the job."""
+
     def publish(self, table: Table, share: bool) -> Message:
         """The reply to a request for synthetic columns: the columns, or `Done` where they stay in the silo."""
         if share:

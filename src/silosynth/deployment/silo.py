@@ -33,7 +33,8 @@ from silosynth.deployment.silo_ledger import Head, SiloLedger
 from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows
 from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
-from silosynth.privacy.events import Target
+from silosynth.privacy.accounting import affords
+from silosynth.privacy.events import Event, Target
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import encode, pack, unpack
 from silosynth.simulation import federation, model
@@ -124,12 +125,14 @@ class DeploymentSilo(Party):
             self.policy.check_message(reply)
             self._release(reply)
         except Exception as error:
-            self._close(error)
+            self.refused(error)
             raise
         return reply
 
-    def _close(self, error: Exception) -> None:
+    def refused(self, error: Exception) -> None:
         """Answer no more; nor from a checkpoint, unless the error is one of this machine, which may be mended."""
+        if self._closed:
+            return
         self._closed = True
         cause = "" if error.__cause__ is None else f" [{type(error.__cause__).__name__}]"
         known = isinstance(error, SilosynthError)
@@ -531,9 +534,20 @@ class DeploymentSilo(Party):
             return
         with self.releases.locked():
             asked, job = self._chain.value.hex(), self._begun().name
-            self.policy.check_spending(events, self.releases.without(asked, job), self.releases.without(asked))
+            of_job = self.releases.without(asked, job)
+            self.policy.check_spending(events, of_job, self.releases.without(asked))
+            self._check_target([*of_job, *events])
             self.releases.add(job, asked, events)
         self._charged = self._charged or any(event.scope != "readers" for event in events)
+
+    def _check_target(self, events: list[Event]) -> None:
+        """Refuse to release more than the job's own target, whatever was asked before a checkpoint was restored."""
+        target = getattr(self._begun().config, "dp", Target())
+        if target.private and not affords(target, events):
+            raise ProtocolError(
+                "A silo releases no more in a job than the job's target, all attempts together",
+                f"epsilon above {target.epsilon:g}", "Submit the job anew, under another name.",
+            )  # fmt: skip
 
 
 class KeptModel(model.Model):

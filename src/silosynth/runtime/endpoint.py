@@ -117,6 +117,7 @@ class PartyEndpoint:
             self._reply = error  # raised again if asked again: the party may have done part of the work
             if self._book is not None:
                 self._book.refused(step, error)
+            self.party.refused(error)
             raise
         return self._reply
 
