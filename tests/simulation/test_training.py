@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import subprocess
@@ -235,6 +236,17 @@ def test_one_run_at_a_time_works_in_a_folder(tmp_path):
     again = fit(folder=tmp_path, overwrite=True)  # the lock has gone with the run
     assert pack(dict(again.parts)) == pack(dict(model.parts))
     assert not (tmp_path / "lock").exists()
+
+
+def test_a_run_that_may_not_begin_leaves_the_secret_seed_of_the_one_that_goes_on(tmp_path):
+    bounds = dict.fromkeys("ac", {"low": -1e6, "high": 1e6})
+
+    def intrude(progress):
+        with pytest.raises(StorageError, match="One run at a time"):
+            fit(schema=bounds, seed=None, folder=tmp_path, options=TINY | {"dp": {"epsilon": 9, "delta": 1e-5}})
+
+    fit(folder=tmp_path, progress=intrude, checkpoint_every=math.inf)
+    assert not (tmp_path / "seed").exists()
 
 
 def test_the_default_folder_is_the_users_alone_and_stays_only_to_be_resumed_from(state_home):

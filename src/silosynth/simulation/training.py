@@ -11,7 +11,7 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -319,7 +319,8 @@ def _watching(progress: bool | Callable[[Progress], None]) -> Any:
 
 def _secret(folder: str | Path | None, resume: bool) -> int:
     if folder is not None:
-        return secret_seed(files.make_folder(folder), again=resume)
+        with _alone(place := files.make_folder(folder)):  # not the seed of a run that is going on
+            return secret_seed(place, again=resume)
     if resume:
         raise ConfigError("A run with a secret seed is resumed from the folder that keeps it", None, "Name the folder.")
     return secrets.randbits(256)
@@ -341,8 +342,7 @@ def secret_run(secret: int, fingerprint: str) -> tuple[int, str]:
 def run_folder(folder: str | Path | None, fingerprint: str) -> Iterator[Path]:
     """The run's folder, locked for this run. The default folder is deleted in the end unless it holds checkpoints."""
     place = _default_folder(fingerprint) if folder is None else files.make_folder(folder)
-    rule, remedy = "One run at a time works in a folder", "Wait until it has ended, or name another folder."
-    with files.locked(place / "lock", StorageError(f"{rule}; another is going on", str(place), remedy)):
+    with _alone(place):
         try:
             yield place
         except BaseException:
@@ -351,6 +351,12 @@ def run_folder(folder: str | Path | None, fingerprint: str) -> Iterator[Path]:
             raise
         if folder is None:
             shutil.rmtree(place)
+
+
+def _alone(place: Path) -> AbstractContextManager[None]:
+    """A lock on a run's folder, unless another run has it."""
+    rule, remedy = "One run at a time works in a folder", "Wait until it has ended, or name another folder."
+    return files.locked(place / "lock", StorageError(f"{rule}; another is going on", str(place), remedy))
 
 
 def _default_folder(fingerprint: str) -> Path:
