@@ -29,7 +29,7 @@ from silosynth.data.infer import infer
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
 from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.deployment.silo import kept_model
+from silosynth.deployment.silo import guarantee_of, kept_job, kept_model
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
 
 
@@ -167,6 +167,9 @@ def test_a_private_job_runs_while_an_epsilon_is_limited(tmp_path: Path, algorith
     assert "deployment.PreparedRows" not in told
     spent = [Releases(tmp_path / silo).without("") for silo in silos]
     assert all(spent)
+    kept = kept_job(tmp_path / "bank")
+    assert kept is not None and str(guarantee_of(kept.config, kept.seed)).startswith("epsilon at most 3 at delta 1e-05")
+    assert guarantee_of(kept.config, 7) is None  # a seed tells the noise
     with pytest.raises(PolicyError, match=r"largest_epsilon': all releases together cost at most 3\.5"):
         run(replace(asked, name="another"), parties(silos, tmp_path, policy), tmp_path / "again")
 

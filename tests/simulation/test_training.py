@@ -239,7 +239,7 @@ def test_one_run_at_a_time_works_in_a_folder(tmp_path):
 
 
 def test_a_run_that_may_not_begin_leaves_the_secret_seed_of_the_one_that_goes_on(tmp_path):
-    bounds = dict.fromkeys("ac", {"low": -1e6, "high": 1e6})
+    bounds = {name: {"low": -1e6, "high": 1e6} for name in "ac"}
 
     def intrude(progress):
         with pytest.raises(StorageError, match="One run at a time"):

@@ -276,16 +276,22 @@ def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
     from silosynth.deployment import coordinator
+    from silosynth.deployment.silo import guarantee_of, kept_job
     from silosynth.privacy.statement import known_noise, statement
 
     site = _kit(kit)
     folder = _job(site, job)
     records = run.read_ledger(folder / coordinator.LEDGER)
-    if site.name == COORDINATOR and coordinator.unpack_order(read(folder / coordinator.ORDER)).job.seed is not None:
+    here = site.name == COORDINATOR
+    work = coordinator.unpack_order(read(folder / coordinator.ORDER)).job if here else kept_job(folder)
+    if work is not None and work.seed is not None:
         records = known_noise(records)
     totals = run.show_ledger(ui, records)
     privacy = statement(records)
     run.show_budget(ui, privacy)
+    if work is not None and not here and (whole := guarantee_of(work.config, work.seed)) is not None:
+        privacy["summary"] = whole
+        ui.note("The budget is of what this silo noised, the guarantee that of the whole job.")
     ui.show(f"Guarantee: {privacy['summary']}")
     ui.facts |= {"job": job, "totals": totals, "privacy": privacy}
 

@@ -555,14 +555,33 @@ class KeptModel(model.Model):
 
     def describe(self) -> dict[str, Any]:
         """As `Model.describe`; None for what the silo does not know. The guarantee is that of the whole job."""
-        facts = super().describe()
-        target = getattr(self.config, "dp", Target())
-        if target.private:  # this silo checked that all silos' events cost no more
-            facts["guarantee"] = (
-                f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for the released model and its "
-                "synthetic tables, per row of the aligned table, all silos together"
-            )
+        facts, whole = super().describe(), guarantee_of(self.config, None if self.seed < 0 else self.seed)
+        if whole is not None:
+            facts["guarantee"] = whole
         return facts if any(self.parts.values()) else facts | {"ranges": None}
+
+
+def guarantee_of(config: Any, seed: int | None) -> str | None:
+    """What a private job guarantees as a whole, by its config; None of others, and where a seed tells the noise.
+
+    A silo's own ledger does not tell: it lists this silo's events, each of which checks the sum over all silos.
+    """
+    target = getattr(config, "dp", Target())
+    if not target.private or seed is not None:
+        return None
+    return (
+        f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for the released model and its "
+        "synthetic tables, per row of the aligned table, all silos together"
+    )
+
+
+def kept_job(folder: Path) -> protocol.Job | None:
+    """The job of a folder; None of an earlier version.
+
+    Raises:
+        StorageError: the file is damaged, or of another version.
+    """
+    return from_state(protocol.Job, unpack(read(folder / JOB))) if (folder / JOB).exists() else None
 
 
 def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, Any]]) -> KeptModel | None:
@@ -573,9 +592,8 @@ def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, A
     Raises:
         StorageError: a file is damaged, or of another version.
     """
-    if not (folder / JOB).exists():
+    if (job := kept_job(folder)) is None:
         return None
-    job = from_state(protocol.Job, unpack(read(folder / JOB)))
     part = unpack(read(folder / PART))["part"] if (folder / PART).exists() else {}
     return KeptModel(
         algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
