@@ -36,8 +36,9 @@ OUT = RNG.integers(0, 2, ROWS).astype(bool)
 SETS = ((0, 2), (3, 0), (1,), (3, 2), (0, 1), (0, 2, 3))
 NOISED = JudgeConfig(
     tuple(CountedColumn("", name, levels(size)) for name, size in SIZES.items()),
-    SETS, "noised", Target(6.0, 1e-6), most_rows=20,
+    SETS, "noised", Target(1.0, 1e-6), most_rows=20,
 )  # fmt: skip
+OURS = judge.noise_of(NOISED)
 EXACT = replace(NOISED, opening="exact", dp=Target(), most_rows=0)
 
 
@@ -96,9 +97,9 @@ def test_noised_tables_share_the_target() -> None:
     found = judged(NOISED, parties)
     for number, table in enumerate(found["tables"][:5]):
         error = table.numpy() - crosstab(HELD, SIZES, names(number))
-        assert np.abs(error).max() < 40 and (number == 2 or error.any())
+        assert np.abs(error).max() < 60 and (number == 2 or error.any())
     events = {event for party in parties.values() for event in party._counter.events}
-    assert len(events) == 5 and spent(events, 0.0).pure_epsilon == pytest.approx(5.0)  # of six sets, one stays closed
+    assert len(events) == 5 and 0.8 < spent(events, 1e-6).epsilon < 1.0  # of six sets, one stays closed
     assert found["noise"] == found["noises"][0] > found["noises"][2] > 0  # two silos' tables have a half more
     assert all(not isinstance(table, np.ndarray) for table in found["tables"])
 
@@ -126,7 +127,7 @@ def test_between_counting_and_opening_it_resumes() -> None:
     [
         (NOISED, replace(EXACT, most_rows=20), "bits|exactly if it was made to|as its job says|counts what its job"),
         (NOISED, EXACT, "tells how many rows"),
-        (NOISED, replace(NOISED, dp=Target(3.0, 1e-6)), "noise that follows from its job|counts what its job"),
+        (NOISED, replace(NOISED, dp=Target(0.5, 1e-6)), "noise that follows from its job|counts what its job"),
         (NOISED, replace(NOISED, sets=((0, 2),)), "counts what its job says"),
         (NOISED, replace(NOISED, most_rows=1024), "as many rows as its job says"),
         (EXACT, NOISED, "rounded number"),
@@ -148,11 +149,11 @@ def test_an_opening_that_the_job_does_not_have_is_refused_after_an_honest_counti
     with pytest.raises(ProtocolError, match="exactly if it was made to"):
         noised["bank"].answer(opening.RevealTables((0,)))
     with pytest.raises(ProtocolError, match="noise that follows from its job"):
-        noised["bank"].answer(opening.OpenTables((0,), (CellNoise(0.01),)))
+        noised["bank"].answer(opening.OpenTables((0,), (CellNoise(half_variance=1000),)))
     with pytest.raises(ProtocolError, match="each table of its job once"):
-        noised["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))  # again, with other noise
+        noised["bank"].answer(opening.OpenTables((0,), (OURS,)))  # again, with other noise
     with pytest.raises(ProtocolError, match=r"given a target|noise that follows"):
-        exact["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))
+        exact["bank"].answer(opening.OpenTables((0,), (OURS,)))
 
 
 def test_a_silo_that_was_brought_back_answers_the_same() -> None:
@@ -161,9 +162,9 @@ def test_a_silo_that_was_brought_back_answers_the_same() -> None:
     before = silos(NOISED)["bank"].state() | {"opened": []}
     before["counter"] = parties["bank"]._counter.state() | {"events": []}
     parties["bank"].restore(before)
-    first = parties["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))
+    first = parties["bank"].answer(opening.OpenTables((0,), (OURS,)))
     parties["bank"].restore(before)
-    again = parties["bank"].answer(opening.OpenTables((0,), (CellNoise(1.0),)))
+    again = parties["bank"].answer(opening.OpenTables((0,), (OURS,)))
     assert torch.equal(first.shares[0], again.shares[0])  # type: ignore[attr-defined]
 
 
@@ -225,8 +226,9 @@ def test_only_what_was_agreed_leaves() -> None:
         assert told == {kind.value for kind in (*kinds, Release.NOTHING, Release.SCHEMA, Release.SEALED)}
 
 
-def test_deviations_are_those_of_the_noise() -> None:
-    rng, noise = Streams(1).noise(), CellNoise(0.4)
+@pytest.mark.parametrize("noise", [CellNoise(0.4), CellNoise(half_variance=20)])
+def test_deviations_are_those_of_the_noise(noise: CellNoise) -> None:
+    rng = Streams(1).noise()
     halves = sum(noise.half((40_000,), rng) for _ in range(3))
     assert math.isclose(float(np.std(halves)), noise.deviation(3), rel_tol=0.03)
     assert math.isclose(float(np.std(noise.whole((40_000,), rng))), noise.deviation(2), rel_tol=0.03)

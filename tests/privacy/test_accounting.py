@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom
+from tests.oracles.discrete_gaussian import delta as discrete_delta
 from tests.oracles.sampled_gaussian import gaussian_delta, gaussian_epsilon, renyi_epsilon
 
 from silosynth.core.conversation import Conversation, Roster
@@ -29,9 +30,18 @@ from silosynth.privacy.accounting import (
     noise_multiplier,
     rounded_up,
     spent,
+    table_variance,
 )
 from silosynth.privacy.agreement import Group
-from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, Target, gaussian_steps, unsound
+from silosynth.privacy.events import (
+    DISCRETE_LAPLACE,
+    THRESHOLDED,
+    Event,
+    Target,
+    gaussian_steps,
+    gaussian_table,
+    unsound,
+)
 from silosynth.privacy.sealed import seats
 
 DELTA = 1e-6
@@ -51,6 +61,36 @@ def exact(epsilon: float, times: int, delta: float) -> float:
         return float(chance @ -np.expm1(np.minimum(0, at - loss))) - delta
 
     return float(brentq(excess, 0, times * epsilon, xtol=1e-12)) if excess(0) > 0 else 0.0
+
+
+class TestTables:
+    @pytest.mark.parametrize("noise", [4.0, 8.0, 20.0])
+    def test_discrete_noise_costs_what_its_definition_says(self, noise: float) -> None:
+        epsilon = spent([gaussian_table("a table", noise)], DELTA).epsilon
+        assert discrete_delta(noise**2, epsilon) <= DELTA < 1.05 * discrete_delta(noise**2, 0.999 * epsilon)
+
+    def test_continuous_noise_would_state_too_little(self) -> None:
+        """Of few tables, where their losses lie far apart."""
+        delta = discrete_delta(25.0, 1.0)
+        assert gaussian_delta(5.0, 1.0) < 0.97 * delta
+        assert spent([gaussian_table("a table", 5.0)], delta).epsilon >= 1.0
+        assert spent([gaussian_steps("a step", 5.0, 1.0, 1)], delta).epsilon < 1.0
+
+    def test_variances_are_the_least_that_keep_the_target(self) -> None:
+        for target, tables in ((Target(0.5, DELTA), 56), (Target(0.5, DELTA), 1)):
+            half = table_variance(target, tables)
+            costs = [cost([gaussian_table("", math.sqrt(2 * of))] * tables, target) for of in (half, 0.97 * half)]
+            assert costs[0] <= target.epsilon < costs[1]
+        assert table_variance(Target(1000.0, 0.4), 1) == 8
+
+    @pytest.mark.parametrize("epsilon", [0.5, 1.0])
+    def test_56_tables_take_much_less_than_laplace_noise(self, epsilon: float) -> None:
+        """Also than discrete Laplace noise whose losses are composed, which is at most what a target affords."""
+        target = Target(epsilon, DELTA)
+        each = brentq(lambda one: cost([event(one)] * 56, target) - epsilon, epsilon / 56, epsilon / 2, rtol=1e-3)
+        gaussian = math.sqrt(2 * table_variance(target, 56))
+        assert gaussian < 0.4 * math.sqrt(2) * 56 / epsilon
+        assert gaussian < 0.75 * math.sqrt(2) / each
 
 
 class TestSpent:

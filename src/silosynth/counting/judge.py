@@ -35,6 +35,7 @@ from silosynth.counting.levels import CountedColumn
 from silosynth.counting.opening import CellNoise
 from silosynth.counting.plan import CountRequest, Plan
 from silosynth.counting.silo import TableCounter
+from silosynth.privacy.accounting import table_variance
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
@@ -139,12 +140,14 @@ def opened_sets(config: JudgeConfig, owners: Sequence[str]) -> tuple[int, ...]:
 
 
 def noise_of(config: JudgeConfig) -> CellNoise | None:
-    """The noise of each table; None where they open exactly.
+    """The noise of each table, discrete Gaussian; None where they open exactly.
 
     All sets of the options together cost the target, whether all open or not: so it does not hang on what silos are
     told of others' columns, which could differ.
     """
-    return CellNoise(config.dp.epsilon / max(1, len(config.sets))) if config.opening == "noised" else opening.EXACT
+    if config.opening == "exact":
+        return opening.EXACT
+    return CellNoise(half_variance=table_variance(config.dp, max(1, len(config.sets))))
 
 
 # The coordinator.

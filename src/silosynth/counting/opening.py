@@ -43,8 +43,14 @@ from silosynth.core.streams import Keystream
 from silosynth.counting.plan import Bits, CountRequest, Plan, bits_for
 from silosynth.counting.products import AnyWords
 from silosynth.counting.protocol import as_words
-from silosynth.privacy.events import DISCRETE_LAPLACE, Event
-from silosynth.privacy.mechanisms import half_noise, noised_counts
+from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_table
+from silosynth.privacy.mechanisms import (
+    LEAST_VARIANCE,
+    MOST_VARIANCE,
+    discrete_gaussian,
+    half_noise,
+    noised_counts,
+)  # fmt: skip
 
 REACH = 40.0  # of noise, in units of 1 / epsilon: exceeded with a probability below exp(-39)
 EXACT = None  # in place of a table's noise
@@ -52,42 +58,54 @@ Counts = npt.NDArray[np.int64]
 
 
 class CellNoise(Struct):
-    """Noise on every cell of a table: discrete Laplace noise (`silosynth.privacy.mechanisms`).
+    """Noise on every cell of a table (`silosynth.privacy.mechanisms`): discrete Laplace, or discrete Gaussian.
 
     Attributes:
-        epsilon: of the table.
+        epsilon: of the table, with discrete Laplace noise; else 0.
+        half_variance: of each half of discrete Gaussian noise; else 0. Takes far less noise where tables are many.
 
     Raises:
-        ConfigError: epsilon is not above zero, or infinite.
+        ConfigError: not one of both is given, or it is out of range.
     """
 
-    epsilon: float
+    epsilon: float = 0.0
+    half_variance: int = 0
 
     def whole(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
         """All of it, by one party."""
+        if self.half_variance:
+            return discrete_gaussian(2 * self.half_variance, math.prod(shape), rng).reshape(shape)
         noised, _ = noised_counts(torch.zeros(shape, dtype=torch.int64), self.epsilon, "", rng)
         return noised.numpy()
 
     def half(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
         """Half of it: the sum of two parties' halves is all of it."""
+        if self.half_variance:
+            return discrete_gaussian(self.half_variance, math.prod(shape), rng).reshape(shape)
         return half_noise(self.epsilon, shape, rng).numpy()
 
     def deviation(self, halves: int) -> float:
         """The standard deviation of so many halves."""
         q = math.exp(-self.epsilon)
-        return math.sqrt(halves * q) / (1 - q)
+        return math.sqrt(halves * (self.half_variance or q / (1 - q) ** 2))
 
     @property
     def reach(self) -> int:
         """What it does not exceed, but with a probability below exp(-39)."""
-        return math.ceil(REACH / self.epsilon)
+        return math.ceil(9 * self.deviation(2) if self.half_variance else REACH / self.epsilon)
 
     def event(self, what: str, joint: bool, delta: float) -> Event:
         """What it costs to open one table with it."""
+        if self.half_variance:
+            return gaussian_table(what, self.deviation(2), joint=joint, target=delta)
         return Event(DISCRETE_LAPLACE, float(self.epsilon), 0.0, what, joint=joint, target=delta)
 
     def _check(self) -> None:
-        if not 0 < self.epsilon < math.inf:
+        if self.half_variance:
+            if self.epsilon or not LEAST_VARIANCE <= self.half_variance <= MOST_VARIANCE // 2:
+                rule = f"Halves of Gaussian noise have a variance from {LEAST_VARIANCE} to {MOST_VARIANCE // 2}"
+                raise ConfigError(rule, self.half_variance, "Open with more epsilon, or fewer tables.")
+        elif not 0 < self.epsilon < math.inf:
             raise ConfigError("Tables open with noise of a finite epsilon above zero", self.epsilon)
 
 
@@ -199,7 +217,7 @@ def check_opening(plan: Plan, number: int, noise: CellNoise | None) -> None:
         raise ConfigError("Tables that open with noise are of one or two silos", number, "Leave it closed.")
     if plan.request.bits < bits_to_open(plan.request.rows, noise):
         rule = f"Words of {plan.request.bits} bits have no room for such noise"
-        raise ConfigError(rule, noise.epsilon, "Count with more.")
+        raise ConfigError(rule, noise.epsilon or noise.half_variance, "Count with more.")
 
 
 def bits_to_open(rows: int, noise: CellNoise | None) -> Bits:

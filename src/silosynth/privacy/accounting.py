@@ -4,10 +4,10 @@ Releases about the same rows add up (sequential composition). Events speak of on
 removed, so budgets are per silo, for a person who is one row of one silo. Where silos hold the same people, as with
 columns spread over silos, a person's budget is the cost of all silos' events; joint events count once.
 
-`Losses` composes discrete Laplace noise on counts, and Gaussian noise on sums of sampled rows, by privacy loss
-distributions (`dp-accounting`), rounded pessimistically. Losses lie on a grid; losses between its points become a
-pessimistic mixture of them (Doroshenko et al. 2022, "connect the dots"). Both directions, a row added and a row
-removed, are tracked, and the worse one counts.
+`Losses` composes discrete Laplace and discrete Gaussian noise on counts, and Gaussian noise on sums of sampled rows, by
+privacy loss distributions (`dp-accounting`), rounded pessimistically. Losses lie on a grid; losses between its points
+become a pessimistic mixture of them (Doroshenko et al. 2022, "connect the dots"). Both directions, a row added and a
+row removed, are tracked, and the worse one counts.
 
 A private training is charged before its first step, on both sides, by every algorithm alike:
 
@@ -35,7 +35,19 @@ from silosynth.core.conversation import Conversation, Roster, check_same_rows, e
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Message, Release, from_state, to_state
 from silosynth.privacy.agreement import agree, new_purpose
-from silosynth.privacy.events import KNOWN, LEAST_DELTA, SAMPLED_GAUSSIAN, UNSOUND, Event, Target, gaussian_steps
+from silosynth.privacy.events import (
+    DISCRETE_GAUSSIAN,
+    GAUSSIAN,
+    KNOWN,
+    LEAST_DELTA,
+    SAMPLED_GAUSSIAN,
+    UNSOUND,
+    Event,
+    Target,
+    gaussian_steps,
+    gaussian_table,
+)  # fmt: skip
+from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
 DELTA = 1e-5  # at which budgets are stated where a run has no target, and kept where a silo's policy names none
 _MOST_NOISE = 1e7  # noise multiplier
@@ -44,6 +56,7 @@ LEAST_NOISE = 0.3  # noise multiplier; a row that is hit once is then all but kn
 _POINTS = 100_000  # of the grid from zero to the sum of epsilons, at most, for counts alone
 _GRID = 2e-4  # of losses, or up to twice that, where there is Gaussian noise
 _NO_SAVING = 100.0  # epsilon of one count above which composition saves nothing
+_TABLE = 0.0  # in place of a rate: discrete noise on the counts of all rows
 _HOPELESS = 5e3  # about twice the mean loss above which nothing is computed
 
 
@@ -52,11 +65,13 @@ class Losses:
 
     def __init__(self, counts: Mapping[Event, int], gaussian: bool = False) -> None:
         self.pure: Counter[float] = Counter()  # epsilon of a count → how many
-        self.steps: Counter[tuple[float, float]] = Counter()  # (noise, rate) → how many
+        self.steps: Counter[tuple[float, float]] = Counter()  # (noise, rate) → how many; rate 0: `_TABLE`
         self.added = 0.0  # epsilons that are not composed: see `Event.added`
         for event, times in counts.items():
             if event.mechanism == SAMPLED_GAUSSIAN:
                 self.steps[event.noise, event.rate] += times * event.times
+            elif event.mechanism == DISCRETE_GAUSSIAN:
+                self.steps[event.noise, _TABLE] += times * event.times
             elif event.added:
                 self.added += event.epsilon * times * event.times
             else:
@@ -110,9 +125,11 @@ def _composed(
 
 @lru_cache(maxsize=32)
 def _gaussian(noise: float, rate: float, times: int, grid: float) -> Any:
-    one = _library().from_gaussian_mechanism(
-        noise, value_discretization_interval=grid, sampling_prob=rate, use_connect_dots=True
-    )
+    more = {"value_discretization_interval": grid, "use_connect_dots": True}
+    if rate == _TABLE:
+        one = _library().from_discrete_gaussian_mechanism(noise, **more)
+    else:
+        one = _library().from_gaussian_mechanism(noise, sampling_prob=rate, **more)
     return one.self_compose(times)
 
 
@@ -134,6 +151,7 @@ def _grid(greatest: float, total: float, gaussian: bool) -> float:
 def _hopeless(step: tuple[float, float, int]) -> bool:
     """Whether an epsilon would be in the thousands, and its grid huge."""
     noise, rate, times = step
+    rate = rate or 1.0
     if noise < LEAST_NOISE:
         return True
     gap = 1 / (noise * noise)
@@ -178,7 +196,7 @@ def spent(events: Iterable[Event], delta: float) -> Budget:
     counts = _known(events)
     kinds = {event.mechanism for event in counts}
     own = _own_delta(counts)
-    pure = math.inf if kinds & {SAMPLED_GAUSSIAN, UNSOUND} else Losses(counts).sum
+    pure = math.inf if kinds & {*GAUSSIAN, UNSOUND} else Losses(counts).sum
     epsilon = math.inf if UNSOUND in kinds else Losses(counts).epsilon(delta) if counts else 0.0
     return Budget(epsilon, min(1.0, delta + own), pure, min(1.0, own), counts)
 
@@ -205,6 +223,23 @@ def noise_multiplier(target: Target, events: Iterable[Event], rate: float, steps
         ConfigError: the events alone cost the target or more.
     """
     return _noise_multiplier(target, tuple(events), rate, steps)
+
+
+@lru_cache(maxsize=64)
+def table_variance(target: Target, tables: int) -> int:
+    """The least half of a variance, a whole number, with which so many tables together cost at most the target.
+
+    For `mechanisms.discrete_gaussian`, of which one party adds twice as much, or two add this much each; at least
+    `LEAST_VARIANCE`. To a few hundredths: discrete noise costs a little more than continuous noise, or less, as epsilon
+    falls on its grid.
+
+    Raises:
+        ConfigError: see `noise_multiplier`.
+    """
+    half = max(LEAST_VARIANCE, math.ceil(noise_multiplier(target, (), 1.0, tables) ** 2 / 2))
+    while not affords(target, [gaussian_table("", math.sqrt(2 * half))] * tables):
+        half += 1 + half // 1000
+    return half
 
 
 @lru_cache(maxsize=64)

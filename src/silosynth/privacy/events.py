@@ -29,8 +29,10 @@ from silosynth.core.messages import Positive, Struct
 DISCRETE_LAPLACE = "discrete Laplace"
 THRESHOLDED = "thresholded histogram"
 SAMPLED_GAUSSIAN = "Poisson-sampled Gaussian"
+DISCRETE_GAUSSIAN = "discrete Gaussian"
 UNSOUND = "paper-unsound"
-KNOWN = (DISCRETE_LAPLACE, THRESHOLDED, SAMPLED_GAUSSIAN, UNSOUND)
+KNOWN = (DISCRETE_LAPLACE, THRESHOLDED, SAMPLED_GAUSSIAN, DISCRETE_GAUSSIAN, UNSOUND)
+GAUSSIAN = (SAMPLED_GAUSSIAN, DISCRETE_GAUSSIAN)
 LEAST_DELTA = 1e-10  # below, rounding errors of accounting would count
 
 Scope = Literal["readers", "release", "all"]
@@ -45,7 +47,7 @@ class Event(Struct):
             this parameter to counts of which one row changes one, by 1. 0 for the other mechanisms.
         delta: the probability, at most, that the name of a level that one row holds is released; 0 without a threshold.
         what: what was released, in words: "counts of the levels of column 'job'". Never a value from the table.
-        noise: of `SAMPLED_GAUSSIAN`: standard deviation of the noise, in units of what one row changes at most.
+        noise: of `GAUSSIAN` mechanisms: standard deviation of the noise, in units of what one row changes at most.
         rate: of `SAMPLED_GAUSSIAN`: the probability with which a row takes part in a step, independent of all others
             and known to nobody whom the event protects from. 1: every row does.
         times: number of steps, charged before the first.
@@ -73,8 +75,8 @@ class Event(Struct):
     target: float = 0.0
 
     def _check(self) -> None:
-        gaussian = self.mechanism == SAMPLED_GAUSSIAN
-        if not (0 < self.epsilon < math.inf or (self.epsilon == 0 and self.mechanism in (SAMPLED_GAUSSIAN, UNSOUND))):
+        gaussian = self.mechanism in GAUSSIAN
+        if not (0 < self.epsilon < math.inf or (self.epsilon == 0 and (gaussian or self.mechanism == UNSOUND))):
             raise ConfigError("The epsilon of a noisy release is a finite number above zero", self.epsilon)
         for name in ("delta", "target"):
             if not 0 <= getattr(self, name) < 1:
@@ -102,6 +104,17 @@ def gaussian_steps(
     List it in a message before the first step; see `Event` for the arguments.
     """
     return Event(SAMPLED_GAUSSIAN, 0.0, 0.0, what, float(noise), float(rate), times, scope, joint, target=float(target))
+
+
+def gaussian_table(what: str, noise: float, *, joint: bool = False, target: float = 0.0) -> Event:
+    """The event of a table of counts, of which one row changes one by 1, with discrete Gaussian noise on each.
+
+    Args:
+        what: what is released, in words.
+        noise: its standard deviation.
+        joint, target: see `Event`.
+    """
+    return Event(DISCRETE_GAUSSIAN, 0.0, 0.0, what, float(noise), joint=joint, target=float(target))
 
 
 def unsound(what: str) -> Event:

@@ -18,7 +18,7 @@ from typing import Any
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.messages import Release
 from silosynth.privacy.accounting import DELTA, Budget, rounded_up, spent
-from silosynth.privacy.events import SAMPLED_GAUSSIAN, UNSOUND, Event
+from silosynth.privacy.events import GAUSSIAN, SAMPLED_GAUSSIAN, UNSOUND, Event
 
 _SILENT = (Release.NOTHING.value, Release.NOISED.value)
 _PUBLIC = (  # to a run that claims all
@@ -242,14 +242,14 @@ def _plain(budget: Budget, events: Sequence[Event], delta: float) -> dict[str, A
 
 def _line(event: Event, times: int, delta: float) -> dict[str, Any]:
     """One row of the table. A Gaussian event's epsilon is that of all its steps, at the run's delta."""
-    gaussian, sound = event.mechanism == SAMPLED_GAUSSIAN, event.mechanism != UNSOUND
+    gaussian, sound = event.mechanism in GAUSSIAN, event.mechanism != UNSOUND
     cost = spent([event] * times, delta).epsilon if gaussian else event.epsilon if sound else None
     return {
         "what": event.what,
         "mechanism": event.mechanism,
         "count": times * event.times,
         "noise": event.noise if gaussian else None,
-        "rate": event.rate if gaussian else None,
+        "rate": event.rate if event.mechanism == SAMPLED_GAUSSIAN else None,
         "epsilon": None if cost is None else _finite(cost),
         "delta": delta if gaussian else event.delta,
         "scope": event.scope,
