@@ -63,6 +63,7 @@ class About:
     pooled: Mapping[str, float | None] = field(default_factory=dict)  # columns with rare levels -> share of "(rare)"
     ranges: Mapping[str, Range] | None = None  # of columns of numbers and instants
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns that nothing is learnt of or shown by -> why
+    counted: Mapping[str, str] | None = None  # if only tables of real rows are known: how they were counted, in words
 
 
 def about(
@@ -90,15 +91,35 @@ def about(
             guarantee=None if ledger is None else statement(ledger)["summary"],
         )
     facts = model.describe()
-    dropped = {name: UNLEARNT[kind] for name, kind in facts["columns"].items() if kind in UNLEARNT}
+    made = _made(facts)
     return About(
         **common,
-        **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},
-        left_out=dropped | {**uncompared, **constant},
-        seed=facts["seed"] if facts["seed"] != -1 else "given" if facts.get("seeded") else "secret",
-        pooled=dict.fromkeys(facts["pooled"]) | _labelled(synthetic),
+        **{key: made[key] for key in ("algorithm", "preset", "partition", "guarantee", "seed")},
+        left_out=made["left_out"] | {**uncompared, **constant},
+        pooled=made["pooled"] | _labelled(synthetic),
         ranges=None if facts["ranges"] is None else _ranges(train, facts["ranges"]),
     )
+
+
+def about_tables(
+    data: str | None,
+    silos: Mapping[str, tuple[str, ...]] | None,
+    model: AnyModel | None,
+    counted: Mapping[str, str],
+) -> About:
+    """What is known where real rows are known by tables only; ``counted`` says how those came to be."""
+    made = {} if model is None else _made(model.describe())
+    return About(data=data, date=date.today().isoformat(), silos=silos, counted=counted, **made)
+
+
+def _made(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model says of itself."""
+    return {
+        **{key: facts[key] for key in ("algorithm", "preset", "partition", "guarantee")},
+        "left_out": {name: UNLEARNT[kind] for name, kind in facts["columns"].items() if kind in UNLEARNT},
+        "seed": facts["seed"] if facts["seed"] != -1 else "given" if facts.get("seeded") else "secret",
+        "pooled": dict.fromkeys(facts["pooled"]),
+    }
 
 
 def _constant(values: Floats) -> bool:

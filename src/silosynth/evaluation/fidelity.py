@@ -315,7 +315,7 @@ def compare(real: Coded, other: Coded, rng: np.random.Generator, replicates: boo
     return Comparison(marginals(a, b), dependence(a, b), len(real), len(other))
 
 
-def size_scale(n: int, m: int, a: int, b: int) -> float:
+def size_scale(n: float, m: float, a: float, b: float) -> float:
     """Factor that scales an error between samples of a and b rows to samples of n and m rows."""
     return math.sqrt((1 / n + 1 / m) / (1 / a + 1 / b))
 

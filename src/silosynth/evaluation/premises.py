@@ -149,6 +149,29 @@ def one_population(train: Coded, holdout: Coded, rng: np.random.Generator) -> Pr
     return _premise("one_population", holds, found, area, "AUC", (low, high), 0.5, worst, remedy)
 
 
+def of_tables(
+    train: int, holdout: int | None, columns: Sequence[tuple[str, Ints]], why: str = ""
+) -> tuple[Premise, ...]:
+    """What exact tables of training and hold-out rows tell: whether there are enough, and whether columns differ.
+
+    Args:
+        train, holdout: numbers of rows.
+        columns: names, and counts of their levels (2, K) in training and hold-out rows; none if they are not known.
+        why: why not.
+    """
+    common = _untested("no_rows_in_common", "that takes rows, which nobody holds whole")
+    enough = enough_rows(train, holdout)
+    if not columns or not enough.holds:
+        return enough, common, _untested("one_population", why or "too few rows")
+    p_d = [_chi_squared(counts) for _, counts in columns]
+    unlike = [columns[j][0] for j in np.argsort(p_d, kind="stable") if p_d[j] * len(p_d) <= COLUMNS]
+    found = f"{len(unlike)} of {len(p_d)} columns differ" + (f" ({_named(unlike)})" if unlike else "")
+    worst = min(1.0, min(p_d) * len(p_d))
+    return enough, common, _premise(
+        "one_population", not unlike, found, None, "", p=worst, remedy=REMEDY if unlike else ""
+    )  # fmt: skip
+
+
 def _told_apart(train: Coded, holdout: Coded, rng: np.random.Generator) -> tuple[float, float, float, float]:
     """Area, 95 % interval and p-value of a classifier that tells the two apart."""
     a, b = train.sample(AT_MOST, rng), holdout.sample(AT_MOST, rng)

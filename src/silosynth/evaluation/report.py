@@ -30,6 +30,7 @@ from silosynth.data.infer import MUCH
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
 from silosynth.evaluation.combinations import Combinations
+from silosynth.evaluation.predictors import Predictor
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
 from silosynth.privacy.statement import budget_rows, cell, mechanism, statement, totals
 
@@ -37,6 +38,7 @@ MOST_COMBINATIONS = 50  # pairs of columns that are listed, those broken most of
 MAX_OVERLAYS = 60  # columns drawn, worst first
 MAX_ROWS = 1000  # rows of the table of all columns
 MAX_PAIRS = 10  # pairs named, worst first
+MAX_PREDICTORS = 20  # columns, and pairs of them, that a label is predicted from, best first
 MAX_BLOCKS = 8  # silos in the table of silo pairs
 COORDINATOR = "coordinator"
 _SUMMED = ("from", "type", "privacy")  # a line of the ledger sums over receivers
@@ -75,6 +77,7 @@ class Report:
     target: str | None = None
     ledger: tuple[Mapping[str, Any], ...] | None = None
     combinations: Combinations = field(default_factory=Combinations)
+    predictors: tuple[Predictor, ...] = ()
 
     @property
     def withheld(self) -> str | None:
@@ -131,7 +134,7 @@ class Report:
         states = [relate(score).state for score in self.scores]
         worse = f"{states.count('short')} of {_count(len(states) - states.count('none'))} worse than the floor"
         verdict = "verdicts withheld" if self.withheld else worse
-        return f"Report on {self.about.data or 'a table'} of {len(self.columns)} columns: {verdict}"
+        return f"Report on {self.about.data or 'a table'} of {_columns_of(self)} columns: {verdict}"
 
     def _repr_html_(self) -> str:
         head = ("figure", "value", "95 % interval", "floor", "unit", "")
@@ -149,9 +152,14 @@ def _heading(report: Report) -> str:
     rows = report.rows
     holdout = "no" if rows.n_holdout is None else f"{rows.n_holdout:,}"
     return (
-        f"silosynth evaluation: {len(report.columns)} columns, {rows.n_train:,} training, "
+        f"silosynth evaluation: {_columns_of(report)} columns, {rows.n_train:,} training, "
         f"{holdout} hold-out and {rows.n_synthetic:,} synthetic rows"
     )
+
+
+def _columns_of(report: Report) -> int:
+    """How many columns are compared, each or at least in pairs."""
+    return len(report.columns) or len(report.pairs.names)
 
 
 def _examined(report: Report) -> list[str]:
@@ -284,6 +292,8 @@ def render(report: Report) -> str:
         script_hash=f"sha256-{digest}",
         running=_css_text(" · ".join(filter(None, ("silosynth evaluation", report.about.data, report.about.date)))),
         head=_head(report),
+        compared=_columns_of(report),
+        predictors=[(one, _plain(one.accuracy), _plain(one.floor)) for one in report.predictors[:MAX_PREDICTORS]],
         spiky=svg.spiky,
         groups=_groups(report.scores, report.withheld is not None),
         by_silo=[_silo(silo, report.withheld is not None) for silo in report.by_silo],
@@ -328,11 +338,12 @@ def _head(report: Report) -> list[Fact]:
         Fact("data", about.data or "not named"),
         Fact("generator", UNKNOWN if about.algorithm is None else _generator(about)),
         Fact("evaluated", f"{about.date or 'date unknown'}, with silosynth {about.version}"),
-        Fact("privacy guarantee", about.guarantee or f"{UNKNOWN} and no ledger"),
+        Fact("privacy guarantee", about.guarantee or UNKNOWN + " and no ledger" * (about.counted is None)),
         _silos_held(report),
+        *(Fact(label, text) for label, text in (about.counted or {}).items()),
         _pooled(about),
         Fact("left out", _plural(len(left), "column") if left else "nothing", [*left.items()]),
-        _clamped(report),
+        *([_clamped(report)] if about.counted is None else []),
     ]
 
 
@@ -431,7 +442,7 @@ def relate(score: Score) -> Relation:
     if score.unit == "%" and score.ideal == 0 and score.floor > 0:
         ratio = score.value / score.floor
         return Relation("short", f"{ratio:.2f} times its floor" if ratio < 10 else f"{ratio:.0f} times its floor")
-    gap = figure(score, abs(score.value - score.floor)) + (" points" if score.unit == "%" else "")
+    gap = figure(score, abs(score.value - score.floor)) + {"%": " points", "bits": " bits"}.get(score.unit, "")
     return Relation("short", f"{gap} {'below' if score.better == 'higher' else 'above'} its floor")
 
 
@@ -473,7 +484,7 @@ def figure(score: Score, number: float | None) -> str:
     """A number in the score's precision: two decimals for percentages and for scores up to 100, three otherwise."""
     if number is None or not math.isfinite(number):
         return ABSENT
-    text = f"{number:.3f}" if abs(score.ideal) <= 1 and score.unit != "%" else f"{number:.2f}"
+    text = f"{number:.3f}" if abs(score.ideal) <= 1 and score.unit not in ("%", "bits") else f"{number:.2f}"
     return "0" if float(text) == 0 else text
 
 
@@ -505,13 +516,12 @@ def _pairs(pairs: Pairs, order: Sequence[str]) -> dict[str, Any] | None:
         return None
     keep, groups = svg.by_silo(pairs.silos, order)
     names = [pairs.names[i] for i in keep]
-    matrices = [m[np.ix_(keep, keep)] for m in (pairs.real, pairs.synthetic, pairs.synthetic - pairs.real)]
-    off = ~np.eye(len(names), dtype=bool)
-    scale = min(2.0, svg.round_up(float(np.nanmax(np.abs(matrices[2][off]), initial=0.0)) or 0.01))
-    titles = ("Real", "Synthetic", "Difference (synthetic − real)")
-    heats = [_heat(title, m, names, groups, s) for title, m, s in zip(titles, matrices, (1.0, 1.0, scale), strict=True)]
+    known = bool(np.isfinite(pairs.real).any())
+    drawn = _associations(pairs) if known else {"Distance of shares, %": (pairs.error, _scale(pairs.error))}
+    heats = [_heat(title, m[np.ix_(keep, keep)], names, groups, scale) for title, (m, scale) in drawn.items()]
     return {
         "heats": heats,
+        "known": known,
         "order": [(silo, count) for silo, count in groups if silo],
         "named": len(names) <= svg.NAMED_CELLS,
         "shapes": len(names) <= svg.VECTOR_CELLS,
@@ -519,6 +529,23 @@ def _pairs(pairs: Pairs, order: Sequence[str]) -> dict[str, Any] | None:
         "blocks": _blocks(pairs, [silo for silo, _ in groups if silo]),
         "worst": _worst(pairs),
     }
+
+
+def _associations(pairs: Pairs) -> dict[str, tuple[Floats, float]]:
+    """Matrices that are drawn, and their scales."""
+    difference = pairs.synthetic - pairs.real
+    scale = min(2.0, _scale(difference))
+    return {
+        "Real": (pairs.real, 1.0),
+        "Synthetic": (pairs.synthetic, 1.0),
+        "Difference (synthetic − real)": (difference, scale),
+    }
+
+
+def _scale(matrix: Floats) -> float:
+    """A round number that no absolute value off the diagonal exceeds."""
+    off = ~np.eye(len(matrix), dtype=bool)
+    return svg.round_up(float(np.nanmax(np.abs(matrix[off]), initial=0.0)) or 0.01)
 
 
 def _heat(title: str, matrix: Floats, names: Sequence[str], groups: svg.Groups, scale: float) -> dict[str, Any]:
