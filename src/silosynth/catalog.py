@@ -23,6 +23,7 @@ from silosynth.core.lost import Policy, chosen, under
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Streams
+from silosynth.counting import judge
 from silosynth.data.infer import cautions
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.combinations import determined_columns
@@ -30,7 +31,7 @@ from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
 MakeParty = Callable[[Table, Schema, Seat, Streams, torch.device, Any], Party]
-AlgorithmKind = Literal["generator", "representation"]
+AlgorithmKind = Literal["generator", "representation", "counting"]
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ class Algorithm:
         summary: one sentence for ``--help``.
         presets: configs by name.
         party: makes a silo's side from (table, schema, seat, streams, device, config).
-        coordinate: the coordinator's side of training: (roster, config, streams, device, state) → conversation; of a
-            representation: (roster, config, labels, streams, device, state) → conversation.
-        synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation; None for a
-            representation.
-        kind: "generator" for `silosynth.fit`, "representation" for `silosynth.represent`.
+        coordinate: the coordinator's side of training, or of counting: (roster, config, streams, device, state) →
+            conversation; of a representation: (roster, config, labels, streams, device, state) → conversation.
+        synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation; None where
+            nothing is synthesised.
+        kind: "generator" for `silosynth.fit`, "representation" for `silosynth.represent`, "counting" for jobs that
+            train nothing and open tables, or figures of them.
         central: whether it needs a federation of one silo.
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
@@ -224,11 +226,23 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",
         tabvfl_options.PRESETS, tabvfl_silo.TabVFLSilo, tabvfl.coordinate, kind="representation", policies=(),
     ),
+    "judge": Algorithm(
+        "tables of pairs of columns that silos count together, for a report on a synthetic table",
+        {"balanced": judge.JudgeConfig()}, judge.JudgingSilo, judge.coordinate, kind="counting", parts=False,
+        policies=("fail", "wait"),
+    ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),
     "tvae": _central("tvae", "a variational autoencoder of all columns in one silo (TVAE, 2019)"),
     "tabddpm": _central("tabddpm", "diffusion of whole rows, all columns in one silo (TabDDPM, 2022)"),
 }  # fmt: skip
+
+
+_USE: Mapping[AlgorithmKind, str] = {
+    "generator": 'Use silosynth.fit("{}", …).',
+    "representation": 'Use silosynth.represent("{}", …).',
+    "counting": "Use silosynth.{}(…), or in a federation the command of this name.",
+}
 
 
 def names(kind: AlgorithmKind | None = None) -> list[str]:
@@ -246,17 +260,14 @@ def algorithm(name: str, kind: AlgorithmKind | None = "generator") -> Algorithm:
     """The algorithm called ``name``, of this kind; of any kind if that is None.
 
     Raises:
-        ConfigError: there is none (names the nearest), or it is of the other kind (names the function to use).
+        ConfigError: there is none (names the nearest), or it is of another kind (names the function to use).
     """
     entry = ALGORITHMS.get(name)
     if entry is None:
         what = "representation" if kind == "representation" else "algorithm"
         raise ConfigError(f"There is no such {what}", name, nearest(name, names(kind)))
     if kind not in (None, entry.kind):
-        use = "represent" if entry.kind == "representation" else "fit"
-        raise ConfigError(
-            f"This takes a {kind}; the algorithm is a {entry.kind}", name, f'Use silosynth.{use}("{name}", …).'
-        )
+        raise ConfigError(f"This takes a {kind}; the algorithm is a {entry.kind}", name, _USE[entry.kind].format(name))
     return entry
 
 

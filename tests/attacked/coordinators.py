@@ -29,6 +29,7 @@ from silosynth.core.conversation import Checkpoint, Exchange
 from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Message, Release
 from silosynth.core.streams import Streams
+from silosynth.counting import CountedColumn
 from silosynth.deployment import protocol
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.silo import DeploymentSilo
@@ -37,7 +38,16 @@ from silosynth.privacy.events import Event
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
 TARGET = "bank"
-OPTIONS = settings.TINY | {"dplt private": settings.TINY["dplt"] | settings.PRIVATE}
+SETS = ((0, 1), (0, 2), (1, 2), (3, 2), (0,))
+COUNTED = (
+    CountedColumn("", "age", edges=(30, 50)), CountedColumn("", "city", ("Delft", "Bern"), others=True),
+    CountedColumn("", "member", (False, True)), CountedColumn("", "spent", edges=(100.0,)),
+)  # fmt: skip
+JUDGE = {
+    "judge": {"columns": COUNTED, "sets": SETS, "opening": "exact"},
+    "judge private": {"columns": COUNTED, "sets": SETS, "dp": {"epsilon": 4.0, "delta": 1e-5}, "most_rows": 200},
+}
+OPTIONS: dict[str, dict[str, Any]] = settings.TINY | JUDGE | {"dplt private": settings.TINY["dplt"] | settings.PRIVATE}
 MOST_MESSAGES, SPARE = 16, 3 << 29  # messages after the first deviation; bytes of memory beyond what is in use
 HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)
 
@@ -120,11 +130,18 @@ def conversations(name: str, policy: SiloPolicy, folder: Path, at: Callable[[int
     sides = parties(
         silos,
         folder,
-        SiloPolicy(least_rows=10, require_alignment=False, min_count=1, algorithms=[settings.algorithm_of(name)]),
+        SiloPolicy(
+            least_rows=10,
+            require_alignment=False,
+            min_count=1,
+            algorithms=[settings.algorithm_of(name)],
+            open_tables="exact",
+        ),
         bank=policy,
     )
     attacked, number = Attacked(sides[TARGET], policy), 0
-    asked = job(silos, algorithm=settings.algorithm_of(name), seed=None, align=None, rows=20,
+    preset = "balanced" if name in JUDGE else "fast"
+    asked = job(silos, algorithm=settings.algorithm_of(name), seed=None, align=None, rows=20, preset=preset,
                 options=OPTIONS[name])  # fmt: skip
     talk = protocol.conduct(asked, Streams(1), torch.device("cpu"))
     replies: Mapping[str, Message] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.attacked.coordinators import OPTIONS, attack
+from tests.attacked.coordinators import JUDGE, OPTIONS, attack
 from tests.contracts import settings
 
 from silosynth.deployment.policy import SiloPolicy
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.live  # copies processes
 
 
 def broken(name: str, policy: str, count: int, folder: Path) -> list[str]:
-    chosen = SiloPolicy(algorithms=[settings.algorithm_of(name)], **POLICIES[policy])  # type: ignore[arg-type]
+    given = POLICIES[policy] | ({"open_tables": "exact", "min_count": 1} if name in JUDGE else {})
+    chosen = SiloPolicy(algorithms=[settings.algorithm_of(name)], **given)  # type: ignore[arg-type]
     heard = list(attack(name, chosen, count, folder))
     assert len(heard) == count
     return [f"{seed}: {said}" for seed, said, _ in heard if said.startswith(("BROKEN", "DIED"))]
@@ -30,6 +31,11 @@ def broken(name: str, policy: str, count: int, folder: Path) -> list[str]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_some_coordinators(policy: str, tmp_path: Path) -> None:
     assert broken("silofuse upload", policy, 12, tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "policy"), [("judge", "open"), ("judge private", "budget")])
+def test_some_coordinators_that_count(name: str, policy: str, tmp_path: Path) -> None:
+    assert broken(name, policy, 12, tmp_path) == []
 
 
 @pytest.mark.slow

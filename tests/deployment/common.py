@@ -80,7 +80,7 @@ def job(silos: Mapping[str, Rows], **changes: Any) -> Job:
         "align": AlignConfig("keyed-hash"), "rows": 50, "submitter": "alice", "options": SMALL,
     } | changes  # fmt: skip
     options = given.pop("options")
-    config = catalog.algorithm(given["algorithm"]).configure(given["preset"], options)
+    config = catalog.algorithm(given["algorithm"], kind=None).configure(given["preset"], options)
     return Job(config=config, **given)
 
 

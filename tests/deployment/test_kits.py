@@ -202,9 +202,10 @@ def test_one_file_is_taken_by_run_and_by_submit_which_say_what_they_do_not_use(t
         )
     )
     assert submitted.exit_code == done.exit_code == 0, done.stderr
-    assert json.loads(submitted.stdout) == {"unused": ["data", "silos", "split"], "job": "both"}
+    assert json.loads(submitted.stdout) == {"unused": ["data", "silos"], "job": "both"}
     assert "silosynth submit does not use [data]: each silo reads its own table" in submitted.stderr
     assert json.loads(done.stdout)["unused"] == ["align", "run.name"]
     assert "silosynth run does not use run.name: results go to the output folder." in done.stderr
     job = unpack_order((kits / "coordinator" / "work" / "jobs" / "both" / "order").read_bytes()).job
     assert job.silos == ("shop", "bank") == tuple(silosynth.load(tmp_path / "both" / "model.silosynth").roster)
+    assert job.holdout == 0.0

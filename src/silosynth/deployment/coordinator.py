@@ -25,10 +25,12 @@ from silosynth.alignment import AlignConfig
 from silosynth.core import files, messages
 from silosynth.core.conversation import Progress, Roster
 from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
+from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.data import sources
+from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
-from silosynth.deployment.protocol import Job, Outcome, conduct, digest, job_streams
+from silosynth.deployment.protocol import Counted, Job, Outcome, conduct, digest, job_streams, opening
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
@@ -36,7 +38,7 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
 from silosynth.simulation.model import Model, all_columns, sampling_streams, to_synthetic_frame
 
-ORDER, STATUS, LEDGER, RESULT = "order", "status.json", "ledger.jsonl", "result.json"
+ORDER, STATUS, LEDGER, RESULT, SCHEMAS = "order", "status.json", "ledger.jsonl", "result.json", "schemas.silosynth"
 SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
 _EVERY = 1.0  # seconds between two updates of the status
 
@@ -215,7 +217,10 @@ def run_order(
     say(f"done: {folder}")
 
 
-def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
+def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -> None:
+    if isinstance(outcome, Counted):
+        _write_counted(job, outcome, folder)
+        return
     entry = catalog.algorithm(job.algorithm)
     schema = all_columns(outcome.schemas, entry.horizontal)
     model = Model(
@@ -230,9 +235,34 @@ def _write(job: Job, outcome: Outcome, ledger: Ledger, folder: Path) -> None:
     if not entry.parts:
         model.save(folder / MODEL)
     result = {key: value for key, value in model.describe().items() if key != "config"}
+    _write_result(job, outcome, result, folder)
+
+
+def _write_counted(job: Job, outcome: Counted, folder: Path) -> None:
+    """What a job that counts has opened; and in words what it was."""
+    keep_counted(folder, job, outcome.result)
+    columns = {silo: list(schema.names) for silo, schema in outcome.schemas.items()}
+    result = {"algorithm": job.algorithm, "opening": opening(job), "silos": columns}
+    _write_result(job, outcome, result, folder)
+
+
+def _write_result(job: Job, outcome: Outcome | Counted, result: dict[str, Any], folder: Path) -> None:
+    """Facts for people, as JSON; and the silos' columns."""
     if not getattr(job.config, "dp", Target()).private:  # they are exact
         result["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
     files.write_atomic(folder / RESULT, json.dumps(result, indent=2).encode())
+    schemas = {silo: messages.to_state(schema) for silo, schema in outcome.schemas.items()}
+    files.write_atomic(folder / SCHEMAS, wire.pack({"schemas": schemas}))
+
+
+def read_schemas(folder: Path) -> dict[str, Schema]:
+    """The columns of a job's silos, as the coordinator knows them.
+
+    Raises:
+        StorageError: there are none, or the file is damaged.
+    """
+    stored = wire.unpack(files.read(folder / SCHEMAS))["schemas"]
+    return {silo: messages.from_state(Schema, schema) for silo, schema in stored.items()}
 
 
 STOP = "stop"

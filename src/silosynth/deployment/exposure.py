@@ -45,7 +45,15 @@ class Exposure:
 
 def exposures(policy: SiloPolicy) -> list[Exposure]:
     """What the worst coordinator learns under a policy, worst first."""
-    found = [*_noise(policy), *_rows(policy), *_links(policy), *_synthetic(policy), *_who(policy), *_always(policy)]
+    found = [
+        *_noise(policy),
+        *_tables(policy),
+        *_rows(policy),
+        *_links(policy),
+        *_synthetic(policy),
+        *_who(policy),
+        *_always(policy),
+    ]
     return sorted(found, key=lambda one: -one.weight)
 
 
@@ -80,9 +88,28 @@ def _noise(policy: SiloPolicy) -> Iterator[Exposure]:
         yield Exposure("anything that an epsilon of its choice allows: a huge one adds no noise", "largest_epsilon", 3)
 
 
+def _tables(policy: SiloPolicy) -> Iterator[Exposure]:
+    """What opens in jobs that count; under a budget it is charged like all else, and nothing opens without noise."""
+    names = " or ".join(name for name in policy.algorithms if name in catalog.names("counting"))
+    if not names or policy.budgeted:
+        return
+    if policy.open_tables == "exact" and not policy.require_dp:
+        yield Exposure(
+            f"with {names}: exactly how many people hold each two levels of any columns, also of other silos; from two "
+            "such jobs what a person holds who joined or left in between",
+            'open_tables = "noised", and largest_epsilon', 3,
+        )  # fmt: skip
+    elif policy.open_tables != "no":
+        yield Exposure(
+            f"with {names}: how many people hold each two levels of any columns, with noise of an epsilon of its "
+            "choice: it may be next to none",
+            "largest_epsilon", 3,
+        )  # fmt: skip
+
+
 def _private(name: str) -> bool:
     """Whether an algorithm has a target."""
-    return any(hasattr(config, "dp") for config in catalog.algorithm(name).presets.values())
+    return any(hasattr(config, "dp") for config in catalog.algorithm(name, kind=None).presets.values())
 
 
 def _odds(epsilon: float, delta: float) -> str:
@@ -113,7 +140,8 @@ def _rows(policy: SiloPolicy) -> Iterator[Exposure]:
 
 
 def _links(policy: SiloPolicy) -> Iterator[Exposure]:
-    vertical = [name for name in policy.algorithms if name in UNNOISED and not catalog.algorithm(name).horizontal]
+    linking = [*UNNOISED, *catalog.names("counting")]
+    vertical = [name for name in policy.algorithms if name in linking and not catalog.ALGORITHMS[name].horizontal]
     if not vertical:
         return
     if not policy.require_alignment:

@@ -280,6 +280,9 @@ require_dp = false                  # whether jobs must have a target dp
 largest_delta = 1e-5                # at which both are counted
 exact_rows = false                  # whether exact numbers of rows may leave all the same: alignment needs it
 
+# Tables that silos count together, to judge a synthetic table ("judge" in algorithms) or what partners are worth
+open_tables = "noised"              # how they open: "no", "noised" or "exact"
+
 # Synthetic rows
 share_synthetic = true              # whether synthetic values of this silo's columns may leave it
 most_rows_drawn = 1_000_000         # synthetic rows that are drawn in a job, over all times that it asks

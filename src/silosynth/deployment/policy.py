@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from silosynth import catalog
@@ -22,7 +23,9 @@ from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.core import files
 from silosynth.core.errors import ConfigError, PolicyError, StorageError, nearest
 from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
-from silosynth.deployment.protocol import Job
+from silosynth.core.schema import Table
+from silosynth.counting.judge import HOLDOUT
+from silosynth.deployment.protocol import Job, opening
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
@@ -31,6 +34,7 @@ from silosynth.privacy.events import Event, Target
 POLICY = "policy.toml"
 Fingerprint = Annotated[str, Field(pattern=r"^(?:[0-9A-Fa-f]{2}:?){32}$")]
 _TARGET = "Set algorithm.options.dp, such as { epsilon = 4.0, delta = 1e-5 }."
+_NOISED = 'Have them open with noise: opening = "noised", with an epsilon.'
 _PSI = 'Set align.method = "psi".'
 _ASK = "Ask the silo to change its policy, or change the experiment."
 UNDER_A_BUDGET = {
@@ -44,6 +48,9 @@ UNDER_A_BUDGET = {
     "privacy.Shares": "random numbers, sealed for the other silos",
     "privacy.Confirmation": "a proof of knowing them",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
+    "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",
+    "counting.CountPrepared": "a random number, and a proof of holding as many rows as others, random to all but silos",
+    "counting.HiddenBlock": "rows under random numbers, sealed for silos that cannot subtract them; of a public length",
 }
 """Replies beside noised ones that may leave while an epsilon is limited, by type, and why."""
 EXACT_ROWS = {
@@ -86,6 +93,9 @@ class SiloPolicy(FileSection):
     """At which both are counted, the probability included with which names of rare levels are released."""
     exact_rows: bool = False
     """Whether, while an epsilon is limited, exact numbers of rows may leave all the same. Alignment needs it."""
+    open_tables: Literal["no", "noised", "exact"] = "noised"
+    """How tables of columns may open that silos count together, in jobs that count: with noise, by a target that is
+    charged like all else; or exactly, small counts too."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
@@ -126,7 +136,9 @@ class SiloPolicy(FileSection):
             raise refusal(
                 "public_seed", "a silo draws its own secret seed", f"seed = {job.seed}", "Leave the seed out."
             )
-        if getattr(job.config, "synthesis", "shared") == "shared" and not self.share_synthetic:
+        if catalog.algorithm(job.algorithm, kind=None).kind == "counting":
+            self._check_opening(job)
+        elif getattr(job.config, "synthesis", "shared") == "shared" and not self.share_synthetic:
             raise refusal(
                 "share_synthetic", "synthetic columns stay in their silo", "shared",
                 'Set options = { synthesis = "partitioned" }, with an algorithm that has it.',
@@ -135,9 +147,42 @@ class SiloPolicy(FileSection):
         self._check_target(getattr(job.config, "dp", Target()))
         self.check_levels(job)
 
+    def _check_opening(self, job: Job) -> None:
+        """How the tables of a job that counts open."""
+        config, how = job.config, opening(job)
+        if self.open_tables == "no":
+            raise refusal("open_tables", "no table across silos opens", how)
+        elif how == "exact" and self.open_tables != "exact":
+            raise refusal("open_tables", "tables across silos open with noise", how, _NOISED)
+        elif how == "noised" and not getattr(config, "dp", Target()).private:
+            raise refusal("open_tables", "tables open with noise of a target", "no dp", _TARGET)
+        if getattr(config, "three", False):
+            raise refusal("open_tables", "no table of three silos opens", "three", "Ask for sets in two silos.")
+
+    def check_counts(self, job: Job, table: Table) -> None:
+        """Refuse tables that open without noise, if a level that this silo holds stands for too few rows there.
+
+        Held-out rows are levels as well: their tables open beside the others.
+
+        Raises:
+            PolicyError: names the rule, and no level.
+        """
+        if opening(job) == "noised":
+            return
+        for column in getattr(job.config, "columns", ()):
+            if column.name in table.names:
+                held = np.bincount(column.codes(table[column.name]))
+                if held.any() and held[held > 0].min() < self.min_count:
+                    rule = f"a level of a table that opens without noise stands for at least {self.min_count} rows"
+                    raise refusal("min_count", rule, f"fewer, in column {column.name!r}", _NOISED)
+        held_out = int(table[HOLDOUT].values.sum()) if HOLDOUT in table.names else self.least_rows
+        if held_out < self.least_rows:
+            rule = f"a hold-out of which tables open without noise has at least {self.least_rows} rows"
+            raise refusal("least_rows", rule, "fewer", _NOISED)
+
     def _check_links(self, job: Job) -> None:
         """How rows are linked."""
-        if catalog.algorithm(job.algorithm).horizontal:
+        if catalog.algorithm(job.algorithm, kind=None).horizontal:
             return
         if job.align is None:
             if self.require_alignment:
@@ -209,7 +254,8 @@ class SiloPolicy(FileSection):
             raise refusal("refused", f"not allowed are {_listed(self.refused)}", name)
 
     def check_reply(self, reply: Message, charged: bool) -> None:
-        """Refuse synthetic columns that must stay; while an epsilon is limited, all that is neither noised nor listed.
+        """Refuse synthetic columns, tables and figures that must stay; while an epsilon is limited, all that is neither
+        noised nor listed.
 
         ``charged`` is whether the job has charged all that its model has from rows.
 
@@ -217,6 +263,8 @@ class SiloPolicy(FileSection):
             PolicyError: names the rule.
         """
         name, events = wire_name(type(reply)), getattr(reply, "events", ())
+        if reply.release is Release.TABLES and self.open_tables != "exact":
+            raise refusal("open_tables", "tables across silos open with noise, if at all", name)
         if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
         if not self.budgeted or name in UNDER_A_BUDGET:

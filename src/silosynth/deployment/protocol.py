@@ -4,6 +4,9 @@ In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the j
 `PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
 → `Done`, `AskNonce` → `DrawnNonce`, `SealHead` → `SealedHeads`, `RelayedHeads` → `Done`.
 
+Jobs that count (`silosynth.catalog`, kind "counting") train nothing, and leave no part of a model. In place of all from
+`KeepPart` to `Publish` silos are passed on what opened: `CountedTables` or `NoisedTables` → `Done`.
+
 In jobs with a hold-out of silos with different columns (`silosynth.deployment.holdout`) also, before the alignment,
 `AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`, `AskHoldoutTag` →
 `HoldoutTag`, `ShownHoldoutTags` → `Done`.
@@ -44,9 +47,9 @@ from silosynth.core.schema import Schema, Table, agreed, below, beside, check_pa
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.agreement import agree
-from silosynth.privacy.events import Target
+from silosynth.privacy.events import Event, Target
 from silosynth.privacy.sealed import Envelope, framed
-from silosynth.runtime.wire import encode
+from silosynth.runtime.wire import encode, pack
 from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
 
 ROOMS = (
@@ -113,6 +116,11 @@ def job_streams(job: Job) -> Streams:
     """The streams that all of a job share: those of its seed; without one, of its name, which is no secret."""
     name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
     return Streams(name if job.seed is None else job.seed)
+
+
+def opening(job: Job) -> str:
+    """How the tables of a job that counts open: "noised", unless its options say otherwise."""
+    return str(getattr(job.config, "opening", "noised"))
 
 
 def check_name(name: str) -> str:
@@ -244,6 +252,23 @@ class Publish(Message, release=Release.SYNTHETIC, common=True):
     total: int
 
 
+class CountedTables(Message, release=Release.TABLES, common=True):
+    """Coordinator: the tables that opened exactly, for you to keep. ``content`` is a packed state."""
+
+    content: bytes
+
+
+class NoisedTables(Message, release=Release.NOISED, common=True):
+    """Coordinator: what opened with noise, for you to keep: a packed state; and the events that all silos listed."""
+
+    content: bytes
+    events: tuple[Event, ...]
+
+
+PASSED_ON: Mapping[str, type[Message]] = {"exact": CountedTables, "noised": NoisedTables}
+"""What silos are passed on, by how a job's tables open."""
+
+
 class AskNonce(Message, common=True):
     """Coordinator: draw a number for the comparison of ledgers."""
 
@@ -298,18 +323,43 @@ class Outcome:
     table: Table | None
 
 
+@dataclass(frozen=True)
+class Counted:
+    """The result of a job that counts.
+
+    Attributes:
+        result: what opened, as the algorithm's `coordinate` returns it: plain state.
+        schemas, matched: as of an `Outcome`.
+    """
+
+    result: dict[str, Any]
+    schemas: dict[str, Schema]
+    matched: dict[str, Matched]
+
+
 def conduct(
     job: Job, streams: Streams, device: torch.device, state: State | None = None, *, missing: str | None = None
-) -> Conversation[Outcome]:
+) -> Conversation[Outcome | Counted]:
     """Run a job, or resume it from a checkpoint's ``state``. ``missing`` is the policy for silos lost in training.
 
     Raises:
         PolicyError, ConfigError, DataError, ProtocolError: a silo refuses or cannot take part, or versions differ.
     """
-    roster, entry = Roster(job.silos), catalog.algorithm(job.algorithm)
+    roster, entry = Roster(job.silos), catalog.algorithm(job.algorithm, kind=None)
     if state is None:
         state = yield from _begin(job, roster)
     schemas = {silo: from_state(Schema, schema) for silo, schema in state["schemas"].items()}
+    matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
+    if entry.kind == "counting":
+        counting = entry.under(missing)(roster, job.config, streams.child("coordinator"), device, state["inner"])
+        listed: dict[Event, None] = {}
+        result = yield from _within(_noticing(counting, listed), {**state, "inner": None})
+        content = pack(result)
+        exact = PASSED_ON[opening(job)] is CountedTables
+        passed_on = CountedTables(content) if exact else NoisedTables(content, tuple(listed))
+        conversation.expect((yield roster.everyone(passed_on)), Done)
+        yield from _compare_ledgers(roster, entry.horizontal)
+        return Counted(result, schemas, matched)
     if state["stage"] == "train":
         coordinate = entry.under(missing)
         training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
@@ -325,7 +375,6 @@ def conduct(
         rows = state["rows"] or sum(coordinator["rows"])  # with different rows: as far as silos have reported them
     table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
     yield from _compare_ledgers(roster, entry.horizontal)
-    matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
     return Outcome(coordinator, schemas, rows, matched, table)
 
 
@@ -338,7 +387,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     conversation.expect((yield roster.everyone(Begin(job))), Done)
     yield from agree(roster, purpose(job))
-    horizontal = catalog.algorithm(job.algorithm).horizontal
+    horizontal = catalog.algorithm(job.algorithm, kind=None).horizontal
     matched: dict[str, Matched] = {}
     if job.holdout and not horizontal:
         sealed = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
@@ -442,6 +491,21 @@ def _compare_ledgers(roster: Roster, alike: bool) -> Conversation[None]:
     sent = [envelope for reply in sealed for envelope in reply.envelopes]
     asks = {silo: RelayedHeads(tuple(one for one in sent if one.receiver == silo)) for silo in drawn}
     conversation.expect((yield Exchange(asks)), Done)
+
+
+def _noticing(part: Conversation[R], listed: dict[Event, None]) -> Conversation[R]:
+    """Run a part of the job, and note the privacy events of all replies, each once."""
+    replies: Replies | None = None
+    try:
+        while True:
+            replies = yield part.send(replies)  # type: ignore[arg-type]
+            for reply in replies.values() if replies else ():
+                listed.update(dict.fromkeys(getattr(reply, "events", ())))
+    except StopIteration as end:
+        result: R = end.value
+        return result
+    finally:
+        part.close()
 
 
 def _within(part: Conversation[R], around: State) -> Conversation[R]:

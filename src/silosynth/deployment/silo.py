@@ -23,14 +23,16 @@ from silosynth.core.conversation import Party, Roster, State, Turns, often, once
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
 from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
-from silosynth.core.schema import Schema, Table, pseudonyms
+from silosynth.core.schema import Column, Schema, Table, pseudonyms
 from silosynth.core.streams import Chain, Streams
+from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
 from silosynth.deployment import holdout, protocol
+from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import Head, SiloLedger
-from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows
+from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
 from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import affords
@@ -46,9 +48,10 @@ SYNTHETIC, PART, CLOSED, JOB, REFERENCE = "synthetic.parquet", "part.silosynth",
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
 _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
 _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
+_PASSED_ON = tuple(protocol.PASSED_ON.values())
 _OWN = (
     protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG,
-    *_HEADS,
+    *_PASSED_ON, *_HEADS,
 )  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
@@ -217,6 +220,8 @@ class DeploymentSilo(Party):
             case protocol.ShownHoldoutTags():
                 holdout.check_tags(self._group(), self._begun().silos, self._held, ask.tags)
                 return Done()
+            case protocol.CountedTables() | protocol.NoisedTables():
+                return self._keep_counted(ask)
             case protocol.AskNonce():
                 self._nonce = secrets.token_bytes(32)
                 return protocol.DrawnNonce(self._nonce)
@@ -239,6 +244,7 @@ class DeploymentSilo(Party):
             "chain": self._chain.value,
             "charged": self._charged,
             "order": self._order,
+            "held": self._held,
             "digest": self._digest,
             "part": self._part,
             "party": None if self._party is None or self._part is not None else self._party.state(),
@@ -256,6 +262,7 @@ class DeploymentSilo(Party):
         self._admit(job)
         self._secret, self._chain = int(state["secret"]), Chain(state["chain"])
         self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
+        self._held = state["held"]
         self._frame = self.rows.read()
         self._check_identifiers(self._frame)
         party = self._make_party(self._table())
@@ -286,6 +293,7 @@ class DeploymentSilo(Party):
 
     def _begin(self, job: protocol.Job) -> Done:
         self._admit(job)
+        self._check_exact(job)
         if not self._begun_jobs.with_job(job.name, most := self.policy.jobs_per_day):
             raise refusal("jobs_per_day", f"at most {most} jobs begin within 24 hours", "more", "Wait.")
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
@@ -295,7 +303,7 @@ class DeploymentSilo(Party):
         self._chain = Chain(protocol.digest(job, str(self._secret)))
         self._charged, self._frame = False, (frame := self.rows.read())
         self._check_identifiers(frame)
-        horizontal = catalog.algorithm(job.algorithm).horizontal
+        horizontal = self._entry.horizontal
         if job.align is not None or (job.holdout and horizontal and self.rows.identifiers):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
@@ -308,12 +316,27 @@ class DeploymentSilo(Party):
         self._say(f"{len(frame):,} rows read")
         return Done()
 
+    def _check_exact(self, job: protocol.Job) -> None:
+        """Refuse another hold-out than that of earlier jobs, if tables of it open without noise."""
+        counts = catalog.algorithm(job.algorithm, kind=None).kind == "counting"
+        if not counts or not job.holdout or protocol.opening(job) == "noised":
+            return
+        first = ExactHoldout(self.releases.path.parent).first(job.holdout)
+        if first != job.holdout:
+            raise refusal(
+                "open_tables", "without noise tables open of one hold-out, that of the first such job",
+                f"{job.holdout:g}, not {first:g}", "Name the share of the first job, or have tables open with noise.",
+            )  # fmt: skip
+
     def _script(self, job: protocol.Job) -> Turns:
         """A job's own messages, each once, but for batches of published rows; other messages come between them."""
-        parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if catalog.algorithm(job.algorithm).parts else ()
-        common = job.holdout and not catalog.algorithm(job.algorithm).horizontal
+        entry = self._entry
+        common = job.holdout and not entry.horizontal
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
+        if entry.kind == "counting":
+            return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
+        parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if entry.parts else ()
         return Turns(*begin, *parts, *often(protocol.Publish, by="first"), *once(*_HEADS))
 
     def _agree(self, ask: Message) -> Message:
@@ -345,8 +368,15 @@ class DeploymentSilo(Party):
 
     def _admit(self, job: protocol.Job) -> None:
         """Refuse a job that the policy forbids, or that is not for this silo."""
-        catalog.algorithm(job.algorithm).check_config(job.config)
+        catalog.algorithm(job.algorithm, kind=None).check_config(job.config)
         self.policy.check_job(job, self._submitter or job.submitter)
+        if catalog.algorithm(job.algorithm, kind=None).kind == "counting" and bool(job.holdout) is not bool(
+            getattr(job.config, "holdout", False)
+        ):
+            raise ProtocolError(
+                "The options of a job that counts say whether there is a hold-out, as the job does", job.holdout,
+                "Both sides must run the same version of silosynth.",
+            )  # fmt: skip
         if self.seat.name not in job.silos:
             raise ProtocolError("A silo is asked to take part only in its own jobs", job.silos, "Compare names.")
 
@@ -370,12 +400,12 @@ class DeploymentSilo(Party):
         table = self._table()
         self._party = self._make_party(table)
         self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
-        if catalog.algorithm(self._begun().algorithm).horizontal:  # its own messages report ranges
+        if self._entry.horizontal and self._entry.kind != "counting":  # its own messages report ranges
             return protocol.PreparedSchema(
                 Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
             )
         public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
-        if self._private:  # the algorithm's own messages tell a noised number
+        if self._private or self._entry.horizontal:  # the algorithm's own messages tell a noised number, if any
             return protocol.PreparedSchema(Schema(public))
         return protocol.PreparedRows(Schema(public), len(table))
 
@@ -388,7 +418,7 @@ class DeploymentSilo(Party):
         order = torch.arange(len(self._frame)) if self._order is None else self._order
         held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
         self._held = held[order]
-        self._order = order[~self._held]
+        self._order = order if self._entry.kind == "counting" else order[~self._held]
         self._say(f"{int(self._held.sum()):,} rows held out")
 
     def _keep(self) -> Done:
@@ -398,6 +428,13 @@ class DeploymentSilo(Party):
         job = replace(self._begun(), seed=None)  # nor do files of models keep it
         write_atomic(make_folder(self.folder) / PART, pack({"job": to_state(job), "part": self._part}), PRIVATE)
         self._say("trained")
+        return Done()
+
+    def _keep_counted(self, ask: protocol.CountedTables | protocol.NoisedTables) -> Done:
+        """Keep what a job that counts has opened, as it was passed on."""
+        self._party = None
+        keep_counted(self.folder, self._begun(), unpack(ask.content))
+        self._say("tables kept, as they were passed on")
         return Done()
 
     def _prepare_synthesis(self) -> Done:
@@ -426,7 +463,7 @@ class DeploymentSilo(Party):
     def _publish(self, ask: protocol.Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that stay here."""
         table = ask.table if ask.table.columns else self._working().take_kept()
-        if not catalog.algorithm(self._begun().algorithm).parts:
+        if not self._entry.parts:
             self._party = None  # which trains no more
         self._drawn = [*(self._drawn if ask.first else []), table]
         if sum(map(len, self._drawn)) >= ask.total:
@@ -445,7 +482,7 @@ class DeploymentSilo(Party):
         away = sorted(set(job.silos) - set(silos))
         known = len(set(silos)) == len(silos) == len(ask.nonces) and set(silos) <= set(job.silos)
         own = known and self._nonce and (self.seat.name, self._nonce) in zip(silos, ask.nonces, strict=True)
-        if not own or (away and not catalog.algorithm(job.algorithm).horizontal):
+        if not own or (away and not self._entry.horizontal):
             raise ProtocolError(
                 "Silos of a job compare ledgers, all that take part, with the number that each has drawn", silos,
                 "Do not trust this coordinator.",
@@ -482,6 +519,11 @@ class DeploymentSilo(Party):
         return self.job
 
     @property
+    def _entry(self) -> catalog.Algorithm:
+        """The job's algorithm."""
+        return catalog.algorithm(self._begun().algorithm, kind=None)
+
+    @property
     def _private(self) -> bool:
         """Whether the job keeps a target."""
         return getattr(self._begun().config, "dp", Target()).private
@@ -510,13 +552,18 @@ class DeploymentSilo(Party):
         if self._order is not None:
             frame = frame.iloc[self._order.numpy()].reset_index(drop=True)
         declared = {name: kind for name, kind in self.rows.declared.items() if name not in dropped}
-        self.policy.check_rows(len(frame))
+        counts = self._entry.kind == "counting"
+        self.policy.check_rows(len(frame) - int(self._held.sum()) * counts)
         schema, table = federation.read_table(frame, declared)
         hidden = Schema(tuple(replace(column, forms=()) for column in schema.columns))
         self._schema = hidden if self._private or self.policy.min_count > infer.FEWEST_ROWS else schema
-        entry = catalog.algorithm(self._begun().algorithm)
-        for text in entry.cautions(self._begun().config, schema, table):
+        entry = self._entry
+        for text in () if counts else entry.cautions(self._begun().config, schema, table):
             self._say(f"warning: {text}")
+        if counts and self._begun().holdout:
+            table = Table((*table.columns, _flags(HOLDOUT, self._held)))
+        if counts:
+            self.policy.check_counts(self._begun(), table)
         table = table.own_levels() if entry.horizontal else table
         self._digest, self._n_rows = federation.digest({self.seat.name: table}), len(table)
         return table
@@ -524,8 +571,7 @@ class DeploymentSilo(Party):
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:
         job = self._begun()
         streams = (self._streams() if streams is None else streams).party(self.seat.name)
-        entry = catalog.algorithm(job.algorithm)
-        return entry.party(table, self._schema, self._seat(job), streams, self.device, job.config)
+        return self._entry.party(table, self._schema, self._seat(job), streams, self.device, job.config)
 
     def _release(self, reply: Message) -> None:
         """Record a noised release before it leaves: once for the same asks, which get the same noise."""
@@ -548,6 +594,11 @@ class DeploymentSilo(Party):
                 "A silo releases no more in a job than the job's target, all attempts together",
                 f"epsilon above {target.epsilon:g}", "Submit the job anew, under another name.",
             )  # fmt: skip
+
+
+def _flags(name: str, values: torch.Tensor) -> Column:
+    """A boolean column without missing values."""
+    return Column(name, "bool", values.to(torch.int64), torch.zeros(len(values), dtype=torch.bool), (False, True))
 
 
 class KeptModel(model.Model):

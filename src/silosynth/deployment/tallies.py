@@ -1,7 +1,7 @@
 """How much a silo was asked for: synthetic rows in a job (`DrawnRows`), identifiers of others that it was compared with
-(`ComparedIdentifiers`), and jobs within a day (`BegunJobs`).
+(`ComparedIdentifiers`), jobs within a day (`BegunJobs`), and hold-outs of which tables open exactly (`ExactHoldout`).
 
-Both are on disk before the silo answers, so that neither a restart nor a restored checkpoint makes it forget them.
+All are on disk before the silo answers, so that neither a restart nor a restored checkpoint makes it forget them.
 """
 
 from __future__ import annotations
@@ -116,6 +116,33 @@ class BegunJobs:
                 return False
             _write(self._path, [*lines, {"job": name, "at": now}])
             return True
+
+
+class ExactHoldout:
+    """The share of rows that jobs hold out whose tables open without noise: one in all jobs.
+
+    Tables of two shares would tell what the rows between them hold, which may be few.
+
+    Args:
+        folder: the silo's.
+    """
+
+    FILE, LOCK = "exact-holdout.jsonl", "exact-holdout.lock"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / self.FILE
+
+    def first(self, share: float) -> float:
+        """The share of the first such job, which is this one if there was none; it is recorded.
+
+        Raises:
+            StorageError: the record cannot be read or written.
+        """
+        with files.locked(self._path.parent / self.LOCK):
+            for line in _read(self._path):
+                return float(line["share"])
+            _write(self._path, [{"share": share}])
+            return share
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
