@@ -149,11 +149,13 @@ def seen(talk: Talk, sender: str, receiver: str) -> np.ndarray:
 
 class TestSecrecy:
     def test_messages_say_what_they_give_away(self) -> None:
-        rooms = tuple(f"silosynth.counting.{name}" for name in ("protocol", "opening", "judge"))
+        rooms = tuple(f"silosynth.counting.{name}" for name in ("protocol", "opening", "distances", "judge"))
         kinds = {kind.__name__: kind.release for kind in all_structs(Message).values() if kind.__module__ in rooms}
         assert {name: release for name, release in kinds.items() if release is not Release.NOTHING} == {
             "HiddenBlock": Release.SEALED, "TakeBlock": Release.SEALED, "SharesOpened": Release.NOISED,
             "SharesRevealed": Release.TABLES, "RowsTold": Release.COUNTS, "ColumnsHeld": Release.SCHEMA,
+            "NumbersTold": Release.COUNTS, "HiddenShares": Release.SEALED, "TakeShares": Release.SEALED,
+            "FiguresOpened": Release.FIGURES,
         }  # fmt: skip
 
     def test_the_dealer_sees_neither_hidden_words_nor_masks_nor_row_counts(self) -> None:

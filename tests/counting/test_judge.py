@@ -18,6 +18,7 @@ from silosynth.core.messages import Release
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.counting import CellNoise, CountedColumn, judge, opening, protocol
+from silosynth.counting.distances import Figure, PrepareFigures
 from silosynth.counting.judge import HOLDOUT, JudgeConfig, JudgingSilo
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import Target
@@ -37,6 +38,14 @@ SETS = ((0, 2), (3, 0), (1,), (3, 2), (0, 1), (0, 2, 3))
 NOISED = JudgeConfig(
     tuple(CountedColumn("", name, levels(size)) for name, size in SIZES.items()),
     SETS, "noised", Target(1.0, 1e-6), most_rows=20,
+)  # fmt: skip
+SHAPES = [tuple(SIZES[list(SIZES)[place]] for place in places) for places in SETS]
+FIGURES = replace(
+    NOISED, opening="figures", dp=Target(), most_rows=0,
+    references=tuple(
+        torch.from_numpy(RNG.integers(1, 9, shape if number != 1 else (2, *shape)))  # two of the second set
+        for number, shape in enumerate(SHAPES)
+    ),
 )  # fmt: skip
 OURS = judge.noise_of(NOISED)
 EXACT = replace(NOISED, opening="exact", dp=Target(), most_rows=0)
@@ -126,7 +135,7 @@ def test_between_counting_and_opening_it_resumes() -> None:
     ("job", "asked", "error"),
     [
         (NOISED, replace(EXACT, most_rows=20), "bits|exactly if it was made to|as its job says|counts what its job"),
-        (NOISED, EXACT, "tells how many rows"),
+        (NOISED, EXACT, "tells about how many rows"),
         (NOISED, replace(NOISED, dp=Target(0.5, 1e-6)), "noise that follows from its job|counts what its job"),
         (NOISED, replace(NOISED, sets=((0, 2),)), "counts what its job says"),
         (NOISED, replace(NOISED, most_rows=1024), "as many rows as its job says"),
@@ -232,3 +241,82 @@ def test_deviations_are_those_of_the_noise(noise: CellNoise) -> None:
     halves = sum(noise.half((40_000,), rng) for _ in range(3))
     assert math.isclose(float(np.std(halves)), noise.deviation(3), rel_tol=0.03)
     assert math.isclose(float(np.std(noise.whole((40_000,), rng))), noise.deviation(2), rel_tol=0.03)
+
+
+class TestFigures:
+    def test_distances_are_those_of_the_pooled_rows(self) -> None:
+        for config in (FIGURES, replace(FIGURES, holdout=True), replace(FIGURES, three=True, holdout=True)):
+            found = judged(config, ledger=(ledger := Ledger()))
+            assert found["tables"] == [None] * 6 and found["noise"] == 0.0
+            kept = ~OUT if config.holdout else OUT | True
+            for number, own in enumerate(found["distances"][: 6 if config.three else 5]):
+                real = crosstab({name: codes[kept] for name, codes in HELD.items()}, SIZES, names(number)) / kept.sum()
+                public = [table.numpy() / table.sum().item() for table in config.compared(number)]
+                if config.holdout:
+                    held = crosstab({name: codes[OUT] for name, codes in HELD.items()}, SIZES, names(number))
+                    public.append(held / OUT.sum())
+                assert own == pytest.approx([((real - table) ** 2).sum() for table in public], rel=1e-6)
+            assert config.three or found["distances"][5] is None
+            told = {entry["privacy"] for entry in ledger.entries()}
+            kinds = Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.COUNTS, Release.FIGURES
+            assert told == {kind.value for kind in kinds}
+
+    def test_a_table_that_is_its_own_reference_is_at_no_distance(self) -> None:
+        tables = [crosstab(HELD, SIZES, names(number)) for number in range(5)]
+        config = replace(FIGURES, sets=SETS[:5], references=tuple(map(torch.from_numpy, tables)))
+        assert judged(config)["distances"] == [[0.0]] * 5
+
+    def test_it_resumes_between_counting_and_opening(self) -> None:
+        parties, states = silos(FIGURES), []
+        talk = judge.coordinate(Roster(SILOS), FIGURES, Streams(9), CPU)
+        got: Any = None
+        while not states:
+            step = talk.send(got)
+            if isinstance(step, protocol.Exchange):
+                got = {silo: parties[silo].answer(ask) for silo, ask in step.asks.items()}
+            elif hasattr(step, "state"):
+                states.append(step.state)
+        again = silos(FIGURES)
+        for silo, party in again.items():
+            party.restore(unpack(pack(parties[silo].state())))
+        assert judged(FIGURES, again, state=unpack(pack(states[0]))) == judged(FIGURES)
+
+    def test_a_silo_opens_the_figures_of_its_job_once_counted(self) -> None:
+        with pytest.raises(ProtocolError, match="opens the figures that follow from its job"):
+            judged(FIGURES, asked=replace(FIGURES, references=tuple(2 * own + 1 for own in FIGURES.references)))
+        parties = silos(FIGURES)
+        judged(FIGURES, parties)
+        with pytest.raises(ProtocolError, match="counts once for its job"):
+            judged(FIGURES, parties)
+        for ask in (opening.RevealTables((0,)), opening.OpenTables((0,), (OURS,))):
+            with pytest.raises(ProtocolError):
+                parties["bank"].answer(ask)
+        for config in (NOISED, EXACT):
+            judged(config, parties := silos(config))
+            with pytest.raises(ProtocolError, match="if its job says so"):
+                parties["bank"].answer(PrepareFigures((Figure(0, (1,), torch.zeros(3, 4).long()),)))
+            with pytest.raises(ProtocolError, match="numbers of rows if figures open"):
+                parties["bank"].answer(judge.TellNumbers())
+
+    def test_silos_that_hold_different_numbers_of_rows_are_not_compared(self) -> None:
+        config, other = replace(FIGURES, holdout=True), OUT.copy()
+        other[np.flatnonzero(OUT)[0]] = False
+        parties = silos(config) | {"shop": silos(config, out=other)["shop"]}
+        with pytest.raises(ProtocolError, match="same rows in the same order"):
+            judged(config, parties)
+        with pytest.raises(ConfigError, match="one held out"):
+            judged(config, silos(config, out=OUT & False))
+
+    def test_references_are_checked(self) -> None:
+        first, *rest = FIGURES.references
+        for wrong in (first.double(), -first - 1, first[:-1], first * 0, torch.stack([first] * 5), first[None, None]):
+            with pytest.raises(ConfigError, match="tables of counts of its shape"):
+                replace(FIGURES, references=(wrong, *rest))
+        for config, references in ((FIGURES, (first,)), (EXACT, (first,)), (FIGURES, ())):
+            with pytest.raises(ConfigError, match="references for each set"):
+                replace(config, references=references)
+
+    def test_scales_are_next_to_equal_and_small(self) -> None:
+        for rows, others, most in ((50_000, 1_000, 50_176), (7, 3, 1024), (10**6, 999_983, 2**20), (3, 10**6, 2**30)):
+            real, public = judge._scales(rows, others, most)
+            assert real * rows <= 1 << 30 and (public == 0 or real * rows == pytest.approx(public * others, rel=1e-2))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tests.deployment.common import OPEN, Rows, customers, job, parties, run, two_silos
 
 from silosynth.alignment import AlignConfig
@@ -30,6 +31,8 @@ COLUMNS = (
 )
 SETS = ((0, 1), (1, 2), (0, 2), (0, 1, 2))
 EXACT = JudgeConfig(COLUMNS, SETS, "exact")
+SHAPES = [[COLUMNS[place].size for place in places] for places in SETS]
+FIGURES = replace(EXACT, opening="figures", references=tuple(torch.ones(shape).long() for shape in SHAPES))
 NOISED = JudgeConfig(COLUMNS, SETS, "noised", Target(0.5, 1e-6), most_rows=200)
 JUDGED = OPEN.model_copy(update={"algorithms": ["judge"], "open_tables": "exact", "public_seed": False, "min_count": 2})
 
@@ -137,6 +140,7 @@ def test_noised_tables_are_charged_and_told_as_noised(tmp_path: Path) -> None:
     [
         ("algorithms", {"algorithms": ["silofuse"]}, EXACT, {}),
         ("open_tables", {"open_tables": "noised"}, EXACT, {}),
+        ("open_tables", {"open_tables": "noised"}, FIGURES, {}),
         ("open_tables", {"open_tables": "no"}, NOISED, {}),
         ("open_tables", {}, replace(EXACT, three=True), {}),
         ("largest_epsilon", {"largest_epsilon": 50.0}, EXACT, {"align": None}),

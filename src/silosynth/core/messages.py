@@ -44,6 +44,7 @@ class Release(Enum):
     NOISED = "noised statistics, by the events listed"
     STATISTICS = "un-noised statistics of a column"
     TABLES = "exact tables of how many rows hold levels together"
+    FIGURES = "exact figures of tables, such as a distance to a public one"
     MERGED = "what silos told of their columns, merged"
     AVERAGE = "an average of un-noised weights"
     WEIGHTS = "un-noised weights of a network trained on the rows"

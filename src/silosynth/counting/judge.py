@@ -12,6 +12,10 @@ Messages in talking order: `FindColumns` → `ColumnsHeld`; `TellRows` → `Rows
 number of rows, and the job has no target); a counting (`silosynth.counting.protocol`); an opening
 (`silosynth.counting.opening`).
 
+**Figures** (`silosynth.counting.distances`) open in place of tables: of each set the squared distance, of shares of
+rows, between the rows that were trained on and each of a few public tables, such as the synthetic one, or what
+independence would give; and the rows that were held out.
+
 A set opens if its columns are in one or two silos; exactly, also if in three where the job says so (``three``).
 There, a coordinator that deals wrong can have a table show what single rows hold: see `silosynth.counting.protocol`.
 Sets in more silos are left out.
@@ -19,18 +23,22 @@ Sets in more silos are left out.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from silosynth.core.conversation import Checkpoint, Conversation, Party, Roster, State, expect
+from silosynth.core.conversation import Checkpoint, Conversation, Party, Roster, State, check_same_rows, expect
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Message, NonNegative, Release, Struct
 from silosynth.core.schema import ColumnSchema, Kind, Schema, Table, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, plan as planning, protocol
+from silosynth.counting.distances import Figure, FigurePlan, PrepareFigures, open_distances
 from silosynth.counting.levels import CountedColumn
 from silosynth.counting.opening import CellNoise
 from silosynth.counting.plan import CountRequest, Plan
@@ -39,6 +47,7 @@ from silosynth.privacy.accounting import table_variance
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
+REFERENCES = 4  # most tables that one set is compared with: many figures are as good as the table
 HOLDOUT = "(hold-out)"
 """The column that says of each row whether it was held out: boolean, in every silo, the same in all."""
 
@@ -49,21 +58,24 @@ class JudgeConfig(Struct):
     Attributes:
         columns: of all silos, each name once; whose they are is found out by asking (``silo`` is empty).
         sets: the columns of each table, by their places in ``columns``.
-        opening: "exact"; or "noised", by the target.
+        opening: "exact"; "noised", by the target; or "figures", exact ones, without the tables.
         dp: what all tables together may cost; private exactly if tables open with noise.
         holdout: whether each set gets a last axis: rows that were trained on, rows that were held out.
         most_rows: a public bound of the number of rows; 0 for none. With a target there must be one.
-        three: whether tables of three silos open, too (exactly only): see the module's docstring.
+        references: of figures, for each set the public tables that it is compared with, int64: one of the set's shape,
+            or up to `REFERENCES` of them along a first axis. Each is scaled to the number of rows.
+        three: whether tables of three silos open, too (not with noise): see the module's docstring.
 
     Raises:
-        ConfigError: names repeat; a set is empty, repeats a column, or names one that is not there; or there is a
-            target without noise, or noise without a target.
+        ConfigError: names repeat; a set is empty, repeats a column, or names one that is not there; there is a target
+            without noise, or noise without a target; or references are not one for each set, of its shape.
     """
 
     columns: tuple[CountedColumn, ...] = ()
     sets: tuple[tuple[int, ...], ...] = ()
-    opening: Literal["exact", "noised"] = "noised"
+    opening: Literal["exact", "noised", "figures"] = "noised"
     dp: Target = Target()
+    references: tuple[Tensor, ...] = ()
     holdout: bool = False
     most_rows: NonNegative[int] = 0
     three: bool = False
@@ -80,6 +92,25 @@ class JudgeConfig(Struct):
         if self.columns and self.dp.private is not (self.opening == "noised"):
             rule = "Tables that open with noise have a target, and no others have one"
             raise ConfigError(rule, self.opening, 'Give dp = { epsilon = …, delta = … }, or opening = "exact".')
+        if len(self.references) != (len(self.sets) if self.opening == "figures" else 0):
+            raise ConfigError("Figures, and nothing else, have references for each set", len(self.references))
+        for number in range(len(self.references)):
+            self.compared(number)
+
+    def compared(self, number: int) -> tuple[Tensor, ...]:
+        """The references of a set.
+
+        Raises:
+            ConfigError: they are not tables of its shape, or too many.
+        """
+        shape = tuple(self.columns[place].size for place in self.sets[number])
+        given = self.references[number]
+        tables = given.reshape(1, *given.shape) if given.dim() == len(shape) else given
+        whole = given.dtype == torch.int64 and tuple(tables.shape[1:]) == shape and bool((given >= 0).all())
+        if not whole or not 0 < len(tables) <= REFERENCES or not bool(tables.flatten(1).sum(1).all()):
+            rule = f"A set is compared with 1 to {REFERENCES} tables of counts of its shape {shape}, int64, not empty"
+            raise ConfigError(rule, f"{tuple(given.shape)} of {given.dtype}")
+        return tuple(tables)
 
 
 # Messages, in talking order.
@@ -105,6 +136,17 @@ class RowsTold(Message, release=Release.COUNTS):
     rows: int
 
 
+class TellNumbers(Message):
+    """Coordinator: how many rows do you hold? Of figures only, which need it."""
+
+
+class NumbersTold(Message, release=Release.COUNTS):
+    """Silo: rows that were trained on, and rows that were held out."""
+
+    trained: int
+    held_out: int
+
+
 # What both sides make of the options.
 
 
@@ -128,13 +170,13 @@ def request_for(config: JudgeConfig, silos: tuple[str, ...], owners: Sequence[st
     if config.holdout:
         first = (min(silos.index(owners[place]) for place in places) for places in sets)
         sets = tuple((*places, len(columns) + silo) for places, silo in zip(sets, first, strict=True))
-    bits = opening.bits_to_open(rows, noise_of(config))
+    bits = 64 if config.opening == "figures" else opening.bits_to_open(rows, noise_of(config))
     return CountRequest(silos, (*columns, *held), sets, rows, bits)
 
 
 def opened_sets(config: JudgeConfig, owners: Sequence[str]) -> tuple[int, ...]:
     """The sets that open, by their places in the options."""
-    most = 3 if config.three and config.opening == "exact" else 2
+    most = 3 if config.three and config.opening != "noised" else 2
     found = enumerate(config.sets)
     return tuple(number for number, places in found if len({owners[place] for place in places}) <= most)
 
@@ -145,9 +187,45 @@ def noise_of(config: JudgeConfig) -> CellNoise | None:
     All sets of the options together cost the target, whether all open or not: so it does not hang on what silos are
     told of others' columns, which could differ.
     """
-    if config.opening == "exact":
+    if config.opening != "noised":
         return opening.EXACT
     return CellNoise(half_variance=table_variance(config.dp, max(1, len(config.sets))))
+
+
+def figures_for(config: JudgeConfig, request: CountRequest, numbers: tuple[int, int]) -> list[list[Figure]]:
+    """The figures of each set that opens: rows trained on to each reference; with a hold-out, to the rows held out.
+
+    Rows are scaled as references are, by the nearest fraction of small enough whole numbers, so that figures fit.
+
+    Args:
+        config: the job's options.
+        request: what is counted.
+        numbers: of rows that were trained on, and held out.
+
+    Raises:
+        ConfigError: there are no such rows.
+    """
+    trained, held_out = numbers
+    if not trained or (config.holdout and not held_out):
+        raise ConfigError("Figures are of at least one row that was trained on, and one held out", numbers)
+    owners = [column.silo for column in request.columns[: len(config.columns)]]
+    found = []
+    for place, number in enumerate(opened_sets(config, owners)):
+        figures = []
+        for table in config.compared(number):
+            real, public = _scales(trained, int(table.sum()), request.rows)
+            figures.append(Figure(place, (real, 0) if config.holdout else (real,), table * public))
+        if config.holdout:
+            real, other = _scales(trained, held_out, request.rows)
+            figures.append(Figure(place, (real, -other), torch.zeros_like(table)))
+        found.append(figures)
+    return found
+
+
+def _scales(rows: int, others: int, most: int) -> tuple[int, int]:
+    """Whole numbers by which ``rows`` and ``others`` are multiplied to be next to equal, at most 2^30."""
+    scale = Fraction(rows, others).limit_denominator(max(1, (1 << 30) // max(most, rows)))
+    return scale.denominator, scale.numerator
 
 
 # The coordinator.
@@ -167,7 +245,8 @@ def coordinate(
 
     Returns:
         "owners": the silo of each column. "tables": of each set, int64, as they may be passed on, axes in the set's
-        order and the hold-out (rows trained on, rows held out) last; None for a set in more silos than open. "rows":
+        order and the hold-out (rows trained on, rows held out) last; None for a set in more silos than open, and for
+        all where figures open: "distances" then has those of each set, in the order of `figures_for`. "rows":
         the bound of their number. "noise": the largest standard deviation of a cell's noise, 0.0 without; "noises":
         that of each table.
 
@@ -180,24 +259,41 @@ def coordinate(
         raise ConfigError("Tables that open with noise have a public bound of their rows", "none", remedy)
     if state is None:
         owners = yield from _found(roster, config)
-        rows = config.most_rows or (yield from _bound(roster))
+        numbers = (yield from _numbers(roster)) if config.opening == "figures" else (0, 0)
+        rows = config.most_rows or (planning.padded(sum(numbers)) if sum(numbers) else (yield from _bound(roster)))
         yield from protocol.count(roster, request_for(config, roster.parties, owners, rows))
-        yield Checkpoint({"owners": list(owners), "rows": rows})
+        yield Checkpoint({"owners": list(owners), "rows": rows, "numbers": list(numbers)})
     else:
-        owners, rows = tuple(state["owners"]), state["rows"]
+        owners, rows, numbers = tuple(state["owners"]), state["rows"], tuple(state["numbers"])
     request, chosen = request_for(config, roster.parties, owners, rows), opened_sets(config, owners)
+    found = {"owners": list(owners), "rows": rows, "noise": 0.0, "noises": [0.0] * len(config.sets)}
+    if config.opening == "figures":
+        distances = yield from _distances(roster, config, request, numbers)
+        return found | {"tables": [None] * len(config.sets), "distances": _placed(chosen, distances, config)}
     noise = noise_of(config)
     noises = dict.fromkeys(range(len(chosen)), noise)
     tables = yield from opening.open_tables(roster, request, noises, streams.child("opening").noise())
-    found = {number: torch.from_numpy(tables.passed_on[place]) for place, number in enumerate(chosen)}
-    deviations = {number: _deviation(request, place, noise) for place, number in enumerate(chosen)}
-    return {
-        "owners": list(owners),
-        "tables": [found.get(number) for number in range(len(config.sets))],
-        "rows": rows,
-        "noise": max(deviations.values()),
-        "noises": [deviations.get(number, 0.0) for number in range(len(config.sets))],
-    }
+    found["tables"] = _placed(chosen, [torch.from_numpy(tables.passed_on[place]) for place in noises], config)
+    if noise is not None:
+        deviations = [noise.deviation(3 if len(parts) == 2 else 2) for parts in Plan(request).parts]  # as passed on
+        found |= {"noise": max(deviations), "noises": _placed(chosen, deviations, config, 0.0)}
+    return found
+
+
+def _placed(chosen: Sequence[int], values: Sequence[Any], config: JudgeConfig, rest: Any = None) -> list[Any]:
+    """Values of the sets that opened, at their places in the options."""
+    by_set = dict(zip(chosen, values, strict=True))
+    return [by_set.get(number, rest) for number in range(len(config.sets))]
+
+
+def _distances(
+    roster: Roster, config: JudgeConfig, request: CountRequest, numbers: tuple[int, int]
+) -> Conversation[list[list[float]]]:
+    """Squared distances of shares of rows, for each set that opens."""
+    figures = figures_for(config, request, numbers)
+    flat = list(itertools.chain(*figures))
+    opened = iter((yield from open_distances(roster, request, flat)))
+    return [[next(opened) / (one.weights[0] * numbers[0]) ** 2 for one in own] for own in figures]
 
 
 def _found(roster: Roster, config: JudgeConfig) -> Conversation[tuple[str, ...]]:
@@ -218,9 +314,12 @@ def _bound(roster: Roster) -> Conversation[int]:
     return max(reply.rows for reply in expect((yield roster.everyone(TellRows())), RowsTold))
 
 
-def _deviation(request: CountRequest, number: int, noise: CellNoise | None) -> float:
-    """Of a cell's noise, as it is passed on: two halves of one silo, or three of two silos and the coordinator."""
-    return 0.0 if noise is None else noise.deviation(3 if len(Plan(request).parts[number]) == 2 else 2)
+def _numbers(roster: Roster) -> Conversation[tuple[int, int]]:
+    """Numbers of rows that were trained on, and held out."""
+    told = expect((yield roster.everyone(TellNumbers())), NumbersTold)
+    check_same_rows(roster, [reply.trained for reply in told])
+    check_same_rows(roster, [reply.held_out for reply in told])
+    return told[0].trained, told[0].held_out
 
 
 # A silo.
@@ -250,10 +349,13 @@ class JudgingSilo(Party):
             raise ConfigError(rule, "none", nearest(HOLDOUT, table.names))
         own = modelled_columns(table, schema).names
         self._held = tuple(place for place, column in enumerate(config.columns) if column.name in own)
-        self._config, self._seat, self._rows = config, seat, len(table)
+        self._config, self._seat = config, seat
         self._opened = set[tuple[int, ...]]()  # with noise, by the places of their columns
         target = config.dp if config.opening == "noised" else None
-        self._counter = TableCounter(table, schema, seat, target, streams, exact=config.opening == "exact")
+        exact, figures = config.opening == "exact", config.opening == "figures"
+        self._counter = TableCounter(table, schema, seat, target, streams, exact, figures)
+        held_out = int(table[HOLDOUT].values.sum()) if config.holdout else 0
+        self._numbers = len(table) - held_out, held_out
 
     def answer(self, ask: Message) -> Message:
         """Answer one message of the coordinator.
@@ -267,20 +369,31 @@ class JudgingSilo(Party):
                 return ColumnsHeld(self._held)
             case TellRows():
                 return self._tell_rows()
+            case TellNumbers():
+                return self._tell_numbers()
             case protocol.PrepareCount():
                 self._check_request(ask.request)
             case opening.OpenTables():
                 return self._open(ask)
+            case PrepareFigures():
+                self._check_figures(ask)
         return self._counter.answer(ask)
 
     def _tell_rows(self) -> RowsTold:
-        if self._config.opening == "noised" or self._config.most_rows:
-            raise self._refusal("tells how many rows it holds if there is neither noise nor a bound", "there is")
-        return RowsTold(planning.padded(self._rows))
+        if self._config.opening != "exact" or self._config.most_rows:
+            raise self._refusal("tells about how many rows it holds if tables open exactly, without a bound", "others")
+        return RowsTold(planning.padded(sum(self._numbers)))
+
+    def _tell_numbers(self) -> NumbersTold:
+        if self._config.opening != "figures":
+            raise self._refusal("tells numbers of rows if figures open", self._config.opening)
+        return NumbersTold(*self._numbers)
 
     def _check_request(self, request: CountRequest) -> None:
-        """Check that what is counted follows from the options, and from what this silo holds."""
+        """Check that what is counted follows from the options, and from what this silo holds; it counts once."""
         config, name = self._config, self._seat.name
+        if self._counter.request is not None:  # a dealer could make other errors each time, which figures would add up
+            raise self._refusal("counts once for its job", "again")
         owners = tuple(column.silo for column in request.columns[: len(config.columns)])
         if tuple(place for place, owner in enumerate(owners) if owner == name) != self._held:
             raise self._refusal("counts the columns that it holds", owners)
@@ -302,6 +415,16 @@ class JudgingSilo(Party):
         reply = self._counter.answer(ask)
         self._opened.update(sets)
         return reply
+
+    def _check_figures(self, ask: PrepareFigures) -> None:
+        """Check that figures are those that follow from the options, and from this silo's numbers of rows."""
+        request = self._counter.request
+        if request is None or self._config.opening != "figures":
+            raise self._refusal("opens figures of a counting that has ended, if its job says so", "others")
+        ours = tuple(itertools.chain(*figures_for(self._config, request, self._numbers)))
+        plan = Plan(request)
+        if FigurePlan(plan, ask.figures).context(()) != FigurePlan(plan, ours).context(()):
+            raise self._refusal("opens the figures that follow from its job", "others")
 
     def _refusal(self, rule: str, value: object) -> ProtocolError:
         return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, "Both sides take the job's options as agreed.")

@@ -20,7 +20,7 @@ from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Keystream, Streams
-from silosynth.counting import opening, plan as planning, protocol
+from silosynth.counting import distances, opening, plan as planning, protocol
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
 from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, random_words, row_products
@@ -76,6 +76,7 @@ class TableCounter(Party):
         target: what all tables that this silo opens may cost together; None opens none.
         streams: of the noise of opened tables, whose seed is a secret; None for the operating system's randomness.
         exact: whether it opens tables exactly.
+        figures: whether it opens exact figures of tables.
 
     Attributes:
         events: of all tables that were opened.
@@ -85,11 +86,12 @@ class TableCounter(Party):
 
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
-        streams: Streams | None = None, exact: bool = False,
+        streams: Streams | None = None, exact: bool = False, figures: bool = False,
     ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
         self.events: list[Event] = []
-        self._target, self._exact = target, exact
+        self._target, self._exact, self._figures = target, exact, figures
+        self._multiplier = distances.ShareMultiplier(seat)
         self._streams = Streams(secrets.randbits(256)) if streams is None else streams
         self._ended: Plan | None = None  # of the counting that left the shares
         self._table, self._seat = modelled_columns(table, schema), seat
@@ -138,6 +140,8 @@ class TableCounter(Party):
                 return self._open(ask)
             case opening.RevealTables():
                 return self._reveal(ask)
+            case distances.PrepareFigures() | distances.HideShares() | distances.TakeShares():
+                return self._open_figures(ask)
             case _:
                 raise ProtocolError("A silo that counts does not understand this message", type(ask).__name__)
 
@@ -325,6 +329,11 @@ class TableCounter(Party):
             raise self._refusal("opens tables exactly if it was made to", "it was not")
         self._checked(ask.sets, [opening.EXACT] * len(ask.sets))
         return opening.SharesRevealed(tuple(protocol.as_tensor(self.shares[n].reshape(1, -1)) for n in ask.sets))
+
+    def _open_figures(self, ask: Message) -> Message:
+        if not self._figures or self._ended is None:
+            raise self._refusal("opens figures of a counting that has ended, if it was made to", "it was not")
+        return self._multiplier.answer(ask, self._ended, self.shares)
 
     def _checked(self, sets: Sequence[int], noises: Sequence[opening.CellNoise | None]) -> Plan:
         """What was counted, if these sets of it can open, once each, and this silo is part of them."""

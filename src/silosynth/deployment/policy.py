@@ -152,7 +152,7 @@ class SiloPolicy(FileSection):
         config, how = job.config, opening(job)
         if self.open_tables == "no":
             raise refusal("open_tables", "no table across silos opens", how)
-        elif how == "exact" and self.open_tables != "exact":
+        elif how != "noised" and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise", how, _NOISED)
         elif how == "noised" and not getattr(config, "dp", Target()).private:
             raise refusal("open_tables", "tables open with noise of a target", "no dp", _TARGET)
@@ -263,7 +263,7 @@ class SiloPolicy(FileSection):
             PolicyError: names the rule.
         """
         name, events = wire_name(type(reply)), getattr(reply, "events", ())
-        if reply.release is Release.TABLES and self.open_tables != "exact":
+        if reply.release in (Release.TABLES, Release.FIGURES) and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise, if at all", name)
         if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
