@@ -85,6 +85,19 @@ def test_tables_open_exactly_and_go_to_all_silos(tmp_path: Path) -> None:
     assert "deployment.Publish" not in reveals
 
 
+def test_figures_open_in_place_of_tables(tmp_path: Path) -> None:
+    silos = two_silos(60)
+    place = run(judging(silos, FIGURES), parties(silos, tmp_path, JUDGED), tmp_path)
+    result = read_counted(place).result
+    for places, (distance,), table in zip(SETS, result["distances"], result["tables"], strict=True):
+        real = crosstab(pooled(silos), FIGURES, places)
+        assert table is None
+        assert distance == pytest.approx(((real / real.sum() - 1 / real.size) ** 2).sum(), rel=1e-4)
+    lines = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
+    assert not any(line["privacy"].startswith("exact tables") for line in lines)
+    assert any(line["type"] == "deployment.CountedFigures" for line in lines)
+
+
 def test_with_a_hold_out_each_table_has_both_parts(tmp_path: Path) -> None:
     silos, policy = two_silos(100), JUDGED.model_copy(update={"min_count": 1})
     sides = parties(silos, tmp_path, policy)

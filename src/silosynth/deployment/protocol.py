@@ -258,6 +258,12 @@ class CountedTables(Message, release=Release.TABLES, common=True):
     content: bytes
 
 
+class CountedFigures(Message, release=Release.FIGURES, common=True):
+    """Coordinator: the figures that opened, for you to keep. ``content`` is a packed state."""
+
+    content: bytes
+
+
 class NoisedTables(Message, release=Release.NOISED, common=True):
     """Coordinator: what opened with noise, for you to keep: a packed state; and the events that all silos listed."""
 
@@ -265,7 +271,9 @@ class NoisedTables(Message, release=Release.NOISED, common=True):
     events: tuple[Event, ...]
 
 
-PASSED_ON: Mapping[str, type[Message]] = {"exact": CountedTables, "noised": NoisedTables}
+PASSED_ON: Mapping[str, type[Message]] = {
+    "exact": CountedTables, "figures": CountedFigures, "noised": NoisedTables,
+}  # fmt: skip
 """What silos are passed on, by how a job's tables open."""
 
 
@@ -355,8 +363,8 @@ def conduct(
         listed: dict[Event, None] = {}
         result = yield from _within(_noticing(counting, listed), {**state, "inner": None})
         content = pack(result)
-        exact = PASSED_ON[opening(job)] is CountedTables
-        passed_on = CountedTables(content) if exact else NoisedTables(content, tuple(listed))
+        exact = CountedFigures if opening(job) == "figures" else CountedTables
+        passed_on = NoisedTables(content, tuple(listed)) if opening(job) == "noised" else exact(content)
         conversation.expect((yield roster.everyone(passed_on)), Done)
         yield from _compare_ledgers(roster, entry.horizontal)
         return Counted(result, schemas, matched)

@@ -220,7 +220,7 @@ class DeploymentSilo(Party):
             case protocol.ShownHoldoutTags():
                 holdout.check_tags(self._group(), self._begun().silos, self._held, ask.tags)
                 return Done()
-            case protocol.CountedTables() | protocol.NoisedTables():
+            case protocol.CountedTables() | protocol.CountedFigures() | protocol.NoisedTables():
                 return self._keep_counted(ask)
             case protocol.AskNonce():
                 self._nonce = secrets.token_bytes(32)
@@ -430,7 +430,7 @@ class DeploymentSilo(Party):
         self._say("trained")
         return Done()
 
-    def _keep_counted(self, ask: protocol.CountedTables | protocol.NoisedTables) -> Done:
+    def _keep_counted(self, ask: protocol.CountedTables | protocol.CountedFigures | protocol.NoisedTables) -> Done:
         """Keep what a job that counts has opened, as it was passed on."""
         self._party = None
         keep_counted(self.folder, self._begun(), unpack(ask.content))
