@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from silosynth.cli import app
 from silosynth.deployment.coordinator import order
+from silosynth.deployment.judging import JudgeOptions
 from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
 from silosynth.deployment.policy import POLICY, SiloPolicy, read_policy
 from silosynth.deployment.rows import SILO, SiloData, read_silo
@@ -29,7 +30,7 @@ MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
     "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop",
     "ledger show", "ledger verify",
-    "fetch",
+    "fetch", "judge",
 }  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(with_all(text))
     plan = experiment.read(tmp_path / "experiment.toml")
     assert plan.unused("submit") == {}
-    assert plan.model_fields_set == {"algorithm", "align", "split", "sample", "run"}
+    assert plan.model_fields_set == {"algorithm", "align", "split", "sample", "run", "judge"}
     elsewhere = {
         "algorithm.runtime", "split.seed", "split.path", "sample.seed", "sample.path", "sample.raw_text",
     }  # fmt: skip
@@ -110,6 +111,9 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     made = order(plan, Roster(("bank", "shop")), "alice")
     assert made.job.name == "customers-1" and made.transport == "stream" and made.job.seed == 7
     assert made.job.holdout == 0.2
+    assert plan.judge is not None
+    options = JudgeOptions(**plan.judge.model_dump())
+    assert options.target == "income" and options.opening == JudgeOptions().opening
 
 
 def run(*words: object) -> str:

@@ -245,6 +245,8 @@ def test_each_command_says_what_it_does_not_use_of_a_file_made_for_the_other(wri
     ]  # fmt: skip
     rows_apart = "[algorithm]\nname = 'gdts'\n[align]\nleast = 5\n"
     assert list(experiment.read(write(rows_apart)).unused("submit")) == ["align"]
+    assert list(experiment.read(write(MINIMAL + "[judge]\nepsilon = 2.0\n")).unused("run")) == ["judge"]
+    assert experiment.read(write("[judge]\nopening = 'exact'\n")).unused("submit") == {}
     assert list(experiment.read(write("[split]\nholdout = 0.2\nseed = 3\n")).unused("submit")) == ["split.seed"]
     unused = experiment.read(write(MINIMAL + FEDERATED)).unused("run")
     assert list(unused) == ["align", "run.name", "run.transport", "run.patience", "run.limit"]

@@ -9,7 +9,7 @@ import pytest
 from silosynth.core.messages import Release
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_steps, unsound
-from silosynth.privacy.statement import budget_rows, known_noise, statement, totals
+from silosynth.privacy.statement import budget_rows, known_noise, mechanism, statement, totals
 
 
 def event(
@@ -190,3 +190,10 @@ class TestBudgetRows:
     def test_noise_that_earns_nothing_totals_nothing(self) -> None:
         rows = budget_rows(statement([record("bank", Release.NOISED, unsound("features"), event(0.5))]))
         assert (rows[-1]["what"], rows[-1]["epsilon"], rows[-1]["covers"]) == ("total", None, "nothing")
+
+    @pytest.mark.parametrize(
+        ("noise", "rate", "shown"),
+        [(None, None, "n"), (4.0, None, "n, noise 4"), (2.0, 0.1, "n, noise 2, rate 0.1")],
+    )
+    def test_a_mechanism_has_what_it_has(self, noise: float | None, rate: float | None, shown: str) -> None:
+        assert mechanism({"mechanism": "n", "noise": noise, "rate": rate}) == shown

@@ -13,12 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from silosynth.commands import run
-from silosynth.commands.session import ReportOptions, Session, add_command, check_free, session
+from silosynth.commands.session import Force, ReportOptions, Session, add_command, check_free, session
 from silosynth.core.errors import ConfigError, DataError, ProtocolError, nearest
-from silosynth.core.files import read
+from silosynth.core.files import REPORTS, check_suffix, read
 
 if TYPE_CHECKING:
     from silosynth.deployment import coordinator, kits, silo_ledger
+    from silosynth.evaluation.report import Report
+    from silosynth.experiment.grammar import Experiment
 
 COORDINATOR = "coordinator"  # `silosynth.core.conversation` would load PyTorch
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
@@ -29,6 +31,14 @@ KitFolder = Annotated[
     typer.Option("--kit", "-k", help="This machine's start kit, from `silosynth provision`.", show_default="here"),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A name that `silosynth status` shows.")]
+
+
+JUDGE = """\
+Example: silosynth judge synthetic.csv --kit kits/coordinator --epsilon 2 --target income
+
+The table that JOB drew, with the rows that it held out: silosynth judge synthetic.csv --kit kits/coordinator --job JOB
+
+The report at a silo, of what the job --name has opened: silosynth judge synthetic.csv --kit kits/bank --name NAME"""
 
 
 class _ShowByDefault(TyperGroup):
@@ -64,6 +74,7 @@ def register(app: typer.Typer) -> None:
     add_command(group, "verify", verify_ledger, "Example: silosynth ledger verify --kit kits/bank")
     app.add_typer(group, name="ledger", no_args_is_help=True)
     add_command(app, "fetch", fetch, "Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")
+    add_command(app, "judge", judge, JUDGE)
 
 
 def provision(
@@ -172,25 +183,64 @@ def submit(
     run.note_unused(ui, plan, "submit")
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
-    (_submit_here if site.name == COORDINATOR else _submit_from_elsewhere)(ui, site, order, wait)
+    if site.name != COORDINATOR:
+        _submit_from_elsewhere(ui, site, order, wait)
+    elif _submit_here(ui, site, order, wait):
+        ui.show(f"Get the synthetic table with: silosynth fetch {order.job.name} --kit …")
+    if plan.judge is None:
+        return
+    if site.name == COORDINATOR and wait:
+        _judge_after(ui, site, plan, order.job.name)
+    else:
+        ui.note(
+            "Once the job is done, its table is judged at the coordinator's machine: "
+            f"silosynth fetch {order.job.name}, then silosynth judge --job {order.job.name}"
+        )
 
 
-def _submit_here(ui: Session, kit: kits.StartKit, order: coordinator.Order, wait: bool) -> None:
-    """On the coordinator's machine: the daemon finds the order in the job's folder."""
-    from silosynth.deployment.coordinator import enqueue, read_status
+def _judge_after(ui: Session, kit: kits.StartKit, plan: Experiment, job: str) -> None:
+    """Judge the table of a job that has trained, in a second job, as the experiment file says."""
+    from silosynth.data import sources
+    from silosynth.deployment import judging
+    from silosynth.deployment.coordinator import SYNTHETIC
+
+    folder = kit.jobs / job
+    if not (folder / SYNTHETIC).exists():
+        raise ConfigError(
+            "A table that is judged across silos is shared", "partitioned", "Leave [judge] out, or share it."
+        )
+    assert plan.judge is not None
+    options = judging.JudgeOptions(**plan.judge.model_dump())
+    order = judging.judging_order(
+        sources.read(folder / SYNTHETIC), options, judging.terms_of(folder), kit.roster, kit.name, job + judging.JUDGED
+    )
+    _submit_here(ui, kit, order, wait=True)
+    ui.show(f"Get the report across silos with: silosynth fetch {job} --kit … --report report.html")
+    ui.facts |= {"judged": order.job.name}
+
+
+def _submit_here(ui: Session, kit: kits.StartKit, order: coordinator.Order, wait: bool) -> bool:
+    """On the coordinator's machine: the daemon finds the order in the job's folder. Whether the job is done."""
+    from silosynth.deployment.coordinator import enqueue
 
     job, folder = order.job, kit.jobs / order.job.name
     enqueue(order, folder)
     ui.note(f"Submitted {job.name}: it begins when the coordinator runs and {', '.join(job.silos)} are connected.")
-    if not wait:
-        return
-    with ui.progress(job.name) as bar:
+    if wait:
+        _wait_here(ui, job.name, folder)
+    return wait
+
+
+def _wait_here(ui: Session, name: str, folder: Path) -> None:
+    from silosynth.deployment.coordinator import read_status
+
+    with ui.progress(name) as bar:
         while (now := read_status(folder)).state not in ("done", "failed"):
             bar(f"{now.state} {now.stage}", now.done / max(1, now.total))
             time.sleep(_LOOK)
     if now.state == "failed":
-        raise ProtocolError(f"Job {job.name} ends well: {now.error}")
-    ui.show(f"Done: {folder}\nGet the synthetic table with: silosynth fetch {job.name} --kit …")
+        raise ProtocolError(f"Job {name} ends well: {now.error}")
+    ui.show(f"Done: {folder}")
     ui.facts |= {"folder": folder, "attempts": now.attempts}
 
 
@@ -357,8 +407,11 @@ def fetch(
         str | None, typer.Option("--target", help="The column that models are trained to predict.")
     ] = None,
     raw_text: run.RawText = False,
+    own: Annotated[
+        bool, typer.Option("--own", help="Report on this silo's own rows, even if the table was judged across silos.")
+    ] = False,
 ) -> None:
-    """Write a job's synthetic table to a file; on a silo's machine, also a report on it and this silo's own rows."""
+    """Write a job's synthetic table to a file, and a report: across silos if it was judged, else of the silo's rows."""
     from silosynth.data import sources
     from silosynth.deployment.coordinator import SYNTHETIC
 
@@ -376,7 +429,13 @@ def fetch(
     ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
     ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
     if to.report is not None:
-        _report(ui, site, job, table, to.report, target)
+        from silosynth.deployment import judging
+
+        judged = site.jobs / (job + judging.JUDGED)
+        if judging.has_counted(judged) and not own:
+            _show_report(ui, _across(ui, site, judged.name, table, target, job), to.report)
+        else:
+            _report(ui, site, job, table, to.report, target)
 
 
 def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None) -> None:
@@ -387,7 +446,10 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
     from silosynth.deployment.silo import kept_model
 
     if kit.name == COORDINATOR:
-        raise ConfigError("A report needs real rows, which silos have", kit.name, "Use a silo's kit.")
+        raise ConfigError(
+            "A report needs real rows, which silos have, or tables that they counted together", kit.name,
+            f"Have the table judged: silosynth judge TABLE --job {job}. Or use a silo's kit.",
+        )  # fmt: skip
     rows = read_silo(kit.folder)
     real = rows.read().drop(columns=rows.identifiers)
     own = [name for name in real.columns if name in table.columns]
@@ -396,10 +458,85 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
     place = kit.jobs / job
     known = kept_model(place, kit.name, infer(real[own], declared), run.read_ledger(place / LEDGER))
     about: dict[str, Any] = {"schema": declared, "model": known, "data": f"rows of silo {kit.name!r}, job {job}"}
-    result = run.measure(ui, frames, target, None, **about)
+    _show_report(ui, run.measure(ui, frames, target, None, **about), out)
+
+
+def _show_report(ui: Session, result: Report, out: Path) -> None:
     result.save(out)
     ui.show(f"{result}\n\nreport {out}")
     ui.facts |= {"report": out, "scores": result.to_dict()["scores"]}
+
+
+def _across(ui: Session, kit: kits.StartKit, name: str, table: Any, target: str | None, trained: str = "") -> Report:
+    """The report of a job that judged this table; ``trained`` is the job that drew it, if that is known."""
+    from silosynth.deployment import judging
+    from silosynth.deployment.coordinator import LEDGER
+
+    ledger, data = run.read_ledger(kit.jobs / name / LEDGER), f"silos' rows, job {trained or name}"
+    with ui.progress("Judging") as progress:
+        return judging.judged_report(kit.jobs / name, table, target=target, ledger=ledger, progress=progress, data=data)
+
+
+def judge(
+    ui: Session,
+    synthetic: Annotated[Path, typer.Argument(metavar="SYNTHETIC", help="The table to judge, whatever made it.")],
+    kit: KitFolder = Path(),
+    job: Annotated[
+        str | None, typer.Option("--job", help="The job that trained: its silos, links, kinds, and hold-out are used.")
+    ] = None,
+    target: Annotated[str | None, typer.Option("--target", help="The column to predict.")] = None,
+    opening: Annotated[
+        str, typer.Option("--opening", help="How tables open: noised or exact; as silos' policies allow.")
+    ] = "noised",
+    epsilon: Annotated[float, typer.Option("--epsilon", help="What all noised tables together cost.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="Well below one over the number of rows.")] = 1e-6,
+    levels: Annotated[int | None, typer.Option("--levels", help="Most levels of a column.")] = None,
+    rows: Annotated[int | None, typer.Option("--rows", help="A public bound: no silo holds more rows.")] = None,
+    holdout: Annotated[float | None, typer.Option("--holdout", help="The share of rows that was held out.")] = None,
+    silo: Annotated[list[str] | None, typer.Option("--silo", help="Who takes part; repeatable.")] = None,
+    align: Annotated[str, typer.Option("--align", help="How rows are linked: psi, keyed-hash or none.")] = "psi",
+    name: Annotated[str | None, typer.Option("--name", help="Of the job; one that is done is shown again.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The report: .html, or .json.")] = Path("report.html"),
+    force: Force = False,
+) -> None:
+    """Judge a synthetic table across silos: they count joint tables that nobody holds, and a report is made of these.
+
+    Which tables are counted, and by which levels, follows from the synthetic table. What opens, and how, is decided by
+    this command and by each silo's policy.
+    """
+    from silosynth.data import sources
+    from silosynth.deployment import judging
+
+    check_suffix(out, REPORTS)
+    check_free([out], force)
+    site, table = _kit(kit), sources.read(synthetic)
+    if name is not None and (site.jobs / name).exists():
+        _wait_for_judged(ui, site, name)
+        _show_report(ui, _across(ui, site, name, table, target), out)
+        return
+    if site.name != COORDINATOR:
+        raise ConfigError(
+            "Jobs that judge start at the coordinator's machine; elsewhere reports of those are made that have ended",
+            site.name, "Name one that `silosynth status` shows with --name, or use the coordinator's kit.",
+        )  # fmt: skip
+    named = name or (f"{job}{judging.JUDGED}" if job is not None else judging.judging_name(synthetic))
+    terms = (
+        judging.terms_of(_job(site, job)) if job is not None else judging.terms(site.roster.parties, site.stream_port)
+    )
+    terms = judging.changed(terms, silo or (), align if job is None else None, holdout)
+    options = judging.options(opening, epsilon, delta, target, levels, rows)
+    ui.on_interrupt = f"The job goes on. Later: silosynth judge {synthetic} --kit {kit} --name {named}"
+    ui.facts |= {"job": named}
+    _submit_here(ui, site, judging.judging_order(table, options, terms, site.roster, site.name, named), wait=True)
+    _show_report(ui, _across(ui, site, named, table, target, job or ""), out)
+
+
+def _wait_for_judged(ui: Session, kit: kits.StartKit, name: str) -> None:
+    """At the coordinator, wait until a job that judges has ended."""
+    from silosynth.deployment.coordinator import STATUS
+
+    if (kit.jobs / name / STATUS).exists():
+        _wait_here(ui, name, kit.jobs / name)
 
 
 def _kit(folder: Path, coordinator: bool = False) -> kits.StartKit:

@@ -178,6 +178,44 @@ def plan(
     return JointPlan(columns, tuple(sets), place, parents, kinds, tuple(map(_ends, table.columns)))
 
 
+def planned(
+    synthetic: Any, columns: Sequence[CountedColumn], sets: Sequence[tuple[int, ...]], target: str | None = None
+) -> JointPlan:
+    """The plan that something was counted by, where only its columns and sets are known, and the synthetic table.
+
+    Args:
+        synthetic: the public table that it was planned from.
+        columns, sets: what was counted.
+        target: the column to predict; None for the one that all tables of three columns end in.
+
+    Raises:
+        DataError: the table lacks a column, or holds something else in it.
+    """
+    pandas, names = to_pandas(synthetic), [column.name for column in columns]
+    if lacking := [name for name in names if name not in pandas.columns]:
+        rule = "A report is made with the table that was judged"
+        raise DataError(rule, f"no column {lacking[0]!r}", "Name that table.")
+    declared = {column.name: kind for column in columns if (kind := _declared(column, pandas[column.name]))}
+    kinds, table = _read(pandas[names], declared)
+    three = [places for places in sets if len(places) == 3]
+    place = _place(target, names) if target is not None else three[0][-1] if three else None
+    parents: list[int | None] = [None] * len(names)
+    for child, parent, label in three:
+        parents[child] = parent if label == place else None
+    return JointPlan(
+        tuple(columns), tuple(sets), place, tuple(parents), kinds, tuple(_ends(table[name]) for name in names)
+    )
+
+
+def _declared(column: CountedColumn, held: Any) -> dict[str, str]:
+    """The kind that a column was counted as; none of dates and durations, which tell theirs."""
+    if column.levels:
+        return {"kind": "boolean" if all(isinstance(level, bool) for level in column.levels) else "categorical"}
+    if held.dtype.kind not in "iuf":
+        return {}
+    return {"kind": "integer" if all(isinstance(edge, int) for edge in column.edges) else "continuous"}
+
+
 def _read(frame: Any, schema: Schema | Mapping[str, Any] | None) -> tuple[Schema, Any]:
     """Kinds and values of the columns that can be counted."""
     pandas = to_pandas(frame)

@@ -162,6 +162,7 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
         "run.name": "results go to the output folder",
         "run.transport": "all silos are on this machine",
         "run.patience": "all silos are on this machine",
+        "judge": "the report compares all rows, which are on this machine; see silosynth.judge",
     },
     "submit": {
         "data": "each silo reads its own table, which its silo.toml names",
@@ -173,7 +174,7 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
         "sample.seed": "the rows are the first that the model draws",
         "sample.path": "silosynth fetch writes the table",
         "sample.raw_text": "silosynth fetch has --raw-text",
-        "evaluate": "silosynth fetch --report writes a report at a silo",
+        "evaluate": "silosynth fetch --report writes a report; [judge] has it compare columns across silos",
         "output": "silosynth fetch writes the table",
     },
 }
@@ -322,6 +323,22 @@ class EvaluateSection(FileSection):
     """A name in the output folder."""
 
 
+class JudgeSection(FileSection):
+    """``[judge]``: in a federation, a report across silos after training, from tables that silos count together."""
+
+    opening: Literal["noised", "exact"] = "noised"
+    """How these tables open. Silos' policies say which they allow."""
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """What all noised tables together cost, for each row."""
+    delta: Annotated[float, Field(gt=0, lt=0.5)] = 1e-6
+    target: Text | None = None
+    """The column to predict."""
+    levels: Annotated[int, Field(ge=2)] | None = None
+    """Most levels of a column; 20 when left out, and 8 with noise."""
+    rows: Annotated[int, Field(ge=1)] | None = None
+    """No silo holds more rows; twice the rows of the synthetic table when left out."""
+
+
 class OutputSection(FileSection):
     """``[output]``: where results go."""
 
@@ -367,6 +384,7 @@ class Experiment(FileSection):
     split: SplitSection = SplitSection()
     sample: SampleSection = SampleSection()
     evaluate: EvaluateSection = EvaluateSection()
+    judge: JudgeSection | None = None
     output: OutputSection = OutputSection()
     _source: Path = PrivateAttr(default=Path())
 

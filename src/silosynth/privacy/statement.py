@@ -303,9 +303,8 @@ def cell(number: float | None) -> str:
 
 def mechanism(event: Mapping[str, Any]) -> str:
     """The mechanism of an event of a statement, with noise multiplier and sampling rate where it has them."""
-    if event["noise"] is None:
-        return str(event["mechanism"])
-    return f"{event['mechanism']}, noise {event['noise']:.4g}, rate {event['rate']:.4g}"
+    noise = "" if event["noise"] is None else f", noise {event['noise']:.4g}"
+    return f"{event['mechanism']}{noise}" + ("" if event["rate"] is None else f", rate {event['rate']:.4g}")
 
 
 def _finite(number: float) -> float | None:

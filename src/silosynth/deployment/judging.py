@@ -1,0 +1,198 @@
+"""A report across silos: the job that counts what a public synthetic table says, and the report from what it opened.
+
+All that is counted follows from the synthetic table (`silosynth.evaluation.joint`). What a job has opened lies at the
+coordinator and at every silo, and each that has the synthetic table, too, can render the same report.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from silosynth import catalog
+from silosynth.alignment import AlignConfig
+from silosynth.core.conversation import Roster
+from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.files import read
+from silosynth.core.schema import Schema
+from silosynth.counting import padded
+from silosynth.counting.judge import JudgeConfig
+from silosynth.deployment.coordinator import ORDER, Order, read_schemas, unpack_order
+from silosynth.deployment.counted import COUNTED, read_counted
+from silosynth.deployment.protocol import Job, check_name, opening
+from silosynth.evaluation import joint
+from silosynth.evaluation.about import AnyModel
+from silosynth.evaluation.report import Report
+from silosynth.evaluation.scores import OnProgress
+from silosynth.privacy.events import Target
+from silosynth.simulation.model import all_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPENINGS, _METHODS = ("noised", "exact"), ("psi", "keyed-hash")
+JUDGED = "-judged"
+"""What the name of a job ends in that judges the table of another."""
+
+
+DEALER = "the coordinator, who together with one silo could read the rows that were counted"
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """How a table is judged.
+
+    Attributes:
+        opening: "noised" by ``epsilon`` and ``delta``, or "exact".
+        target: the column to predict.
+        levels: most levels of a column; None for 20, and for 8 of tables with noise, of which each cell has its own.
+        rows: a public bound of how many rows silos have in common.
+    """
+
+    opening: Literal["noised", "exact"] = "noised"
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    target: str | None = None
+    levels: int | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Who takes part in a judging, and how rows are linked and data travel."""
+
+    silos: tuple[str, ...]
+    align: AlignConfig | None
+    holdout: float = 0.0
+    transport: Literal["relay", "stream"] = "relay"
+    limit: float | None = None
+    patience: float = 3600.0
+    schemas: Mapping[str, Schema] | None = None
+    rows: int | None = None
+
+
+def terms_of(folder: Path) -> Terms:
+    """Those of an earlier job of the coordinator's, whose rows are held out, and whose columns have their kinds.
+
+    Raises:
+        StorageError: the job has not ended, or a file is damaged.
+        ConfigError: its silos hold different rows of the same columns.
+    """
+    order, schemas = unpack_order(read(folder / ORDER)), read_schemas(folder)
+    job = order.job
+    if catalog.algorithm(job.algorithm, kind=None).horizontal:
+        raise ConfigError(
+            "Tables are judged across silos that hold different columns of the same rows", job.algorithm,
+            "Each silo compares the table with its own rows: silosynth fetch JOB --report, with its kit.",
+        )  # fmt: skip
+    return Terms(job.silos, job.align, job.holdout, order.transport, order.limit, order.patience, schemas)
+
+
+def terms(silos: Sequence[str], stream_port: int | None) -> Terms:
+    """Those of a table that no job here has drawn: all silos link their rows by private set intersection."""
+    return Terms(tuple(silos), AlignConfig("psi"), transport="relay" if stream_port is None else "stream")
+
+
+def changed(given: Terms, silos: Sequence[str], align: str | None, holdout: float | None) -> Terms:
+    """Terms with what is named in their place.
+
+    Raises:
+        ConfigError: rows cannot be linked so.
+    """
+    if align not in (None, "none", *_METHODS):
+        raise ConfigError("Rows are linked by psi or keyed-hash, or not at all (none)", align, nearest(align, _METHODS))
+    if align is not None:
+        given = replace(given, align=None if align == "none" else AlignConfig(align))  # type: ignore[arg-type]
+    if holdout is not None:
+        given = replace(given, holdout=holdout)
+    return replace(given, silos=tuple(silos)) if silos else given
+
+
+def options(
+    opening: str, epsilon: float, delta: float, target: str | None, levels: int | None, rows: int | None
+) -> JudgeOptions:
+    """How a table is judged, from a command's words.
+
+    Raises:
+        ConfigError: tables open in other ways, or a number is out of its range.
+    """
+    if opening not in OPENINGS:
+        raise ConfigError("Tables open noised or exact", opening, nearest(opening, OPENINGS))
+    for name, number in (("levels", levels), ("rows", rows)):
+        if number is not None and number < 1 + (name == "levels"):
+            raise ConfigError(f"--{name} is a number of at least {1 + (name == 'levels')}", number)
+    return JudgeOptions(opening, epsilon, delta, target, levels, rows)  # type: ignore[arg-type]
+
+
+def judging_order(
+    synthetic: pd.DataFrame, options: JudgeOptions, terms: Terms, roster: Roster, submitter: str, name: str
+) -> Order:
+    """The job that counts what a report on this table needs.
+
+    Raises:
+        ConfigError: a silo is not of the federation, or options do not fit.
+        DataError: the table has nothing to count, or no such target.
+    """
+    for silo in terms.silos:
+        if silo not in roster.parties:
+            raise ConfigError("A table is judged by silos of the federation", silo, nearest(silo, roster.parties))
+    noised = options.opening == "noised"
+    known, columns = None, None
+    if terms.schemas is not None:
+        known = all_columns(terms.schemas, horizontal=False)
+        columns = {silo: list(schema.names) for silo, schema in terms.schemas.items()}
+    levels = options.levels or (joint.COARSE if noised else joint.LEVELS)
+    made = joint.plan(synthetic, known, options.target, levels=levels, silos=columns)
+    most = options.rows or (padded(2 * len(synthetic)) if noised else 0)
+    config = JudgeConfig(
+        made.columns, made.sets, options.opening, Target(options.epsilon, options.delta) if noised else Target(),
+        holdout=bool(terms.holdout), most_rows=most,
+    )  # fmt: skip
+    job = Job(
+        check_name(name), "judge", "balanced", config, terms.silos, None, terms.align, None, submitter, terms.holdout
+    )
+    return Order(job, terms.transport, terms.limit, terms.patience, "cpu")
+
+
+def judging_name(table: Path) -> str:
+    """A name for a job that judges the table of a file: of its own, and the time."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", table.stem).lstrip("-._")[:40] or "table"
+    return f"{stem}{JUDGED}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def has_counted(folder: Path) -> bool:
+    """Whether a job in this folder has left what it opened."""
+    return (folder / COUNTED).exists()
+
+
+def judged_report(
+    folder: Path, synthetic: pd.DataFrame, *, target: str | None = None, ledger: Sequence[Mapping[str, Any]] = (),
+    progress: OnProgress | None = None, model: AnyModel | None = None, data: str | None = None,
+) -> Report:  # fmt: skip
+    """The report of a job that has judged a table.
+
+    Args:
+        folder: the job's.
+        synthetic: the table that was judged.
+        target: the column that was to be predicted, if that does not follow from what was counted.
+        ledger: of the job, as it is recorded here.
+        progress, model, data: as in `silosynth.evaluation.joint.judge_tables`.
+
+    Raises:
+        StorageError: the job has opened nothing, or the file is damaged.
+        ConfigError: the job was another than a judging.
+        DataError: this is not the table that was judged.
+    """
+    counted = read_counted(folder)
+    config = counted.job.config
+    if not isinstance(config, JudgeConfig):
+        raise ConfigError("A report is of a job that judged a table", counted.job.algorithm, "Name another job.")
+    made = joint.planned(synthetic, config.columns, config.sets, target)
+    rows = int(counted.result.get("rows", 0)) if opening(counted.job) == "figures" else 0
+    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), rows, dealer=DEALER)
+    return joint.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)

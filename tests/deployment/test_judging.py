@@ -1,0 +1,215 @@
+"""A report across silos of a federation: the same as from pooled rows, at the coordinator and at every silo."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.deployment.common import OPEN, Rows, customers, parties
+from typer.testing import CliRunner
+
+from silosynth.alignment import AlignConfig
+from silosynth.cli import app
+from silosynth.commands import federation
+from silosynth.core.conversation import Roster
+from silosynth.core.errors import ConfigError, DataError, StorageError
+from silosynth.deployment import coordinator, judging
+from silosynth.deployment.judging import JudgeOptions, Terms
+from silosynth.evaluation import joint
+from silosynth.simulation.silos import InProcess
+
+POLICY = OPEN.model_copy(update={"algorithms": ["judge"], "open_tables": "exact", "public_seed": False, "min_count": 1})
+HELD = {"bank": ["age", "income"], "shop": ["visits", "paid"]}
+ROSTER = Roster(("bank", "shop"))
+TERMS = Terms(("bank", "shop"), None)
+
+
+def drawn() -> pd.DataFrame:
+    """A synthetic table."""
+    return customers(150, seed=9).drop(columns="customer")
+
+
+def judged(folder: Path, options: JudgeOptions, terms: Terms = TERMS, name: str = "trial-judged") -> tuple[Path, Any]:
+    """Judge it in silos in this process; the coordinator's folder, and the silos."""
+    whole = customers(160)
+    silos = {name: Rows(whole[["customer", *held]], ["customer"]) for name, held in HELD.items()}
+    order = judging.judging_order(drawn(), options, terms, ROSTER, "coordinator", name)
+    sides, place = parties(silos, folder, POLICY), folder / "coordinator"
+    order.keep(place)
+    with InProcess(sides, folder / "checkpoints") as link:
+        coordinator.run_order(order, link, place)
+    return place, sides
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Exactly, with a hold-out."""
+    folder = tmp_path_factory.mktemp("exact")
+    terms = Terms(("bank", "shop"), None, holdout=0.4)
+    return judged(folder, JudgeOptions("exact", target="paid", levels=4), terms)
+
+
+def test_the_report_is_that_of_pooled_rows_everywhere(exact: tuple[Path, Any]) -> None:
+    place, sides = exact
+    whole, out = customers(160).drop(columns="customer"), sides["bank"]._held.numpy()
+    made = joint.plan(drawn(), None, "paid", levels=4, silos=HELD)
+    pooled = joint.judge_tables(joint.count_pooled(made, whole[~out], whole[out], HELD), drawn())
+    for folder in (place, *(place.parent / silo for silo in HELD)):
+        found = judging.judged_report(folder, drawn())
+        assert found.scores == pooled.scores and found.skipped == pooled.skipped
+        assert found.target == "paid" and found.rows == pooled.rows
+        assert np.array_equal(found.pairs.error, pooled.pairs.error)  # type: ignore[union-attr, arg-type]
+    assert found.score("pair_trend_error_across") is not None
+
+
+def test_another_table_or_another_job_is_refused(exact: tuple[Path, Any], tmp_path: Path) -> None:
+    place, _ = exact
+    with pytest.raises(DataError, match="the table that was judged"):
+        judging.judged_report(place, drawn().drop(columns="age"))
+    with pytest.raises(StorageError, match="has counted"):
+        judging.judged_report(tmp_path, drawn())
+
+
+def test_a_table_of_an_earlier_job_is_judged_by_its_silos_kinds_and_hold_out(exact: tuple[Path, Any]) -> None:
+    place, _ = exact
+    terms = judging.terms_of(place)
+    assert (terms.silos, terms.holdout, terms.align) == (("bank", "shop"), 0.4, None)
+    assert set(terms.schemas or ()) == set(HELD)
+    again = judging.judging_order(drawn(), JudgeOptions("exact"), terms, ROSTER, "coordinator", "again")
+    assert again.job.holdout == 0.4 and again.job.config.holdout  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_with_noise_the_report_says_what_it_cost(tmp_path: Path) -> None:
+    place, _ = judged(tmp_path, JudgeOptions("noised", epsilon=20.0, rows=1024))
+    ledger = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
+    report = judging.judged_report(place, drawn(), ledger=ledger)
+    report.save(tmp_path / "report.html")
+    assert "epsilon" in report.to_dict()["about"]["counted"]["cost of judging"]
+    assert "discrete Gaussian, noise" in (tmp_path / "report.html").read_text()
+
+
+def test_options_and_terms_are_checked() -> None:
+    assert judging.options("exact", 1.0, 1e-6, None, None, None) == JudgeOptions("exact")
+    for wrong in (("open", 1.0, 1e-6, None, None, None), ("exact", 1.0, 1e-6, None, 1, None)):
+        with pytest.raises(ConfigError):
+            judging.options(*wrong)
+    with pytest.raises(ConfigError, match="psi or keyed-hash"):
+        judging.changed(TERMS, (), "ps", None)
+    changed = judging.changed(TERMS, ["shop"], "keyed-hash", 0.2)
+    assert changed == Terms(("shop",), AlignConfig("keyed-hash"), 0.2)
+    assert judging.terms(("a", "b"), None).transport == "relay" and judging.terms(("a",), 5).transport == "stream"
+    with pytest.raises(ConfigError, match="silos of the federation"):
+        judging.judging_order(drawn(), JudgeOptions(), Terms(("bnk",), None), ROSTER, "coordinator", "x")
+    with pytest.raises(ConfigError, match="twentieths"):
+        judging.judging_order(drawn(), JudgeOptions(), Terms(("bank",), None, 0.33), ROSTER, "coordinator", "x")
+
+
+def test_names_of_jobs_are_made_of_names_of_files() -> None:
+    assert judging.judging_name(Path("a/ü synthetic.csv")).startswith("synthetic-judged-")
+    assert judging.judging_name(Path("é.csv")).startswith("table-judged-")
+
+
+# The commands.
+
+
+@pytest.fixture
+def kits(exact: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Kits with a job "trial" that has drawn a table, and "trial-judged"."""
+    for name, folder in (("coordinator", exact[0]), *((silo, exact[0].parent / silo) for silo in HELD)):
+        jobs = tmp_path / name / "work" / "jobs"
+        shutil.copytree(folder, jobs / "trial-judged")
+        shutil.copy(exact[0] / "ledger.jsonl", jobs / "trial-judged" / "ledger.jsonl")
+        (jobs / "trial").mkdir()
+        drawn().to_parquet(jobs / "trial" / "synthetic.parquet")
+        shutil.copy(exact[0] / "order", jobs / "trial" / "order")
+
+    def kit(folder: Path, coordinator: bool = False) -> Any:
+        return SimpleNamespace(
+            name=folder.name, folder=folder, jobs=folder / "work" / "jobs", roster=ROSTER, stream_port=None
+        )
+
+    monkeypatch.setattr(federation, "_kit", kit)
+    drawn().to_csv(tmp_path / "synthetic.csv", index=False)
+    return tmp_path
+
+
+def call(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+@pytest.mark.parametrize("where", ["coordinator", "bank"])
+def test_fetch_reports_across_silos_where_the_table_was_judged(kits: Path, where: str) -> None:
+    out, page = kits / f"{where}.csv", kits / f"{where}.html"
+    done = call("fetch", "trial", "--kit", kits / where, "--out", out, "--report", page, "--json")
+    assert done.exit_code == 0, done.output
+    scores = {score["name"] for score in json.loads(done.stdout)["scores"]}
+    assert {"pair_trend_error_across", "column_shape_error"} <= scores
+    assert "the coordinator, who together with one silo could read the rows" in page.read_text()
+
+
+def test_the_coordinator_without_a_judged_table_is_told_how_to_judge_it(kits: Path) -> None:
+    shutil.rmtree(kits / "coordinator" / "work" / "jobs" / "trial-judged")
+    done = call("fetch", "trial", "--kit", kits / "coordinator", "--out", kits / "a.csv", "--report", kits / "a.html")
+    assert done.exit_code == 2 and "silosynth judge TABLE --job trial" in done.stderr
+
+
+def test_judge_shows_a_job_again_at_a_silo(kits: Path) -> None:
+    words = ("judge", kits / "synthetic.csv", "--kit", kits / "shop", "--name", "trial-judged")
+    done = call(*words, "--out", kits / "r.html")
+    assert done.exit_code == 0 and "Pair-trend error" in done.stdout and (kits / "r.html").exists()
+    assert call(*words, "--out", kits / "r.html").exit_code == 4  # it is there
+    elsewhere = call("judge", kits / "synthetic.csv", "--kit", kits / "shop", "--out", kits / "s.html")
+    assert elsewhere.exit_code == 2 and "start at the coordinator's machine" in elsewhere.stderr
+
+
+def test_judge_submits_and_reports(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[Any] = []
+
+    def submit(ui: Any, kit: Any, order: Any, wait: bool) -> bool:
+        submitted.append(order)
+        shutil.copytree(kit.jobs / "trial-judged", kit.jobs / order.job.name)
+        return True
+
+    monkeypatch.setattr(federation, "_submit_here", submit)
+    words = ("judge", kits / "synthetic.csv", "--kit", kits / "coordinator", "--opening", "exact", "--levels", "4")
+    done = call(*words, "--target", "paid", "--holdout", "0.4", "--align", "none", "--out", kits / "r.html", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["job"].startswith("synthetic-judged-") and (kits / "r.html").exists()
+    (order,) = submitted
+    assert order.job.holdout == 0.4 and order.job.align is None and order.job.config.opening == "exact"
+    wrong = call(*words[:-4], "--opening", "exactly", "--out", kits / "s.html")
+    assert wrong.exit_code == 2 and "Tables open noised or exact" in wrong.stderr
+
+
+EXPERIMENT = '[run]\nname = "another"\n[judge]\nopening = "exact"\ntarget = "paid"\nlevels = 4\n'
+
+
+def test_submit_judges_the_table_after_training(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[Any] = []
+
+    def submit(ui: Any, kit: Any, order: Any, wait: bool) -> bool:
+        submitted.append(order)
+        if not order.job.name.endswith("-judged"):
+            shutil.copytree(kit.jobs / "trial-judged", kit.jobs / order.job.name)
+            shutil.copy(kit.jobs / "trial" / "synthetic.parquet", kit.jobs / order.job.name)
+        return wait
+
+    monkeypatch.setattr(federation, "_submit_here", submit)
+    (kits / "experiment.toml").write_text(EXPERIMENT)
+    done = call("submit", kits / "experiment.toml", "--kit", kits / "coordinator", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["judged"] == "another-judged"
+    trained, judged = (order.job for order in submitted)
+    assert (trained.name, judged.name, judged.algorithm) == ("another", "another-judged", "judge")
+    assert judged.config.opening == "exact" and judged.holdout == 0.4  # that of the job which the folder is of
+    submitted.clear()
+    (kits / "experiment.toml").write_text(EXPERIMENT.replace("another", "later"))
+    done = call("submit", kits / "experiment.toml", "--kit", kits / "coordinator", "--no-wait")
+    assert len(submitted) == 1 and "silosynth judge --job later" in done.stderr
