@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from blake3 import blake3
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
@@ -30,7 +31,7 @@ class Chain:
 
     def add(self, ask: bytes) -> None:
         """Go on by what is asked now."""
-        self.value = hashlib.sha256(self.value + hashlib.sha256(ask).digest()).digest()
+        self.value = hashlib.sha256(self.value + blake3(ask).digest()).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ class DeploymentSilo(Party):
         self._submitter, self._say, self._book, self._nonce = submitter, say, book, b""
         self.job: protocol.Job | None = None
         self._secret, self._chain = 0, Chain(b"")
+        self._blob: bytes | None = None  # of the ask that is answered
+        self._allowed = set[type[Message]]()  # by the policy
         self._frame: pd.DataFrame | None = None  # until its rows become a table
         self._order: torch.Tensor | None = None
         self._schema, self._digest, self._n_rows = Schema(()), "", 0
@@ -123,14 +125,20 @@ class DeploymentSilo(Party):
             raise _closed()
         try:
             self._check_ask(ask)
-            self._chain.add(encode(ask))
+            self._chain.add(encode(ask) if self._blob is None else self._blob)
             reply = self._answered(ask)
-            self.policy.check_message(reply)
+            self._check_type(reply)
             self._release(reply)
         except Exception as error:
             self.refused(error)
             raise
+        finally:
+            self._blob = None
         return reply
+
+    def heard(self, blob: bytes) -> None:
+        """See `Party.heard`: without it, `answer` encodes the ask."""
+        self._blob = blob
 
     def refused(self, error: Exception) -> None:
         """Answer no more; nor from a checkpoint, unless the error is one of this machine, which may be mended."""
@@ -143,8 +151,14 @@ class DeploymentSilo(Party):
         if not isinstance(error, _PASSING):
             write_atomic(make_folder(self.folder) / CLOSED, f"{type(error).__name__}\n".encode(), PRIVATE)
 
+    def _check_type(self, message: Message) -> None:
+        """The policy's rules on types of messages, once for each."""
+        if type(message) not in self._allowed:
+            self.policy.check_message(message)
+            self._allowed.add(type(message))
+
     def _check_ask(self, ask: Message) -> None:
-        self.policy.check_message(ask)
+        self._check_type(ask)
         if type(ask) not in DRAWN:
             return
         drawn, most = self._drawn_rows.with_ask(ask), self.policy.most_rows_drawn

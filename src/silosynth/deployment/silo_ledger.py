@@ -1,8 +1,8 @@
 """A silo's own ledger of a job: what it was asked, and what it replied. A hash chain, signed by the silo.
 
 Lines are JSON. Each holds its number ``n``, the time ``at`` (UTC), and ``before``: SHA-256 of the line before it. Lines
-of messages have the fields of the coordinator's ledger as well (`silosynth.runtime.ledger`), the ``digest`` of the
-encoded message, and ``common`` where all silos are asked the same. The others have a ``kind``:
+of messages have the fields of the coordinator's ledger as well (`silosynth.runtime.ledger`), the ``digest``
+(BLAKE3) of the encoded message, and ``common`` where all silos are asked the same. The others have a ``kind``:
 
 - "opened": a process of the silo begins to write. The first one names job, silo and the key of signatures.
 - "refused": the ask before it was refused, with which class of error.
@@ -30,13 +30,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import PRIVATE, close_to_others, flush, make_folder, read, storage_error
-from silosynth.core.messages import Message, Struct
+from silosynth.core.messages import Message, Struct, wire_name
 from silosynth.deployment.protocol import Begin
 from silosynth.privacy.sealed import Seat, derive, framed
 from silosynth.runtime import ledger
@@ -49,7 +50,7 @@ _REMEDY = "Keep the file as evidence, and submit the job under another name."
 
 
 class CommonAsk(NamedTuple):
-    """An ask that all silos get alike: its step, type, and SHA-256."""
+    """An ask that all silos get alike: its step, type, and digest."""
 
     step: int
     type: str
@@ -119,14 +120,16 @@ class SiloLedger:
 
     def asked(self, step: int, ask: Message, blob: bytes) -> None:
         """Record an ask, as it came."""
-        more: dict[str, Any] = {"common": True} if type(ask).common else {}
+        more = ', "common": true' if type(ask).common else ""
         if isinstance(ask, Begin) and ask.job.seed is not None:
-            more["noise"] = "known"  # as `silosynth.privacy.statement` reads it
-        self._message(step, COORDINATOR, self._seat.name, ask, blob, more)
+            more += ', "noise": "known"'  # as `silosynth.privacy.statement` reads it
+        digest = self._message(step, COORDINATOR, self._seat.name, ask, blob, more)
+        if type(ask).common:
+            self._asks.ask(CommonAsk(step, wire_name(type(ask)), digest))
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
         """Record the reply to the last ask, before it leaves."""
-        self._message(step, self._seat.name, COORDINATOR, reply, blob, {})
+        self._message(step, self._seat.name, COORDINATOR, reply, blob, "")
 
     def refused(self, step: int, error: Exception) -> None:
         """Record that the last ask was refused; what was wrong with it stays in the silo's log."""
@@ -171,23 +174,29 @@ class SiloLedger:
         """Sign what there is."""
         self._last_but_signature = self._last
         self._signature = self._key.sign(_signed(self._job, self._seat.name, self._lines, self._last))
-        self._write({"kind": "signed", "signature": base64.b64encode(self._signature).decode()})
+        self._line(f'"kind": "signed", "signature": "{base64.b64encode(self._signature).decode()}"')
         self._signed = self._lines
         _replace(self._head, f"{self._lines} {self._last}\n".encode())
 
-    def _message(self, step: int, sender: str, receiver: str, message: Message, blob: bytes, more: Any) -> None:
-        record = ledger.entry_of(step, sender, receiver, message, len(blob))
-        self._add({**record, "digest": hashlib.sha256(blob).hexdigest(), **more})
+    def _message(self, step: int, sender: str, receiver: str, message: Message, blob: bytes, more: str) -> str:
+        """Add a message; returns its digest."""
+        digest = blake3(blob).hexdigest()
+        self._write(f'{ledger.fields_of(step, sender, receiver, message, len(blob))}, "digest": "{digest}"{more}')
+        return digest
 
     def _add(self, content: dict[str, Any]) -> None:
-        self._write(content)
         self._asks.add(content)
+        self._write(json.dumps(content)[1:-1])
+
+    def _write(self, fields: str) -> None:
+        """Write a line, and sign if it is time to."""
+        self._line(fields)
         if self._lines - self._signed >= EVERY - 1:
             self.sign()
 
-    def _write(self, content: dict[str, Any]) -> None:
+    def _line(self, fields: str) -> None:
         at = self._clock().isoformat(timespec="microseconds")
-        text = json.dumps({"n": self._lines, "at": at, **content, "before": self._last}).encode()
+        text = f'{{"n": {self._lines}, "at": "{at}", {fields}, "before": "{self._last}"}}'.encode()
         try:
             if os.write(self._file, text + b"\n") != len(text) + 1:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -236,12 +245,16 @@ class CommonAsks:
         """By step."""
         return tuple(self._asks)
 
+    def ask(self, ask: CommonAsk) -> None:
+        """Go on by an ask."""
+        while self._asks and self._asks[-1].step >= ask.step:
+            self._asks.pop()
+        self._asks.append(ask)
+
     def add(self, record: Mapping[str, Any]) -> None:
         """Go on by a line of the ledger."""
         if record.get("common"):
-            while self._asks and self._asks[-1].step >= record["step"]:
-                self._asks.pop()
-            self._asks.append(CommonAsk(record["step"], record["type"], record["digest"]))
+            self.ask(CommonAsk(record["step"], record["type"], record["digest"]))
         elif record.get("kind") == "saved":
             self._at_checkpoint[record["number"]] = len(self._asks)
         elif record.get("kind") == "restored":

@@ -159,6 +159,7 @@ class PartyEndpoint:
             raise ProtocolError("A party is asked with a message", type(ask).__name__)
         if self._book is not None:
             self._book.asked(step, ask, blob)
+        self.party.heard(blob)
         try:
             reply = self.party.answer(ask)
         except SilosynthError:

@@ -10,6 +10,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
@@ -246,10 +247,15 @@ class Ledger:
 _START_OVER = "Restore the file, or start over without resuming."
 
 
-def entry_of(step: int, sender: str, receiver: str, message: Message, size: int) -> dict[str, Any]:
-    """One message as it stands in a ledger's file, for a silo's own record of its asks and replies."""
-    sender, receiver, kind, privacy, events = _Route.of(sender, receiver, message)
-    return Record(step, sender, receiver, kind, size, privacy, events).entry()
+def fields_of(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
+    """One message as it stands in a line of a ledger's file, without the braces: for a silo's own record."""
+    head, tail = _frame(_Route.of(sender, receiver, message))
+    return f'"step": {step}{head}{size}{tail[:-2]}'
+
+
+@lru_cache(maxsize=1024)
+def _frame(route: _Route) -> tuple[str, str]:
+    return route.frame()
 
 
 class _Records(Sequence[Record]):
