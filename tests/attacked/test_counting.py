@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.attacked.coordinators import COUNTED, JUDGE, SETS, conversations
+from tests.attacked.coordinators import COUNTED, SETS, conversations
 from tests.attacked.driving import across, charged, columns_of_the_same_rows, killed, saved, secret_job, until
 from tests.deployment.common import parties
 from tests.deployment.test_counting_jobs import judging
@@ -18,6 +18,7 @@ from tests.deployment.test_counting_jobs import judging
 from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError
 from silosynth.core.messages import Message
 from silosynth.counting import CellNoise, CountedColumn, opening, protocol as counting
+from silosynth.counting.distances import FiguresOpened
 from silosynth.counting.judge import HOLDOUT, JudgeConfig
 from silosynth.deployment.exposure import exposures
 from silosynth.deployment.policy import SiloPolicy
@@ -71,6 +72,29 @@ def test_a_policy_catches_what_a_silo_would_open(tmp_path: Path) -> None:
     silo._party.answer = lambda ask: reply  # type: ignore[union-attr, method-assign]
     with pytest.raises(PolicyError, match="open_tables"):
         silo.answer(ask)
+
+
+@pytest.mark.parametrize("how", ["noised", "no"])
+def test_a_policy_without_figures_opens_none(how: Any, tmp_path: Path) -> None:
+    references = tuple(torch.ones([COLUMNS[place].size for place in places]).long() for places in PAIRS)
+    figures = replace(EXACT, opening="figures", references=references)
+    closed = POLICY.model_copy(update={"open_tables": how})
+    for number, allowed in enumerate((OPEN, closed.model_copy(update={"open_figures": True}))):
+        across(parties(ROWS, tmp_path / f"{number}", allowed)["bank"], Begin(a_job(figures)))
+    for policy, job in ((closed, figures), (closed.model_copy(update={"open_figures": True}), twice(figures))):
+        with pytest.raises(PolicyError, match="open_figures"):
+            parties(ROWS, tmp_path / f"{len(job.sets)}", policy)["bank"].answer(Begin(a_job(job)))
+    silo, ask = at(opening.OpenTables, NOISED, tmp_path / "b", POLICY)
+    silo._party.answer = lambda ask: FiguresOpened(torch.zeros(1))  # type: ignore[union-attr, method-assign]
+    with pytest.raises(PolicyError, match="open_figures"):
+        silo.answer(ask)
+
+
+def twice(figures: JudgeConfig) -> JudgeConfig:
+    """The same tables again, with their columns in another order, so that two figures tell a cell."""
+    turned = tuple(places[::-1] for places in figures.sets)
+    given = tuple(table.T.contiguous() for table in figures.references)
+    return replace(figures, sets=figures.sets + turned, references=figures.references + given)
 
 
 def less(ask: Any) -> Any:
@@ -198,17 +222,16 @@ def test_the_officer_is_told_what_opens() -> None:
     assert "an epsilon of its choice" in told()
     assert "each two levels" not in told(open_tables="no") + told(largest_epsilon=1.0) + told(algorithms=["dplt"])
     assert "each two levels" not in told(open_tables="exact", largest_epsilon=1.0)
+    assert "up to four of its choice" in told(open_figures=True)
+    assert "up to four of its choice" not in told() + told(open_figures=True, largest_epsilon=1.0)
 
 
 def test_the_harness_counts_to_the_end(tmp_path: Path) -> None:
     """`test_any_coordinator` deviates anywhere between greeting and the comparison of ledgers."""
     assert len(COUNTED) == 4 and len(SETS) == 5
-    for name, config in JUDGE.items():
-        asked: list[str] = []
-        policy = OPEN.model_copy(update={"min_count": 1})
-        conversations(name, policy, tmp_path / name, lambda _, __, ask, asked=asked: asked.append(type(ask).__name__))
-        assert asked[0] == "Greet" and asked[-1] == "RelayedHeads"
-        assert ("NoisedTables" if "dp" in config else "CountedTables") in asked
+    asked: list[str] = []
+    conversations("judge", OPEN, tmp_path, lambda _, __, ask: asked.append(type(ask).__name__))
+    assert asked[0] == "Greet" and asked[-1] == "RelayedHeads" and "CountedTables" in asked
 
 
 def test_a_training_job_opens_no_tables(tmp_path: Path) -> None:

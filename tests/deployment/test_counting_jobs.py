@@ -153,7 +153,7 @@ def test_noised_tables_are_charged_and_told_as_noised(tmp_path: Path) -> None:
     [
         ("algorithms", {"algorithms": ["silofuse"]}, EXACT, {}),
         ("open_tables", {"open_tables": "noised"}, EXACT, {}),
-        ("open_tables", {"open_tables": "noised"}, FIGURES, {}),
+        ("open_figures", {"open_tables": "noised"}, FIGURES, {}),
         ("open_tables", {"open_tables": "no"}, NOISED, {}),
         ("open_tables", {}, replace(EXACT, three=True), {}),
         ("largest_epsilon", {"largest_epsilon": 50.0}, EXACT, {"align": None}),

@@ -105,6 +105,12 @@ def _tables(policy: SiloPolicy) -> Iterator[Exposure]:
             "choice: it may be next to none",
             "largest_epsilon", 3,
         )  # fmt: skip
+    if policy.open_figures and policy.open_tables != "exact" and not policy.require_dp:
+        yield Exposure(
+            f"with {names}: of each two columns how far their table is from up to four of its choice, exactly, and so "
+            "two or three counts in each job; in many jobs the whole table",
+            "open_figures = false", 3,
+        )  # fmt: skip
 
 
 def _private(name: str) -> bool:

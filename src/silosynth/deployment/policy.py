@@ -96,6 +96,9 @@ class SiloPolicy(FileSection):
     open_tables: Literal["no", "noised", "exact"] = "noised"
     """How tables of columns may open that silos count together, in jobs that count: with noise, by a target that is
     charged like all else; or exactly, small counts too."""
+    open_figures: bool = False
+    """Whether figures of such tables may open, exactly: how far each is from tables of the coordinator's choice. Where
+    tables open exactly, figures do as well."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
@@ -149,8 +152,14 @@ class SiloPolicy(FileSection):
 
     def _check_opening(self, job: Job) -> None:
         """How the tables of a job that counts open."""
-        config, how = job.config, opening(job)
-        if self.open_tables == "no":
+        config: Any = job.config
+        how = opening(job)
+        if how == "figures":
+            if not self._opens_figures:
+                raise refusal("open_figures", "no figure of tables across silos opens", how, _NOISED)
+            if len({frozenset(places) for places in config.sets}) < len(config.sets):
+                raise refusal("open_figures", "figures of a table open once in a job", "of one table again")
+        elif self.open_tables == "no":
             raise refusal("open_tables", "no table across silos opens", how)
         elif how != "noised" and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise", how, _NOISED)
@@ -204,6 +213,11 @@ class SiloPolicy(FileSection):
         most = min(self.largest_epsilon, self.largest_epsilon_per_job)
         if target.private and target.epsilon > most:
             raise refusal(self._budget, f"a job costs at most {most:g}", target.epsilon, _TARGET)
+
+    @property
+    def _opens_figures(self) -> bool:
+        """Whether figures of tables open: they tell no more than the tables."""
+        return self.open_figures or self.open_tables == "exact"
 
     @property
     def _budget(self) -> str:
@@ -263,7 +277,9 @@ class SiloPolicy(FileSection):
             PolicyError: names the rule.
         """
         name, events = wire_name(type(reply)), getattr(reply, "events", ())
-        if reply.release in (Release.TABLES, Release.FIGURES) and self.open_tables != "exact":
+        if reply.release is Release.FIGURES and not self._opens_figures:
+            raise refusal("open_figures", "no figure of tables across silos opens", name)
+        if reply.release is Release.TABLES and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise, if at all", name)
         if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
