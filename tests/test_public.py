@@ -12,7 +12,7 @@ import silosynth
 
 SURFACE = [
     "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "count", "datasets", "evaluate",
-    "fit", "load", "read", "represent", "simulate", "split",
+    "fit", "judge", "load", "read", "represent", "simulate", "split",
 ]  # fmt: skip
 
 

@@ -91,8 +91,9 @@ def sane(report: Report) -> None:
     """Whether a report's own real rows are two random halves of one table, and all its figures are numbers."""
     floors = {score.name: score.floor for score in report.scores}
     assert all(np.isfinite(score.value) for score in report.scores)
-    assert abs(floors["two_sample_auc_xgboost"] - 0.5) < 0.1
-    assert floors["column_shape_error"] < 8
+    if report.about.counted is None:  # not by tables of counts alone
+        assert abs(floors["two_sample_auc_xgboost"] - 0.5) < 0.1
+        assert floors["column_shape_error"] < 8
     for silo in report.by_silo:
         assert all(np.isfinite(score.value) and score.value < 40 for score in silo.scores)
 

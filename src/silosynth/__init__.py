@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from silosynth.evaluation import Report, evaluate
     from silosynth.simulation.counting import count
     from silosynth.simulation.federation import Federation, simulate
+    from silosynth.simulation.judging import judge
     from silosynth.simulation.model import Model, load
     from silosynth.simulation.representation import Representation
     from silosynth.simulation.training import fit, represent
@@ -43,6 +44,7 @@ __all__ = [
     "datasets",
     "evaluate",
     "fit",
+    "judge",
     "load",
     "read",
     "represent",
@@ -59,6 +61,7 @@ _HOMES = {
     "count": "silosynth.simulation.counting",
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.simulation.training",
+    "judge": "silosynth.simulation.judging",
     "load": "silosynth.simulation.model",
     "read": "silosynth.data.sources",
     "represent": "silosynth.simulation.training",

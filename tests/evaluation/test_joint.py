@@ -298,23 +298,31 @@ def test_making_tables_sound_makes_them_agree_and_takes_noise_away() -> None:
     assert after < before / 2
 
 
-def test_of_figures_there_is_a_distance_for_each_pair_and_nothing_else() -> None:
+@pytest.mark.parametrize("with_holdout", [False, True])
+def test_of_figures_there_are_distances_of_each_pair_and_nothing_else(with_holdout: bool) -> None:
     made = plan(SYNTHETIC, levels=6)
-    tables = count_pooled(made, TRAIN).training
-    distances = [((a - b) ** 2).sum() for a, b in zip(tables, joint.references(made, SYNTHETIC, 3000), strict=True)]
-    found = {"owners": EXACT.owners, "distances": [float(d) for d in distances]}
-    report = judge_tables(JointTables.opened(made, found, rows=3000), SYNTHETIC)
+    tables, held = (count_pooled(made, own).training for own in (TRAIN, HELD))
+    distances = [
+        [((own / 3000 - other / other.sum()) ** 2).sum() for other in (*public, *([out] if with_holdout else []))]
+        for own, public, out in zip(tables, joint.references(made, SYNTHETIC), held, strict=True)
+    ]
+    numbers = (3000, 1500 if with_holdout else 0)
+    found = {"owners": EXACT.owners, "distances": distances, "tables": [None] * 15, "numbers": numbers}
+    report = judge_tables(JointTables.opened(made, found, with_holdout), SYNTHETIC)
     own = np.bincount(made.codes(SYNTHETIC)[0] * made.sizes[1] + made.codes(SYNTHETIC)[1], minlength=tables[0].size)
     expected = 100 * np.sqrt(((tables[0].ravel() / 3000 - own / 2000) ** 2).sum())
-    assert report.pairs.error[0, 1] == pytest.approx(expected, rel=0.02)  # references are rounded
-    assert report.columns == () and report.predictors == () and np.isnan(report.pairs.real).all()
+    assert report.pairs.error[0, 1] == pytest.approx(expected)
+    assert report.pairs.real[1, 4] > 5 * report.pairs.real[0, 5] > 0  # age goes with ill; nothing goes with a constant
+    assert report.pairs.real == pytest.approx(report.pairs.synthetic, abs=0.05)
+    assert report.columns == () and report.predictors == () and report.rows.n_holdout == (numbers[1] or None)
     assert {score.name for score in report.scores} == {f"pair_distance{x}" for x in ("", "_within", "_across")}
     score = report.score("pair_distance")
-    assert score.floor == pytest.approx(score.value, rel=0.3) and score.low < score.value < score.high
+    assert score.floor == pytest.approx(score.value, rel=0.35) and score.low < score.value < score.high
+    assert ("hold-out" if with_holdout else "perfect generator") in score.floor_note
     with pytest.raises(KeyError, match="no table was opened"):
         report.score("pair_trend_error")
     page = render(report)
-    assert "Distance of shares" in page and 'id="columns"' not in page and "6 columns" in str(report)
+    assert "Real from independence" in page and 'id="columns"' not in page and "6 columns" in str(report)
 
 
 # The report.

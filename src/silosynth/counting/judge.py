@@ -246,9 +246,9 @@ def coordinate(
     Returns:
         "owners": the silo of each column. "tables": of each set, int64, as they may be passed on, axes in the set's
         order and the hold-out (rows trained on, rows held out) last; None for a set in more silos than open, and for
-        all where figures open: "distances" then has those of each set, in the order of `figures_for`. "rows":
-        the bound of their number. "noise": the largest standard deviation of a cell's noise, 0.0 without; "noises":
-        that of each table.
+        all where figures open: "distances" then has those of each set, in the order of `figures_for`, and "numbers"
+        says how many rows were trained on and held out. "rows": the bound of their number. "noise": the largest
+        standard deviation of a cell's noise, 0.0 without; "noises": that of each table.
 
     Raises:
         ConfigError: no silo holds a column, or two do; or nothing bounds the number of rows.
@@ -269,7 +269,8 @@ def coordinate(
     found = {"owners": list(owners), "rows": rows, "noise": 0.0, "noises": [0.0] * len(config.sets)}
     if config.opening == "figures":
         distances = yield from _distances(roster, config, request, numbers)
-        return found | {"tables": [None] * len(config.sets), "distances": _placed(chosen, distances, config)}
+        nothing = {"tables": [None] * len(config.sets), "numbers": list(numbers)}
+        return found | nothing | {"distances": _placed(chosen, distances, config)}
     noise = noise_of(config)
     noises = dict.fromkeys(range(len(chosen)), noise)
     tables = yield from opening.open_tables(roster, request, noises, streams.child("opening").noise())

@@ -24,7 +24,7 @@ from silosynth.counting import padded
 from silosynth.counting.judge import JudgeConfig
 from silosynth.deployment.coordinator import ORDER, Order, read_schemas, unpack_order
 from silosynth.deployment.counted import COUNTED, read_counted
-from silosynth.deployment.protocol import Job, check_name, opening
+from silosynth.deployment.protocol import Job, check_name
 from silosynth.evaluation import joint
 from silosynth.evaluation.about import AnyModel
 from silosynth.evaluation.report import Report
@@ -193,6 +193,5 @@ def judged_report(
     if not isinstance(config, JudgeConfig):
         raise ConfigError("A report is of a job that judged a table", counted.job.algorithm, "Name another job.")
     made = joint.planned(synthetic, config.columns, config.sets, target)
-    rows = int(counted.result.get("rows", 0)) if opening(counted.job) == "figures" else 0
-    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), rows, dealer=DEALER)
+    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, DEALER)
     return joint.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)

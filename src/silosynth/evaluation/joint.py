@@ -18,7 +18,8 @@ sizes (`fidelity.size_scale`). Otherwise by simulation: what a perfect generator
 many rows as there are real ones from a tree of the real tables (`sound.made_rows`), with noise of the same size.
 
 Where only squared distances open ("figures"), there are no tables: each pair has the distance between its real and
-synthetic shares, the root of the sum of squares over its cells, with a floor by simulation, and nothing else.
+synthetic shares, the root of the sum of squares over its cells, with a floor of either kind; and how far shares are
+from those of independent columns with the synthetic table's shares, which is as much as can be said of associations.
 
 Shapes: d columns, N rows, K levels, T tables.
 """
@@ -62,13 +63,16 @@ from silosynth.evaluation.scores import (
     normal_interval,
 )  # fmt: skip
 from silosynth.evaluation.sound import Pool, Proportions
-from silosynth.privacy.statement import statement
+from silosynth.privacy.accounting import rounded_up
+from silosynth.privacy.events import Target
+from silosynth.privacy.statement import noise_is_known, statement
 
 LEVELS = 20  # of a column, at most
 COARSE = 8  # of tables with noise, of which each cell has its own
 RARE = 5  # synthetic rows: levels of fewer are counted as one
 DRAWS = 60
 SIMULATED = 20
+FINER = 16  # so that what independence would give is not much rounded
 _NO_LEVEL = ""  # of a column without values
 
 Opening = Literal["exact", "noised", "figures"]
@@ -315,8 +319,10 @@ class JointTables:
         training: a table for each set; none if only distances opened.
         holdout: the same of hold-out rows, if there are some.
         noises: of each table, the deviation of the noise on a cell; none, or zeros, for exact counts.
-        distances: for each set the sum over cells of squared differences to `references`; if only these opened.
-        rows: of the training table, where only distances opened; else they follow from the tables.
+        distances: if only these opened, for each set the sum over cells of squared differences of shares between
+            training rows and what it is about: first each of `references`; last, if there are some, hold-out rows.
+        numbers: of training and hold-out rows, where only distances opened; else they follow from the tables.
+        dp: what all tables together cost each row, where they have noise.
         dealer: who dealt the random numbers, in words; empty where nothing was counted across silos.
     """
 
@@ -325,8 +331,9 @@ class JointTables:
     training: tuple[Ints, ...] = ()
     holdout: tuple[Ints, ...] | None = None
     noises: tuple[float, ...] = ()
-    distances: tuple[float, ...] = ()
-    rows: int = 0
+    distances: tuple[tuple[float, ...], ...] = ()
+    numbers: tuple[int, int] = (0, 0)
+    dp: Target = Target()
     dealer: str = ""
 
     @property
@@ -336,25 +343,26 @@ class JointTables:
 
     @classmethod
     def opened(
-        cls, made: JointPlan, found: Mapping[str, Any], holdout: bool = False, rows: int = 0, dealer: str = ""
+        cls, made: JointPlan, found: Mapping[str, Any], holdout: bool = False, dp: Target = Target(), dealer: str = ""
     ) -> JointTables:
         """From what counting found (`silosynth.counting.judge.coordinate`).
 
         Args:
             made: what was counted; sets that did not open are left out of it.
-            found: "owners"; "tables" or "distances", None for sets that did not open; "noises".
+            found: "owners"; "tables" or "distances", None for sets that did not open; "noises"; "numbers" of rows.
             holdout: whether the last axis of each table tells training rows from hold-out rows.
-            rows, dealer: see the class.
+            dp, dealer: see the class.
         """
         opened: Sequence[Any] = found.get("distances") or found["tables"]
         kept = [number for number, one in enumerate(opened) if one is not None]
-        distances = tuple(float(opened[n]) for n in kept) if found.get("distances") else ()
+        distances = tuple(tuple(map(float, opened[n])) for n in kept) if found.get("distances") else ()
         tables = [] if distances else [np.asarray(opened[n]) for n in kept]
         training = tuple(table[..., 0] if holdout else table for table in tables)
         held = tuple(table[..., 1] for table in tables) if holdout and tables else None
         noises = tuple(float(found["noises"][n]) for n in kept) if any(found.get("noises") or ()) else ()
         owners = tuple(silo or None for silo in found["owners"])
-        return cls(made.only(kept), owners, training, held, noises, distances, rows, dealer)
+        first, second = found["numbers"] if distances else (0, 0)
+        return cls(made.only(kept), owners, training, held, noises, distances, (first, second), dp, dealer)
 
 
 def count_pooled(
@@ -379,11 +387,23 @@ def count_pooled(
     return JointTables(made, tuple(owner.get(name) for name in made.names), training or (), held)
 
 
-def references(made: JointPlan, synthetic: Any, rows: int) -> tuple[Ints, ...]:
-    """The synthetic table's tables, scaled to a real one of so many rows: what squared distances are measured to."""
-    codes = made.codes(synthetic)
-    counted = sound.count_rows(codes, made.sizes, made.sets)
-    return tuple(np.rint(table * (rows / codes.shape[1])).astype(np.int64) for table in counted)
+def references(made: JointPlan, synthetic: Any) -> tuple[Ints, ...]:
+    """What squared distances are measured to: for each set, along the first axis, the synthetic table's own table, and
+    what it would be if the columns were independent; counts of `FINER` times as many rows.
+    """
+    counted = sound.count_rows(made.codes(synthetic), made.sizes, made.sets)
+    return tuple(
+        np.stack([FINER * table, np.rint(FINER * table.sum() * _independent(table / table.sum())).astype(np.int64)])
+        for table in counted
+    )
+
+
+def _independent(shares: Floats) -> Floats:
+    """What a table's shares would be if its columns were independent."""
+    expected = np.ones(())
+    for axis in range(shares.ndim):
+        expected = expected[..., None] * shares.sum(axis=tuple(a for a in range(shares.ndim) if a != axis))
+    return expected
 
 
 # The report.
@@ -419,7 +439,7 @@ def judge_tables(
     fake = sound.shares(sound.count_rows(codes, real.plan.sizes, real.plan.sets), real.plan.sets)
     judged = _Judged(real, fake, Pool(codes, real.plan.sizes, real.plan.sets), np.random.default_rng(seed))
     found = judged.by_distances() if real.distances else judged.by_tables(on_progress)
-    rows = Rows(round(judged.rows), None if judged.holdout is None else round(judged.holdout.rows), codes.shape[1])
+    rows = Rows(round(judged.rows), None if judged.held is None else round(judged.held), codes.shape[1])
     names, held = real.plan.names, {silo: tuple(own) for silo, own in _held(real).items()}
     report = Report(
         scores=tuple(one for one in found.figures if isinstance(one, Score)),
@@ -470,7 +490,7 @@ def _how(real: JointTables, ledger: Sequence[Mapping[str, Any]] | None) -> dict[
     facts = {
         "counted": f"tables: {' and '.join(words)}; {made.cells:,} cells, of {whose}, by the synthetic table's levels",
         "opened": opened,
-        "seen by": f"the coordinator, and whoever it passed them on to: {seen}",
+        "seen by": f"the coordinator, all silos that took part, and whoever they show it: {seen}",
         "cost of judging": _cost(real, ledger),
     }
     return facts | ({"dealer": real.dealer} if real.dealer else {})
@@ -482,7 +502,12 @@ _WORDS = {1: "one column", 2: "two columns", 3: "three columns"}
 def _cost(real: JointTables, ledger: Sequence[Mapping[str, Any]] | None) -> str:
     if real.opening != "noised":
         return "no epsilon holds for what was opened: it has no noise"
-    return "unknown: no ledger was given" if ledger is None else str(statement(ledger)["summary"])
+    if ledger is not None and noise_is_known(ledger):
+        return str(statement(ledger)["summary"])
+    if not real.dp.private:
+        return "unknown"
+    epsilon, delta = rounded_up(real.dp.epsilon), rounded_up(real.dp.delta)
+    return f"epsilon at most {epsilon} at delta {delta}, for each row of the aligned table, all silos together"
 
 
 @dataclass(frozen=True, eq=False)
@@ -505,7 +530,7 @@ class _Judged:
     """All that is computed of one federation's tables.
 
     Attributes:
-        rows: of the training table, an estimate where there is noise.
+        rows: of the training table, an estimate where there is noise; ``held`` of the hold-out table, if there is one.
         training: its shares; None where only distances opened.
         holdout: those of hold-out rows, if there are some.
     """
@@ -516,7 +541,9 @@ class _Judged:
         self._streams = rng.spawn(4)
         self.training = sound.shares(real.training, made.sets, real.noises) if real.training else None
         self.holdout = sound.shares(real.holdout, made.sets, real.noises) if real.holdout else None
-        self.rows = float(real.rows) if self.training is None else self.training.rows
+        self.rows = float(real.numbers[0]) if self.training is None else self.training.rows
+        held = real.numbers[1] if self.holdout is None else self.holdout.rows
+        self.held = float(held) or None
         self._d = len(made.columns)
 
     # Figures of tables.
@@ -554,9 +581,9 @@ class _Judged:
         if self.holdout is not None and self._real.opening == "exact":
             n, m, held = self.training.rows, self._fake.rows, self.holdout.rows
             scale = size_scale(n, m, n, max(held, 1.0))
-            errors = self._errors(self.training, self.holdout)
-            note = f"training against hold-out tables, scaled by {scale:.3f} to the sizes compared"
-            return _Errors(np.minimum(1, scale * errors.columns), np.minimum(1, scale * errors.tables)), note
+            apart = self._errors(self.training, self.holdout)
+            least = _Errors(np.minimum(1, scale * apart.columns), np.minimum(1, scale * apart.tables))
+            return least, _HELD.format(scale)
         drawn = [self._errors(*self._perfect(self._streams[0])) for _ in range(SIMULATED)]
         noise = ", with the same noise" if self._real.opening == "noised" else ""
         note = _PERFECT + noise
@@ -589,23 +616,26 @@ class _Judged:
 
     def by_distances(self) -> _Findings:
         """Pairs."""
-        distances = np.sqrt(np.array(self._real.distances)) / max(self.rows, 1.0)
-        nothing = np.zeros(self._d)
-        drawn = []
-        for _ in range(SIMULATED):
-            a, b = self._perfect(self._streams[0])
-            drawn.append([math.sqrt(((x - y) ** 2).sum()) for x, y in zip(a.tables, b.tables, strict=True)])
-        floor = _Errors(nothing, np.mean(drawn, axis=0))
-        note = _PERFECT
+        distances, nothing = np.sqrt(np.array(self._real.distances)), np.zeros(self._d)
+        floor, note = self._distance_floor(distances)
         smallest = 1 / max(self.rows, 1.0) + 1 / self._fake.rows
         reach = np.sqrt([smallest * _most_variance(table) for table in self._fake.tables])
-        errors, spread = _Errors(nothing, distances), reach
-        figures = self._pair_scores("pair_distance", "Distance of pairs", _DISTANCE, errors, (floor, note), spread)
-        why = "no table was opened, only its distance"
+        errors, least = _Errors(nothing, distances[:, 0]), (_Errors(nothing, floor), note)
+        figures = self._pair_scores("pair_distance", "Distance of pairs", _DISTANCE, errors, least, reach)
         names = ["column_shape_error", "pair_trend_error", "naive_bayes_bits", "tree_bits", "label_accuracy"]
-        unknown = np.full((self._d, self._d), np.nan)
-        pairs = self._pairs(unknown, unknown, distances, floor.tables)
-        return _Findings([*figures, *(Skipped(name, why) for name in names)], (), pairs)
+        own = np.array([_distance(table, _independent(table)) for table in self._fake.tables])
+        real, other = (self._by_pair(found, np.ones(self._d)) for found in (distances[:, 1], own))
+        pairs = self._pairs(real, other, distances[:, 0], floor)
+        skipped = [Skipped(name, "no table was opened, only distances") for name in names]
+        return _Findings([*figures, *skipped], (), pairs)
+
+    def _distance_floor(self, distances: Floats) -> tuple[Floats, str]:
+        """What hold-out rows, or a perfect generator, would be apart; and how that is known."""
+        if self.held is not None:
+            scale = size_scale(self.rows, self._fake.rows, self.rows, self.held)
+            return scale * distances[:, -1], _HELD.format(scale)
+        drawn = [self._perfect(self._streams[0]) for _ in range(SIMULATED)]
+        return np.mean([list(map(_distance, a.tables, b.tables)) for a, b in drawn], axis=0), _PERFECT
 
     # Scores.
 
@@ -677,21 +707,29 @@ class _Judged:
         return table_dd
 
     def _pairs(self, real: Floats, other: Floats, errors: Floats, floor: Floats) -> Pairs:
-        error_dd, floor_dd = np.zeros((self._d, self._d)), np.zeros((self._d, self._d))
+        found = (self._by_pair(100 * own, np.zeros(self._d)) for own in (errors, floor))
+        return Pairs(self._plan.names, self._real.owners, real, other, *found)
+
+    def _by_pair(self, found: Floats, diagonal: Floats) -> Floats:
+        """Of tables (T,) those of pairs, as a matrix."""
+        table_dd = np.diag(diagonal)
         for n, places in enumerate(self._plan.sets):
             if len(places) == 2:
-                error_dd[places] = error_dd[places[::-1]] = 100 * errors[n]
-                floor_dd[places] = floor_dd[places[::-1]] = 100 * floor[n]
-        return Pairs(self._plan.names, self._real.owners, real, other, error_dd, floor_dd)
+                table_dd[places] = table_dd[places[::-1]] = found[n]
+        return table_dd
 
     # Premises.
 
     def premises(self) -> tuple[Premise, ...]:
         """What can be known of hold-out rows by tables."""
         if self._real.opening != "exact" or self.training is None or self.holdout is None:
-            rows = round(self.rows), None if self.holdout is None else round(self.holdout.rows)
-            noised = "tables have noise" if self._real.noises else "no hold-out tables were opened"
-            return premises.of_tables(*rows, (), f"{noised}; floors are simulated")
+            rows = round(self.rows), None if self.held is None else round(self.held)
+            why = {
+                "noised": "tables have noise",
+                "figures": "no table was opened",
+                "exact": "there are no hold-out rows",
+            }
+            return premises.of_tables(*rows, (), why[self._real.opening])
         names, n, h = self._plan.names, self.training.rows, self.holdout.rows
         counts = [np.rint([self.training.of(k) * n, self.holdout.of(k) * h]).astype(np.int64) for k in range(self._d)]
         return premises.of_tables(round(n), round(h), tuple(zip(names, counts, strict=True)))
@@ -710,7 +748,9 @@ class _Judged:
         scores: list[Score | Skipped] = [self._bits(name, models[name], target, held, again) for name in names[:-1]]
         columns: list[tuple[int, ...]] = [(), *((k,) for k in range(self._d) if k != target)]
         columns += [(child, parent) for child, parent in enumerate(parents) if parent is not None]
-        scores.append(self._label_accuracy(columns, target, held, again))
+        exact = self._real.opening == "exact"
+        single = [own for own in columns if exact or len(own) < 2]  # noise drowns tables of three columns
+        scores.append(self._label_accuracy(single, target, held, again))
         found = [self._predictor(own, target, held) for own in columns]
         ranked = sorted(found[1:], key=lambda one: (-one.accuracy, one.columns))
         return scores, (found[0], *ranked)
@@ -775,6 +815,10 @@ class _Judged:
             for learnt in (self._fake, self.training)
         ]
         return Predictor(tuple(self._plan.names[k] for k in columns), *found)
+
+
+def _distance(shares: Floats, others: Floats) -> float:
+    return float(np.sqrt(((shares - others) ** 2).sum()))
 
 
 def _mean(drawn: Sequence[_Errors]) -> _Errors:
@@ -842,6 +886,7 @@ _BITS = {
     ),
 }
 _PERFECT = f"mean of {SIMULATED} simulations of a perfect generator: both tables drawn from the synthetic one"
+_HELD = "training against hold-out tables, scaled by {:.3f} to the sizes compared"
 _TRAINED = "the same, learnt from the real training tables"
 REDRAWN = f"value ± 1.96 standard errors of {DRAWS} redrawn tables: as many rows as there are, and noise where there is"
 BOUND = "value ± 1.96 standard errors, of which only an upper bound is known without tables"

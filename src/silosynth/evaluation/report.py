@@ -299,7 +299,7 @@ def render(report: Report) -> str:
         by_silo=[_silo(silo, report.withheld is not None) for silo in report.by_silo],
         columns=_columns(report.columns),
         mostly_rare=_mostly_rare(report.about),
-        pairs=_pairs(report.pairs, silos),
+        pairs=_pairs(report.pairs, silos, known=bool(report.columns)),
         ledger=None if report.ledger is None else _ledger(report.ledger, silos),
         privacy=privacy,
         combinations=report.combinations.found[:MOST_COMBINATIONS],
@@ -511,13 +511,13 @@ def _plain(number: float | None) -> str:
     return ABSENT if number is None or not math.isfinite(number) else f"{number:.2f}"
 
 
-def _pairs(pairs: Pairs, order: Sequence[str]) -> dict[str, Any] | None:
+def _pairs(pairs: Pairs, order: Sequence[str], known: bool = True) -> dict[str, Any] | None:
+    """Heat maps, and tables of errors; ``known`` is whether there are associations, or distances only."""
     if len(pairs.names) < 2:
         return None
     keep, groups = svg.by_silo(pairs.silos, order)
     names = [pairs.names[i] for i in keep]
-    known = bool(np.isfinite(pairs.real).any())
-    drawn = _associations(pairs) if known else {"Distance of shares, %": (pairs.error, _scale(pairs.error))}
+    drawn = _associations(pairs) if known else _distances(pairs)
     heats = [_heat(title, m[np.ix_(keep, keep)], names, groups, scale) for title, (m, scale) in drawn.items()]
     return {
         "heats": heats,
@@ -539,6 +539,15 @@ def _associations(pairs: Pairs) -> dict[str, tuple[Floats, float]]:
         "Real": (pairs.real, 1.0),
         "Synthetic": (pairs.synthetic, 1.0),
         "Difference (synthetic − real)": (difference, scale),
+    }
+
+
+def _distances(pairs: Pairs) -> dict[str, tuple[Floats, float]]:
+    scale = max(_scale(pairs.real), _scale(pairs.synthetic))
+    return {
+        "Synthetic from real, %": (pairs.error, _scale(pairs.error)),
+        "Real from independence": (pairs.real, scale),
+        "Synthetic from independence": (pairs.synthetic, scale),
     }
 
 

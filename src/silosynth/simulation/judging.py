@@ -1,0 +1,160 @@
+"""`judge`: a report on a synthetic table by joint tables across silos, by the messages of a real federation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from silosynth.core.conversation import COORDINATOR, Conversation
+from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.schema import Column, Schema, Table, below
+from silosynth.core.streams import Streams
+from silosynth.counting import judge as counting, padded
+from silosynth.counting.judge import HOLDOUT, JudgeConfig, JudgingSilo
+from silosynth.data.frames import to_table
+from silosynth.evaluation import joint
+from silosynth.evaluation.coding import unmarked
+from silosynth.evaluation.joint import JointPlan, JointTables, Opening
+from silosynth.evaluation.report import Report
+from silosynth.privacy.events import Target
+from silosynth.privacy.sealed import seats
+from silosynth.privacy.statement import known_noise
+from silosynth.runtime.driver import drive
+from silosynth.runtime.ledger import Ledger
+from silosynth.simulation.federation import Federation, check_federation, common_levels
+from silosynth.simulation.model import Model
+from silosynth.simulation.silos import InProcess
+
+_CPU = torch.device("cpu")
+
+
+def judge(
+    federation: Federation,
+    synthetic: Any,
+    *,
+    holdout: Any | None = None,
+    target: str | None = None,
+    opening: Opening | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-6,
+    levels: int | None = None,
+    seed: int | None = None,
+    ledger: Ledger | None = None,
+    progress: Callable[[str, float], None] | None = None,
+    model: Model | None = None,
+    data: str | None = None,
+) -> Report:
+    """Measure how faithful and useful a synthetic table is, by joint tables that silos count together.
+
+    Silos and coordinator exchange what they would across organisations, where nobody holds the real rows side by side:
+    each silo gets shares of all tables, which open as was agreed. docs/guide/judging.md says what the figures are, what
+    each way to open shows, and what none can show. `silosynth.evaluate` is for tables that one party holds.
+
+    Args:
+        federation: the training rows, from `simulate`; silos hold different columns of the same rows.
+        synthetic: the table to judge, whatever made it. Levels and bins that are counted are its own.
+        holdout: real rows that the generator has not seen, of the same columns; silos hold them as they hold the
+            training rows. Floors are then those of real rows, unless tables have noise; and there is a utility.
+        target: the column to predict.
+        opening: "exact" counts; "noised", with discrete Gaussian noise by ``epsilon`` and ``delta``; "figures", for
+            each pair of columns three exact distances and no table, so that there are few figures and no utility.
+            None for "noised" if there is an ``epsilon``, else "exact".
+        epsilon, delta: what all tables together cost, for each row.
+        levels: most levels of a column, besides those of rare and of missing values; None for 20, and for 8 of tables
+            with noise, of which each cell has its own.
+        seed: of the noise, and of the draws for floors and intervals: the same seed gives the same report, and whoever
+            knows it knows the noise, so that the report states no epsilon. None for the operating system's randomness,
+            and 0 for draws.
+        ledger: records all messages, if given.
+        progress: called with the name of a stage and the share of the work done.
+        model: what drew the synthetic rows, for the head of the report.
+        data: the name of the data, for the head of the report.
+
+    Raises:
+        ConfigError: silos hold different rows; or the options do not go together.
+        DataError: the synthetic table or the hold-out lacks a column, or holds something else in it.
+
+    >>> import numpy as np, pandas as pd, silosynth as ss
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.integers(18, 90, 900)
+    >>> frame = pd.DataFrame({"age": age, "ill": np.where(rng.random(900) < age / 120, "yes", "no")})
+    >>> train, holdout, synthetic = frame[:400], frame[400:600], frame[600:]
+    >>> federation = ss.simulate(train, {"bank": ["age"], "clinic": ["ill"]}, schema={"age": "integer"})
+    >>> report = judge(federation, synthetic, holdout=holdout, target="ill")
+    >>> [score.name for score in report.scores][:2]
+    ['column_shape_error', 'pair_trend_error']
+    """
+    check_federation(federation)
+    if federation.horizontal:
+        rule = "Joint tables are judged of silos that hold different columns of the same rows"
+        raise ConfigError(rule, "different rows", "Use silosynth.evaluate, which has figures of each silo.")
+    how: Opening = opening or ("exact" if epsilon is None else "noised")
+    if (how == "noised") is (epsilon is None):
+        raise ConfigError("Tables that open with noise have an epsilon, and no others", how, "Leave one of them out.")
+    most = levels or (joint.COARSE if how == "noised" else joint.LEVELS)
+    if progress is not None:
+        progress("planning", 0.0)
+    predicted = None if how == "figures" else target
+    made = joint.plan(synthetic, federation.schema, predicted, levels=most, silos=federation.silos)
+    tables = _with_holdout(federation, holdout, made)
+    rows = padded(len(next(iter(tables.values()))))
+    public = map(torch.from_numpy, joint.references(made, synthetic) if how == "figures" else ())
+    config = JudgeConfig(
+        made.columns, made.sets, how, Target() if epsilon is None else Target(epsilon, delta), tuple(public),
+        holdout is not None, rows,
+    )  # fmt: skip
+    records = Ledger() if ledger is None else ledger
+    if progress is not None:
+        progress("counting", 0.01)
+    found = _opened(federation, tables, config, seed, records)
+    entries = records.entries() if seed is None else known_noise(records.entries())
+    real = JointTables.opened(made, found, holdout is not None, config.dp)
+    return joint.judge_tables(
+        real, synthetic, seed=seed or 0, ledger=entries, progress=progress, model=model, data=data
+    )  # fmt: skip
+
+
+def _opened(
+    federation: Federation, tables: dict[str, Table], config: JudgeConfig, seed: int | None, ledger: Ledger
+) -> dict[str, Any]:
+    """What `silosynth.counting.judge` finds."""
+    roster, seated = federation.roster, seats(federation.roster, Streams(0).child("judging"))
+    streams = Streams(secrets.randbits(256) if seed is None else seed).child("judging")
+    parties = {
+        silo: JudgingSilo(table, federation.schemas[silo], seated[silo], streams.child("silo", silo), _CPU, config)
+        for silo, table in tables.items()
+    }
+
+    def whole(_: object) -> Conversation[dict[str, Any]]:
+        return (yield from counting.coordinate(roster, config, streams.child(COORDINATOR), _CPU))
+
+    with InProcess(parties) as link:
+        return drive(whole, link, ledger)
+
+
+def _with_holdout(federation: Federation, holdout: Any | None, made: JointPlan) -> dict[str, Table]:
+    """Each silo's columns that are counted; hold-out rows come last, and a column says which they are."""
+    counted = {
+        silo: Schema(tuple(column for column in schema.columns if column.name in made.names))
+        for silo, schema in federation.schemas.items()
+    }
+    tables = {silo: federation.tables[silo].select(kinds.names) for silo, kinds in counted.items()}
+    if holdout is None:
+        return tables
+    frame, found = unmarked(holdout, federation.schema), {}
+    lacking = [name for name in made.names if name not in frame.columns]
+    if lacking:
+        raise DataError("The hold-out table has all columns of the training table", lacking, "Split one table in two.")
+    for silo, kinds in counted.items():
+        both = below(common_levels([tables[silo], to_table(frame, kinds)])) if kinds.columns else Table(())
+        found[silo] = Table((*both.columns, _flags(federation.rows, len(frame))))
+    return found
+
+
+def _flags(training: int, held: int) -> Column:
+    """Which rows were held out."""
+    flags = torch.arange(training + held) >= training
+    return Column(HOLDOUT, "bool", flags.long(), torch.zeros_like(flags), (False, True))
