@@ -339,7 +339,7 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     totals = run.show_ledger(ui, records)
     privacy = statement(records)
     run.show_budget(ui, privacy)
-    if work is not None and not here and (whole := guarantee_of(work.config, work.seed)) is not None:
+    if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.seed)):
         privacy["summary"] = whole
         ui.note("The budget is of what this silo noised, the guarantee that of the whole job.")
     ui.show(f"Guarantee: {privacy['summary']}")

@@ -620,13 +620,14 @@ class KeptModel(model.Model):
 
     def describe(self) -> dict[str, Any]:
         """As `Model.describe`; None for what the silo does not know. The guarantee is that of the whole job."""
-        facts, whole = super().describe(), guarantee_of(self.config, None if self.seed < 0 else self.seed)
+        facts = super().describe()
+        whole = guarantee_of(self.algorithm, self.config, None if self.seed < 0 else self.seed)
         if whole is not None:
             facts["guarantee"] = whole
         return facts if any(self.parts.values()) else facts | {"ranges": None}
 
 
-def guarantee_of(config: Any, seed: int | None) -> str | None:
+def guarantee_of(algorithm: str, config: Any, seed: int | None) -> str | None:
     """What a private job guarantees as a whole, by its config; None of others, and where a seed tells the noise.
 
     A silo's own ledger does not tell: it lists this silo's events, each of which checks the sum over all silos.
@@ -634,9 +635,11 @@ def guarantee_of(config: Any, seed: int | None) -> str | None:
     target = getattr(config, "dp", Target())
     if not target.private or seed is not None:
         return None
+    counts = catalog.algorithm(algorithm, kind=None).kind == "counting"
+    what = "all tables that opened" if counts else "the released model and its synthetic tables"
     return (
-        f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for the released model and its "
-        "synthetic tables, per row of the aligned table, all silos together"
+        f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for {what}, "
+        "per row of the aligned table, all silos together"
     )
 
 
