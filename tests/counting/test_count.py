@@ -155,7 +155,7 @@ class TestSecrecy:
             "HiddenBlock": Release.SEALED, "TakeBlock": Release.SEALED, "SharesOpened": Release.NOISED,
             "SharesRevealed": Release.TABLES, "RowsTold": Release.COUNTS, "ColumnsHeld": Release.SCHEMA,
             "NumbersTold": Release.COUNTS, "HiddenShares": Release.SEALED, "TakeShares": Release.SEALED,
-            "FiguresOpened": Release.FIGURES,
+            "FiguresOpened": Release.FIGURES, "ExactSum": Release.TABLES, "NoisedSum": Release.NOISED,
         }  # fmt: skip
 
     def test_the_dealer_sees_neither_hidden_words_nor_masks_nor_row_counts(self) -> None:

@@ -238,7 +238,7 @@ def test_only_what_was_agreed_leaves() -> None:
 @pytest.mark.parametrize("noise", [CellNoise(0.4), CellNoise(half_variance=20)])
 def test_deviations_are_those_of_the_noise(noise: CellNoise) -> None:
     rng = Streams(1).noise()
-    halves = sum(noise.half((40_000,), rng) for _ in range(3))
+    halves = sum(noise.part(2, (40_000,), rng) for _ in range(3))
     assert math.isclose(float(np.std(halves)), noise.deviation(3), rel_tol=0.03)
     assert math.isclose(float(np.std(noise.whole((40_000,), rng))), noise.deviation(2), rel_tol=0.03)
 

@@ -22,10 +22,10 @@ from silosynth.privacy.mechanisms import (
     MOST_VARIANCE,
     discrete_gaussian,
     discrete_laplace,
-    half_noise,
     noised_counts,
     noised_histogram,
     noised_levels,
+    part_noise,
     threshold,
 )
 
@@ -112,7 +112,7 @@ class TestCounts:
     @pytest.mark.parametrize("epsilon", EPSILONS)
     def test_two_halves_have_the_law_of_the_whole_and_one_has_half_its_variance(self, epsilon: float) -> None:
         size, draw = 100_000, rng()
-        halves = [half_noise(epsilon, (size,), draw).numpy() for _ in range(2)]
+        halves = [part_noise(epsilon, 2, (size,), draw).numpy() for _ in range(2)]
         reach = int(math.log(size / 100) / epsilon)
         k, drawn = np.arange(-reach, reach + 1), halves[0] + halves[1]
         counts = np.bincount(np.clip(drawn, -reach - 1, reach + 1) + reach + 1, minlength=len(k) + 2)
@@ -123,7 +123,17 @@ class TestCounts:
         assert halves[0].var() == pytest.approx(q / (1 - q) ** 2, rel=0.05)
         for wrong in (0.0, math.inf):
             with pytest.raises(ConfigError):
-                half_noise(wrong, (1,), draw)
+                part_noise(wrong, 2, (1,), draw)
+
+    @pytest.mark.parametrize("parts", [1, 3, 7])
+    def test_so_many_parts_have_the_law_of_the_whole(self, parts: int) -> None:
+        size, draw, k = 20_000, rng(), np.arange(-5, 6)
+        drawn = sum(part_noise(0.8, parts, (size,), draw).numpy() for _ in range(parts))
+        counts = np.bincount(np.clip(drawn, -6, 6) + 6, minlength=13)
+        expected = size * np.array([tail(0.8, 6), *law(0.8, k), tail(0.8, 6)])
+        assert stats.chisquare(counts, expected * counts.sum() / expected.sum()).pvalue > 0.01
+        with pytest.raises(ConfigError, match="finite epsilon"):
+            part_noise(0.8, 0, (1,), draw)
 
     @pytest.mark.parametrize("epsilon", [Fraction(1, 4), Fraction(2), Fraction(5, 8)])
     def test_many_draws_at_once_are_as_those_of_the_paper_one_by_one(self, epsilon: Fraction) -> None:

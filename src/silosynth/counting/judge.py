@@ -64,6 +64,8 @@ class JudgeConfig(Struct):
         most_rows: a public bound of the number of rows; 0 for none. With a target there must be one.
         references: of figures, for each set the public tables that it is compared with, int64: one of the set's shape,
             or up to `REFERENCES` of them along a first axis. Each is scaled to the number of rows.
+        horizontal: whether silos hold different rows of the same columns: then sums over all of them open, by
+            `privacy.aggregation`, exactly over three silos or more; no figures do.
         three: whether tables of three silos open, too (not with noise): see the module's docstring.
 
     Raises:
@@ -78,6 +80,7 @@ class JudgeConfig(Struct):
     references: tuple[Tensor, ...] = ()
     holdout: bool = False
     most_rows: NonNegative[int] = 0
+    horizontal: bool = False
     three: bool = False
 
     def _check(self) -> None:
@@ -92,6 +95,8 @@ class JudgeConfig(Struct):
         if self.columns and self.dp.private is not (self.opening == "noised"):
             rule = "Tables that open with noise have a target, and no others have one"
             raise ConfigError(rule, self.opening, 'Give dp = { epsilon = …, delta = … }, or opening = "exact".')
+        if self.horizontal and self.opening == "figures":
+            raise ConfigError("Figures are of silos with different columns of the same rows", "the same columns")
         if len(self.references) != (len(self.sets) if self.opening == "figures" else 0):
             raise ConfigError("Figures, and nothing else, have references for each set", len(self.references))
         for number in range(len(self.references)):
@@ -156,19 +161,20 @@ def request_for(config: JudgeConfig, silos: tuple[str, ...], owners: Sequence[st
     Args:
         config: the job's options.
         silos: all silos.
-        owners: the silo of each column.
+        owners: the silo of each column; empty where every silo has it.
         rows: the bound of their number.
 
     Raises:
         ConfigError: no set can open; or see `CountRequest`.
     """
     columns = tuple(replace(column, silo=silo) for column, silo in zip(config.columns, owners, strict=True))
-    held = tuple(CountedColumn(silo, HOLDOUT, (False, True), missing=False) for silo in silos if config.holdout)
+    all_silos = ("",) if config.horizontal else silos
+    held = tuple(CountedColumn(silo, HOLDOUT, (False, True), missing=False) for silo in all_silos if config.holdout)
     sets = tuple(config.sets[number] for number in opened_sets(config, owners))
     if not sets:
         raise ConfigError("At least one set is of columns in few enough silos", len(config.sets), "Ask for other sets.")
     if config.holdout:
-        first = (min(silos.index(owners[place]) for place in places) for places in sets)
+        first = (min(all_silos.index(owners[place]) for place in places) for places in sets)
         sets = tuple((*places, len(columns) + silo) for places, silo in zip(sets, first, strict=True))
     bits = 64 if config.opening == "figures" else opening.bits_to_open(rows, noise_of(config))
     return CountRequest(silos, (*columns, *held), sets, rows, bits)
@@ -276,9 +282,16 @@ def coordinate(
     tables = yield from opening.open_tables(roster, request, noises, streams.child("opening").noise())
     found["tables"] = _placed(chosen, [torch.from_numpy(tables.passed_on[place]) for place in noises], config)
     if noise is not None:
-        deviations = [noise.deviation(3 if len(parts) == 2 else 2) for parts in Plan(request).parts]  # as passed on
+        deviations = [_deviation(noise, len(parts), request) for parts in Plan(request).parts]
         found |= {"noise": max(deviations), "noises": _placed(chosen, deviations, config, 0.0)}
     return found
+
+
+def _deviation(noise: CellNoise, silos: int, request: CountRequest) -> float:
+    """Of a cell's noise, as it is passed on: of one silo, of two and the coordinator, or of all silos of a sum."""
+    if request.horizontal:
+        return noise.deviation(len(request.silos), len(request.silos) - 1)
+    return noise.deviation(3 if silos == 2 else 2)
 
 
 def _placed(chosen: Sequence[int], values: Sequence[Any], config: JudgeConfig, rest: Any = None) -> list[Any]:
@@ -298,9 +311,14 @@ def _distances(
 
 
 def _found(roster: Roster, config: JudgeConfig) -> Conversation[tuple[str, ...]]:
-    """The silo of each column."""
+    """The silo of each column; empty where every silo has it."""
     held = expect((yield roster.everyone(FindColumns())), ColumnsHeld)
     owners = []
+    if config.horizontal:
+        lacking = [silo for silo, reply in zip(roster, held, strict=True) if len(reply.places) < len(config.columns)]
+        if lacking:
+            raise ConfigError("All columns that are judged are in every silo", lacking, "Leave the others out.")
+        return ("",) * len(config.columns)
     for place, column in enumerate(config.columns):
         silos = [silo for silo, reply in zip(roster, held, strict=True) if place in reply.places]
         if len(silos) != 1:
@@ -374,7 +392,7 @@ class JudgingSilo(Party):
                 return self._tell_numbers()
             case protocol.PrepareCount():
                 self._check_request(ask.request)
-            case opening.OpenTables():
+            case opening.OpenTables() | opening.OpenSums():
                 return self._open(ask)
             case PrepareFigures():
                 self._check_figures(ask)
@@ -396,22 +414,23 @@ class JudgingSilo(Party):
         if self._counter.request is not None:  # a dealer could make other errors each time, which figures would add up
             raise self._refusal("counts once for its job", "again")
         owners = tuple(column.silo for column in request.columns[: len(config.columns)])
-        if tuple(place for place, owner in enumerate(owners) if owner == name) != self._held:
+        own, known = ("", {""}) if config.horizontal else (name, set(self._seat.roster))
+        if tuple(place for place, owner in enumerate(owners) if owner == own) != self._held:
             raise self._refusal("counts the columns that it holds", owners)
-        if not set(owners) <= set(self._seat.roster) or len(owners) != len(config.columns):
+        if not set(owners) <= known or len(owners) != len(config.columns):
             raise self._refusal("counts columns of the silos of its roster", owners)
         if request.rows != (config.most_rows or planning.padded(request.rows)):  # others could be told from its own
             raise self._refusal("counts as many rows as its job says, or a rounded number of them", request.rows)
         if request != request_for(config, self._seat.roster.parties, owners, request.rows):
             raise self._refusal("counts what its job says", "other columns, sets, bits or blocks")
 
-    def _open(self, ask: opening.OpenTables) -> Message:
+    def _open(self, ask: opening.OpenTables | opening.OpenSums) -> Message:
         """Open sets with the noise that follows from the options; each once, so that all together cost the target."""
         request, noise = self._counter.request, noise_of(self._config)
         if any(given != noise for given in ask.noises):
             raise self._refusal("opens tables with the noise that follows from its job", "another")
         sets = [request.sets[number] for number in ask.sets if request is not None and 0 <= number < len(request.sets)]
-        if self._opened.intersection(sets):
+        if noise is not None and self._opened.intersection(sets):
             raise self._refusal("opens each table of its job once", "again")
         reply = self._counter.answer(ask)
         self._opened.update(sets)

@@ -1,28 +1,31 @@
 """Opening: tables that silos hold shares of, to the coordinator: with noise that is in the shares before, or exactly.
 
 *With noise.* Silos draw noise on every cell, add it to their shares, and send these: the coordinator sees the sum of
-shares, and of noise. Of a table of two silos each draws half of it (`CellNoise`). Before the coordinator passes a table
-on, it adds another half: a silo that takes its own off still faces two. So for each row of the aligned table
+shares, and of noise. Of a table of two silos each draws half of it (`CellNoise`). Before the coordinator passes a
+table on, it adds another half: a silo that takes its own off still faces two. So for each row of the aligned table
 
     the coordinator faces the noise of both silos: epsilon        a silo faces that of the other and of the coordinator:
     anybody else faces all three halves: epsilon at most          epsilon
 
-at a variance of one and a half for those who get the table passed on, where full noise of both silos would have two. Of
-a table of one silo's columns that silo draws all noise; nothing is added.
+at a variance of one and a half for those who get the table passed on, where full noise of both silos would have two.
+Of a table of one silo's columns that silo draws all noise; nothing is added.
 
 The event of a table of two silos is joint: both list it, and for both together it counts once. A silo opens what its
 target affords, with all that it has opened before; without a target it opens nothing with noise. It knows of tables
 that it has a part in.
 
+*Of silos with different rows* the share of each is the table of its own rows, and sums open by `privacy.aggregation`,
+in which all silos must take part. Each of n silos adds one of n - 1 parts of the noise: one that takes its own off
+still faces all of it, as does a coordinator that colludes with one. The event of a table is each silo's own.
+
 *Exactly*: shares as they are, of a silo that was made to do so (``exact``), which is never up to a message.
 
 Shares of several silos are masked against each other, so that one that opens says nothing by itself.
 
-What this rests on: all parties follow the protocol, see `silosynth.counting.protocol`. A silo that hid other words than
-flags may have weighted a row beyond the noise. Tables of three silos do not open with noise, since there the dealer
-could weight rows so; exactly they do, and there, too, a dealer that deviates could show rows. Tables of silos that hold
-different rows do not open here, which secure sums are for. Levels, edges and the bound of row numbers are public:
-whoever takes them from the rows tells of rows what the noise does not hide.
+What this rests on: all parties follow the protocol, see `silosynth.counting.protocol`. A silo that hid other words
+than flags may have weighted a row beyond the noise. Tables of three silos do not open with noise, since there the
+dealer could weight rows so; exactly they do, and there, too, a dealer that deviates could show rows. Levels, edges
+and the bound of row numbers are public: whoever takes them from the rows tells of rows what the noise does not hide.
 """
 
 from __future__ import annotations
@@ -43,15 +46,18 @@ from silosynth.core.streams import Keystream
 from silosynth.counting.plan import Bits, CountRequest, Plan, bits_for
 from silosynth.counting.products import AnyWords
 from silosynth.counting.protocol import as_words
+from silosynth.privacy.aggregation import LEAST, Masked, secure_sum
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_table
+from silosynth.privacy.masks import FRACTION
 from silosynth.privacy.mechanisms import (
     LEAST_VARIANCE,
     MOST_VARIANCE,
     discrete_gaussian,
-    half_noise,
     noised_counts,
+    part_noise,
 )  # fmt: skip
 
+UNIT = 2.0**-FRACTION  # what one row counts in secure sums, which are in fixed point
 REACH = 40.0  # of noise, in units of 1 / epsilon: exceeded with a probability below exp(-39)
 EXACT = None  # in place of a table's noise
 Counts = npt.NDArray[np.int64]
@@ -78,16 +84,22 @@ class CellNoise(Struct):
         noised, _ = noised_counts(torch.zeros(shape, dtype=torch.int64), self.epsilon, "", rng)
         return noised.numpy()
 
-    def half(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
-        """Half of it: the sum of two parties' halves is all of it."""
+    def part(self, parts: int, shape: tuple[int, ...], rng: Keystream) -> Counts:
+        """One of so many equal parts: those of as many parties make all of it, or somewhat more of Gaussian noise."""
         if self.half_variance:
-            return discrete_gaussian(self.half_variance, math.prod(shape), rng).reshape(shape)
-        return half_noise(self.epsilon, shape, rng).numpy()
+            return discrete_gaussian(self.part_variance(parts), math.prod(shape), rng).reshape(shape)
+        return part_noise(self.epsilon, parts, shape, rng).numpy()
 
-    def deviation(self, halves: int) -> float:
-        """The standard deviation of so many halves."""
+    def part_variance(self, parts: int) -> int:
+        """Of Gaussian noise: a whole number, and not below what its sums have next to its law with."""
+        return max(LEAST_VARIANCE, -(-2 * self.half_variance // parts))
+
+    def deviation(self, added: int, parts: int = 2) -> float:
+        """The standard deviation of ``added`` parts, of which ``parts`` are all of it."""
+        if self.half_variance:
+            return math.sqrt(added * self.part_variance(parts))
         q = math.exp(-self.epsilon)
-        return math.sqrt(halves * (self.half_variance or q / (1 - q) ** 2))
+        return math.sqrt(added / parts * 2 * q) / (1 - q)
 
     @property
     def reach(self) -> int:
@@ -135,6 +147,27 @@ class SharesRevealed(Message, release=Release.TABLES):
     shares: tuple[Tensor, ...]
 
 
+class OpenSums(Message):
+    """Coordinator: mask these sets of your own rows' tables, for the sum over all silos, in the round of this number.
+
+    ``noises`` are of each set, or empty for exact sums.
+    """
+
+    number: int
+    sets: tuple[int, ...]
+    noises: tuple[CellNoise, ...]
+
+
+class ExactSum(Masked, release=Release.TABLES):
+    """Silo: my tables, masked; the sum over all silos opens exactly."""
+
+
+class NoisedSum(Masked, release=Release.NOISED):
+    """Silo: my tables with my part of the noise, masked; and the tables' events."""
+
+    events: tuple[Event, ...]
+
+
 @dataclass(frozen=True)
 class OpenedTables:
     """Tables, by the number of their set.
@@ -149,7 +182,7 @@ class OpenedTables:
 
 
 def open_tables(
-    roster: Roster, request: CountRequest, noises: Mapping[int, CellNoise | None], rng: Keystream
+    roster: Roster, request: CountRequest, noises: Mapping[int, CellNoise | None], rng: Keystream, number: int = 0
 ) -> Conversation[OpenedTables]:
     """The coordinator's side, after `count` with the same request.
 
@@ -158,25 +191,50 @@ def open_tables(
         request: what was counted.
         noises: of the sets that open; `EXACT` for none.
         rng: the coordinator's own noise; its seed is a secret.
+        number: of silos with different rows: of the first round of secure sums; above those of earlier ones.
 
     Raises:
-        ConfigError: a set is of silos with different rows, or of three silos and opens with noise; or k bits have no
-            room for its noise.
+        ConfigError: a set is of three silos and opens with noise; k bits have no room for its noise; or too few silos
+            hold different rows.
         ProtocolError: a silo refuses, such as for its target; or replies with something else.
     """
     plan = Plan(request)
-    for number, noise in noises.items():
-        check_opening(plan, number, noise)
-    exact = [number for number, noise in noises.items() if noise is EXACT]
+    for place, noise in noises.items():
+        check_opening(plan, place, noise)
+    if request.horizontal:
+        sums = yield from _secure_sums(roster, plan, noises, number)
+        return OpenedTables(sums, sums)
     found: dict[int, Counts] = {}
-    for chosen in ([number for number in noises if number not in exact], exact):
-        held = {silo: tuple(number for number in chosen if silo in plan.parts[number]) for silo in roster}
+    for chosen in _alike(noises):
+        held = {silo: tuple(place for place in chosen if silo in plan.parts[place]) for silo in roster}
         held = {silo: own for silo, own in held.items() if own}
         if held:
             replies = yield Exchange({silo: _ask(own, noises) for silo, own in held.items()})
             found |= _summed(plan, held, replies)
-    own = {number: found[number] for number in noises}
-    return OpenedTables(own, {number: table + _added(plan, number, noises, rng) for number, table in own.items()})
+    own = {place: found[place] for place in noises}
+    return OpenedTables(own, {n: table + _added(plan, n, noises, rng) for n, table in own.items()})
+
+
+def _alike(noises: Mapping[int, CellNoise | None]) -> list[list[int]]:
+    """Sets that open with noise, and those that open exactly; what there are."""
+    exact = [number for number, noise in noises.items() if noise is EXACT]
+    return [sets for sets in ([number for number in noises if number not in exact], exact) if sets]
+
+
+def _secure_sums(
+    roster: Roster, plan: Plan, noises: Mapping[int, CellNoise | None], number: int
+) -> Conversation[dict[int, Counts]]:
+    """Sums over all silos of what each counts, none of which is read by itself. All silos are part of each."""
+    found: dict[int, Counts] = {}
+    for place, chosen in enumerate(_alike(noises)):
+        sizes = [math.prod(plan.request.shape(one)) for one in chosen]
+        ask = _ask(tuple(chosen), noises)
+        opened = OpenSums(number + place, ask.sets, getattr(ask, "noises", ()))
+        total = yield from secure_sum(dict.fromkeys(roster, opened), opened.number, sum(sizes), len(roster))
+        cells = np.rint(total.sum_W.numpy() / UNIT).astype(np.int64)
+        for one, own in zip(chosen, np.split(cells, np.cumsum(sizes)[:-1]), strict=True):
+            found[one] = own.reshape(plan.request.shape(one))
+    return {one: found[one] for one in noises}
 
 
 def _ask(sets: tuple[int, ...], noises: Mapping[int, CellNoise | None]) -> OpenTables | RevealTables:
@@ -209,8 +267,9 @@ def check_opening(plan: Plan, number: int, noise: CellNoise | None) -> None:
     """
     if not 0 <= number < len(plan.parts):
         raise ConfigError("Tables that open were counted", number, f"There are {len(plan.parts)}.")
-    if "" in plan.parts[number]:
-        raise ConfigError("Tables that open are of silos with the same rows", number, "Leave it closed.")
+    if plan.request.horizontal and len(plan.request.silos) < (least := LEAST if noise is None else 2):
+        rule = f"Sums over silos with different rows are over {least} or more, of which each knows its own"
+        raise ConfigError(rule, len(plan.request.silos), "Leave it closed.")
     if noise is None:
         return
     if len(plan.parts[number]) > 2:
@@ -236,4 +295,4 @@ def _signed(words: AnyWords, request: CountRequest) -> Counts:
 def _added(plan: Plan, number: int, noises: Mapping[int, CellNoise | None], rng: Keystream) -> Counts:
     """The coordinator's half of the noise; none on a table of one silo."""
     shape, noise = plan.request.shape(number), noises[number]
-    return np.zeros(shape, np.int64) if noise is None or len(plan.parts[number]) < 2 else noise.half(shape, rng)
+    return np.zeros(shape, np.int64) if noise is None or len(plan.parts[number]) < 2 else noise.part(2, shape, rng)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from silosynth.core.conversation import Party, State
@@ -24,6 +25,7 @@ from silosynth.counting import distances, opening, plan as planning, protocol
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
 from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, random_words, row_products
+from silosynth.privacy import masker
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.agreement import Agreements, Group
 from silosynth.privacy.events import Event, Target
@@ -92,6 +94,7 @@ class TableCounter(Party):
         self.events: list[Event] = []
         self._target, self._exact, self._figures = target, exact, figures
         self._multiplier = distances.ShareMultiplier(seat)
+        self._masker = masker.Masker(seat, max(2, len(seat.roster)))  # of sums over all silos
         self._streams = Streams(secrets.randbits(256)) if streams is None else streams
         self._ended: Plan | None = None  # of the counting that left the shares
         self._table, self._seat = modelled_columns(table, schema), seat
@@ -116,7 +119,7 @@ class TableCounter(Party):
             ProtocolError: the message comes too early or again, has other shapes than the request says, or cannot be
                 opened; or this silo holds more rows than the request says.
         """
-        if (reply := self._agreements.answer(ask)) is not None:
+        if (reply := self._agreements.answer(ask) or self._masker.answer(ask)) is not None:
             return reply
         try:
             return self._step(ask)
@@ -140,6 +143,8 @@ class TableCounter(Party):
                 return self._open(ask)
             case opening.RevealTables():
                 return self._reveal(ask)
+            case opening.OpenSums():
+                return self._sum(ask)
             case distances.PrepareFigures() | distances.HideShares() | distances.TakeShares():
                 return self._open_figures(ask)
             case _:
@@ -310,40 +315,74 @@ class TableCounter(Party):
 
     def _open(self, ask: opening.OpenTables) -> opening.SharesOpened:
         """Shares with noise, if the target affords the tables with all that were opened before."""
-        if len(ask.sets) != len(ask.noises):
-            raise self._refusal("opens each set with a noise of its own", ask.sets)
-        plan, target = self._checked(ask.sets, ask.noises), self._target
+        plan, events, rng = self._charged(ask.sets, ask.noises, horizontal=False)
+        shares = [self._noised(plan, n, noise, rng) for n, noise in zip(ask.sets, ask.noises, strict=True)]
+        return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), events)
+
+    def _charged(
+        self, sets: Sequence[int], noises: Sequence[opening.CellNoise], horizontal: bool
+    ) -> tuple[Plan, tuple[Event, ...], Keystream]:
+        """What was counted, the events that opening sets is charged by, and what noise is drawn from."""
+        if len(sets) != len(noises):
+            raise self._refusal("opens each set with a noise of its own", sets)
+        plan, target = self._checked(sets, noises, horizontal), self._target
         if target is None or not target.private:
             raise self._refusal("opens tables with noise if it was given a target for them", "it was given none")
-        events = [self._event(plan, n, noise, target) for n, noise in zip(ask.sets, ask.noises, strict=True)]
+        events = [self._event(plan, n, noise, target) for n, noise in zip(sets, noises, strict=True)]
         if not affords(target, [*self.events, *events]):
-            raise self._refusal("opens no tables beyond its target, with all that it has opened", len(ask.sets))
+            raise self._refusal("opens no tables beyond its target, with all that it has opened", len(sets))
         rng = self._streams.child("opening", len(self.events)).noise()  # new for each: none is drawn twice
         self.events += events
-        shares = [self._noised(plan, n, noise, rng) for n, noise in zip(ask.sets, ask.noises, strict=True)]
-        return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), tuple(events))
+        return plan, tuple(events), rng
 
     def _reveal(self, ask: opening.RevealTables) -> opening.SharesRevealed:
         """Shares as they are."""
+        self._check_exact()
+        self._checked(ask.sets, [opening.EXACT] * len(ask.sets), horizontal=False)
+        return opening.SharesRevealed(tuple(protocol.as_tensor(self.shares[n].reshape(1, -1)) for n in ask.sets))
+
+    def _check_exact(self) -> None:
         if not self._exact:
             raise self._refusal("opens tables exactly if it was made to", "it was not")
-        self._checked(ask.sets, [opening.EXACT] * len(ask.sets))
-        return opening.SharesRevealed(tuple(protocol.as_tensor(self.shares[n].reshape(1, -1)) for n in ask.sets))
+
+    def _sum(self, ask: opening.OpenSums) -> opening.ExactSum | opening.NoisedSum:
+        """Tables of own rows, masked; with one of n - 1 parts of the noise, of n silos, so that n - 1 are enough."""
+        if not ask.noises:
+            self._check_exact()
+            plan = self._checked(ask.sets, [opening.EXACT] * len(ask.sets), horizontal=True)
+            return opening.ExactSum(self._masked([self._own(n) for n in ask.sets], ask.number))
+        plan, events, rng = self._charged(ask.sets, ask.noises, horizontal=True)
+        parts = len(plan.request.silos) - 1
+        tables = [
+            own + noise.part(parts, own.shape, rng)
+            for own, noise in zip(map(self._own, ask.sets), ask.noises, strict=True)
+        ]
+        return opening.NoisedSum(self._masked(tables, ask.number), events)
+
+    def _own(self, number: int) -> opening.Counts:
+        """The table of this silo's own rows, cells in a row."""
+        return self.shares[number].reshape(-1).astype(np.int64)
+
+    def _masked(self, tables: Sequence[opening.Counts], number: int) -> Tensor:
+        cells = torch.from_numpy(np.concatenate(tables)).double() * opening.UNIT
+        return self._masker.mask(cells, 1.0, number).words
 
     def _open_figures(self, ask: Message) -> Message:
         if not self._figures or self._ended is None:
             raise self._refusal("opens figures of a counting that has ended, if it was made to", "it was not")
         return self._multiplier.answer(ask, self._ended, self.shares)
 
-    def _checked(self, sets: Sequence[int], noises: Sequence[opening.CellNoise | None]) -> Plan:
+    def _checked(self, sets: Sequence[int], noises: Sequence[opening.CellNoise | None], horizontal: bool) -> Plan:
         """What was counted, if these sets of it can open, once each, and this silo is part of them."""
         if (plan := self._ended) is None:
             raise self._refusal("opens tables of a counting that has ended", "there is none")
         if len(set(sets)) < len(sets):
             raise self._refusal("opens each set once", sets)
+        if plan.request.horizontal is not horizontal:
+            raise self._refusal("opens sums over silos if these hold different rows, else shares", "the other")
         for number, noise in zip(sets, noises, strict=True):
             opening.check_opening(plan, number, noise)
-            if self._seat.name not in plan.parts[number]:
+            if not horizontal and self._seat.name not in plan.parts[number]:
                 raise self._refusal("opens its shares of sets that it is part of", number)
         return plan
 
@@ -354,8 +393,9 @@ class TableCounter(Party):
     def _noised(self, plan: Plan, number: int, noise: opening.CellNoise, rng: Keystream) -> AnyWords:
         """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""
         share = self.shares[number].reshape(1, -1)
-        drawn = noise.half if len(plan.parts[number]) == 2 else noise.whole
-        return share + drawn(share.shape, rng).astype(share.dtype)
+        two = len(plan.parts[number]) == 2
+        drawn = noise.part(2, share.shape, rng) if two else noise.whole(share.shape, rng)
+        return share + drawn.astype(share.dtype)
 
     # State.
 
@@ -364,13 +404,16 @@ class TableCounter(Party):
         events = [to_state(event) for event in self.events]
         if not training:
             return {"events": events}
+        shares = [protocol.as_tensor(share) for share in self.shares]
         request = None if self.request is None else to_state(self.request)
-        return {"events": events, "request": request, "shares": [protocol.as_tensor(share) for share in self.shares]}
+        return {"events": events, "request": request, "shares": shares, "masker": self._masker.state()}
 
     def restore(self, state: State) -> None:
         """Continue from a result of `state`."""
         self._now, request = None, state.get("request")
         self._ended = None if request is None else Plan(from_state(planning.CountRequest, request))
+        if "masker" in state:
+            self._masker.restore(state["masker"])
         self.events = [from_state(Event, event) for event in state.get("events", [])]
         self.shares = tuple(share.numpy().view(f"u{share.itemsize}") for share in state.get("shares", []))
 

@@ -71,19 +71,20 @@ def noised_counts(counts: torch.Tensor, epsilon: float, what: str, rng: Keystrea
     return counts + noise.to(counts.device), Event(DISCRETE_LAPLACE, float(epsilon), 0.0, what)
 
 
-def half_noise(epsilon: float, shape: tuple[int, ...], rng: Keystream) -> torch.Tensor:
-    """Half of the noise of `noised_counts`, int64: that of two parties who each add theirs has the law of ``epsilon``.
+def part_noise(epsilon: float, parts: int, shape: tuple[int, ...], rng: Keystream) -> torch.Tensor:
+    """One of equal parts of the noise of `noised_counts`, int64: as many parties who each add theirs make ``epsilon``.
 
-    Each geometric draw is divided into two of Pólya's distribution (negative binomial with half a success; Goryczka and
-    Xiong 2015), so that the sum is exactly discrete Laplace. Half of it by itself protects less than ``epsilon`` says.
+    Each geometric draw is divided into draws of Pólya's distribution (negative binomial with 1 / ``parts`` of a
+    success; Goryczka and Xiong 2015), so that the sum is exactly discrete Laplace. Fewer parts protect less than
+    ``epsilon``.
 
     Raises:
-        ConfigError: epsilon is not above zero, or infinite.
+        ConfigError: epsilon is not above zero, or infinite; or there is no part.
     """
     _check_epsilon(epsilon)
-    if math.isinf(epsilon):
-        raise ConfigError("Half of the noise is of a finite epsilon", epsilon)
-    first, second = (_half_geometric(_multiples(epsilon), math.prod(shape), rng) for _ in range(2))
+    if math.isinf(epsilon) or parts < 1:
+        raise ConfigError("Parts of the noise are of a finite epsilon", (epsilon, parts))
+    first, second = (_part_geometric(_multiples(epsilon), parts, math.prod(shape), rng) for _ in range(2))
     return torch.from_numpy(first - second).reshape(shape)
 
 
@@ -271,8 +272,11 @@ def _fraction_happens(above: np.ndarray, below: int, rng: Keystream) -> np.ndarr
     return odd
 
 
-def _half_geometric(s: int, count: int, rng: Keystream) -> np.ndarray:
-    """``count`` draws of half a success, int64: a geometric k is kept with probability (1/2)(3/4)…((2k-1)/2k)."""
+def _part_geometric(s: int, parts: int, count: int, rng: Keystream) -> np.ndarray:
+    """``count`` draws of 1 / ``parts`` of a success, int64.
+
+    A geometric k is kept with probability Π (i parts - parts + 1) / (i parts), i = 1 … k; of halves (1/2)(3/4)(5/6)….
+    """
     drawn_n, left = np.zeros(count, np.int64), np.arange(count)
     while len(left):
         fine = rng.below(np.full(len(left), _UNIT))
@@ -281,7 +285,7 @@ def _half_geometric(s: int, count: int, rng: Keystream) -> np.ndarray:
         going, i = np.nonzero(k_n > 0)[0], 1
         kept = np.ones(len(k_n), bool)
         while len(going):
-            lives = rng.below(np.full(len(going), 2 * i)) > 0
+            lives = rng.below(np.full(len(going), parts * i)) >= parts - 1
             kept[going[~lives]] = False
             going, i = going[lives & (k_n[going] > i)], i + 1
         drawn_n[left[geometric[kept]]] = k_n[kept]

@@ -64,8 +64,7 @@ def count(
 
     Raises:
         ConfigError: a set names an unknown column, or columns of more than three silos (with noise, two); a column of
-            numbers has no edges, or another has some; tables are too large; silos hold different rows, and tables are
-            to have noise.
+            numbers has no edges, or another has some; or tables are too large.
 
     >>> import pandas as pd, silosynth as ss
     >>> frame = pd.DataFrame({"age": [30, 40, 50], "sex": ["f", "m", "f"], "ill": ["no", None, "yes"]})
