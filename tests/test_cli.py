@@ -23,7 +23,7 @@ COMMANDS = [
     ("party", "start"), ("party", "key"), ("submit",), ("status",), ("stop",), ("ledger",), ("fetch",), ("bench",),
     ("ledger", "show"), ("ledger", "verify"),
     ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
-    ("bench", "total-difference"), ("bench", "digits"), ("bench", "nine-tables"), ("audit",),
+    ("bench", "total-difference"), ("bench", "digits"), ("bench", "nine-tables"), ("audit",), ("appraise",),
 ]  # fmt: skip
 
 PLAN = """
@@ -271,3 +271,22 @@ def test_a_report_of_another_ending_is_refused_before_anything_is_read(
     result = call(*command, "--report", "report.pdf")
     assert result.exit_code != 0 and "must end in .html, .htm, .json" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_appraise_says_what_columns_are_worth(plan: Path, tmp_path: Path) -> None:
+    report = tmp_path / "appraisal.html"
+    result = call("appraise", plan, "--report", report, "--seed", 3, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = said(result)
+    assert told["epsilon"] == 0.5 and len(told["pairs"]) == 6 and told["path"] == str(report)
+    assert "silosynth appraisal" in result.stderr and "rows in common" in report.read_text()
+    again = call("appraise", plan, "--report", report)
+    assert again.exit_code == 4 and "--force" in again.stderr
+
+
+def test_appraise_refuses_shares_of_rows_and_what_costs_nothing(plan: Path) -> None:
+    free = call("appraise", plan, "--epsilon", 0)
+    assert free.exit_code == 2 and "epsilon" in free.stderr
+    plan.write_text('[data]\npath = "people.csv"\n[silos.a]\nshare = 0.5\n[silos.b]\nshare = 0.5\n')
+    result = call("appraise", plan)
+    assert result.exit_code == 2 and "different columns of the same rows" in result.stderr

@@ -11,8 +11,8 @@ import pytest
 import silosynth
 
 SURFACE = [
-    "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "count", "datasets", "evaluate",
-    "fit", "judge", "load", "read", "represent", "simulate", "split",
+    "Appraisal", "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "appraise",
+    "count", "datasets", "evaluate", "fit", "judge", "load", "read", "represent", "simulate", "split",
 ]  # fmt: skip
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from silosynth.data.sources import read
     from silosynth.data.splits import split
     from silosynth.evaluation import Report, evaluate
+    from silosynth.evaluation.appraisal import Appraisal
+    from silosynth.simulation.appraisal import appraise
     from silosynth.simulation.counting import count
     from silosynth.simulation.federation import Federation, simulate
     from silosynth.simulation.judging import judge
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
 os.environ.setdefault("MKL_CBWR", "AUTO")  # same seed, same bytes; read when MKL is first used (docs/decisions/0006)
 
 __all__ = [
+    "Appraisal",
     "Federation",
     "Model",
     "Report",
     "Representation",
     "SilosynthError",
     "__version__",
+    "appraise",
     "count",
     "datasets",
     "evaluate",
@@ -53,11 +57,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Appraisal": "silosynth.evaluation.appraisal",
     "Federation": "silosynth.simulation.federation",
     "Model": "silosynth.simulation.model",
     "Report": "silosynth.evaluation",
     "Representation": "silosynth.simulation.representation",
     "SilosynthError": "silosynth.core.errors",
+    "appraise": "silosynth.simulation.appraisal",
     "count": "silosynth.simulation.counting",
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.simulation.training",
