@@ -37,6 +37,7 @@ NAMED = 10  # pairs that a summary names, the strongest first
 LISTED = 200  # pairs that the page lists
 UNKNOWN = "cannot be said"
 _LEVEL = 0.95
+_SEEN = 0.0005  # of a share: less is written as 0.0 %
 SEEN = (
     ("each silo", "names and kinds of all columns; the number of rows that is public; and this appraisal"),
     (
@@ -90,8 +91,8 @@ class Prediction:
 
     @property
     def clear(self) -> bool:
-        """Whether the partner's columns tell anything of it at all."""
-        return self.explained_low > 0
+        """Whether the partner's columns tell anything of it that would be seen in a figure."""
+        return self.explained_low >= _SEEN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -418,7 +419,7 @@ def heat_map(appraisal: Appraisal) -> str:
     names = [name for own in appraisal.silos.values() for name in own]
     order = [(silo, name) for silo, own in appraisal.silos.items() for name in own]
     place = {column: i for i, column in enumerate(order)}
-    matrix = np.full((len(names), len(names)), math.nan)
+    matrix = np.zeros((len(names), len(names)))  # a pair in one silo is left blank
     words: dict[tuple[int, int], str] = {}
     for pair in appraisal.pairs:
         i, j = place[pair.first_silo, pair.first], place[pair.second_silo, pair.second]
