@@ -39,6 +39,7 @@ ELSEWHERE = {
     "party": "tests/deployment",
     "submit": "tests/deployment",
     "fetch": "tests/deployment",
+    "appraise": "tests/deployment",
 }
 SMALLER = {  # what a page says → what is run
     "docs/guide/audits.md": {

@@ -23,7 +23,7 @@ from silosynth.core.lost import Policy, chosen, under
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Streams
-from silosynth.counting import judge
+from silosynth.counting import appraise, judge
 from silosynth.data.infer import cautions
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.combinations import determined_columns
@@ -230,6 +230,11 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "tables of pairs of columns that silos count together, for a report on a synthetic table",
         {"balanced": judge.JudgeConfig()}, judge.JudgingSilo, judge.coordinate, kind="counting", parts=False,
         policies=("fail", "wait"),
+    ),
+    "appraise": Algorithm(
+        "noised tables of a few groups of silos' columns, which say what these are worth to each other",
+        {"balanced": appraise.AppraiseConfig()}, appraise.AppraisingSilo, appraise.coordinate, kind="counting",
+        parts=False, policies=("fail", "wait"),
     ),
     "ctgan": _central("ctgan", "a conditional GAN of linear layers over all columns in one silo (CTGAN, 2019)"),
     "ctabgan": _central("ctabgan", "a conditional GAN of convolutions over all columns in one silo (CTAB-GAN, 2021)"),

@@ -511,7 +511,7 @@ def judge(
     check_free([out], force)
     site, table = _kit(kit), sources.read(synthetic)
     if name is not None and (site.jobs / name).exists():
-        _wait_for_judged(ui, site, name)
+        wait_for_counted(ui, site, name)
         _show_report(ui, _across(ui, site, name, table, target), out)
         return
     if site.name != COORDINATOR:
@@ -531,8 +531,18 @@ def judge(
     _show_report(ui, _across(ui, site, named, table, target, job or ""), out)
 
 
-def _wait_for_judged(ui: Session, kit: kits.StartKit, name: str) -> None:
-    """At the coordinator, wait until a job that judges has ended."""
+def open_kit(folder: Path) -> kits.StartKit:
+    """The start kit in a folder."""
+    return _kit(folder)
+
+
+def submit_counting(ui: Session, kit: kits.StartKit, order: coordinator.Order) -> None:
+    """On the coordinator's machine: start a job that counts, and wait until it has ended."""
+    _submit_here(ui, kit, order, wait=True)
+
+
+def wait_for_counted(ui: Session, kit: kits.StartKit, name: str) -> None:
+    """At the coordinator, wait until a job that counts has ended."""
     from silosynth.deployment.coordinator import STATUS
 
     if (kit.jobs / name / STATUS).exists():

@@ -49,6 +49,7 @@ UNDER_A_BUDGET = {
     "privacy.Confirmation": "a proof of knowing them",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
     "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",
+    "counting.ColumnsDescribed": "names of its columns and which hold numbers, which are taken as public",
     "counting.CountPrepared": "a random number, and a proof of holding as many rows as others, random to all but silos",
     "counting.HiddenBlock": "rows under random numbers, sealed for silos that cannot subtract them; of a public length",
 }
