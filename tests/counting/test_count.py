@@ -156,6 +156,8 @@ class TestSecrecy:
             "SharesRevealed": Release.TABLES, "RowsTold": Release.COUNTS, "ColumnsHeld": Release.SCHEMA,
             "NumbersTold": Release.COUNTS, "HiddenShares": Release.SEALED, "TakeShares": Release.SEALED,
             "FiguresOpened": Release.FIGURES, "ExactSum": Release.TABLES, "NoisedSum": Release.NOISED,
+            "SeedsDealt": Release.SEALED, "TakeSeed": Release.SEALED, "BlockDealt": Release.SEALED,
+            "RestDealt": Release.SEALED, "FiguresDealt": Release.SEALED,
         }  # fmt: skip
 
     def test_the_dealer_sees_neither_hidden_words_nor_masks_nor_row_counts(self) -> None:

@@ -320,3 +320,25 @@ class TestFigures:
         for rows, others, most in ((50_000, 1_000, 50_176), (7, 3, 1024), (10**6, 999_983, 2**20), (3, 10**6, 2**30)):
             real, public = judge._scales(rows, others, most)
             assert real * rows <= 1 << 30 and (public == 0 or real * rows == pytest.approx(public * others, rel=1e-2))
+
+
+@pytest.mark.parametrize("config", [EXACT, NOISED, FIGURES])
+def test_a_silo_that_holds_nothing_deals(config: JudgeConfig) -> None:
+    """It may have no rows either, and no hold-out."""
+    config = replace(config, dealer="school", holdout=True, three=True)
+    names = (*SILOS, "school")
+    made, parties = seats(names, Streams(7).child("seats")), dict[str, JudgingSilo]()
+    for number, (silo, party) in enumerate(silos(config).items()):
+        schema = Schema(tuple(ColumnSchema(name, "categorical", "str") for name in SIZES if name.startswith(silo)))
+        parties[silo] = JudgingSilo(party._counter._table, schema, made[silo], Streams(number), CPU, config)
+    parties["school"] = JudgingSilo(Table(()), Schema(()), made["school"], Streams(3), CPU, config)
+
+    def whole(_: object) -> Conversation[dict[str, Any]]:
+        return (yield from judge.coordinate(Roster(names), config, Streams(9), CPU))
+
+    with InProcess(dict(parties)) as link:
+        found = drive(whole, link, Ledger())
+    other = judged(replace(config, dealer=""))
+    assert found.get("distances") == other.get("distances") and found["owners"] == other["owners"]
+    for table, same in zip(found["tables"], other["tables"], strict=True):
+        assert (table is None and same is None) or torch.equal(table, same)

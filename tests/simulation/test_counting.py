@@ -151,6 +151,17 @@ def test_with_noise(frame: pd.DataFrame) -> None:
             ss.count(federation, sets, epsilon=epsilon)
 
 
+def test_a_silo_that_holds_no_counted_column_deals(frame: pd.DataFrame) -> None:
+    silos = {"bank": ["sex", "age"], "clinic": ["city", "ill"], "notary": ["seen"]}
+    federation, sets = ss.simulate(frame, silos=silos, schema=SCHEMA), [["sex", "city"], ["ill", "sex"]]
+    ledger = Ledger()
+    dealt = ss.count(federation, sets, dealer="notary", ledger=ledger)
+    assert all(table.equals(same) for table, same in zip(dealt, ss.count(federation, sets), strict=True))
+    assert "counting.SeedsDealt" in {record.type for record in ledger.records}
+    with pytest.raises(ConfigError, match="holds no column that is counted"):
+        ss.count(federation, sets, dealer="bank")
+
+
 def test_with_noise_in_parts_of_silos_that_hold_different_rows(frame: pd.DataFrame) -> None:
     federation = ss.simulate(frame, rows={"a": slice(20), "b": slice(20, 60)}, schema=SCHEMA)
     exact, noised = ss.count(federation, [["sex"]])[0], ss.count(federation, [["sex"]], epsilon=1.0, seed=3)[0]

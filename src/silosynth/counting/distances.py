@@ -21,15 +21,15 @@ is masked between each two of them, so that it says nothing by itself.
 *Overflow.* A figure is at most (max |w_j| · rows + Σ|S|)²; those that could reach 2^63 are refused. The shares that
 are multiplied have 64 bits, four times as many as counts of fewer than 65 536 rows take.
 
-Messages in talking order: `PrepareFigures` → `FiguresPrepared`, `HideShares` → `HiddenShares`, `TakeShares` →
-`FiguresOpened`.
+Messages in talking order: `PrepareFigures` → `FiguresPrepared`, `DealShares` → `FiguresDealt` if another party than
+the coordinator deals (`silosynth.counting.dealing`), `HideShares` → `HiddenShares`, `TakeShares` → `FiguresOpened`.
 
 Threat model: as in a counting. The dealer together with one silo reads the shares of those that have a table with
 that one, and so the tables. An envelope opens where all silos were asked for the same figures of the same counting,
 with the same nonces. **A dealer that deviates, and sees figures, chooses what they tell**: the counts that it makes
 wrong are squared with the others, so that each figure may be 64 bits of its choice, such as the counts of two or
-three cells. A silo counts once for a job, so that there are no more of them. One that deals for others, and sees no
-figures, gains nothing by that (`silosynth.counting.count`).
+three cells. A silo counts once for a job, so that there are no more of them. A dealer that is not the coordinator
+sees no figures, and gains nothing by that.
 
 Shapes: C cells, J places on the last axis.
 """
@@ -40,7 +40,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,9 +51,10 @@ from silosynth.core.conversation import Conversation, Exchange, Roster, expect, 
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, NonNegative, Release, Struct
 from silosynth.counting import plan as planning
+from silosynth.counting.dealing import DealtWords, content
 from silosynth.counting.plan import CountRequest, Plan
 from silosynth.counting.products import AnyWords, product, random_words
-from silosynth.counting.protocol import SEED, as_tensor, as_words
+from silosynth.counting.protocol import SEED, as_tensor, as_words, one_envelope
 from silosynth.privacy.masks import add_mask
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
@@ -87,11 +88,28 @@ class FiguresPrepared(Message):
     nonce: bytes
 
 
+class DealShares(Message):
+    """Coordinator, to the party that deals for the counting: deal for these figures, and these nonces of all silos."""
+
+    figures: tuple[Figure, ...]
+    nonces: tuple[bytes, ...]
+
+
+class FiguresDealt(Message, release=Release.SEALED):
+    """Dealer: for each silo a seed, and its shares of products of random matrices."""
+
+    envelopes: tuple[Envelope, ...]
+
+
 class HideShares(Message):
-    """Coordinator: hide your shares; the seed (32 bytes) of your random matrices, and the nonces of all silos."""
+    """Coordinator: hide your shares; the seed (32 bytes) of your random matrices, and the nonces of all silos.
+
+    If another party deals, what it sealed for you in place of the seed.
+    """
 
     seed: bytes
     nonces: tuple[bytes, ...]
+    envelope: Envelope | None = None
 
 
 class HiddenShares(Message, release=Release.SEALED):
@@ -226,12 +244,17 @@ def open_distances(roster: Roster, request: CountRequest, figures: Sequence[Figu
     ask = PrepareFigures(plan.figures)
     prepared = yield Exchange({silo: ask for silo in plan.silos})
     nonces = {silo: expect_one(silo, prepared[silo], FiguresPrepared).nonce for silo in plan.silos}
-    dealer = ShareDealer(plan, nonces)
-    hidden = yield Exchange({silo: HideShares(dealer.seeds[silo], tuple(nonces.values())) for silo in plan.silos})
+    told, dealt = tuple(nonces.values()), dict.fromkeys(plan.silos, tuple[Tensor, ...]())
+    if by := request.dealer:
+        sealed = expect_one(by, (yield Exchange({by: DealShares(plan.figures, told)}))[by], FiguresDealt).envelopes
+        hides = {silo: HideShares(b"", told, one_envelope(sealed, silo)) for silo in plan.silos}
+    else:
+        dealer = ShareDealer(plan, nonces)
+        dealt = {silo: dealer.dealt(silo) for silo in plan.silos}
+        hides = {silo: HideShares(dealer.seeds[silo], told) for silo in plan.silos}
+    hidden = yield Exchange(hides)
     sent = [envelope for reply in expect(hidden, HiddenShares) for envelope in reply.envelopes]
-    asks = {
-        silo: TakeShares(tuple(one for one in sent if one.receiver == silo), dealer.dealt(silo)) for silo in plan.silos
-    }
+    asks = {silo: TakeShares(tuple(one for one in sent if one.receiver == silo), dealt[silo]) for silo in plan.silos}
     opened = yield Exchange(asks)
     sums = np.zeros((1, len(figures)), np.uint64)
     for silo in plan.silos:
@@ -284,6 +307,7 @@ class _Opening:
     seed: bytes = field(default=b"", repr=False)
     context: str = ""
     masks: dict[str, bytes] = field(default_factory=dict, repr=False)
+    dealt: bytes = field(default=b"", repr=False)
 
 
 class ShareMultiplier:
@@ -311,6 +335,8 @@ class ShareMultiplier:
         """
         now, self._now = self._now, None
         match ask:
+            case DealShares() if plan.request.dealer == self._seat.name:
+                return self._deal(ask, FigurePlan(plan, ask.figures))
             case PrepareFigures():
                 now = _Opening(FigurePlan(plan, ask.figures))
                 if self._seat.name not in now.plan.silos:
@@ -325,11 +351,31 @@ class ShareMultiplier:
                 return self._take(ask, now, shares)
         raise self._refusal("prepares figures, hides its shares, and takes those of others, once", type(ask).__name__)
 
+    def _deal(self, ask: DealShares, plan: FigurePlan) -> FiguresDealt:
+        """Deal for others, as the request of the counting says."""
+        if len(ask.nonces) != len(plan.silos):
+            raise self._refusal("deals by a nonce of each silo", len(ask.nonces))
+        dealer = ShareDealer(plan, dict(zip(plan.silos, ask.nonces, strict=True)))
+        context = f"{plan.context(ask.nonces)} dealt"
+        contents = {silo: dealer.seeds[silo] + content(dealer.dealt(silo)) for silo in plan.silos}
+        return FiguresDealt(tuple(self._seat.seal(silo, context, text) for silo, text in contents.items()))
+
+    def _take_seed(self, ask: HideShares, now: _Opening) -> None:
+        """The seed of whoever the request says deals; and another party's shares with it."""
+        by = now.plan.plan.request.dealer
+        if (ask.envelope.sender if ask.envelope is not None else "") != by:
+            raise self._refusal("is dealt by the party that the request names", "by another")
+        now.context, now.seed = now.plan.context(ask.nonces), ask.seed
+        if ask.envelope is not None:
+            sealed = self._seat.open(ask.envelope, f"{now.context} dealt")
+            now.seed, now.dealt = sealed[:SEED], sealed[SEED:]
+
     def _hide(self, ask: HideShares, now: _Opening, shares: Sequence[AnyWords]) -> HiddenShares:
         silos, name = now.plan.silos, self._seat.name
-        if len(ask.seed) != SEED or len(ask.nonces) != len(silos) or ask.nonces[silos.index(name)] != now.nonce:
+        self._take_seed(ask, now)
+        if len(now.seed) != SEED or len(ask.nonces) != len(silos) or ask.nonces[silos.index(name)] != now.nonce:
             raise self._refusal("hides its shares by its own nonce, and a seed", "others")
-        now.seed, now.context, envelopes = ask.seed, now.plan.context(ask.nonces), []
+        envelopes = []
         for peer in now.plan.peers(name):
             mask = b""
             if silos.index(name) < silos.index(peer):
@@ -347,19 +393,20 @@ class ShareMultiplier:
         for envelope in ask.envelopes:
             seen |= self._opened(now, envelope)
         squares = {number: self._square(now, number, shares) for number in plan.sets(name)}
-        dealt = iter(ask.dealt)
+        if ask.dealt and plan.plan.request.dealer:
+            raise self._refusal("is dealt by the party that the request names", "by the coordinator")
+        dealt = DealtWords(name, 64, ask.dealt, now.dealt)
         for number, a, b in plan.pairs():
+            shape = plan.places(number), plan.places(number)
             if name == a:
-                shape = plan.places(number), plan.places(number)
                 cross = self._drawn(now, square_name(number, b), *shape)
                 cross = cross - product(self._hiding(now, number), seen[b, number])
             elif name == b:
-                cross = product(seen[a, number], self._share(now, number, shares)) + self._dealt(dealt, plan, number)
+                cross = product(seen[a, number], self._share(now, number, shares)) + dealt.take(shape)
             else:
                 continue
             squares[number] = squares[number] + cross + cross.T
-        if next(dealt, None) is not None:
-            raise self._refusal("is dealt no more than its shares", "too many")
+        dealt.check_end()
         return FiguresOpened(as_tensor(self._masked(now, self._parts(now, squares, shares))))
 
     def _parts(self, now: _Opening, squares: Mapping[int, AnyWords], shares: Sequence[AnyWords]) -> AnyWords:
@@ -412,12 +459,6 @@ class ShareMultiplier:
 
     def _drawn(self, now: _Opening, what: tuple[str, ...], rows: int, columns: int) -> AnyWords:
         return random_words(planning.dealt_key(now.seed, now.nonce, *what), rows, columns, 64)
-
-    def _dealt(self, dealt: Iterator[Tensor], plan: FigurePlan, number: int) -> AnyWords:
-        """The next of the dealer's words."""
-        if (tensor := next(dealt, None)) is None:
-            raise self._refusal("is dealt all shares at once", "too few")
-        return as_words(tensor, (plan.places(number), plan.places(number)), 64, self._seat.name)
 
     def _refusal(self, rule: str, value: object) -> ProtocolError:
         return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, "Prepare the figures again.")

@@ -32,7 +32,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from silosynth.core.conversation import Checkpoint, Conversation, Party, Roster, State, check_same_rows, expect
+from silosynth.core.conversation import (
+    Checkpoint,
+    Conversation,
+    Exchange,
+    Party,
+    Roster,
+    State,
+    check_same_rows,
+    expect,
+)
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Message, NonNegative, Release, Struct
 from silosynth.core.schema import ColumnSchema, Kind, Schema, Table, modelled_columns
@@ -66,6 +75,8 @@ class JudgeConfig(Struct):
             or up to `REFERENCES` of them along a first axis. Each is scaled to the number of rows.
         horizontal: whether silos hold different rows of the same columns: then sums over all of them open, by
             `privacy.aggregation`, exactly over three silos or more; no figures do.
+        dealer: the silo that deals, in place of the coordinator (`silosynth.counting.dealing`); it holds no column that
+            is judged. Empty for the coordinator.
         three: whether tables of three silos open, too (not with noise): see the module's docstring.
 
     Raises:
@@ -81,6 +92,7 @@ class JudgeConfig(Struct):
     holdout: bool = False
     most_rows: NonNegative[int] = 0
     horizontal: bool = False
+    dealer: str = ""
     three: bool = False
 
     def _check(self) -> None:
@@ -168,7 +180,7 @@ def request_for(config: JudgeConfig, silos: tuple[str, ...], owners: Sequence[st
         ConfigError: no set can open; or see `CountRequest`.
     """
     columns = tuple(replace(column, silo=silo) for column, silo in zip(config.columns, owners, strict=True))
-    all_silos = ("",) if config.horizontal else silos
+    all_silos = ("",) if config.horizontal else tuple(silo for silo in silos if silo != config.dealer)
     held = tuple(CountedColumn(silo, HOLDOUT, (False, True), missing=False) for silo in all_silos if config.holdout)
     sets = tuple(config.sets[number] for number in opened_sets(config, owners))
     if not sets:
@@ -177,7 +189,7 @@ def request_for(config: JudgeConfig, silos: tuple[str, ...], owners: Sequence[st
         first = (min(all_silos.index(owners[place]) for place in places) for places in sets)
         sets = tuple((*places, len(columns) + silo) for places, silo in zip(sets, first, strict=True))
     bits = 64 if config.opening == "figures" else opening.bits_to_open(rows, noise_of(config))
-    return CountRequest(silos, (*columns, *held), sets, rows, bits)
+    return CountRequest(silos, (*columns, *held), sets, rows, bits, dealer=config.dealer)
 
 
 def opened_sets(config: JudgeConfig, owners: Sequence[str]) -> tuple[int, ...]:
@@ -265,8 +277,10 @@ def coordinate(
         raise ConfigError("Tables that open with noise have a public bound of their rows", "none", remedy)
     if state is None:
         owners = yield from _found(roster, config)
-        numbers = (yield from _numbers(roster)) if config.opening == "figures" else (0, 0)
-        rows = config.most_rows or (planning.padded(sum(numbers)) if sum(numbers) else (yield from _bound(roster)))
+        numbers = (yield from _numbers(roster, config)) if config.opening == "figures" else (0, 0)
+        rows = config.most_rows or (
+            planning.padded(sum(numbers)) if sum(numbers) else (yield from _bound(roster, config))
+        )
         yield from protocol.count(roster, request_for(config, roster.parties, owners, rows))
         yield Checkpoint({"owners": list(owners), "rows": rows, "numbers": list(numbers)})
     else:
@@ -328,16 +342,22 @@ def _found(roster: Roster, config: JudgeConfig) -> Conversation[tuple[str, ...]]
     return tuple(owners)
 
 
-def _bound(roster: Roster) -> Conversation[int]:
+def _holders(roster: Roster, config: JudgeConfig, ask: Message) -> Exchange:
+    """Ask all silos but one that deals, which may hold no rows."""
+    return Exchange({silo: ask for silo in roster if silo != config.dealer})
+
+
+def _bound(roster: Roster, config: JudgeConfig) -> Conversation[int]:
     """The most that a silo tells."""
-    return max(reply.rows for reply in expect((yield roster.everyone(TellRows())), RowsTold))
+    return max(reply.rows for reply in expect((yield _holders(roster, config, TellRows())), RowsTold))
 
 
-def _numbers(roster: Roster) -> Conversation[tuple[int, int]]:
+def _numbers(roster: Roster, config: JudgeConfig) -> Conversation[tuple[int, int]]:
     """Numbers of rows that were trained on, and held out."""
-    told = expect((yield roster.everyone(TellNumbers())), NumbersTold)
-    check_same_rows(roster, [reply.trained for reply in told])
-    check_same_rows(roster, [reply.held_out for reply in told])
+    replies = yield _holders(roster, config, TellNumbers())
+    told = expect(replies, NumbersTold)
+    check_same_rows(replies, [reply.trained for reply in told])
+    check_same_rows(replies, [reply.held_out for reply in told])
     return told[0].trained, told[0].held_out
 
 
@@ -363,7 +383,8 @@ class JudgingSilo(Party):
         self, table: Table, schema: Schema, seat: Seat, streams: Streams, device: torch.device, config: JudgeConfig
     ) -> None:
         schema = _with_holdout(schema)
-        if config.holdout and HOLDOUT not in table.names:
+        holdout = config.holdout and seat.name != config.dealer  # which may hold no rows
+        if holdout and HOLDOUT not in table.names:
             rule = "A silo that judges with a hold-out has a column that says which rows those are"
             raise ConfigError(rule, "none", nearest(HOLDOUT, table.names))
         own = modelled_columns(table, schema).names
@@ -373,7 +394,7 @@ class JudgingSilo(Party):
         target = config.dp if config.opening == "noised" else None
         exact, figures = config.opening == "exact", config.opening == "figures"
         self._counter = TableCounter(table, schema, seat, target, streams, exact, figures)
-        held_out = int(table[HOLDOUT].values.sum()) if config.holdout else 0
+        held_out = int(table[HOLDOUT].values.sum()) if holdout else 0
         self._numbers = len(table) - held_out, held_out
 
     def answer(self, ask: Message) -> Message:

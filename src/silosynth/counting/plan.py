@@ -40,6 +40,7 @@ class CountRequest(Struct):
         rows: rounded up, so that exact numbers of rows stay secret (`padded`): no silo holds more.
         bits: k; shares are modulo 2^k.
         block: most rows that are hidden at a time; fewer where a row has many flags.
+        dealer: the party that deals, of ``silos``, which holds no column; empty for the coordinator.
 
     Raises:
         ConfigError: a set is empty, repeats a column, or names one that is not there; its columns are in more than
@@ -52,6 +53,7 @@ class CountRequest(Struct):
     rows: Positive[int]
     bits: Bits
     block: Positive[int] = ROWS
+    dealer: str = ""
 
     @property
     def horizontal(self) -> bool:
@@ -72,6 +74,9 @@ class CountRequest(Struct):
         owners = {column.silo for column in self.columns}
         if not (owners <= set(self.silos) or owners == {""}):
             raise ConfigError("Columns are in silos that take part; or all are in every silo", sorted(owners))
+        if self.dealer and (self.dealer in owners or self.dealer not in self.silos or owners == {""}):
+            rule = "A party that deals takes part, and holds no column that is counted"
+            raise ConfigError(rule, self.dealer, "Name another one, or none, if all silos hold the same columns.")
         for places in self.sets:
             self._check_set(places)
         if self.rows >= 1 << self.bits:

@@ -49,7 +49,8 @@ Threat model. Parties follow the protocol and infer what they can; random words 
 so guarantees are computational.
 
 * **The dealer together with one silo reads the flags of all silos that share a set with that one**: all counted columns
-  of all rows. D minus U is X. Who deals must not be a silo, nor collude with one.
+  of all rows. D minus U is X. Who deals must not hold counted columns, nor collude with a silo that does. It is the
+  coordinator, or another party (``CountRequest.dealer``, `silosynth.counting.dealing`), of which all this holds then.
 * Silos together without the dealer learn nothing but what they hold.
 * A dealer that deviates on its own learns nothing, since it sees no hidden matrix, mask or share; it can make tables
   wrong. Those of two silos then are wrong by an amount that it chooses, whatever the rows. In sets of three
@@ -68,14 +69,23 @@ Shapes: N rows of a block, K and J flags of two silos.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, Roster, check_same_rows, expect
+from silosynth.core.conversation import (
+    Conversation,
+    Exchange,
+    Progress,
+    Replies,
+    Roster,
+    check_same_rows,
+    expect,
+    expect_one,
+)
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
 from silosynth.counting import plan as planning
@@ -124,7 +134,10 @@ class HiddenBlock(Message, release=Release.SEALED):
 
 
 class TakeBlock(Message, release=Release.SEALED):
-    """Coordinator: what those silos hid; and of sets of three silos your dealt shares of products, row by row."""
+    """Coordinator: what those silos hid; and of sets of three silos your dealt shares of products, row by row.
+
+    Those of another dealer come in the last envelope.
+    """
 
     number: int
     envelopes: tuple[Envelope, ...]
@@ -132,9 +145,54 @@ class TakeBlock(Message, release=Release.SEALED):
 
 
 class FinishCount(Message):
-    """Coordinator: your dealt shares of products of random matrices."""
+    """Coordinator: your dealt shares of products of random matrices; those of another dealer in an envelope."""
 
     dealt: tuple[Tensor, ...]
+    envelope: Envelope | None = None
+
+
+# Messages to another dealer than the coordinator, in talking order: see `silosynth.counting.dealing`.
+
+
+class PrepareDealing(Message):
+    """Coordinator: you deal for the counting under way; the nonces of all silos that hide flags."""
+
+    nonces: tuple[bytes, ...]
+
+
+class SeedsDealt(Message, release=Release.SEALED):
+    """Dealer: a seed for each silo that hides flags."""
+
+    envelopes: tuple[Envelope, ...]
+
+
+class TakeSeed(Message, release=Release.SEALED):
+    """Coordinator, to a silo: the dealer's seed for you, and the nonces that it was told."""
+
+    envelope: Envelope
+    nonces: tuple[bytes, ...]
+
+
+class DealBlock(Message):
+    """Coordinator: deal the next block."""
+
+    number: int
+
+
+class BlockDealt(Message, release=Release.SEALED):
+    """Dealer: shares of products, row by row, for each silo; none if there are no sets of three silos."""
+
+    envelopes: tuple[Envelope, ...]
+
+
+class FinishDealing(Message):
+    """Coordinator: deal shares of the products of all blocks."""
+
+
+class RestDealt(Message, release=Release.SEALED):
+    """Dealer: these, for each silo."""
+
+    envelopes: tuple[Envelope, ...]
 
 
 # The coordinator.
@@ -155,28 +213,57 @@ def count(roster: Roster, request: CountRequest) -> Conversation[None]:
     yield from agree(roster, PURPOSE)
     prepared = expect((yield roster.everyone(PrepareCount(request))), CountPrepared)
     if not request.horizontal:
-        check_same_rows(roster, [reply.tag for reply in prepared])
+        tags = {silo: reply.tag for silo, reply in zip(roster, prepared, strict=True) if silo != request.dealer}
+        check_same_rows(tags, tags.values())
     nonces = {silo: reply.nonce for silo, reply in zip(roster, prepared, strict=True)}
-    dealer = Dealer(Plan(request), nonces)
-    yield from _relayed(dealer)
-    expect((yield roster.each({silo: FinishCount(dealer.rest(silo)) for silo in roster})), Done)
+    plan = Plan(request)
+    rest = {silo: FinishCount(()) for silo in roster}
+    if plan.factors:
+        rest |= yield from _dealt_by_party(plan, nonces) if request.dealer else _dealt_here(plan, nonces)
+    expect((yield roster.each(rest)), Done)
 
 
-def _relayed(dealer: Dealer) -> Conversation[None]:
-    """Deal seeds, and relay all blocks between the silos that share sets."""
-    silos, blocks = tuple(dealer.plan.factors), dealer.plan.blocks
-    if not silos:
-        return
-    yield Exchange({silo: DealSeed(dealer.seeds[silo]) for silo in silos}, rides=True)
+def _dealt_here(plan: Plan, nonces: Mapping[str, bytes]) -> Conversation[dict[str, FinishCount]]:
+    """Deal seeds, relay all blocks between the silos that share sets, and say how each finishes."""
+    dealer, blocks = Dealer(plan, nonces), plan.blocks
+    yield Exchange({silo: DealSeed(dealer.seeds[silo]) for silo in plan.factors}, rides=True)
     for number in range(len(blocks)):
-        hidden = yield Exchange({silo: HideBlock(number) for silo in silos})
-        sent = _envelopes(hidden, dealer.plan)
-        dealt = dealer.block(number)
-        asks = {
-            silo: TakeBlock(number, tuple(one for one in sent if one.receiver == silo), dealt[silo]) for silo in silos
-        }
+        hidden = yield Exchange({silo: HideBlock(number) for silo in plan.factors})
+        sent, dealt = _envelopes(hidden, plan), dealer.block(number)
+        asks = {silo: TakeBlock(number, _to(silo, sent), dealt[silo]) for silo in plan.factors}
         yield Exchange(asks, rides=True)
         yield Progress(STAGE, number + 1, len(blocks))
+    return {silo: FinishCount(dealer.rest(silo)) for silo in plan.factors}
+
+
+def _dealt_by_party(plan: Plan, nonces: Mapping[str, bytes]) -> Conversation[dict[str, FinishCount]]:
+    """Relay seeds, blocks, and what another dealer deals, which is sealed."""
+    dealer, blocks = plan.request.dealer, plan.blocks
+    told = tuple(nonces[silo] for silo in plan.factors)
+    seeds = expect_one(dealer, (yield Exchange({dealer: PrepareDealing(told)}))[dealer], SeedsDealt)
+    yield Exchange({silo: TakeSeed(one_envelope(seeds.envelopes, silo), told) for silo in plan.factors}, rides=True)
+    for number in range(len(blocks)):
+        asks: dict[str, Message] = {silo: HideBlock(number) for silo in plan.factors}
+        replies = yield Exchange(asks | {dealer: DealBlock(number)})
+        dealt = expect_one(dealer, replies[dealer], BlockDealt)
+        sent = [*_envelopes({silo: replies[silo] for silo in asks}, plan), *dealt.envelopes]
+        yield Exchange({silo: TakeBlock(number, _to(silo, sent), ()) for silo in plan.factors}, rides=True)
+        yield Progress(STAGE, number + 1, len(blocks))
+    rest = expect_one(dealer, (yield Exchange({dealer: FinishDealing()}))[dealer], RestDealt)
+    return {silo: FinishCount((), one_envelope(rest.envelopes, silo)) for silo in plan.factors}
+
+
+def _to(silo: str, envelopes: Iterable[Envelope]) -> tuple[Envelope, ...]:
+    return tuple(envelope for envelope in envelopes if envelope.receiver == silo)
+
+
+def one_envelope(envelopes: Iterable[Envelope], silo: str) -> Envelope:
+    """The one envelope of a dealer's for a silo."""
+    found = _to(silo, envelopes)
+    if len(found) != 1:
+        rule = "A dealer seals one envelope for each silo"
+        raise ProtocolError(rule, len(found), "Both sides must run the same version of silosynth.")
+    return found[0]
 
 
 def _envelopes(hidden: Replies, plan: Plan) -> list[Envelope]:

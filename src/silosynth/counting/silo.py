@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,7 +21,8 @@ from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Keystream, Streams
-from silosynth.counting import distances, opening, plan as planning, protocol
+from silosynth.counting import dealing, distances, opening, plan as planning, protocol
+from silosynth.counting.dealing import DealtWords
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
 from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, random_words, row_products
@@ -49,6 +50,7 @@ class _Count:
         nonce: of the keys of random matrices.
         masks: the seeds of the masks that this silo shares with each other one.
         seed: the dealer's.
+        dealer: what it deals, if this silo does.
         hidden, taken: how many blocks were.
         pad_NK: the random matrix of the block that is hidden and not yet taken.
         pairs, triples: shares so far, of products with each peer's flags, and of sets of three silos.
@@ -61,6 +63,7 @@ class _Count:
     nonce: bytes = field(repr=False)
     masks: dict[str, bytes] = field(default_factory=dict, repr=False)
     seed: bytes = field(default=b"", repr=False)
+    dealer: dealing.PartyDealer | None = None
     hidden: int = 0
     taken: int = 0
     pad_NK: AnyWords = field(default_factory=lambda: np.zeros((0, 0), np.uint16), repr=False)
@@ -131,8 +134,10 @@ class TableCounter(Party):
         match ask:
             case protocol.PrepareCount():
                 return self._prepare(ask)
-            case protocol.DealSeed():
+            case protocol.DealSeed() | protocol.TakeSeed():
                 return self._take_seed(ask)
+            case protocol.PrepareDealing() | protocol.DealBlock() | protocol.FinishDealing():
+                return self._deal(ask)
             case protocol.HideBlock():
                 return self._hide(ask)
             case protocol.TakeBlock():
@@ -145,7 +150,7 @@ class TableCounter(Party):
                 return self._reveal(ask)
             case opening.OpenSums():
                 return self._sum(ask)
-            case distances.PrepareFigures() | distances.HideShares() | distances.TakeShares():
+            case distances.PrepareFigures() | distances.DealShares() | distances.HideShares() | distances.TakeShares():
                 return self._open_figures(ask)
             case _:
                 raise ProtocolError("A silo that counts does not understand this message", type(ask).__name__)
@@ -176,14 +181,36 @@ class TableCounter(Party):
         own = [column.codes(self._table[column.name]) for column in columns]
         return crossed(own, [column.size for column in columns])
 
-    def _take_seed(self, ask: protocol.DealSeed) -> Done:
+    def _take_seed(self, ask: protocol.DealSeed | protocol.TakeSeed) -> Done:
+        """The seed of whoever the request says deals."""
         now = self._at(0)
-        if now.seed or not now.blocks or len(ask.seed) != protocol.SEED:
+        if isinstance(ask, protocol.TakeSeed):
+            seed = self._from_dealer(now, ask.envelope, dealing.seed_context(now.context, ask.nonces))
+        elif now.plan.request.dealer:
+            raise self._refusal("is dealt by the party that the request names", "by the coordinator")
+        else:
+            seed = ask.seed
+        if now.seed or not now.blocks or len(seed) != protocol.SEED:
             raise self._refusal(f"is dealt one seed of {protocol.SEED} bytes, if it hides anything", "another")
-        now.seed = ask.seed
+        now.seed = seed
         later = [silo for silo in now.plan.peers(self._seat.name) if self._before(silo)]
         now.masks = {silo: os.urandom(protocol.SEED) for silo in later}
         return Done()
+
+    def _from_dealer(self, now: _Count, envelope: Envelope, context: str) -> bytes:
+        """What the party that deals has sealed."""
+        if not now.plan.request.dealer or envelope.sender != now.plan.request.dealer:
+            raise self._refusal("is dealt by the party that the request names", "by another")
+        return self._seat.open(envelope, context)
+
+    def _deal(self, ask: Message) -> Message:
+        """Deal for the counting under way, as the request says."""
+        now = self._at(0)
+        if now.plan.request.dealer != self._seat.name:
+            raise self._refusal("deals for countings whose requests name it", "another")
+        if now.dealer is None:
+            now.dealer = dealing.PartyDealer(self._seat, now.plan, now.context)
+        return now.dealer.answer(ask)
 
     # Blocks.
 
@@ -210,20 +237,26 @@ class TableCounter(Party):
         now, name = self._at(ask.number), self._seat.name
         if now.hidden != now.taken + 1:
             raise self._refusal("takes a block after it has hidden its own", ask.number)
-        if tuple(envelope.sender for envelope in ask.envelopes) != now.plan.peers(name):
-            raise self._refusal("takes a block of each silo that shares a set with it", len(ask.envelopes))
-        seen = {one.sender: self._opened(now, one) for one in ask.envelopes}
+        peers, envelopes, sealed = now.plan.peers(name), ask.envelopes, b""
+        if now.plan.request.dealer and now.plan.triples:
+            if not envelopes:
+                raise self._refusal("is dealt shares of each block", "none")
+            sealed = self._from_dealer(now, envelopes[-1], dealing.dealt_context(now.context, ask.number))
+            envelopes = envelopes[:-1]
+        if tuple(envelope.sender for envelope in envelopes) != peers:
+            raise self._refusal("takes a block of each silo that shares a set with it", len(envelopes))
+        seen = {one.sender: self._opened(now, one) for one in envelopes}
         levels_NF, width = self._levels(now), now.plan.width(name)
         for a, b in now.plan.pairs:
             if name == a:
                 _add(now.pairs, b, -product(now.pad_NK, seen[b]))
             elif name == b:
                 _add(now.pairs, a, level_sums(seen[a], levels_NF, width))
-        dealt = iter(ask.dealt)
+        dealt = self._dealt(now, ask.dealt, sealed)
         for number in now.plan.triples:
             if name in now.plan.parts[number]:
                 _add(now.triples, number, self._triple(now, number, seen, dealt))
-        self._check_end(dealt)
+        dealt.check_end()
         now.taken += 1
         return Done()
 
@@ -243,7 +276,7 @@ class TableCounter(Party):
         block, starts = now.blocks[now.taken], [now.plan.place(self._seat.name, factor).start for factor in now.codes]
         return np.stack([codes[block] + start for codes, start in zip(now.codes.values(), starts, strict=True)], axis=1)
 
-    def _triple(self, now: _Count, number: int, seen: Mapping[str, AnyWords], dealt: Iterator[Tensor]) -> AnyWords:
+    def _triple(self, now: _Count, number: int, seen: Mapping[str, AnyWords], dealt: DealtWords) -> AnyWords:
         """This silo's share of a set of three silos, from one block: all cells, in the silos' order."""
         parts, name, plan = now.plan.parts[number], self._seat.name, now.plan
         sizes = {silo: plan.request.size(factor) for silo, factor in parts.items()}
@@ -254,7 +287,7 @@ class TableCounter(Party):
             if name == earlier:
                 shares[earlier, later] = self._drawn(now, planning.rows_name(number, later, now.taken), *shape)
             elif name == later:
-                shares[earlier, later] = self._words(dealt, shape)
+                shares[earlier, later] = dealt.take(shape)
         a, b, c = parts
         both = row_products(known[a], known[b])
         if name == c:
@@ -271,22 +304,24 @@ class TableCounter(Party):
     # After the last block.
 
     def _finish(self, ask: protocol.FinishCount) -> Done:
-        now, name = self._at(), self._seat.name
-        dealt = iter(ask.dealt)
+        now, name, sealed = self._at(), self._seat.name, b""
+        if ask.envelope is not None:
+            sealed = self._from_dealer(now, ask.envelope, dealing.dealt_context(now.context, -1))
+        dealt = self._dealt(now, ask.dealt, sealed)
         for a, b in now.plan.pairs:
             shape = now.plan.width(a), now.plan.width(b)
             if name == a:
                 now.pairs[b] += self._drawn(now, planning.pair_name(b), *shape)
             elif name == b:
-                now.pairs[a] += self._words(dealt, shape)
+                now.pairs[a] += dealt.take(shape)
         for number in now.plan.triples:
             first, second, third = now.plan.parts[number].items()
             shape = now.plan.request.size(first[1]) * now.plan.request.size(second[1]), now.plan.request.size(third[1])
             if name == first[0]:
                 now.triples[number] += self._drawn(now, planning.triple_name(number), *shape).reshape(-1)
             elif name == third[0]:
-                now.triples[number] += self._words(dealt, shape).reshape(-1)
-        self._check_end(dealt)
+                now.triples[number] += dealt.take(shape).reshape(-1)
+        dealt.check_end()
         self.shares = tuple(self._share(now, number) for number in range(len(now.plan.parts)))
         self._now, self._ended = None, now.plan
         return Done()
@@ -433,15 +468,11 @@ class TableCounter(Party):
         key = planning.dealt_key(now.seed, now.nonce, *what)
         return random_words(key, rows, columns, now.plan.request.bits)
 
-    def _words(self, dealt: Iterator[Tensor], shape: tuple[int, int]) -> AnyWords:
-        """The next of the dealer's words."""
-        if (tensor := next(dealt, None)) is None or self._now is None:
-            raise self._refusal("is dealt all shares at once", "too few")
-        return protocol.as_words(tensor, shape, self._now.plan.request.bits, self._seat.name)
-
-    def _check_end(self, dealt: Iterator[Tensor]) -> None:
-        if next(dealt, None) is not None:
-            raise self._refusal("is dealt no more than its shares", "too many")
+    def _dealt(self, now: _Count, tensors: Sequence[Tensor], sealed: bytes) -> DealtWords:
+        """What this silo is dealt, by whoever the request says."""
+        if tensors and now.plan.request.dealer:
+            raise self._refusal("is dealt by the party that the request names", "by the coordinator")
+        return DealtWords(self._seat.name, now.plan.request.bits, tensors, sealed)
 
     def _before(self, silo: str) -> bool:
         """Whether this silo comes before another one in the roster."""

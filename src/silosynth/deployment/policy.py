@@ -51,6 +51,9 @@ UNDER_A_BUDGET = {
     "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",
     "counting.ColumnsDescribed": "names of its columns and which hold numbers, which are taken as public",
     "counting.CountPrepared": "a random number, and a proof of holding as many rows as others, random to all but silos",
+    "counting.SeedsDealt": "random numbers, sealed for the silos that they are dealt to",
+    "counting.BlockDealt": "the same",
+    "counting.RestDealt": "the same",
     "counting.HiddenBlock": "rows under random numbers, sealed for silos that cannot subtract them; of a public length",
 }
 """Replies beside noised ones that may leave while an epsilon is limited, by type, and why."""

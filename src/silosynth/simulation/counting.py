@@ -6,6 +6,7 @@ import itertools
 import math
 import secrets
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -37,6 +38,7 @@ def count(
     *,
     epsilon: float | None = None,
     seed: int | None = None,
+    dealer: str = "",
     ledger: Ledger | None = None,
 ) -> list[pd.DataFrame]:
     """Count how often levels of columns occur together, whichever silos hold them: one table for each set of columns.
@@ -55,6 +57,7 @@ def count(
             taken from the table itself.
         seed: of the noise: the same seed gives the same tables, and whoever knows it knows the noise. None for the
             operating system's randomness.
+        dealer: a silo that holds none of these columns, and deals the random numbers in place of the coordinator.
         ledger: records all messages, if given.
 
     Returns:
@@ -64,7 +67,8 @@ def count(
 
     Raises:
         ConfigError: a set names an unknown column, or columns of more than three silos (with noise, two); a column of
-            numbers has no edges, or another has some; or tables are too large.
+            numbers has no edges, or another has some; tables are too large; or the dealer is no silo, or holds one of
+            the columns.
 
     >>> import pandas as pd, silosynth as ss
     >>> frame = pd.DataFrame({"age": [30, 40, 50], "sex": ["f", "m", "f"], "ill": ["no", None, "yes"]})
@@ -84,7 +88,7 @@ def count(
     """
     check_federation(federation)
     names, edges = [tuple(columns) for columns in sets], dict(edges or {})
-    request = _request(federation, names, edges, epsilon)
+    request = replace(_request(federation, names, edges, epsilon), dealer=dealer)
     tables = _counted(federation, request, epsilon, seed, Ledger() if ledger is None else ledger)
     return [
         _frame(table, columns, [_labels(request.columns[place], edges) for place in places], epsilon is None)
