@@ -284,6 +284,14 @@ def test_noised_tables_are_judged_by_what_a_perfect_generator_would_score() -> N
     assert abs(found.rows.n_train - 3000) < 60 and found.about.counted is not None
     assert "noise of deviation 20" in found.about.counted["opened"]
     assert [p.holds for p in found.premises] == [True, None, None]
+    assert "Real shares have noise" in render(found)
+
+
+def test_what_noise_adds_to_associations_is_taken_off(report: Report) -> None:
+    noisy, off = noised(EXACT, 20.0), ~np.eye(6, dtype=bool)
+    plain = replace(noisy, noises=(1e-9,) * len(PLAN.sets))  # made sound, and taken to have next to no noise
+    errors = [np.abs(judge_tables(t, SYNTHETIC).pairs.real - report.pairs.real)[off].mean() for t in (noisy, plain)]
+    assert errors[0] < errors[1] / 2
 
 
 def test_making_tables_sound_makes_them_agree_and_takes_noise_away() -> None:

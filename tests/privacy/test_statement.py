@@ -187,6 +187,14 @@ class TestBudgetRows:
         assert [row["silo"] for row in rows] == ["bank", "clinic", "all", ""]
         assert (rows[-1]["epsilon"], rows[-1]["delta"]) == (stated["release"]["epsilon"], stated["release"]["delta"])
 
+    def test_many_events_that_are_alike_stand_as_one(self) -> None:
+        tables = [event(0.5, what=f"a table of {k}") for k in range(12)]
+        rows = budget_rows(statement([record("bank", Release.NOISED, *tables, event(0.25, what="a count"))]))
+        assert [(row["what"], row["count"], row["epsilon"]) for row in rows[:-1]] == [
+            ("each of 12, from a table of 0 to a table of 11", 12, 0.5), ("a count", 1, 0.25),
+        ]  # fmt: skip
+        assert rows[-1]["epsilon"] == pytest.approx(6.25, rel=0.01)
+
     def test_noise_that_earns_nothing_totals_nothing(self) -> None:
         rows = budget_rows(statement([record("bank", Release.NOISED, unsound("features"), event(0.5))]))
         assert (rows[-1]["what"], rows[-1]["epsilon"], rows[-1]["covers"]) == ("total", None, "nothing")

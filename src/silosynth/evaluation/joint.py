@@ -8,7 +8,8 @@ real rows.
 **Figures**, in %: shape error, the mean over columns of the total variation distance over the levels (a missing value
 is one); pair-trend error, the mean over pairs of that of their tables. Numbers are levels, too: bins. So the figures
 are not those of `evaluate`, which takes distribution functions and correlations of numbers; they are like them.
-**Associations** are Theil's U of the tables, whatever the kinds. **Utility**: see `predictors`.
+**Associations** are Theil's U of the tables, whatever the kinds; noise adds to them,
+as much as it adds to the synthetic table's in the simulations below, which is taken off. **Utility**: see `predictors`.
 
 **Floors**. Of exact tables with hold-out rows: the same figure between training and hold-out tables, scaled to the
 sizes (`fidelity.size_scale`). Otherwise by simulation: what a perfect generator would score, that is, the mean of
@@ -545,6 +546,7 @@ class _Judged:
         held = real.numbers[1] if self.holdout is None else self.holdout.rows
         self.held = float(held) or None
         self._d = len(made.columns)
+        self._bias: Floats | float = 0.0  # of associations, by noise
 
     # Figures of tables.
 
@@ -565,8 +567,8 @@ class _Judged:
             *self._pair_scores("pair_trend_error", "Pair-trend error", _TREND, errors, floor, spread.tables),
         ]
         drawn = tuple(self._column(k, errors, floor[0], spread) for k in range(self._d))
-        real, other = (self._associations(one) for one in (self.training, self._fake))
-        pairs = self._pairs(real, other, errors.tables, floor[0].tables)
+        real, other = self._associations(self.training) - self._bias, self._associations(self._fake)
+        pairs = self._pairs(np.clip(real, 0.0, 1.0), other, errors.tables, floor[0].tables)
         return _Findings(figures + utility, drawn, pairs, predicted)
 
     def _errors(self, real: Proportions, other: Proportions) -> _Errors:
@@ -584,10 +586,13 @@ class _Judged:
             apart = self._errors(self.training, self.holdout)
             least = _Errors(np.minimum(1, scale * apart.columns), np.minimum(1, scale * apart.tables))
             return least, _HELD.format(scale)
-        drawn = [self._errors(*self._perfect(self._streams[0])) for _ in range(SIMULATED)]
-        noise = ", with the same noise" if self._real.opening == "noised" else ""
-        note = _PERFECT + noise
-        return _mean(drawn), note
+        drawn = [self._perfect(self._streams[0]) for _ in range(SIMULATED)]
+        noise = ""
+        if self._real.opening == "noised":
+            noise = ", with the same noise"
+            found = np.mean([self._associations(real) for real, _ in drawn], axis=0)
+            self._bias = found - self._associations(self._fake)
+        return _mean([self._errors(*one) for one in drawn]), _PERFECT + noise
 
     def _perfect(self, rng: np.random.Generator) -> tuple[Proportions, Proportions]:
         """Real and synthetic tables as they would be if both were drawn from the synthetic table."""

@@ -293,6 +293,7 @@ def render(report: Report) -> str:
         running=_css_text(" · ".join(filter(None, ("silosynth evaluation", report.about.data, report.about.date)))),
         head=_head(report),
         compared=_columns_of(report),
+        noised="noise" in (report.about.counted or {}).get("opened", ""),
         predictors=[(one, _plain(one.accuracy), _plain(one.floor)) for one in report.predictors[:MAX_PREDICTORS]],
         spiky=svg.spiky,
         groups=_groups(report.scores, report.withheld is not None),

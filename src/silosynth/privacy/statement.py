@@ -264,6 +264,7 @@ def budget_rows(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Several silos' events that count once have the silo "all". The total is the last row, and the epsilon and delta of
     the guarantee: of the release where one is claimed, else of the silo that spends most. No noise, no rows.
+    `MANY` events of a silo that differ in nothing but what they are of, such as tables, are one row.
     """
     joint = dict[str, dict[str, Any]]()
     rows = []
@@ -273,8 +274,31 @@ def budget_rows(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
                 joint.setdefault(repr(event), event | {"silo": "all"})
             else:
                 rows.append(event | {"silo": silo})
-    rows += joint.values()
+    rows = _together([*rows, *joint.values()])
     return [*rows, _total(stated)] if rows else []
+
+
+MANY = 10
+
+
+def _together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that differ in nothing but what they are of as one, in place of the first."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault(repr({**row, "what": ""}), []).append(row)
+    found = []
+    for row in rows:
+        own = alike[repr({**row, "what": ""})]
+        if len(own) < MANY:
+            found.append(row)
+        elif row is own[0]:
+            found.append(_merged(own))
+    return found
+
+
+def _merged(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    what = f"each of {len(rows)}, from {rows[0]['what']} to {rows[-1]['what']}"
+    return {**rows[0], "what": what, "count": sum(row["count"] for row in rows)}
 
 
 def _total(stated: Mapping[str, Any]) -> dict[str, Any]:
