@@ -148,6 +148,24 @@ def test_noised_tables_are_charged_and_told_as_noised(tmp_path: Path) -> None:
         run(again, parties(silos, tmp_path, policy), tmp_path / "again")
 
 
+@pytest.mark.parametrize("opening", ["noised", "exact"])
+def test_tables_of_silos_with_different_rows_open_as_sums(opening: str, tmp_path: Path) -> None:
+    whole = customers(120)
+    silos = {f"branch{k}": Rows(whole[40 * k : 40 * k + 40].reset_index(drop=True), ["customer"]) for k in range(3)}
+    config = replace(NOISED if opening == "noised" else EXACT, horizontal=True)
+    budget = {"largest_epsilon": 0.55} if opening == "noised" else {}
+    policy = JUDGED.model_copy(update={"require_alignment": True, "min_count": 1, "least_rows": 5, **budget})
+    sides = parties(silos, tmp_path, policy)
+    place = run(judging(silos, config, align=None, holdout=0.4), sides, tmp_path)
+    held = np.concatenate([side._held.numpy() for side in sides.values()])
+    result = read_counted(place).result
+    for part, rows in enumerate((~held, held)):
+        for places, table in zip(SETS, result["tables"], strict=True):
+            off = np.abs(table.numpy()[..., part] - crosstab(whole[rows], config, places)).max()
+            assert off == 0 if opening == "exact" else 0 < off < 8 * result["noise"]
+    assert all(Releases(tmp_path / silo).without("") for silo in silos) is (opening == "noised")
+
+
 @pytest.mark.parametrize(
     ("rule", "policy", "config", "changes"),
     [

@@ -85,6 +85,15 @@ def test_a_table_of_an_earlier_job_is_judged_by_its_silos_kinds_and_hold_out(exa
     assert again.job.holdout == 0.4 and again.job.config.holdout  # type: ignore[attr-defined]
 
 
+def test_figures_are_reported_without_tables(tmp_path: Path) -> None:
+    place, _ = judged(tmp_path, JudgeOptions("figures", levels=3))
+    found = judging.judged_report(tmp_path / "shop", drawn())
+    assert {score.name for score in found.scores} >= {"pair_distance"} and not found.columns
+    assert json.loads((place / "result.json").read_text())["opening"] == "figures"
+    with pytest.raises(ConfigError, match="takes tables, not figures"):
+        judging.judging_order(drawn(), JudgeOptions("figures", target="paid"), TERMS, ROSTER, "coordinator", "x")
+
+
 @pytest.mark.slow
 def test_with_noise_the_report_says_what_it_cost(tmp_path: Path) -> None:
     place, _ = judged(tmp_path, JudgeOptions("noised", epsilon=20.0, rows=1024))
@@ -185,7 +194,7 @@ def test_judge_submits_and_reports(kits: Path, monkeypatch: pytest.MonkeyPatch) 
     (order,) = submitted
     assert order.job.holdout == 0.4 and order.job.align is None and order.job.config.opening == "exact"
     wrong = call(*words[:-4], "--opening", "exactly", "--out", kits / "s.html")
-    assert wrong.exit_code == 2 and "Tables open noised or exact" in wrong.stderr
+    assert wrong.exit_code == 2 and "Tables open noised, exact, or as figures" in wrong.stderr
 
 
 EXPERIMENT = '[run]\nname = "another"\n[judge]\nopening = "exact"\ntarget = "paid"\nlevels = 4\n'

@@ -473,8 +473,13 @@ def _across(ui: Session, kit: kits.StartKit, name: str, table: Any, target: str 
     from silosynth.deployment.coordinator import LEDGER
 
     ledger, data = run.read_ledger(kit.jobs / name / LEDGER), f"silos' rows, job {trained or name}"
+    drawn_by = None
+    if trained:
+        drawn_by = judging.made_by(kit.jobs / trained, None if kit.name == COORDINATOR else kit.name)
     with ui.progress("Judging") as progress:
-        return judging.judged_report(kit.jobs / name, table, target=target, ledger=ledger, progress=progress, data=data)
+        return judging.judged_report(
+            kit.jobs / name, table, target=target, ledger=ledger, progress=progress, model=drawn_by, data=data
+        )
 
 
 def judge(
@@ -486,7 +491,7 @@ def judge(
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="The column to predict.")] = None,
     opening: Annotated[
-        str, typer.Option("--opening", help="How tables open: noised or exact; as silos' policies allow.")
+        str, typer.Option("--opening", help="What opens: noised or exact tables, or figures; as silos' policies allow.")
     ] = "noised",
     epsilon: Annotated[float, typer.Option("--epsilon", help="What all noised tables together cost.")] = 1.0,
     delta: Annotated[float, typer.Option("--delta", help="Well below one over the number of rows.")] = 1e-6,

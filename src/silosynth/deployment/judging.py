@@ -6,15 +6,17 @@ coordinator and at every silo, and each that has the synthetic table, too, can r
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from silosynth import catalog
+import torch
+
 from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, nearest
@@ -22,9 +24,10 @@ from silosynth.core.files import read
 from silosynth.core.schema import Schema
 from silosynth.counting import padded
 from silosynth.counting.judge import JudgeConfig
-from silosynth.deployment.coordinator import ORDER, Order, read_schemas, unpack_order
+from silosynth.deployment.coordinator import ORDER, RESULT, Order, read_schemas, unpack_order
 from silosynth.deployment.counted import COUNTED, read_counted
-from silosynth.deployment.protocol import Job, check_name
+from silosynth.deployment.protocol import Job, check_name, horizontal
+from silosynth.deployment.silo import kept_model
 from silosynth.evaluation import joint
 from silosynth.evaluation.about import AnyModel
 from silosynth.evaluation.report import Report
@@ -35,7 +38,7 @@ from silosynth.simulation.model import all_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-OPENINGS, _METHODS = ("noised", "exact"), ("psi", "keyed-hash")
+OPENINGS, _METHODS = ("noised", "exact", "figures"), ("psi", "keyed-hash")
 JUDGED = "-judged"
 """What the name of a job ends in that judges the table of another."""
 
@@ -48,13 +51,13 @@ class JudgeOptions:
     """How a table is judged.
 
     Attributes:
-        opening: "noised" by ``epsilon`` and ``delta``, or "exact".
+        opening: "noised" by ``epsilon`` and ``delta``, "exact", or "figures": distances in place of tables.
         target: the column to predict.
         levels: most levels of a column; None for 20, and for 8 of tables with noise, of which each cell has its own.
         rows: a public bound of how many rows silos have in common.
     """
 
-    opening: Literal["noised", "exact"] = "noised"
+    opening: Literal["noised", "exact", "figures"] = "noised"
     epsilon: float = 1.0
     delta: float = 1e-6
     target: str | None = None
@@ -64,7 +67,13 @@ class JudgeOptions:
 
 @dataclass(frozen=True)
 class Terms:
-    """Who takes part in a judging, and how rows are linked and data travel."""
+    """Who takes part in a judging, with which rows and columns, and how data travel.
+
+    Attributes:
+        silos, align, holdout, transport, limit, patience: as of a job and its order.
+        schemas: each silo's columns, if they are known.
+        horizontal: whether silos hold different rows of the same columns.
+    """
 
     silos: tuple[str, ...]
     align: AlignConfig | None
@@ -73,7 +82,7 @@ class Terms:
     limit: float | None = None
     patience: float = 3600.0
     schemas: Mapping[str, Schema] | None = None
-    rows: int | None = None
+    horizontal: bool = False
 
 
 def terms_of(folder: Path) -> Terms:
@@ -81,16 +90,11 @@ def terms_of(folder: Path) -> Terms:
 
     Raises:
         StorageError: the job has not ended, or a file is damaged.
-        ConfigError: its silos hold different rows of the same columns.
     """
     order, schemas = unpack_order(read(folder / ORDER)), read_schemas(folder)
     job = order.job
-    if catalog.algorithm(job.algorithm, kind=None).horizontal:
-        raise ConfigError(
-            "Tables are judged across silos that hold different columns of the same rows", job.algorithm,
-            "Each silo compares the table with its own rows: silosynth fetch JOB --report, with its kit.",
-        )  # fmt: skip
-    return Terms(job.silos, job.align, job.holdout, order.transport, order.limit, order.patience, schemas)
+    how = order.transport, order.limit, order.patience
+    return Terms(job.silos, job.align, job.holdout, *how, schemas, horizontal(job))
 
 
 def terms(silos: Sequence[str], stream_port: int | None) -> Terms:
@@ -122,7 +126,7 @@ def options(
         ConfigError: tables open in other ways, or a number is out of its range.
     """
     if opening not in OPENINGS:
-        raise ConfigError("Tables open noised or exact", opening, nearest(opening, OPENINGS))
+        raise ConfigError("Tables open noised, exact, or as figures", opening, nearest(opening, OPENINGS))
     for name, number in (("levels", levels), ("rows", rows)):
         if number is not None and number < 1 + (name == "levels"):
             raise ConfigError(f"--{name} is a number of at least {1 + (name == 'levels')}", number)
@@ -135,23 +139,29 @@ def judging_order(
     """The job that counts what a report on this table needs.
 
     Raises:
-        ConfigError: a silo is not of the federation, or options do not fit.
+        ConfigError: a silo is not of the federation, or options do not fit; such as figures with a target, which take
+            tables.
         DataError: the table has nothing to count, or no such target.
     """
     for silo in terms.silos:
         if silo not in roster.parties:
             raise ConfigError("A table is judged by silos of the federation", silo, nearest(silo, roster.parties))
     noised = options.opening == "noised"
+    if options.opening == "figures" and options.target is not None:
+        raise ConfigError(
+            "What a column can be predicted by takes tables, not figures", options.target, "Leave the target out."
+        )
     known, columns = None, None
     if terms.schemas is not None:
-        known = all_columns(terms.schemas, horizontal=False)
-        columns = {silo: list(schema.names) for silo, schema in terms.schemas.items()}
+        known = all_columns(terms.schemas, terms.horizontal)
+        columns = None if terms.horizontal else {silo: list(own.names) for silo, own in terms.schemas.items()}
     levels = options.levels or (joint.COARSE if noised else joint.LEVELS)
     made = joint.plan(synthetic, known, options.target, levels=levels, silos=columns)
-    most = options.rows or (padded(2 * len(synthetic)) if noised else 0)
+    public = map(torch.from_numpy, joint.references(made, synthetic) if options.opening == "figures" else ())
     config = JudgeConfig(
         made.columns, made.sets, options.opening, Target(options.epsilon, options.delta) if noised else Target(),
-        holdout=bool(terms.holdout), most_rows=most,
+        tuple(public), bool(terms.holdout), options.rows or (padded(2 * len(synthetic)) if noised else 0),
+        terms.horizontal,
     )  # fmt: skip
     job = Job(
         check_name(name), "judge", "balanced", config, terms.silos, None, terms.align, None, submitter, terms.holdout
@@ -168,6 +178,28 @@ def judging_name(table: Path) -> str:
 def has_counted(folder: Path) -> bool:
     """Whether a job in this folder has left what it opened."""
     return (folder / COUNTED).exists()
+
+
+@dataclass
+class MadeBy:
+    """What drew a job's table, as it says of itself: `silosynth.evaluation.about.AnyModel`."""
+
+    facts: dict[str, Any]
+    schema: Schema = field(default_factory=lambda: Schema(()))
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+
+    def describe(self) -> dict[str, Any]:
+        """As `Model.describe`."""
+        return self.facts
+
+
+def made_by(folder: Path, silo: str | None) -> AnyModel | None:
+    """What drew the table of a job that trained, as far as the coordinator (None) or a silo knows; None if nothing."""
+    if silo is not None:
+        return kept_model(folder, silo, Schema(()), [])
+    path = folder / RESULT
+    facts = json.loads(read(path)) if path.exists() else {}
+    return MadeBy(facts) if "guarantee" in facts else None
 
 
 def judged_report(

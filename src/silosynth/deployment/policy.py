@@ -25,7 +25,7 @@ from silosynth.core.errors import ConfigError, PolicyError, StorageError, neares
 from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
 from silosynth.core.schema import Table
 from silosynth.counting.judge import HOLDOUT
-from silosynth.deployment.protocol import Job, opening
+from silosynth.deployment.protocol import Job, horizontal, opening
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
@@ -47,6 +47,10 @@ UNDER_A_BUDGET = {
     "deployment.SealedHeads": "digests of what all silos were asked, sealed for the others",
     "privacy.Shares": "random numbers, sealed for the other silos",
     "privacy.Confirmation": "a proof of knowing them",
+    "privacy.Offered": "a key for one sum over silos",
+    "privacy.DealtShares": "shares of random numbers, sealed for the other silos",
+    "privacy.ArrivalsConfirmed": "proofs, for the other silos, of which of them take part in a sum",
+    "privacy.Revealed": "shares of random numbers that hide one sum, of which nothing but what is noised takes part",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
     "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",
     "counting.ColumnsDescribed": "names of its columns and which hold numbers, which are taken as public",
@@ -195,7 +199,7 @@ class SiloPolicy(FileSection):
 
     def _check_links(self, job: Job) -> None:
         """How rows are linked."""
-        if catalog.algorithm(job.algorithm, kind=None).horizontal:
+        if horizontal(job):
             return
         if job.align is None:
             if self.require_alignment:

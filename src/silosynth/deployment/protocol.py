@@ -123,6 +123,11 @@ def opening(job: Job) -> str:
     return str(getattr(job.config, "opening", "noised"))
 
 
+def horizontal(job: Job) -> bool:
+    """Whether silos of a job hold different rows of the same columns, and not different columns of the same rows."""
+    return catalog.algorithm(job.algorithm, kind=None).horizontal or bool(getattr(job.config, "horizontal", False))
+
+
 def check_name(name: str) -> str:
     """The name of a job, which is also a folder name.
 
@@ -366,7 +371,7 @@ def conduct(
         exact = CountedFigures if opening(job) == "figures" else CountedTables
         passed_on = NoisedTables(content, tuple(listed)) if opening(job) == "noised" else exact(content)
         conversation.expect((yield roster.everyone(passed_on)), Done)
-        yield from _compare_ledgers(roster, entry.horizontal)
+        yield from _compare_ledgers(roster, alike=False)
         return Counted(result, schemas, matched)
     if state["stage"] == "train":
         coordinate = entry.under(missing)
@@ -395,17 +400,17 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     conversation.expect((yield roster.everyone(Begin(job))), Done)
     yield from agree(roster, purpose(job))
-    horizontal = catalog.algorithm(job.algorithm, kind=None).horizontal
+    alike = horizontal(job)
     matched: dict[str, Matched] = {}
-    if job.holdout and not horizontal:
+    if job.holdout and not alike:
         sealed = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
         asked = RelayedHoldoutKeys(tuple(reply.sealed for reply in sealed))
         conversation.expect((yield roster.everyone(asked)), Done)
     if job.align is not None:
         matched = yield from align(roster, job.align)
     prepared = yield roster.everyone(PrepareRows())
-    schemas, rows = _same_columns(prepared) if horizontal else _same_rows(prepared)
-    if job.holdout and not horizontal:
+    schemas, rows = _same_columns(prepared) if alike else _same_rows(prepared)
+    if job.holdout and not alike:
         tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
         shown = ShownHoldoutTags(tuple(reply.tag for reply in tags))
         conversation.expect((yield roster.everyone(shown)), Done)

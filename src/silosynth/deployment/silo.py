@@ -317,14 +317,14 @@ class DeploymentSilo(Party):
         self._chain = Chain(protocol.digest(job, str(self._secret)))
         self._charged, self._frame = False, (frame := self.rows.read())
         self._check_identifiers(frame)
-        horizontal = self._entry.horizontal
-        if job.align is not None or (job.holdout and horizontal and self.rows.identifiers):
+        alike = protocol.horizontal(job)
+        if job.align is not None or (job.holdout and alike and self.rows.identifiers):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
         if job.align is not None and self._names is not None:
             more = job.align, self.policy.psi_queries, self._identifiers.number
             self._aligner = Aligner(self._names, self._seat(job), common_streams(job), *more)
-        if horizontal:
+        if alike:
             self._key = holdout.own_key(self.seat)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         self._say(f"{len(frame):,} rows read")
@@ -345,7 +345,7 @@ class DeploymentSilo(Party):
     def _script(self, job: protocol.Job) -> Turns:
         """A job's own messages, each once, but for batches of published rows; other messages come between them."""
         entry = self._entry
-        common = job.holdout and not entry.horizontal
+        common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
@@ -413,13 +413,16 @@ class DeploymentSilo(Party):
         self._hold_out()
         table = self._table()
         self._party = self._make_party(table)
-        self._say(f"{len(table):,} rows to train on, {len(self._schema.columns)} columns")
+        what = "count" if self._entry.kind == "counting" else "train on"
+        self._say(f"{len(table):,} rows to {what}, {len(self._schema.columns)} columns")
         if self._entry.horizontal and self._entry.kind != "counting":  # its own messages report ranges
             return protocol.PreparedSchema(
                 Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
             )
         public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
-        if self._private or self._entry.horizontal:  # the algorithm's own messages tell a noised number, if any
+        if self._private or protocol.horizontal(
+            self._begun()
+        ):  # the algorithm's own messages tell a noised number, if any
             return protocol.PreparedSchema(Schema(public))
         return protocol.PreparedRows(Schema(public), len(table))
 

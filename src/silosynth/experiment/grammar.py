@@ -326,8 +326,8 @@ class EvaluateSection(FileSection):
 class JudgeSection(FileSection):
     """``[judge]``: in a federation, a report across silos after training, from tables that silos count together."""
 
-    opening: Literal["noised", "exact"] = "noised"
-    """How these tables open. Silos' policies say which they allow."""
+    opening: Literal["noised", "exact", "figures"] = "noised"
+    """How these tables open, or whether only distances do. Silos' policies say which they allow."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """What all noised tables together cost, for each row."""
     delta: Annotated[float, Field(gt=0, lt=0.5)] = 1e-6
