@@ -3,9 +3,13 @@
     make federation-demo            # or: python examples/federation_demo.py --out federation-demo
 
 Three organisations hold different columns of mostly the same people, each in its own order. Their rows are linked by
-private set intersection, SiloFuse is trained across them, and the synthetic table is published. Then the same job runs
-again in this one process, with the same keys and the same seed: both tables must have the same bytes. The report uses
-all real rows, which is possible because the silos are made from one table here.
+private set intersection, one person in five is held out, SiloFuse is trained across them, and the synthetic table is
+published. Then silos count joint tables of their columns, which open with noise, and a report across silos is made of
+these: report.html, as a real federation has it, without anybody holding the real table.
+
+Then the same training runs again in this one process, with the same keys and the same seed: both tables must have the
+same bytes. A second report, pooled.html, uses all real rows, which is possible because the silos are made from one
+table here.
 
 The table is that of `silosynth demo`: real people, from the RAND Health Insurance Experiment.
 """
@@ -27,9 +31,11 @@ import numpy as np
 import pandas as pd
 
 import silosynth as ss
+from silosynth.alignment import canonical
 from silosynth.data import sources
 from silosynth.deployment.coordinator import ORDER, run_order, unpack_order
 from silosynth.deployment.entry import open_endpoint
+from silosynth.deployment.holdout import HoldoutKey, held_out as hold_out
 from silosynth.deployment.kits import read_kit
 from silosynth.deployment.policy import read_policy
 from silosynth.simulation.silos import InProcess
@@ -61,6 +67,14 @@ seed = 7                # to produce the same table again; real federations leav
 [align]
 method = "psi"
 
+[split]
+holdout = 0.2           # of the people that all silos have; every silo finds the same ones, and the coordinator none
+
+[judge]
+opening = "noised"      # the tables that silos count open with noise
+epsilon = 4.0
+target = "{target}"
+
 [run]
 name = "demo"
 """
@@ -77,28 +91,29 @@ def main() -> None:
         if not (out / "federation.toml").exists():
             sys.exit(f"{out} is not empty. Name another folder with --out.")
         shutil.rmtree(out)  # left by an earlier demonstration
-    people, holdout, target = prepare(out, options.port)
+    people, target = prepare(out, options.port)
     with daemons(out / "kits"):
         silosynth("submit", out / "experiment.toml", "--kit", out / "kits" / "coordinator")
     silosynth("ledger", JOB, "--kit", out / "kits" / "clinic")
-    silosynth("fetch", JOB, "--kit", out / "kits" / "coordinator", "--out", out / "synthetic.csv")
+    files = ("--out", out / "synthetic.csv", "--report", out / "report.html")
+    silosynth("fetch", JOB, "--kit", out / "kits" / "coordinator", *files)
     federated, local = digest(out / "kits" / "coordinator" / "work" / "jobs" / JOB), digest(rehearse(out))
     print(f"synthetic table, three organisations: sha256 {federated}")
     print(f"the same, in this one process:        sha256 {local}")
     if federated != local:
         sys.exit("The two tables differ. This is a bug in silosynth: please report it.")
-    report(out, people, holdout, target)
+    pooled_report(out, people, target)
     print(f"\nDone in {time.monotonic() - started:.0f} s. Open {out / 'report.html'}")
 
 
-def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+def prepare(out: Path, port: int) -> tuple[pd.DataFrame, str]:
     """Distribute the table, provision, and put each silo's rows and settings into its kit."""
     table, rng = ss.datasets.demo(), np.random.default_rng(0)
-    people, holdout = ss.split(table.frame, holdout=0.2, seed=0)
+    people = table.frame.copy()
     people.insert(0, "person", [f"P-{number:05d}" for number in rng.permutation(99_999)[: len(people)]])
     out.mkdir(parents=True, exist_ok=True)
     (out / "federation.toml").write_text(FEDERATION.format(port=port), encoding="utf-8")
-    (out / "experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
+    (out / "experiment.toml").write_text(EXPERIMENT.format(target=table.target), encoding="utf-8")
     silosynth("provision", out / "federation.toml", "--out", out / "kits")
     columns = [name for name in people.columns if name != "person"]
     for number, silo in enumerate(SILOS):
@@ -107,8 +122,10 @@ def prepare(out: Path, port: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
         sources.write(own_rows[["person", *own_columns]], kit / "people.csv")
         (kit / "silo.toml").write_text(SILO, encoding="utf-8")
         policy = (kit / "policy.toml").read_text(encoding="utf-8")
-        (kit / "policy.toml").write_text(policy.replace("public_seed = false", "public_seed = true"), encoding="utf-8")
-    return people, holdout, table.target
+        policy = policy.replace("public_seed = false", "public_seed = true")
+        policy = policy.replace('"gdts"]', '"gdts", "judge"]', 1)
+        (kit / "policy.toml").write_text(policy, encoding="utf-8")
+    return people, table.target
 
 
 @contextmanager
@@ -136,6 +153,8 @@ def rehearse(out: Path) -> Path:
     silos = {}
     for silo in order.job.silos:
         shutil.copytree(out / "kits" / silo, folder / silo, ignore=shutil.ignore_patterns("work"))
+        (folder / silo / "work").mkdir()
+        shutil.copy(out / "kits" / silo / "work" / HoldoutKey.FILE, folder / silo / "work")  # to hold out the same
         kit = read_kit(folder / silo)
         silos[silo] = open_endpoint(kit, read_policy(kit.folder), JOB, None).party
     with InProcess(silos, folder / "checkpoints") as link:
@@ -143,18 +162,25 @@ def rehearse(out: Path) -> Path:
     return folder / "coordinator"
 
 
-def report(out: Path, people: pd.DataFrame, holdout: pd.DataFrame, target: str) -> None:
+def pooled_report(out: Path, people: pd.DataFrame, target: str) -> None:
     """Evaluate the table against all real rows, which nobody holds in a real federation."""
     job = out / "kits" / "coordinator" / "work" / "jobs" / JOB
     silos = json.loads((job / "result.json").read_text())["silos"]
     ledger = [json.loads(line) for line in (job / "ledger.jsonl").read_text().splitlines()]
     synthetic = sources.read(out / "synthetic.csv")
-    columns = list(synthetic.columns)
+    columns, held = list(synthetic.columns), held_out(out, people["person"])
+    train, holdout = people.loc[~held, columns], people.loc[held, columns]
     evaluation = ss.evaluate(
-        people[columns], holdout[columns], synthetic, target=target, silos=silos, ledger=ledger, data="demonstration"
+        train, holdout, synthetic, target=target, silos=silos, ledger=ledger, data="demonstration, pooled"
     )
-    print(f"\n{evaluation}")
-    evaluation.save(out / "report.html")
+    evaluation.save(out / "pooled.html")
+
+
+def held_out(out: Path, people: pd.Series[str]) -> np.ndarray:
+    """Who was held out, which a silo knows by its key."""
+    kit = out / "kits" / SILOS[0]
+    names = canonical(ss.simulate(people.to_frame(), schema={"person": "identifier"}).tables["silo1"].columns)
+    return hold_out(HoldoutKey(kit / "work").read(), 0.2, names).numpy()
 
 
 def digest(folder: Path) -> str:
