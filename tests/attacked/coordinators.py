@@ -45,6 +45,7 @@ COUNTED = (
 )  # fmt: skip
 JUDGE = {
     "judge": {"columns": COUNTED, "sets": SETS, "opening": "exact"},
+    "appraise": {"dp": {"epsilon": 4.0, "delta": 1e-5}, "most_rows": 200},
     "judge private": {"columns": COUNTED, "sets": SETS, "dp": {"epsilon": 4.0, "delta": 1e-5}, "most_rows": 200},
 }
 OPTIONS: dict[str, dict[str, Any]] = settings.TINY | JUDGE | {"dplt private": settings.TINY["dplt"] | settings.PRIVATE}

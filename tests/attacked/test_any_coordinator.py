@@ -33,7 +33,7 @@ def test_some_coordinators(policy: str, tmp_path: Path) -> None:
     assert broken("silofuse upload", policy, 12, tmp_path) == []
 
 
-@pytest.mark.parametrize(("name", "policy"), [("judge", "open"), ("judge private", "budget")])
+@pytest.mark.parametrize(("name", "policy"), [("judge", "open"), ("judge private", "budget"), ("appraise", "budget")])
 def test_some_coordinators_that_count(name: str, policy: str, tmp_path: Path) -> None:
     assert broken(name, policy, 12, tmp_path) == []
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Roster
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
@@ -117,6 +118,35 @@ def test_noise_of_tables_has_the_variance_of_their_events() -> None:
     assert np.std(errors) == pytest.approx(plan.tables.deviation(3), rel=0.06)
     assert plan.tables.deviation(2) == plan.tables.event("", True, 1e-5).noise
     assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(2400)
+
+
+@pytest.mark.slow
+def test_who_knows_all_but_one_row_tells_whether_it_is_there_as_seldom_as_said() -> None:
+    """Of 120 appraisals with and 120 without a row whose groups are known, by the cells that it would be in.
+
+    The best that noise of the events allows is that of Gaussian noise on a shift of the row's length in all tables.
+    """
+    config, seen = AppraiseConfig(Target(6.0, 1e-5), groups=2, most_rows=1024), {True: [], False: []}
+    half = np.arange(60) % 2 == 0
+    held = {"bank income": np.where(half, -50.0, 50.0), "clinic ill": half * 1, "shop age": np.where(half, 1.0, 900.0)}
+    for seed in range(120):
+        for there, rows in ((True, held), (False, {name: values[1:] for name, values in held.items()})):
+            silos = parties(config, rows)
+            for number, silo in enumerate(silos.values()):
+                silo._streams = Streams(10 * seed + 3 * there + number)
+                silo._counter._streams = silo._streams.child("tables")
+            found = appraised(silos, config, seed=2 * seed + there)
+            codes = [silo._groups[0][2 - (not there)].item() for silo in silos.values()]  # of a row alike
+            cells = [
+                table[codes[a], codes[b]].item() for (a, b), table in zip(found["pairs"], found["tables"], strict=True)
+            ]
+            seen[there].append(sum(cells))
+    area = (
+        np.mean(np.subtract.outer(seen[True], seen[False]) > 0) + np.mean(np.equal.outer(seen[True], seen[False])) / 2
+    )
+    plan = appraise.plan_noise(config, tuple(one for silo in parties(config).values() for one in silo._own))
+    told = norm.cdf(3**0.5 / plan.tables.deviation(2) / 2**0.5)  # with the noise that a silo or the coordinator faces
+    assert 0.55 < area < told + 0.08
 
 
 def test_nothing_leaves_a_silo_but_names_and_noise(told: Any) -> None:

@@ -32,11 +32,13 @@ from silosynth.core.version import VERSION
 from silosynth.evaluation import svg
 from silosynth.evaluation.association import Margins, PairEstimate, Told, strength
 from silosynth.evaluation.scores import Floats, Score
+from silosynth.privacy.events import Target
 
 NAMED = 10  # pairs that a summary names, the strongest first
 LISTED = 200  # pairs that the page lists
 UNKNOWN = "cannot be said"
 _LEVEL = 0.95
+_VAGUE = 0.5  # upper end, with a lower one of 0, from which an association is not drawn
 _SEEN = 0.0005  # of a share: less is written as 0.0 %
 SEEN = (
     ("each silo", "names and kinds of all columns; the number of rows that is public; and this appraisal"),
@@ -64,6 +66,11 @@ class AppraisedPair:
     association: float
     low: float
     high: float
+
+    @property
+    def vague(self) -> bool:
+        """Whether they may be independent as well as strongly associated, so that it is not drawn."""
+        return not math.isfinite(self.association) or (self.low == 0 and self.high > _VAGUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +108,11 @@ class Appraisal:
 
     Attributes:
         silos: the columns of each that took part.
-        pairs: of columns in different silos, the strongest association first.
-        predictions: of each column by each other silo, silo by silo, the best first.
+        pairs: of columns in different silos: those that are clearly associated, and then the others, the strongest
+            first.
+        predictions: of each column by each other silo, silo by silo, in the same order.
         rows, rows_low, rows_high: how many rows the silos have in common, as the noised tables say, with a 95 %
             interval.
-        exact_rows: the same, where it was told exactly; None otherwise.
         groups: most groups of a column.
         epsilon, delta: what all of it cost, for each row.
         noise: standard deviation of the noise on each cell of a table.
@@ -117,7 +124,6 @@ class Appraisal:
     rows: float
     rows_low: float
     rows_high: float
-    exact_rows: int | None
     groups: int
     epsilon: float
     delta: float
@@ -183,14 +189,13 @@ class Appraisal:
         return notebook.table(head, rows, repr(self)) + "".join(map(notebook.paragraph, lines))
 
 
-def appraise_tables(found: Mapping[str, Any], dp: Any, groups: int, exact_rows: int | None = None) -> Appraisal:
+def appraise_tables(found: Mapping[str, Any], dp: Target, groups: int) -> Appraisal:
     """Conclude from tables that opened.
 
     Args:
         found: of `silosynth.counting.appraise.coordinate`.
         dp: the target that it kept.
         groups: most groups of a column.
-        exact_rows: the number of rows that silos have in common, where that was told.
     """
     columns = found["columns"]
     pairs = [(int(a), int(b)) for a, b in found["pairs"]]
@@ -205,19 +210,24 @@ def appraise_tables(found: Mapping[str, Any], dp: Any, groups: int, exact_rows: 
         for place, column in enumerate(columns)
         if partner != silo == column["silo"]
     ]
-    predictions.sort(key=lambda one: (silos.index(one.silo), silos.index(one.partner), -_known(one.explained)))
+    predictions.sort(key=lambda one: (silos.index(one.silo), silos.index(one.partner), *_most_told(one)))
     reach = 1.96 * margins.error
     return Appraisal(
         {silo: tuple(column["name"] for column in columns if column["silo"] == silo) for silo in silos},
         tuple(sorted(held.pairs(), key=_strongest)),
         tuple(predictions),
-        max(0.0, margins.rows), max(0.0, margins.rows - reach), max(0.0, margins.rows + reach), exact_rows,
+        max(0.0, margins.rows), max(0.0, margins.rows - reach), max(0.0, margins.rows + reach),
         groups, dp.epsilon, dp.delta, found["noise"],
     )  # fmt: skip
 
 
-def _strongest(pair: AppraisedPair) -> tuple[float, float, str, str]:
-    return -_known(pair.association), -pair.high, pair.first, pair.second
+def _strongest(pair: AppraisedPair) -> tuple[bool, float, str, str]:
+    """Those that are clearly associated before those that may be; by strength."""
+    return pair.low == 0, -_known(pair.association), pair.first, pair.second
+
+
+def _most_told(one: Prediction) -> tuple[bool, float]:
+    return not one.clear, -_known(one.explained)
 
 
 def _known(number: float) -> float:
@@ -261,8 +271,8 @@ class _Held:
             return Prediction(*names, None, nan, nan, nan, nan, nan, nan, nan, self._why(place))
         told = {number: estimates[number].bits(sides[number]) for number in known}
         gains = {number: estimates[number].gain(sides[number]) for number in known}
-        best = max(known, key=lambda number: (told[number].value, estimates[number].v))
-        guess = max(gains.values(), key=lambda one: one.value)
+        best = max(known, key=lambda number: (told[number].low, told[number].value))
+        guess = max(gains.values(), key=lambda one: (one.low, one.value))
         shares = self.margins.shares[place][self.margins.kept(place)]
         explained, gain = _best_of(told.values(), told[best]), _best_of(gains.values(), guess)
         base = float(shares.max() / shares.sum())
@@ -332,8 +342,6 @@ def sentences(appraisal: Appraisal) -> tuple[str, ...]:
 
 
 def _rows(appraisal: Appraisal) -> str:
-    if appraisal.exact_rows is not None:
-        return f"The silos have {appraisal.exact_rows:,} rows in common."
     if appraisal.rows_low <= 0:
         most = f"{appraisal.rows_high:,.0f}"
         return f"The silos have at most about {most} rows in common: too few to stand out from the noise."
@@ -423,7 +431,7 @@ def heat_map(appraisal: Appraisal) -> str:
     words: dict[tuple[int, int], str] = {}
     for pair in appraisal.pairs:
         i, j = place[pair.first_silo, pair.first], place[pair.second_silo, pair.second]
-        matrix[i, j] = matrix[j, i] = pair.association
+        matrix[i, j] = matrix[j, i] = math.nan if pair.vague else pair.association
         words[i, j] = words[j, i] = association(pair)
 
     def tip(i: int, j: int) -> str:
@@ -436,7 +444,7 @@ def heat_map(appraisal: Appraisal) -> str:
 
 
 def _scale(appraisal: Appraisal) -> float:
-    return min(1.0, svg.round_up(max([0.05, *(_known(pair.association) for pair in appraisal.pairs)])))
+    return min(1.0, svg.round_up(max([0.05, *(pair.association for pair in appraisal.pairs if not pair.vague)])))
 
 
 def _sections(appraisal: Appraisal) -> list[dict[str, Any]]:
