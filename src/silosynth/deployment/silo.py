@@ -130,17 +130,17 @@ class DeploymentSilo(Party):
             self._check_type(reply)
             self._release(reply)
         except Exception as error:
-            self.refused(error)
+            self.refuse(error)
             raise
         finally:
             self._blob = None
         return reply
 
-    def heard(self, blob: bytes) -> None:
-        """See `Party.heard`: without it, `answer` encodes the ask."""
+    def hear(self, blob: bytes) -> None:
+        """See `Party.hear`: without it, `answer` encodes the ask."""
         self._blob = blob
 
-    def refused(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         """Answer no more; nor from a checkpoint, unless the error is one of this machine, which may be mended."""
         if self._closed:
             return

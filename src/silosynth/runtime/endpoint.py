@@ -117,7 +117,7 @@ class PartyEndpoint:
             self._reply = error  # raised again if asked again: the party may have done part of the work
             if self._book is not None:
                 self._book.refused(step, error)
-            self.party.refused(error)
+            self.party.refuse(error)
             raise
         return self._reply
 
@@ -159,7 +159,7 @@ class PartyEndpoint:
             raise ProtocolError("A party is asked with a message", type(ask).__name__)
         if self._book is not None:
             self._book.asked(step, ask, blob)
-        self.party.heard(blob)
+        self.party.hear(blob)
         try:
             reply = self.party.answer(ask)
         except SilosynthError:
