@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 import torch
@@ -42,14 +41,6 @@ class TestPermutation:
         assert abs(stats.spearmanr(first, other).statistic) < 5 / 4000**0.5
         assert abs(stats.spearmanr(first, longer[:4000]).statistic) < 5 / 4000**0.5
         assert (first == other).sum() < 12  # one is expected
-
-    def test_it_is_fast(self) -> None:
-        silo, took = agreed(1)["bank"], []
-        for i in range(7):
-            start = time.perf_counter()
-            silo.permutation(50_000, f"rows {i}")
-            took.append(time.perf_counter() - start)
-        assert min(took) < 0.010 * 5  # seconds; five times what it may take, for machines that are busy
 
 
 class TestSealing:

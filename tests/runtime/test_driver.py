@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runtime.toy import LEDGER, ROSTER, STREAMS, Add, Adder, Prepare, adders, coordinate, interrupt_at, run
+from tests.runtime.toy import LEDGER, ROSTER, STREAMS, Add, Prepare, adders, coordinate, interrupt_at, run
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Progress, State
 from silosynth.core.errors import (
@@ -331,30 +331,6 @@ def test_checkpoints_need_a_folder_for_the_parties(tmp_path: Path) -> None:
             CheckpointStore(tmp_path, "x"),
             seconds=0,
         )
-
-
-def test_the_conversation_costs_little_beside_training() -> None:
-    """Overhead per exchange of two parties, in the middle of small split-learning steps (500 rows of 16 latents)."""
-    parties = {name: Adder(name, STREAMS) for name in ROSTER}
-    count = 400
-
-    def conversation() -> Conversation[None]:
-        yield ROSTER.everyone(Prepare(8))
-        for t in range(count):
-            yield ROSTER.everyone(Add(t, torch.zeros(8)))
-
-    ask = Add(0, torch.zeros(8))
-    for party in parties.values():
-        party.answer(Prepare(8))
-
-    def seconds(work: Any) -> float:
-        begun = time.perf_counter()
-        work()
-        return time.perf_counter() - begun
-
-    bare = min(seconds(lambda: [p.answer(ask) for _ in range(count) for p in parties.values()]) for _ in range(3))
-    driven = min(seconds(lambda: drive(lambda state: conversation(), InProcess(parties), Ledger())) for _ in range(3))
-    assert (driven - bare) / count < 1e-3  # about 0.1 ms on an idle machine
 
 
 def test_ctrl_c_stops_silos_in_the_middle_of_an_answer() -> None:
