@@ -60,8 +60,8 @@ def ask(sets: tuple[int, ...], epsilons: tuple[float, ...]) -> OpenTables:
 
 
 def noise(seed: int, before: int = 0) -> Keystream:
-    """What a silo draws from, after so many tables."""
-    return Streams(seed).child("opening", before).noise()
+    """What a silo draws from for the first set, with epsilon 0.5, after so many tables."""
+    return Streams(seed).child("opening", before, 0, repr(CellNoise(0.5))).noise()
 
 
 def test_tables_open_with_both_silos_halves_and_are_passed_on_with_the_coordinators() -> None:
@@ -113,6 +113,18 @@ def test_no_noise_is_drawn_twice() -> None:
     assert not np.array_equal(first, again)
     a, b = (part_noise(0.5, 2, (1, 12), noise(seed, 1)).numpy().reshape(3, 4) for seed in range(2))
     assert np.array_equal(again, crosstab(HELD, SIZES, PAIR) + a + b)
+
+
+def test_a_silo_that_was_brought_back_gives_no_table_the_noise_of_another() -> None:
+    """Asked for one set, and after that for another in its place, or with another epsilon."""
+    drawn = []
+    for sets, epsilon in (((0, 1), 0.5), ((1,), 0.5), ((0,), 0.6)):
+        silos, _ = counted(sets=(PAIR, PAIR))
+        reply: Any = silos["bank"].answer(ask(sets, (epsilon,) * len(sets)))
+        own = [silos["bank"].shares[number].reshape(1, -1) for number in sets]
+        drawn.append([one.numpy().view("u2") - share for one, share in zip(reply.shares, own, strict=True)])
+    (first, second), (again,), (other,) = drawn
+    assert np.array_equal(second, again) and not np.array_equal(first, second) and not np.array_equal(first, other)
 
 
 def test_a_silo_opens_what_its_target_affords_with_all_that_it_has_opened() -> None:

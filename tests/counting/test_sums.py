@@ -116,8 +116,7 @@ def test_what_one_silo_takes_off_leaves_all_of_the_noise() -> None:
     assert noise is not None and 2 * noise.part_variance(2) == 2 * noise.half_variance
     parts = []
     for number in range(3):
-        rng = Streams(number).child("opening", 0).noise()
-        noise.part(2, (6,), rng)  # of the first set
+        rng = Streams(number).child("opening", 0, 1, repr(noise)).noise()
         parts.append(noise.part(2, (2,), rng))
     assert np.array_equal(table, crosstab(pooled(3), SIZES, ["b"]) + np.sum(parts, axis=0))
 

@@ -350,14 +350,14 @@ class TableCounter(Party):
 
     def _open(self, ask: opening.OpenTables) -> opening.SharesOpened:
         """Shares with noise, if the target affords the tables with all that were opened before."""
-        plan, events, rng = self._charged(ask.sets, ask.noises, horizontal=False)
-        shares = [self._noised(plan, n, noise, rng) for n, noise in zip(ask.sets, ask.noises, strict=True)]
+        plan, events, draws = self._charged(ask.sets, ask.noises, horizontal=False)
+        shares = [self._noised(plan, n, noise, rng) for n, noise, rng in zip(ask.sets, ask.noises, draws, strict=True)]
         return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), events)
 
     def _charged(
         self, sets: Sequence[int], noises: Sequence[opening.CellNoise], horizontal: bool
-    ) -> tuple[Plan, tuple[Event, ...], Keystream]:
-        """What was counted, the events that opening sets is charged by, and what noise is drawn from."""
+    ) -> tuple[Plan, tuple[Event, ...], list[Keystream]]:
+        """What was counted, the events that opening sets is charged by, and what the noise of each is drawn from."""
         if len(sets) != len(noises):
             raise self._refusal("opens each set with a noise of its own", sets)
         plan, target = self._checked(sets, noises, horizontal), self._target
@@ -366,9 +366,10 @@ class TableCounter(Party):
         events = [self._event(plan, n, noise, target) for n, noise in zip(sets, noises, strict=True)]
         if not affords(target, [*self.events, *events]):
             raise self._refusal("opens no tables beyond its target, with all that it has opened", len(sets))
-        rng = self._streams.child("opening", len(self.events)).noise()  # new for each: none is drawn twice
+        streams = self._streams.child("opening", len(self.events))  # no table ever gets another's noise, or part of it
+        draws = [streams.child(n, repr(noise)).noise() for n, noise in zip(sets, noises, strict=True)]
         self.events += events
-        return plan, tuple(events), rng
+        return plan, tuple(events), draws
 
     def _reveal(self, ask: opening.RevealTables) -> opening.SharesRevealed:
         """Shares as they are."""
@@ -386,11 +387,11 @@ class TableCounter(Party):
             self._check_exact()
             plan = self._checked(ask.sets, [opening.EXACT] * len(ask.sets), horizontal=True)
             return opening.ExactSum(self._masked([self._own(n) for n in ask.sets], ask.number))
-        plan, events, rng = self._charged(ask.sets, ask.noises, horizontal=True)
+        plan, events, draws = self._charged(ask.sets, ask.noises, horizontal=True)
         parts = len(plan.request.silos) - 1
         tables = [
             own + noise.part(parts, own.shape, rng)
-            for own, noise in zip(map(self._own, ask.sets), ask.noises, strict=True)
+            for own, noise, rng in zip(map(self._own, ask.sets), ask.noises, draws, strict=True)
         ]
         return opening.NoisedSum(self._masked(tables, ask.number), events)
 
