@@ -84,6 +84,26 @@ def test_without_hold_out_rows_floors_are_simulated() -> None:
     assert "perfect generator" in across.score("pair_trend_error").floor_note
 
 
+def test_sums_over_silos_with_different_rows_are_those_of_pooled_rows() -> None:
+    held = {"a": slice(100), "b": range(100, 180), "c": slice(180, 400)}
+    federation = ss.simulate(TRAIN, rows=held, schema=SCHEMA)
+    whole = joint.plan(SYNTHETIC, federation.schema, "ill")
+    pooled_rows = joint.judge_tables(joint.count_pooled(whole, TRAIN, HELD), SYNTHETIC)
+    for holdout in (HELD, {"a": HELD[:20], "b": HELD[20:90], "c": HELD[90:]}):
+        sums = ss.judge(federation, SYNTHETIC, holdout=holdout, target="ill")
+        assert sums.to_frame().equals(pooled_rows.to_frame()) and set(sums.about.silos or ()) == {"a", "b", "c"}
+        with pytest.raises(KeyError, match="only one"):
+            sums.score("pair_trend_error_across")
+
+
+def test_another_organisation_deals() -> None:
+    federation, ledger = ss.simulate(TRAIN, dealt(list(TRAIN), 2), schema=SCHEMA), Ledger()
+    across = ss.judge(federation, SYNTHETIC, target="ill", dealer="notary", ledger=ledger)
+    assert across.to_frame().equals(pooled(federation, TRAIN, None, SYNTHETIC, "ill").to_frame())
+    assert across.about.counted is not None and across.about.counted["dealer"] == "notary"
+    assert "notary" in {entry["from"] for entry in ledger.entries()}
+
+
 def test_of_figures_there_are_the_distances_of_pooled_rows() -> None:
     federation = ss.simulate(TRAIN, dealt(list(TRAIN), 3), schema=SCHEMA)
     report = ss.judge(federation, SYNTHETIC, holdout=HELD, target="ill", opening="figures")
@@ -127,8 +147,15 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         ss.judge(federation, SYNTHETIC, opening="noised")
     with pytest.raises(ConfigError, match="epsilon"):
         ss.judge(federation, SYNTHETIC, opening="exact", epsilon=1.0)
-    with pytest.raises(ConfigError, match="different rows"):
-        ss.judge(ss.simulate(TRAIN, rows={"a": slice(200), "b": slice(200, 400)}, schema=SCHEMA), SYNTHETIC)
+    with pytest.raises(ConfigError, match="no silo"):
+        ss.judge(federation, SYNTHETIC, dealer="silo1")
+    with pytest.raises(DataError, match="one for each silo"):
+        ss.judge(federation, SYNTHETIC, holdout={"silo0": HELD, "silo1": HELD})
+    halves = ss.simulate(TRAIN, rows={"a": slice(200), "b": slice(200, 400)}, schema=SCHEMA)
+    with pytest.raises(ConfigError, match="3 or more"):
+        ss.judge(halves, SYNTHETIC)
+    with pytest.raises(ConfigError, match="different columns"):
+        ss.judge(halves, SYNTHETIC, opening="figures")
     with pytest.raises(DataError, match="hold-out"):
         ss.judge(federation, SYNTHETIC, holdout=HELD.drop(columns="job"))
     with pytest.raises(DataError, match="wage"):

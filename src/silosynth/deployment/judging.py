@@ -225,5 +225,6 @@ def judged_report(
     if not isinstance(config, JudgeConfig):
         raise ConfigError("A report is of a job that judged a table", counted.job.algorithm, "Name another job.")
     made = joint.planned(synthetic, config.columns, config.sets, target)
-    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, DEALER)
+    shared = counted.job.silos if config.horizontal else ()
+    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, DEALER, shared)
     return joint.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)

@@ -325,6 +325,7 @@ class JointTables:
         numbers: of training and hold-out rows, where only distances opened; else they follow from the tables.
         dp: what all tables together cost each row, where they have noise.
         dealer: who dealt the random numbers, in words; empty where nothing was counted across silos.
+        rows_of: the silos, where each holds different rows of all columns.
     """
 
     plan: JointPlan
@@ -336,6 +337,7 @@ class JointTables:
     numbers: tuple[int, int] = (0, 0)
     dp: Target = Target()
     dealer: str = ""
+    rows_of: tuple[str, ...] = ()
 
     @property
     def opening(self) -> Opening:
@@ -344,15 +346,16 @@ class JointTables:
 
     @classmethod
     def opened(
-        cls, made: JointPlan, found: Mapping[str, Any], holdout: bool = False, dp: Target = Target(), dealer: str = ""
-    ) -> JointTables:
+        cls, made: JointPlan, found: Mapping[str, Any], holdout: bool = False, dp: Target = Target(), dealer: str = "",
+        rows_of: tuple[str, ...] = (),
+    ) -> JointTables:  # fmt: skip
         """From what counting found (`silosynth.counting.judge.coordinate`).
 
         Args:
             made: what was counted; sets that did not open are left out of it.
             found: "owners"; "tables" or "distances", None for sets that did not open; "noises"; "numbers" of rows.
             holdout: whether the last axis of each table tells training rows from hold-out rows.
-            dp, dealer: see the class.
+            dp, dealer, rows_of: see the class.
         """
         opened: Sequence[Any] = found.get("distances") or found["tables"]
         kept = [number for number, one in enumerate(opened) if one is not None]
@@ -363,7 +366,8 @@ class JointTables:
         noises = tuple(float(found["noises"][n]) for n in kept) if any(found.get("noises") or ()) else ()
         owners = tuple(silo or None for silo in found["owners"])
         first, second = found["numbers"] if distances else (0, 0)
-        return cls(made.only(kept), owners, training, held, noises, distances, (first, second), dp, dealer)
+        numbers = (first, second)
+        return cls(made.only(kept), owners, training, held, noises, distances, numbers, dp, dealer, rows_of)
 
 
 def count_pooled(
@@ -470,7 +474,7 @@ NEED_ROWS = (
 
 def _held(real: JointTables) -> dict[str, list[str]]:
     """Each silo's columns."""
-    held: dict[str, list[str]] = {}
+    held: dict[str, list[str]] = {silo: list(real.plan.names) for silo in real.rows_of}
     for name, silo in zip(real.plan.names, real.owners, strict=True):
         if silo is not None:
             held.setdefault(silo, []).append(name)
@@ -508,7 +512,8 @@ def _cost(real: JointTables, ledger: Sequence[Mapping[str, Any]] | None) -> str:
     if not real.dp.private:
         return "unknown"
     epsilon, delta = rounded_up(real.dp.epsilon), rounded_up(real.dp.delta)
-    return f"epsilon at most {epsilon} at delta {delta}, for each row of the aligned table, all silos together"
+    row = "each row of a silo" if real.rows_of else "each row of the aligned table, all silos together"
+    return f"epsilon at most {epsilon} at delta {delta}, for {row}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from silosynth.core.conversation import COORDINATOR, Conversation
+from silosynth.core.conversation import COORDINATOR, Conversation, Roster
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.schema import Column, Schema, Table, below
 from silosynth.core.streams import Streams
 from silosynth.counting import judge as counting, padded
 from silosynth.counting.judge import HOLDOUT, JudgeConfig, JudgingSilo
-from silosynth.data.frames import to_table
+from silosynth.data.frames import to_pandas, to_table
 from silosynth.evaluation import joint
 from silosynth.evaluation.coding import unmarked
 from silosynth.evaluation.joint import JointPlan, JointTables, Opening
@@ -46,6 +46,7 @@ def judge(
     progress: Callable[[str, float], None] | None = None,
     model: Model | None = None,
     data: str | None = None,
+    dealer: str | None = None,
 ) -> Report:
     """Measure how faithful and useful a synthetic table is, by joint tables that silos count together.
 
@@ -54,10 +55,12 @@ def judge(
     each way to open shows, and what none can show. `silosynth.evaluate` is for tables that one party holds.
 
     Args:
-        federation: the training rows, from `simulate`; silos hold different columns of the same rows.
+        federation: the training rows, from `simulate`. Silos with different rows of the same columns open sums over all
+            of them, exactly if they are three or more.
         synthetic: the table to judge, whatever made it. Levels and bins that are counted are its own.
         holdout: real rows that the generator has not seen, of the same columns; silos hold them as they hold the
-            training rows. Floors are then those of real rows, unless tables have noise; and there is a utility.
+            training rows. Silos with different rows have them in turn, or their own: ``{silo: table}``. Floors are then
+            those of real rows, unless tables have noise; and there is a utility.
         target: the column to predict.
         opening: "exact" counts; "noised", with discrete Gaussian noise by ``epsilon`` and ``delta``; "figures", for
             each pair of columns three exact distances and no table, so that there are few figures and no utility.
@@ -72,9 +75,10 @@ def judge(
         progress: called with the name of a stage and the share of the work done.
         model: what drew the synthetic rows, for the head of the report.
         data: the name of the data, for the head of the report.
+        dealer: the name of another organisation, which deals in place of the coordinator and holds no rows.
 
     Raises:
-        ConfigError: silos hold different rows; or the options do not go together.
+        ConfigError: the options do not go together, or not with this federation.
         DataError: the synthetic table or the hold-out lacks a column, or holds something else in it.
 
     >>> import numpy as np, pandas as pd, silosynth as ss
@@ -88,9 +92,6 @@ def judge(
     ['column_shape_error', 'pair_trend_error']
     """
     check_federation(federation)
-    if federation.horizontal:
-        rule = "Joint tables are judged of silos that hold different columns of the same rows"
-        raise ConfigError(rule, "different rows", "Use silosynth.evaluate, which has figures of each silo.")
     how: Opening = opening or ("exact" if epsilon is None else "noised")
     if (how == "noised") is (epsilon is None):
         raise ConfigError("Tables that open with noise have an epsilon, and no others", how, "Leave one of them out.")
@@ -98,20 +99,22 @@ def judge(
     if progress is not None:
         progress("planning", 0.0)
     predicted = None if how == "figures" else target
-    made = joint.plan(synthetic, federation.schema, predicted, levels=most, silos=federation.silos)
+    apart = None if federation.horizontal else federation.silos
+    made = joint.plan(synthetic, federation.schema, predicted, levels=most, silos=apart)
     tables = _with_holdout(federation, holdout, made)
-    rows = padded(len(next(iter(tables.values()))))
+    rows = padded(max(map(len, tables.values())))
     public = map(torch.from_numpy, joint.references(made, synthetic) if how == "figures" else ())
     config = JudgeConfig(
         made.columns, made.sets, how, Target() if epsilon is None else Target(epsilon, delta), tuple(public),
-        holdout is not None, rows,
+        holdout is not None, rows, federation.horizontal, dealer or "",
     )  # fmt: skip
     records = Ledger() if ledger is None else ledger
     if progress is not None:
         progress("counting", 0.01)
     found = _opened(federation, tables, config, seed, records)
     entries = records.entries() if seed is None else known_noise(records.entries())
-    real = JointTables.opened(made, found, holdout is not None, config.dp)
+    shared = federation.roster.parties if federation.horizontal else ()
+    real = JointTables.opened(made, found, holdout is not None, config.dp, dealer or "", shared)
     return joint.judge_tables(
         real, synthetic, seed=seed or 0, ledger=entries, progress=progress, model=model, data=data
     )  # fmt: skip
@@ -121,11 +124,16 @@ def _opened(
     federation: Federation, tables: dict[str, Table], config: JudgeConfig, seed: int | None, ledger: Ledger
 ) -> dict[str, Any]:
     """What `silosynth.counting.judge` finds."""
-    roster, seated = federation.roster, seats(federation.roster, Streams(0).child("judging"))
+    if config.dealer in tables:
+        raise ConfigError("Who deals is no silo of the federation", config.dealer, "Name another organisation.")
+    roster = Roster((*tables, config.dealer)) if config.dealer else federation.roster
+    seated, schemas = seats(roster, Streams(0).child("judging")), {config.dealer: Schema(())} | dict(federation.schemas)
     streams = Streams(secrets.randbits(256) if seed is None else seed).child("judging")
     parties = {
-        silo: JudgingSilo(table, federation.schemas[silo], seated[silo], streams.child("silo", silo), _CPU, config)
-        for silo, table in tables.items()
+        silo: JudgingSilo(
+            tables.get(silo, Table(())), schemas[silo], seated[silo], streams.child("silo", silo), _CPU, config
+        )
+        for silo in roster
     }
 
     def whole(_: object) -> Conversation[dict[str, Any]]:
@@ -144,14 +152,32 @@ def _with_holdout(federation: Federation, holdout: Any | None, made: JointPlan) 
     tables = {silo: federation.tables[silo].select(kinds.names) for silo, kinds in counted.items()}
     if holdout is None:
         return tables
-    frame, found = unmarked(holdout, federation.schema), {}
-    lacking = [name for name in made.names if name not in frame.columns]
-    if lacking:
-        raise DataError("The hold-out table has all columns of the training table", lacking, "Split one table in two.")
-    for silo, kinds in counted.items():
-        both = below(common_levels([tables[silo], to_table(frame, kinds)])) if kinds.columns else Table(())
-        found[silo] = Table((*both.columns, _flags(federation.rows, len(frame))))
+    found = {}
+    for silo, frame in _dealt(federation, holdout).items():
+        frame, own = unmarked(frame, federation.schema), tables[silo]
+        if lacking := [name for name in made.names if name not in frame.columns]:
+            rule = "The hold-out table has all columns of the training table"
+            raise DataError(rule, lacking, "Split one table in two.")
+        both = below(common_levels([own, to_table(frame, counted[silo])])) if own.columns else own
+        found[silo] = Table((*both.columns, _flags(len(federation.tables[silo]), len(frame))))
     return found
+
+
+def _dealt(federation: Federation, holdout: Any) -> dict[str, Any]:
+    """Each silo's hold-out rows: the same ones; of silos with different rows their own, or some in turn.
+
+    Raises:
+        DataError: silos' own tables are not one for each silo; or there are fewer rows than silos.
+    """
+    if not isinstance(holdout, Mapping):
+        if not federation.horizontal:
+            return dict.fromkeys(federation.tables, holdout)
+        frame = to_pandas(holdout)
+        holdout = {silo: frame[k :: len(federation.tables)] for k, silo in enumerate(federation.tables)}
+    if set(holdout) != set(federation.tables) or not federation.horizontal:
+        rule = "Hold-out rows are one table; or, of silos with different rows, one for each silo"
+        raise DataError(rule, sorted(holdout), "Split with silosynth.split.")
+    return {silo: holdout[silo] for silo in federation.tables}
 
 
 def _flags(training: int, held: int) -> Column:
