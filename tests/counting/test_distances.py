@@ -17,6 +17,7 @@ from silosynth.core.messages import Message
 from silosynth.counting import CountRequest, TableCounter, distances
 from silosynth.counting.distances import Figure, FiguresOpened, FiguresPrepared, HiddenShares, HideShares, TakeShares
 from silosynth.counting.plan import Plan
+from silosynth.counting.protocol import FinishCount
 from silosynth.runtime.wire import decode, encode
 
 SIZES = {"bank 0": 3, "clinic 0": 4, "shop 0": 2}
@@ -201,3 +202,20 @@ def test_a_dealer_that_deals_other_words_makes_figures_wrong_whatever_the_rows()
     for held in (HELD, {name: codes * 0 for name, codes in HELD.items()}):
         silos, asked = counted(held=held)
         assert opened(silos, asked, FIGURES[:1], wrong)[0] == (truth(FIGURES[0], held) + 6,)
+
+
+def test_a_dealer_that_makes_counts_wrong_and_sees_figures_chooses_what_they_tell() -> None:
+    """As the documents say: here one cell's count, in the upper bits of a figure. So a silo counts once for a job."""
+    silos, asked = counters(HELD, SIZES, SILOS), request(SIZES, [PAIR], SILOS, 13, 64)
+    more = torch.zeros(3, 4, dtype=torch.int64)
+    more[1, 2] = 1 << 40
+
+    def wrong(silo: str, ask: Message) -> Message:
+        deals = isinstance(ask, FinishCount) and ask.dealt
+        return replace(ask, dealt=(ask.dealt[0] + more,)) if deals else ask  # type: ignore[attr-defined, call-arg]
+
+    for silo in silos.values():
+        silo._figures = True
+    run(silos, asked, asks=wrong)
+    (found,), _ = opened(silos, asked, [Figure(0, (1,), torch.zeros(3, 4).long())])
+    assert found >> 41 == crosstab(HELD, SIZES, PAIR)[1, 2] > 0

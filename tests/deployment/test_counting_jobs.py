@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.deployment.common import OPEN, Rows, customers, job, parties, run, two_silos
+from tests.deployment.common import OPEN, Rows, customers, job, parties, run, shuffled, two_silos
 
 from silosynth.alignment import AlignConfig
 from silosynth.core.errors import ConfigError, PolicyError, ProtocolError, SilosynthError
@@ -96,6 +96,19 @@ def test_figures_open_in_place_of_tables(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
     assert not any(line["privacy"].startswith("exact tables") for line in lines)
     assert any(line["type"] == "deployment.CountedFigures" for line in lines)
+
+
+def test_a_silo_that_holds_none_of_the_columns_deals(tmp_path: Path) -> None:
+    silos = two_silos(60)
+    region = customers(60).assign(region="north")
+    silos["notary"] = Rows(shuffled(region, ["region"], 3), ["customer"])
+    config = replace(EXACT, dealer="notary")
+    place = run(judging(silos, config), parties(silos, tmp_path, JUDGED), tmp_path)
+    for places, table in zip(SETS, read_counted(place).result["tables"], strict=True):
+        assert np.array_equal(table.numpy(), crosstab(pooled(silos), EXACT, places))
+    lines = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
+    assert {"counting.SeedsDealt", "counting.TakeSeed"} <= {line["type"] for line in lines}
+    assert "counting.DealSeed" not in {line["type"] for line in lines}
 
 
 def test_with_a_hold_out_each_table_has_both_parts(tmp_path: Path) -> None:
