@@ -177,8 +177,8 @@ def main() -> None:
         serve(options.serve, options.rows[0], options.columns)
         return
     if options.deployed:
+        found = compare(options.rows[0], options.columns, options.times)
         load = f"Load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; read ratios."
-        found = [row for rows in options.rows[:1] for row in compare(rows, options.columns, options.times)]
         common.keep("counting_deployed", found, above=load)
         return
     if options.one:

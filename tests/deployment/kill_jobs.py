@@ -12,7 +12,9 @@ from tests.deployment.common import SMALL, Rows, customers, job, seated, shuffle
 
 from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import COORDINATOR
+from silosynth.counting import CountedColumn
 from silosynth.deployment.coordinator import Order
+from silosynth.deployment.holdout import HoldoutKey
 from silosynth.deployment.kits import KEY, KIT
 from silosynth.deployment.policy import POLICY
 from silosynth.deployment.rows import SILO
@@ -25,6 +27,15 @@ VTGAN = {
 GDTS = {
     "generator": "ctgan", "ctgan.generator": (16, 16), "ctgan.critic": (16, 16), "ctgan.noise": 8, "ctgan.batch": 30,
     "ctgan.epochs": 2, "ctgan.least_rounds": 6, "ctgan.encoders.modes": 3, "rounds": 3, "epsilon": 50.0,
+}  # fmt: skip
+
+
+JUDGE = {
+    "columns": (
+        CountedColumn("", "age", edges=(30, 50)), CountedColumn("", "visits", edges=(5,)),
+        CountedColumn("", "paid", ("card", "cash"), others=True),
+    ),
+    "sets": ((0, 1), (1, 2), (2, 0), (0,)), "dp": {"epsilon": 4.0, "delta": 1e-6}, "most_rows": 200, "holdout": True,
 }  # fmt: skip
 
 
@@ -45,13 +56,24 @@ TABLES = {
     "silofuse": _vertical(customers(90), ["age", "income"], ["visits"], ["paid"]),
     "vtgan": _vertical(customers(90), ["age", "income"], ["visits", "paid"]),
     "gdts": _horizontal(),
+    "judge": _vertical(customers(90), ["age", "income"], ["visits"], ["paid"]),
 }
 """The silos of each job, and what they hold."""
 SHARED = AlignConfig("keyed-hash")
+POLICY_TEXT = """\
+algorithms = ["silofuse", "vtgan", "gdts", "judge"]
+least_rows = 10
+public_seed = true
+keyed_hash = true
+jobs_per_day = 10000
+"""
 ORDERS = {
     "silofuse": Order(job(TABLES["silofuse"], align=SHARED, rows=40, options=SILOFUSE)),
     "vtgan": Order(job(TABLES["vtgan"], algorithm="vtgan", align=SHARED, rows=40, options=VTGAN)),
     "gdts": Order(job(TABLES["gdts"], algorithm="gdts", align=None, rows=40, options=GDTS)),
+    "judge": Order(
+        job(TABLES["judge"], algorithm="judge", preset="balanced", align=SHARED, rows=None, options=JUDGE, holdout=0.2)
+    ),
 }
 ABORTED = ("gdts",)
 """Jobs that would go on without a silo, and then lead to something else: all their processes are killed."""
@@ -73,7 +95,8 @@ def prepare(name: str, folder: Path) -> None:
         (place / KEY).write_bytes(base64.b64encode(seats[silo].private))
         rows.frame.to_csv(place / "rows.csv", index=False)
         (place / SILO).write_text(f'[data]\npath = "rows.csv"\nidentifiers = {json.dumps(rows.identifiers)}\n')
-        (place / POLICY).write_text("least_rows = 10\npublic_seed = true\nkeyed_hash = true\njobs_per_day = 10000\n")
+        (place / POLICY).write_text(POLICY_TEXT)
+        HoldoutKey(place / "work").keep(b"k" * 32)  # of an earlier job, so that all runs hold out the same
 
 
 def _startup(place: Path, side: str, certificates: Certificates, about: dict[str, object]) -> None:

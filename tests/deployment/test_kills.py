@@ -28,6 +28,12 @@ def test_killed_at_a_few_random_points_jobs_come_to_the_same_bytes(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_while_they_count_silos_come_to_the_same_tables(tmp_path: Path) -> None:
+    assert killed(tmp_path, 12, 2, "judge").count(": same, ") == 12
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_killed_at_a_hundred_random_points_jobs_come_to_the_same_bytes(tmp_path: Path) -> None:
     points, seed = int(os.environ.get("SILOSYNTH_KILLS", "100")), int(os.environ.get("SILOSYNTH_KILLS_SEED", "0"))
