@@ -462,10 +462,10 @@ def judge_tables(
     return report
 
 
-_ROWS = "needs whole rows, which nobody holds; each silo can compute it for its own columns"
+_ROWS = "takes whole rows, and there are only tables; each silo can compute it for what it holds"
 NEED_ROWS = (
     Skipped("two_sample_auc", _ROWS),
-    Skipped("downstream", "how well a model of all columns predicts takes all columns of a row, which nobody holds"),
+    Skipped("downstream", "how well a model of all columns predicts takes whole rows, and there are only tables"),
     Skipped("exact_copy_rate", _ROWS),
     Skipped("nearest_neighbour_share", _ROWS),
     Skipped("distance_to_closest_record", _ROWS),

@@ -159,7 +159,7 @@ def of_tables(
         columns: names, and counts of their levels (2, K) in training and hold-out rows; none if they are not known.
         why: why not.
     """
-    common = _untested("no_rows_in_common", "that takes rows, which nobody holds whole")
+    common = _untested("no_rows_in_common", "that takes whole rows, and there are only tables")
     enough = enough_rows(train, holdout)
     if not columns or not enough.holds:
         return enough, common, _untested("one_population", why or "too few rows")
