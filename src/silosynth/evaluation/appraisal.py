@@ -361,8 +361,8 @@ def _worth(silo: str, partner: str, own: Sequence[Prediction]) -> str:
     low, high = _percent(top.explained_low), _percent(top.explained_high)
     return (
         f"{better}; most of all {top.column}: knowing {top.best} explains {_percent(top.explained)} of its uncertainty "
-        f"({low} to {high}), and its group is guessed right in {100 * top.guessed:.0f} of 100 rows without, in "
-        f"{100 * (top.guessed + top.gain):.0f} with."
+        f"({low} to {high}), and its group is guessed right in {100 * top.guessed:.0f} of 100 rows without {partner}, "
+        f"in {100 * (top.guessed + top.gain):.0f} with the column that helps most."
     )
 
 
