@@ -104,20 +104,17 @@ def test_noise_is_no_more_than_the_target_takes() -> None:
 
 
 def test_noise_of_tables_has_the_variance_of_their_events() -> None:
-    """Errors of 2 400 cells: to the coordinator as the events say, passed on half more."""
+    """Errors of 1 200 cells: to the coordinator as the events say, passed on half more."""
     config = AppraiseConfig(Target(4.0, 1e-5), groups=20, most_rows=1024)
     errors, plan = [], appraise.plan_noise(config, tuple(one for silo in parties(config).values() for one in silo._own))
-    for seed in range(2):
-        silos = parties(config)
-        for number, silo in enumerate(silos.values()):
-            silo._streams = Streams(100 * seed + number)
-        found = appraised(silos, config, seed=seed)
-        for (a, b), table in zip(found["pairs"], found["tables"], strict=True):
-            codes = [list(silos.values())[place]._groups[0].numpy() for place in (a, b)]
-            errors.append(table.numpy() - np.bincount(codes[0] * 20 + codes[1], minlength=400).reshape(20, 20))
-    assert np.std(errors) == pytest.approx(plan.tables.deviation(3), rel=0.06)
+    silos = parties(config)
+    found = appraised(silos, config)
+    for (a, b), table in zip(found["pairs"], found["tables"], strict=True):
+        codes = [list(silos.values())[place]._groups[0].numpy() for place in (a, b)]
+        errors.append(table.numpy() - np.bincount(codes[0] * 20 + codes[1], minlength=400).reshape(20, 20))
+    assert np.std(errors) == pytest.approx(plan.tables.deviation(3), rel=0.08)
     assert plan.tables.deviation(2) == plan.tables.event("", True, 1e-5).noise
-    assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(2400)
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(1200)
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import special, stats
@@ -82,12 +83,38 @@ class PairEstimate:
         return NOTHING if self._drawn is None else self._drawn.told(lambda tables: _gain(tables, of))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Drawn:
-    """Tables (D, K, J) of shares, drawn at the estimate and at both ends of its interval."""
+    """Tables (D, K, J) of shares that may have left these residuals, drawn at the estimate and at both ends of it.
 
-    tables: tuple[Floats, Floats, Floats]
+    Attributes:
+        r, v: residuals, and their variances.
+        p, q: shares of groups.
+        spreads: τ² at the estimate, and at both ends.
+        tail: the share of tables beyond an end.
+    """
+
+    r: Floats
+    v: Floats
+    p: Floats
+    q: Floats
+    spreads: tuple[float, float, float]
     tail: float
+
+    @cached_property
+    def tables(self) -> list[Floats]:
+        z = np.random.default_rng(0).standard_normal((DRAWS, *self.r.shape))  # the same table has the same figures
+        return [self._at(spread, z) for spread in self.spreads]
+
+    def _at(self, spread: float, z: Floats) -> Floats:
+        expected = spread * np.outer(1 - self.p, 1 - self.q)
+        kept = expected / (expected + self.v)
+        residuals = kept * self.r + np.sqrt(kept * self.v) * z
+        root_p, root_q = np.sqrt(self.p), np.sqrt(self.q)
+        residuals = residuals - root_p[:, None] * (root_p @ residuals)[:, None, :]
+        residuals = residuals - (residuals @ root_q)[:, :, None] * root_q
+        tables = np.maximum(np.outer(self.p, self.q) + np.outer(root_p, root_q) * residuals, 0.0)
+        return np.asarray(tables / tables.sum(axis=(1, 2), keepdims=True))
 
     def told(self, figure: Callable[[Floats], Floats]) -> Told:
         middle, low, high = map(figure, self.tables)
@@ -158,8 +185,7 @@ def strength(table: Floats, margins: Margins, a: int, b: int, noise: float, leve
     total, tail = float(s.sum()), (1 - level) / 2
     phi = min(max(spread * total, low, 0.0), high, most)
     ends = phi, min(low, most), min(high, most)
-    z = np.random.default_rng(0).standard_normal((DRAWS, *t.shape))  # the same table has the same figures
-    drawn = _Drawn(tuple(_tables(r, v, s, end / total, p, q, z) for end in ends), tail)  # type: ignore[arg-type]
+    drawn = _Drawn(r, v, p, q, (ends[0] / total, ends[1] / total, ends[2] / total), tail)
     value, low, high = (math.sqrt(end / most) for end in ends)
     return PairEstimate(value, low, high, drawn)
 
@@ -223,17 +249,6 @@ def _phi_interval(
 def _noncentrality(x: float, freedom: float, share: float) -> float:
     """The non-centrality with which a chi-square is below x with probability ``share``; 0 if even 0 makes it less."""
     return 0.0 if special.chdtr(freedom, x) <= share else float(special.chndtrinc(x, freedom, share))
-
-
-def _tables(r: Floats, v: Floats, s: Floats, spread: float, p: Floats, q: Floats, z: Floats) -> Floats:
-    """Tables (D, K, J) of shares that may have left these residuals, if theirs have variance ``spread`` times s."""
-    kept = spread * s / (spread * s + v)
-    residuals = kept * r + np.sqrt(kept * v) * z
-    root_p, root_q = np.sqrt(p), np.sqrt(q)
-    residuals = residuals - root_p[:, None] * (root_p @ residuals)[:, None, :]
-    residuals = residuals - (residuals @ root_q)[:, :, None] * root_q
-    tables = np.maximum(np.outer(p, q) + np.outer(root_p, root_q) * residuals, 0.0)
-    return np.asarray(tables / tables.sum(axis=(1, 2), keepdims=True))
 
 
 def _reduction(tables: Floats, of: int) -> Floats:
