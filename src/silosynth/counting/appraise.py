@@ -303,7 +303,7 @@ class AppraisingSilo(Party):
         plan, streams = plan_noise(self._config, ask.columns), self._streams.child("groups")
         made, events = [], list[Event]()
         for place, (column, described) in enumerate(zip(self._table.columns, own, strict=True)):
-            rng = streams.child(str(place)).noise()
+            rng = streams.child(place, repr(plan.groups)).noise()  # also where a silo was brought back: no noise twice
             declared, most = self._schema[column.name], self._config.groups
             codes = groups.grouped(column, declared, most, plan.groups, plan.names, rng)
             made.append(torch.from_numpy(codes))
