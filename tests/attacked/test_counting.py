@@ -223,6 +223,8 @@ def test_the_officer_is_told_what_opens() -> None:
     assert "each two levels" not in told(open_tables="no") + told(largest_epsilon=1.0) + told(algorithms=["dplt"])
     assert "each two levels" not in told(open_tables="exact", largest_epsilon=1.0)
     assert "up to four of its choice" in told(open_figures=True)
+    assert "if another silo works with it, the columns that are counted" in told(largest_epsilon=1.0)
+    assert "if another silo works with it, the columns that are counted" not in told(require_dealer=True)
     assert "up to four of its choice" not in told() + told(open_figures=True, largest_epsilon=1.0)
 
 

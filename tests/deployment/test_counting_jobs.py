@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from silosynth.deployment.counted import read_counted
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import Job
 from silosynth.privacy.events import Target
+from silosynth.runtime.wire import pack, unpack
 
 COLUMNS = (
     CountedColumn("", "age", edges=(30, 50)),
@@ -161,6 +162,36 @@ def test_noised_tables_are_charged_and_told_as_noised(tmp_path: Path) -> None:
         run(again, parties(silos, tmp_path, policy), tmp_path / "again")
 
 
+class NoRows:
+    """Of a silo that only deals: to read them fails."""
+
+    identifiers: ClassVar[list[str]] = []
+    declared: ClassVar[dict[str, Any]] = {}
+
+    def read(self) -> pd.DataFrame:
+        raise AssertionError("a dealer reads no rows")
+
+
+def test_a_silo_without_rows_deals_and_is_told_nothing(tmp_path: Path) -> None:
+    silos = two_silos(60)
+    sides = parties({**silos, "notary": NoRows()}, tmp_path, JUDGED.model_copy(update={"min_count": 1}))  # type: ignore[dict-item]
+    for side in sides.values():
+        side.policy = side.policy.model_copy(update={"require_dealer": True})
+    one = judging({**silos, "notary": Rows(pd.DataFrame())}, replace(EXACT, dealer="notary"), holdout=0.4)
+    place = run(one, sides, tmp_path)
+    for places, table in zip(SETS, read_counted(place).result["tables"], strict=True):
+        assert np.array_equal(table.numpy().sum(-1), crosstab(pooled(silos), EXACT, places))
+    assert not (tmp_path / "notary" / "counted.silosynth").exists()
+    assert not (tmp_path / "notary" / "holdout.key").exists()
+    lines = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
+    asked = {line["type"] for line in lines if line["to"] == "notary"}
+    assert {"counting.PrepareDealing", "counting.DealBlock", "counting.FinishDealing"} <= asked
+    again = parties({**silos, "notary": NoRows()}, tmp_path)["notary"]  # type: ignore[dict-item]
+    again.policy = JUDGED
+    again.restore(unpack(pack(sides["notary"].state())))
+    assert not any(kind.startswith("alignment.") or "Holdout" in kind or "Tables" in kind for kind in asked)
+
+
 @pytest.mark.parametrize("opening", ["noised", "exact"])
 def test_tables_of_silos_with_different_rows_open_as_sums(opening: str, tmp_path: Path) -> None:
     whole = customers(120)
@@ -187,6 +218,7 @@ def test_tables_of_silos_with_different_rows_open_as_sums(opening: str, tmp_path
         ("open_figures", {"open_tables": "noised"}, FIGURES, {}),
         ("open_tables", {"open_tables": "no"}, NOISED, {}),
         ("open_tables", {}, replace(EXACT, three=True), {}),
+        ("require_dealer", {"require_dealer": True}, EXACT, {}),
         ("largest_epsilon", {"largest_epsilon": 50.0}, EXACT, {"align": None}),
         ("largest_epsilon", {"largest_epsilon": 0.3}, NOISED, {"align": None}),
         ("exact_rows", {"largest_epsilon": 50.0}, NOISED, {"align": AlignConfig("psi")}),

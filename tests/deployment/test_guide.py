@@ -112,7 +112,7 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     assert made.job.name == "customers-1" and made.transport == "stream" and made.job.seed == 7
     assert made.job.holdout == 0.2
     assert plan.judge is not None
-    options = JudgeOptions(**plan.judge.model_dump())
+    options = JudgeOptions(**plan.judge.model_dump(exclude={"dealer"}))
     assert options.target == "income" and options.opening == JudgeOptions().opening
 
 

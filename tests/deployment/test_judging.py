@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, StorageError
 from silosynth.deployment import coordinator, judging
 from silosynth.deployment.judging import JudgeOptions, Terms
+from silosynth.deployment.rows import read_silo
 from silosynth.evaluation import joint
 from silosynth.simulation.silos import InProcess
 
@@ -222,3 +224,19 @@ def test_submit_judges_the_table_after_training(kits: Path, monkeypatch: pytest.
     (kits / "experiment.toml").write_text(EXPERIMENT.replace("another", "later"))
     done = call("submit", kits / "experiment.toml", "--kit", kits / "coordinator", "--no-wait")
     assert len(submitted) == 1 and "silosynth judge --job later" in done.stderr
+
+
+def test_a_dealer_is_one_of_the_silos_and_holds_no_rows(tmp_path: Path) -> None:
+    roster = Roster(("bank", "shop", "notary"))
+    terms = judging.changed(judging.terms(roster.parties, None), (), "none", None, "notary")
+    made = judging.judging_order(drawn(), JudgeOptions("exact"), terms, roster, "coordinator", "x").job
+    assert made.silos == ("bank", "shop", "notary") and made.config.dealer == "notary"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="silos of the federation"):
+        judging.judging_order(
+            drawn(), JudgeOptions("exact"), replace(terms, dealer="notry"), roster, "coordinator", "x"
+        )
+    (tmp_path / "silo.toml").touch()
+    silo = read_silo(tmp_path)
+    assert silo.identifiers == []
+    with pytest.raises(DataError, match="says where they are"):
+        silo.read()

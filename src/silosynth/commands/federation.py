@@ -128,7 +128,8 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     site.seat()  # raises unless its key is there, and is the pinned one
     rows, rules = read_silo(site.folder), policy.read_policy(site.folder)
     ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
-    ui.note(f"Silo {site.name!r} of {site.federation!r}; rows from {rows.source().describe()}.")
+    held = "no rows: it only deals" if rows.data is None else f"rows from {rows.source().describe()}"
+    ui.note(f"Silo {site.name!r} of {site.federation!r}; {held}.")
     ui.note(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
     if rules.allow_coordinators:
         ui.note("The coordinator's certificate is compared with the policy's before each job.")
@@ -210,9 +211,10 @@ def _judge_after(ui: Session, kit: kits.StartKit, plan: Experiment, job: str) ->
             "A table that is judged across silos is shared", "partitioned", "Leave [judge] out, or share it."
         )
     assert plan.judge is not None
-    options = judging.JudgeOptions(**plan.judge.model_dump())
+    options = judging.JudgeOptions(**plan.judge.model_dump(exclude={"dealer"}))
+    terms = judging.changed(judging.terms_of(folder), (), None, None, plan.judge.dealer)
     order = judging.judging_order(
-        sources.read(folder / SYNTHETIC), options, judging.terms_of(folder), kit.roster, kit.name, job + judging.JUDGED
+        sources.read(folder / SYNTHETIC), options, terms, kit.roster, kit.name, job + judging.JUDGED
     )
     _submit_here(ui, kit, order, wait=True)
     ui.show(f"Get the report across silos with: silosynth fetch {job} --kit … --report report.html")
@@ -499,6 +501,9 @@ def judge(
     rows: Annotated[int | None, typer.Option("--rows", help="A public bound: no silo holds more rows.")] = None,
     holdout: Annotated[float | None, typer.Option("--holdout", help="The share of rows that was held out.")] = None,
     silo: Annotated[list[str] | None, typer.Option("--silo", help="Who takes part; repeatable.")] = None,
+    dealer: Annotated[
+        str, typer.Option("--dealer", help="A silo that deals in place of the coordinator, without rows.")
+    ] = "",
     align: Annotated[str, typer.Option("--align", help="How rows are linked: psi, keyed-hash or none.")] = "psi",
     name: Annotated[str | None, typer.Option("--name", help="Of the job; one that is done is shown again.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The report: .html, or .json.")] = Path("report.html"),
@@ -528,7 +533,7 @@ def judge(
     terms = (
         judging.terms_of(_job(site, job)) if job is not None else judging.terms(site.roster.parties, site.stream_port)
     )
-    terms = judging.changed(terms, silo or (), align if job is None else None, holdout)
+    terms = judging.changed(terms, silo or (), align if job is None else None, holdout, dealer)
     options = judging.options(opening, epsilon, delta, target, levels, rows)
     ui.on_interrupt = f"The job goes on. Later: silosynth judge {synthetic} --kit {kit} --name {named}"
     ui.facts |= {"job": named}

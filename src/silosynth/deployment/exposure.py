@@ -91,6 +91,12 @@ def _noise(policy: SiloPolicy) -> Iterator[Exposure]:
 def _tables(policy: SiloPolicy) -> Iterator[Exposure]:
     """What opens in jobs that count; under a budget it is charged like all else, and nothing opens without noise."""
     names = " or ".join(name for name in policy.algorithms if name in catalog.names("counting"))
+    if names and not policy.require_dealer:
+        yield Exposure(
+            f"with {names}: if another silo works with it, the columns that are counted, row by row: it deals the "
+            "random numbers that hide them",
+            "require_dealer = true", 2,
+        )  # fmt: skip
     if not names or policy.budgeted:
         return
     if policy.open_tables == "exact" and not policy.require_dp:

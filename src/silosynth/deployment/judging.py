@@ -73,6 +73,7 @@ class Terms:
         silos, align, holdout, transport, limit, patience: as of a job and its order.
         schemas: each silo's columns, if they are known.
         horizontal: whether silos hold different rows of the same columns.
+        dealer: a silo that takes part without rows, and deals in place of the coordinator; empty for none.
     """
 
     silos: tuple[str, ...]
@@ -83,6 +84,7 @@ class Terms:
     patience: float = 3600.0
     schemas: Mapping[str, Schema] | None = None
     horizontal: bool = False
+    dealer: str = ""
 
 
 def terms_of(folder: Path) -> Terms:
@@ -102,7 +104,7 @@ def terms(silos: Sequence[str], stream_port: int | None) -> Terms:
     return Terms(tuple(silos), AlignConfig("psi"), transport="relay" if stream_port is None else "stream")
 
 
-def changed(given: Terms, silos: Sequence[str], align: str | None, holdout: float | None) -> Terms:
+def changed(given: Terms, silos: Sequence[str], align: str | None, holdout: float | None, dealer: str = "") -> Terms:
     """Terms with what is named in their place.
 
     Raises:
@@ -114,7 +116,8 @@ def changed(given: Terms, silos: Sequence[str], align: str | None, holdout: floa
         given = replace(given, align=None if align == "none" else AlignConfig(align))  # type: ignore[arg-type]
     if holdout is not None:
         given = replace(given, holdout=holdout)
-    return replace(given, silos=tuple(silos)) if silos else given
+    named = tuple(silos) or given.silos
+    return replace(given, silos=tuple(silo for silo in named if silo != dealer), dealer=dealer)
 
 
 def options(
@@ -143,7 +146,8 @@ def judging_order(
             tables.
         DataError: the table has nothing to count, or no such target.
     """
-    for silo in terms.silos:
+    taking_part = (*terms.silos, *filter(None, [terms.dealer]))
+    for silo in taking_part:
         if silo not in roster.parties:
             raise ConfigError("A table is judged by silos of the federation", silo, nearest(silo, roster.parties))
     noised = options.opening == "noised"
@@ -161,10 +165,10 @@ def judging_order(
     config = JudgeConfig(
         made.columns, made.sets, options.opening, Target(options.epsilon, options.delta) if noised else Target(),
         tuple(public), bool(terms.holdout), options.rows or (padded(2 * len(synthetic)) if noised else 0),
-        terms.horizontal,
+        terms.horizontal, dealer=terms.dealer,
     )  # fmt: skip
     job = Job(
-        check_name(name), "judge", "balanced", config, terms.silos, None, terms.align, None, submitter, terms.holdout
+        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout
     )
     return Order(job, terms.transport, terms.limit, terms.patience, "cpu")
 
@@ -226,5 +230,6 @@ def judged_report(
         raise ConfigError("A report is of a job that judged a table", counted.job.algorithm, "Name another job.")
     made = joint.planned(synthetic, config.columns, config.sets, target)
     shared = counted.job.silos if config.horizontal else ()
-    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, DEALER, shared)
+    dealer = f"{config.dealer}, who together with another silo could read rows" if config.dealer else DEALER
+    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, dealer, shared)
     return joint.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)

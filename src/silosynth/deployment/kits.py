@@ -283,6 +283,7 @@ exact_rows = false                  # whether exact numbers of rows may leave al
 # Tables that silos count together, to judge a synthetic table ("judge" in algorithms) or what partners are worth
 open_tables = "noised"              # how they open: "no", "noised" or "exact"
 open_figures = false                # whether figures of them open, exactly: how far they are from other tables
+require_dealer = false              # whether a silo without rows must deal in these jobs, in place of the coordinator
 
 # Synthetic rows
 share_synthetic = true              # whether synthetic values of this silo's columns may leave it

@@ -25,7 +25,7 @@ from silosynth.core.errors import ConfigError, PolicyError, StorageError, neares
 from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
 from silosynth.core.schema import Table
 from silosynth.counting.judge import HOLDOUT
-from silosynth.deployment.protocol import Job, horizontal, opening
+from silosynth.deployment.protocol import Job, dealer, horizontal, opening
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
@@ -107,6 +107,9 @@ class SiloPolicy(FileSection):
     open_figures: bool = False
     """Whether figures of such tables may open, exactly: how far each is from tables of the coordinator's choice. Where
     tables open exactly, figures do as well."""
+    require_dealer: bool = False
+    """Whether a silo without rows must deal in such jobs, rather than the coordinator, who together with another silo
+    could read the rows that are counted."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
@@ -149,6 +152,7 @@ class SiloPolicy(FileSection):
             )
         if catalog.algorithm(job.algorithm, kind=None).kind == "counting":
             self._check_opening(job)
+            self._check_dealer(job)
         elif getattr(job.config, "synthesis", "shared") == "shared" and not self.share_synthetic:
             raise refusal(
                 "share_synthetic", "synthetic columns stay in their silo", "shared",
@@ -175,6 +179,12 @@ class SiloPolicy(FileSection):
             raise refusal("open_tables", "tables open with noise of a target", "no dp", _TARGET)
         if getattr(config, "three", False):
             raise refusal("open_tables", "no table of three silos opens", "three", "Ask for sets in two silos.")
+
+    def _check_dealer(self, job: Job) -> None:
+        """Who deals the random numbers by which rows of a job that counts are hidden."""
+        if self.require_dealer and not dealer(job) and not horizontal(job):
+            rule = "a silo without rows deals in jobs that count"
+            raise refusal("require_dealer", rule, "the coordinator", 'Name one: dealer = "…".')
 
     def check_counts(self, job: Job, table: Table) -> None:
         """Refuse tables that open without noise, if a level that this silo holds stands for too few rows there.

@@ -7,6 +7,9 @@ In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the j
 Jobs that count (`silosynth.catalog`, kind "counting") train nothing, and leave no part of a model. In place of all from
 `KeepPart` to `Publish` silos are passed on what opened: `CountedTables` or `NoisedTables` → `Done`.
 
+One silo may deal for such a job. It needs no rows, and takes part in nothing but greeting, `Begin`, `PrepareRows` and
+the counting: it is told neither the secret that silos agree on nor what opens.
+
 In jobs with a hold-out of silos with different columns (`silosynth.deployment.holdout`) also, before the alignment,
 `AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`, `AskHoldoutTag` →
 `HoldoutTag`, `ShownHoldoutTags` → `Done`.
@@ -126,6 +129,16 @@ def opening(job: Job) -> str:
 def horizontal(job: Job) -> bool:
     """Whether silos of a job hold different rows of the same columns, and not different columns of the same rows."""
     return catalog.algorithm(job.algorithm, kind=None).horizontal or bool(getattr(job.config, "horizontal", False))
+
+
+def dealer(job: Job) -> str:
+    """The silo that deals for a job that counts, and holds no rows of it; empty if the coordinator deals."""
+    return str(getattr(job.config, "dealer", ""))
+
+
+def holders(job: Job) -> tuple[str, ...]:
+    """The silos of a job that hold rows: all but one that deals."""
+    return tuple(silo for silo in job.silos if silo != dealer(job))
 
 
 def check_name(name: str) -> str:
@@ -370,8 +383,8 @@ def conduct(
         content = pack(result)
         exact = CountedFigures if opening(job) == "figures" else CountedTables
         passed_on = NoisedTables(content, tuple(listed)) if opening(job) == "noised" else exact(content)
-        conversation.expect((yield roster.everyone(passed_on)), Done)
-        yield from _compare_ledgers(roster, alike=False)
+        conversation.expect((yield Roster(holders(job)).everyone(passed_on)), Done)
+        yield from _compare_ledgers(Roster(holders(job)), alike=False)
         return Counted(result, schemas, matched)
     if state["stage"] == "train":
         coordinate = entry.under(missing)
@@ -399,6 +412,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         theirs = conversation.expect_one(silo, greeted[silo], Greeted)
         check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
     conversation.expect((yield roster.everyone(Begin(job))), Done)
+    roster = Roster(holders(job))
     yield from agree(roster, purpose(job))
     alike = horizontal(job)
     matched: dict[str, Matched] = {}
@@ -409,6 +423,8 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     if job.align is not None:
         matched = yield from align(roster, job.align)
     prepared = yield roster.everyone(PrepareRows())
+    if by := dealer(job):
+        conversation.expect((yield Exchange({by: PrepareRows()})), PreparedSchema)
     schemas, rows = _same_columns(prepared) if alike else _same_rows(prepared)
     if job.holdout and not alike:
         tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)

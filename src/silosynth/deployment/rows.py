@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 import pandas as pd
 from pydantic import Field, PrivateAttr
 
+from silosynth.core.errors import DataError
 from silosynth.data.sources import Source
 from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
 
@@ -50,12 +51,19 @@ class SiloData(CsvKeys):
 class SiloFile(FileSection):
     """``silo.toml``."""
 
-    data: SiloData
+    data: SiloData | None = None
+    """Left out by a silo that has no rows, and only deals in jobs that count."""
     columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
     _source: Path = PrivateAttr(default=Path())
 
     def source(self) -> Source:
-        """The rows' source; paths are relative to ``silo.toml``."""
+        """The rows' source; paths are relative to ``silo.toml``.
+
+        Raises:
+            DataError: there are none.
+        """
+        if self.data is None:
+            raise DataError("A silo that takes part with rows says where they are", "no [data]", f"Add it to {SILO}.")
         fields = self.data.model_dump(exclude={"identifiers"})
         for key in ("path", "password_file"):
             fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
@@ -70,7 +78,7 @@ class SiloFile(FileSection):
     @property
     def identifiers(self) -> list[str]:
         """The columns that identify a row's subject."""
-        return list(self.data.identifiers)
+        return [] if self.data is None else list(self.data.identifiers)
 
     @property
     def declared(self) -> dict[str, dict[str, Any]]:
@@ -87,5 +95,6 @@ def read_silo(folder: Path) -> SiloFile:
     """
     silo = read_toml(folder / SILO, SiloFile)
     silo._source = folder / SILO
-    silo.source().check()
+    if silo.data is not None:
+        silo.source().check()
     return silo

@@ -232,7 +232,7 @@ class DeploymentSilo(Party):
             case protocol.AskHoldoutTag():
                 return protocol.HoldoutTag(holdout.tag(self._group(), self.seat.name, self._held))
             case protocol.ShownHoldoutTags():
-                holdout.check_tags(self._group(), self._begun().silos, self._held, ask.tags)
+                holdout.check_tags(self._group(), protocol.holders(self._begun()), self._held, ask.tags)
                 return Done()
             case protocol.CountedTables() | protocol.CountedFigures() | protocol.NoisedTables():
                 return self._keep_counted(ask)
@@ -277,8 +277,9 @@ class DeploymentSilo(Party):
         self._secret, self._chain = int(state["secret"]), Chain(state["chain"])
         self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
         self._held = state["held"]
-        self._frame = self.rows.read()
-        self._check_identifiers(self._frame)
+        if protocol.dealer(job) != self.seat.name:
+            self._frame = self.rows.read()
+            self._check_identifiers(self._frame)
         party = self._make_party(self._table())
         if self._digest != state["digest"]:
             raise CheckpointError(
@@ -311,11 +312,22 @@ class DeploymentSilo(Party):
         if not self._begun_jobs.with_job(job.name, most := self.policy.jobs_per_day):
             raise refusal("jobs_per_day", f"at most {most} jobs begin within 24 hours", "more", "Wait.")
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
-        self._turns, self._terms = self._script(job), agreement.Group(self._seat(job))
+        deals = protocol.dealer(job) == self.seat.name
+        self._turns, self._terms = self._script(job), None if deals else agreement.Group(self._own_seat(job))
         self._agreed, self._key, self._names = None, b"", None
         self._secret = secrets.randbits(256)
         self._chain = Chain(protocol.digest(job, str(self._secret)))
-        self._charged, self._frame = False, (frame := self.rows.read())
+        self._charged = False
+        if deals:
+            self._say("it deals random numbers, and takes part with no rows")
+        else:
+            self._open_rows(job)
+        write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
+        return Done()
+
+    def _open_rows(self, job: protocol.Job) -> None:
+        """Read the table, and be ready to link its rows."""
+        self._frame = frame = self.rows.read()
         self._check_identifiers(frame)
         alike = protocol.horizontal(job)
         if job.align is not None or (job.holdout and alike and self.rows.identifiers):
@@ -323,12 +335,10 @@ class DeploymentSilo(Party):
             self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
         if job.align is not None and self._names is not None:
             more = job.align, self.policy.psi_queries, self._identifiers.number
-            self._aligner = Aligner(self._names, self._seat(job), common_streams(job), *more)
+            self._aligner = Aligner(self._names, self._own_seat(job), common_streams(job), *more)
         if alike:
             self._key = holdout.own_key(self.seat)
-        write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         self._say(f"{len(frame):,} rows read")
-        return Done()
 
     def _check_exact(self, job: protocol.Job) -> None:
         """Refuse another hold-out than that of earlier jobs, if tables of it open without noise."""
@@ -345,6 +355,8 @@ class DeploymentSilo(Party):
     def _script(self, job: protocol.Job) -> Turns:
         """A job's own messages, each once, but for batches of published rows; other messages come between them."""
         entry = self._entry
+        if protocol.dealer(job) == self.seat.name:
+            return Turns(*once(protocol.PrepareRows))
         common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
@@ -376,7 +388,7 @@ class DeploymentSilo(Party):
 
     def _take_key(self, ask: protocol.RelayedHoldoutKeys) -> Done:
         """Keep the key by which all silos of the job hold out rows."""
-        self._key = holdout.agreed_key(self._group(), self._begun().silos, ask.sealed)
+        self._key = holdout.agreed_key(self._group(), protocol.holders(self._begun()), ask.sealed)
         self._holdout_key.keep(self._key)
         return Done()
 
@@ -408,6 +420,9 @@ class DeploymentSilo(Party):
             )  # fmt: skip
 
     def _prepare(self) -> Message:
+        if protocol.dealer(self._begun()) == self.seat.name:
+            self._party = self._make_party(self._table())
+            return protocol.PreparedSchema(Schema(()))
         if self._aligner is not None:
             self._order, self._aligner = self._aligner.rows, None
         self._hold_out()
@@ -495,9 +510,9 @@ class DeploymentSilo(Party):
     # The comparison of ledgers.
 
     def _seal_head(self, ask: protocol.SealHead) -> protocol.SealedHeads:
-        job, silos = self._begun(), ask.silos
-        away = sorted(set(job.silos) - set(silos))
-        known = len(set(silos)) == len(silos) == len(ask.nonces) and set(silos) <= set(job.silos)
+        job, silos, all_silos = self._begun(), ask.silos, set(protocol.holders(self._begun()))
+        away = sorted(all_silos - set(silos))
+        known = len(set(silos)) == len(silos) == len(ask.nonces) and set(silos) <= all_silos
         own = known and self._nonce and (self.seat.name, self._nonce) in zip(silos, ask.nonces, strict=True)
         if not own or (away and not self._entry.horizontal):
             raise ProtocolError(
@@ -560,8 +575,15 @@ class DeploymentSilo(Party):
         roster = Roster(job.silos, tuple(self.seat.roster.key(silo) for silo in job.silos))
         return Seat(self.seat.name, self.seat.private, roster)
 
+    def _own_seat(self, job: protocol.Job) -> Seat:
+        """The same among those that hold rows."""
+        roster = Roster(protocol.holders(job), tuple(self.seat.roster.key(silo) for silo in protocol.holders(job)))
+        return Seat(self.seat.name, self.seat.private, roster)
+
     def _table(self) -> Table:
         """The training rows in the common order, without identifiers that are not declared pseudonyms."""
+        if protocol.dealer(self._begun()) == self.seat.name:
+            return Table(())
         assert self._frame is not None
         frame, self._frame = self._frame, None
         dropped = [name for name in self.rows.identifiers if name not in pseudonyms(self.rows.declared)]

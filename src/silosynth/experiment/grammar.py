@@ -335,6 +335,8 @@ class JudgeSection(FileSection):
     """The column to predict."""
     levels: Annotated[int, Field(ge=2)] | None = None
     """Most levels of a column; 20 when left out, and 8 with noise."""
+    dealer: str = ""
+    """A silo that takes part without rows, and deals in place of the coordinator."""
     rows: Annotated[int, Field(ge=1)] | None = None
     """No silo holds more rows; twice the rows of the synthetic table when left out."""
 
