@@ -24,6 +24,7 @@ from silosynth.deployment import coordinator, judging
 from silosynth.deployment.judging import JudgeOptions, Terms
 from silosynth.deployment.rows import read_silo
 from silosynth.evaluation import joint
+from silosynth.evaluation.judged import judge_tables
 from silosynth.simulation.silos import InProcess
 
 POLICY = OPEN.model_copy(update={"algorithms": ["judge"], "open_tables": "exact", "public_seed": False, "min_count": 1})
@@ -61,7 +62,7 @@ def test_the_report_is_that_of_pooled_rows_everywhere(exact: tuple[Path, Any]) -
     place, sides = exact
     whole, out = customers(160).drop(columns="customer"), sides["bank"]._held.numpy()
     made = joint.plan(drawn(), None, "paid", levels=4, silos=HELD)
-    pooled = joint.judge_tables(joint.count_pooled(made, whole[~out], whole[out], HELD), drawn())
+    pooled = judge_tables(joint.count_pooled(made, whole[~out], whole[out], HELD), drawn())
     for folder in (place, *(place.parent / silo for silo in HELD)):
         found = judging.judged_report(folder, drawn())
         assert found.scores == pooled.scores and found.skipped == pooled.skipped

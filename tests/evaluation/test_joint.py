@@ -15,7 +15,8 @@ import pytest
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.counting import CountedColumn
 from silosynth.evaluation import joint, predictors, sound
-from silosynth.evaluation.joint import JointTables, count_pooled, judge_tables, plan
+from silosynth.evaluation.joint import JointTables, count_pooled, plan
+from silosynth.evaluation.judged import judge_tables
 from silosynth.evaluation.report import Report, relate, render
 
 SILOS = {"bank": ["wage", "born", "rich"], "clinic": ["job", "ill", "fixed"]}

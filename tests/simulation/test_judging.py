@@ -12,7 +12,7 @@ import pytest
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError
-from silosynth.evaluation import joint
+from silosynth.evaluation import joint, judged
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation import judging
 
@@ -56,7 +56,7 @@ def pooled(
     federation: ss.Federation, train: pd.DataFrame, held: pd.DataFrame | None, synthetic: pd.DataFrame, target: str
 ) -> ss.Report:
     made = joint.plan(synthetic, federation.schema, target, silos=federation.silos)
-    return joint.judge_tables(joint.count_pooled(made, train, held, federation.silos), synthetic)
+    return judged.judge_tables(joint.count_pooled(made, train, held, federation.silos), synthetic)
 
 
 def same(across: ss.Report, one: ss.Report) -> None:
@@ -88,7 +88,7 @@ def test_sums_over_silos_with_different_rows_are_those_of_pooled_rows() -> None:
     held = {"a": slice(100), "b": range(100, 180), "c": slice(180, 400)}
     federation = ss.simulate(TRAIN, rows=held, schema=SCHEMA)
     whole = joint.plan(SYNTHETIC, federation.schema, "ill")
-    pooled_rows = joint.judge_tables(joint.count_pooled(whole, TRAIN, HELD), SYNTHETIC)
+    pooled_rows = judged.judge_tables(joint.count_pooled(whole, TRAIN, HELD), SYNTHETIC)
     for holdout in (HELD, {"a": HELD[:20], "b": HELD[20:90], "c": HELD[90:]}):
         sums = ss.judge(federation, SYNTHETIC, holdout=holdout, target="ill")
         assert sums.to_frame().equals(pooled_rows.to_frame()) and set(sums.about.silos or ()) == {"a", "b", "c"}

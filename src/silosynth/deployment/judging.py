@@ -28,7 +28,7 @@ from silosynth.deployment.coordinator import ORDER, RESULT, Order, read_schemas,
 from silosynth.deployment.counted import COUNTED, read_counted
 from silosynth.deployment.protocol import Job, check_name, horizontal
 from silosynth.deployment.silo import kept_model
-from silosynth.evaluation import joint
+from silosynth.evaluation import joint, judged
 from silosynth.evaluation.about import AnyModel
 from silosynth.evaluation.report import Report
 from silosynth.evaluation.scores import OnProgress
@@ -217,7 +217,7 @@ def judged_report(
         synthetic: the table that was judged.
         target: the column that was to be predicted, if that does not follow from what was counted.
         ledger: of the job, as it is recorded here.
-        progress, model, data: as in `silosynth.evaluation.joint.judge_tables`.
+        progress, model, data: as in `silosynth.evaluation.judged.judge_tables`.
 
     Raises:
         StorageError: the job has opened nothing, or the file is damaged.
@@ -232,4 +232,4 @@ def judged_report(
     shared = counted.job.silos if config.horizontal else ()
     dealer = f"{config.dealer}, who together with another silo could read rows" if config.dealer else DEALER
     real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, dealer, shared)
-    return joint.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)
+    return judged.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)

@@ -15,7 +15,7 @@ from silosynth.core.streams import Streams
 from silosynth.counting import judge as counting, padded
 from silosynth.counting.judge import HOLDOUT, JudgeConfig, JudgingSilo
 from silosynth.data.frames import to_pandas, to_table
-from silosynth.evaluation import joint
+from silosynth.evaluation import joint, judged
 from silosynth.evaluation.coding import unmarked
 from silosynth.evaluation.joint import JointPlan, JointTables, Opening
 from silosynth.evaluation.report import Report
@@ -115,7 +115,7 @@ def judge(
     entries = records.entries() if seed is None else known_noise(records.entries())
     shared = federation.roster.parties if federation.horizontal else ()
     real = JointTables.opened(made, found, holdout is not None, config.dp, dealer or "", shared)
-    return joint.judge_tables(
+    return judged.judge_tables(
         real, synthetic, seed=seed or 0, ledger=entries, progress=progress, model=model, data=data
     )  # fmt: skip
 
