@@ -14,7 +14,7 @@ import pytest
 
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.counting import CountedColumn
-from silosynth.evaluation import joint, predictors, sound
+from silosynth.evaluation import joint, judged, predictors, sound
 from silosynth.evaluation.joint import JointTables, count_pooled, plan
 from silosynth.evaluation.judged import judge_tables
 from silosynth.evaluation.report import Report, relate, render
@@ -53,8 +53,8 @@ EXACT = count_pooled(PLAN, TRAIN, HELD, SILOS)
 @pytest.fixture(scope="module", autouse=True)
 def _few_draws() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint, "DRAWS", 8)
-        patch.setattr(joint, "SIMULATED", 6)
+        patch.setattr(judged, "DRAWS", 8)
+        patch.setattr(judged, "SIMULATED", 6)
         yield
 
 

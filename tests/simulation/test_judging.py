@@ -44,8 +44,8 @@ TRAIN, HELD, SYNTHETIC = rows(400, 1), rows(200, 2), rows(300, 3)
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint, "DRAWS", 5)
-    monkeypatch.setattr(joint, "SIMULATED", 3)
+    monkeypatch.setattr(judged, "DRAWS", 5)
+    monkeypatch.setattr(judged, "SIMULATED", 3)
 
 
 def dealt(names: list[str], silos: int) -> dict[str, list[str]]:
