@@ -15,7 +15,7 @@ help: ## Show this list
 demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
 	$(BIN)/silosynth demo
 
-federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: under four minutes
+federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: a few minutes
 	$(BIN)/python examples/federation_demo.py
 
 test: $(VENV)/.dev ## Quick tests: one process each, no sockets

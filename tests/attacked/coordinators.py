@@ -45,6 +45,12 @@ COUNTED = (
 )  # fmt: skip
 JUDGE = {
     "judge": {"columns": COUNTED, "sets": SETS, "opening": "exact"},
+    "judge figures": {
+        "columns": COUNTED,
+        "sets": SETS,
+        "opening": "figures",
+        "references": tuple(torch.ones([COUNTED[k].size for k in places], dtype=torch.int64) for places in SETS),
+    },
     "appraise": {"dp": {"epsilon": 4.0, "delta": 1e-5}, "most_rows": 200},
     "judge private": {"columns": COUNTED, "sets": SETS, "dp": {"epsilon": 4.0, "delta": 1e-5}, "most_rows": 200},
 }
