@@ -23,6 +23,7 @@ from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.streams import Streams
 from silosynth.counting.products import product, random_words
+from silosynth.encoders import attributes
 from silosynth.privacy.accounting import spent
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode, pack, unpack
@@ -136,7 +137,7 @@ def spans(edges: tuple[tuple[int, int], ...], size: int) -> bool:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(-30, 60), min_size=1, max_size=12))
 def test_noised_counts_become_the_nearest_distribution(counts: list[int]):
-    found = networks.proper(torch.tensor(counts)).numpy()
+    found = attributes.proper(torch.tensor(counts)).numpy()
     total = max(1.0, float(sum(counts)))
     low, high = min(counts) - total, float(max(counts))
     for _ in range(200):  # the number to subtract, by bisection
@@ -150,11 +151,11 @@ def test_codes_come_back_from_attributes_within_their_bin():
     play.drive()
     silo = play.silos["bank"]
     levels, scores = silo.columns.encode()
-    drawn_levels, drawn_scores = networks.codes(
+    drawn_levels, drawn_scores = attributes.codes(
         silo.attributes_NA, silo.columns.encoders, silo.config.bins, torch.Generator()
     )
     assert torch.equal(drawn_levels, levels)
-    again = networks.attributes(drawn_levels, drawn_scores, silo.columns.encoders, silo.config.bins)
+    again = attributes.attributes(drawn_levels, drawn_scores, silo.columns.encoders, silo.config.bins)
     assert torch.equal(again, silo.attributes_NA)
     assert (drawn_scores - scores).abs().median() < 0.3
 

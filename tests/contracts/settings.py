@@ -62,6 +62,8 @@ TINY = {
     "tvae": {"encoder": [16, 16], "decoder": [16, 16], "embedding": 8, "batch": 30, "epochs": 2, "least_steps": 1},
     "tabddpm": {"layers": [16, 16], "steps": 25, "batch": 30, "diffusion_steps": 10, "sample_steps": 5},
     "dplt": {"bins": 4, "states": 3, "fits": 5},
+    "mst": {"bins": 5, "groups": 3},
+    "mst private": {"bins": 5, "groups": 3} | PRIVATE,
     "gdts": GDTS,
     "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
     "gdts diffusion": GDTS | DIFFUSION,

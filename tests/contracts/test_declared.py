@@ -24,6 +24,7 @@ from silosynth.core.errors import PolicyError
 from silosynth.core.messages import Message, Release, wire_name
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
+from silosynth.counting import silo as counting
 from silosynth.deployment.policy import UNDER_A_BUDGET, SiloPolicy
 from silosynth.deployment.tallies import DRAWN
 from silosynth.encoders import table as private_encoders
@@ -32,7 +33,8 @@ from silosynth.runtime.wire import encode, pack, unpack
 
 NOISY = (
     (private_encoders, "noised_counts"), (private_encoders, "noised_levels"), (silofuse, "noised_counts"),
-    (dplt, "noised_counts"), (dpsgd, "noised"),
+    (dplt, "noised_counts"), (dpsgd, "noised"), (private_encoders, "gaussian_counts"),
+    (private_encoders, "gaussian_levels"), (counting.TableCounter, "_noised"),
 )  # fmt: skip
 MORE = {"dplt private": TINY["dplt"] | PRIVATE}
 QUICK = ("vtgan",)
@@ -151,7 +153,7 @@ def _recording(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(TINY, name, options)
     for module, name in NOISY:
         monkeypatch.setattr(module, name, noise.wrap(getattr(module, name)))
-    for module in (agreement, masker, sealed):  # and no other: a library that is first used might draw, too
+    for module in (agreement, counting, masker, sealed):  # and no other: a library that is first used might draw, too
         monkeypatch.setattr(module, "os", SimpleNamespace(urandom=chance.wrap(os.urandom)))
 
 

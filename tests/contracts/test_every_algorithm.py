@@ -62,6 +62,8 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
     "vtgan": (ROWS, LEVELS, GRADIENTS, MADE),
     "vtgan private": (ROWS, GRADIENTS, MADE),
     "dplt": STATISTICS[:1],
+    "mst": ("exact tables of how many rows hold levels together",),
+    "mst private": STATISTICS[1:],
     **dict.fromkeys(("vflgan", "vflgan-base", "vflgan frechet", "vflgan private"), (ROWS, GRADIENTS, MADE)),
     **dict.fromkeys(("vertigan", "vertigan private", "wgan-gp", "wgan-gp private"), (GRADIENTS,)),
     **dict.fromkeys(("gdts", "gdts diffusion"), (*STATISTICS, WEIGHTS)),

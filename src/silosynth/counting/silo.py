@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from silosynth.counting.products import WIDTHS, AnyWords, level_sums, product, r
 from silosynth.privacy import masker
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.agreement import Agreements, Group
-from silosynth.privacy.events import Event, Target
+from silosynth.privacy.events import Event, Scope, Target
 from silosynth.privacy.masks import add_mask
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
@@ -82,6 +82,7 @@ class TableCounter(Party):
         streams: of the noise of opened tables, whose seed is a secret; None for the operating system's randomness.
         exact: whether it opens tables exactly.
         figures: whether it opens exact figures of tables.
+        scope: of the events of tables: "all" where they are all that a model has from rows.
 
     Attributes:
         events: of all tables that were opened.
@@ -91,11 +92,11 @@ class TableCounter(Party):
 
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
-        streams: Streams | None = None, exact: bool = False, figures: bool = False,
+        streams: Streams | None = None, exact: bool = False, figures: bool = False, scope: Scope = "readers",
     ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
         self.events: list[Event] = []
-        self._target, self._exact, self._figures = target, exact, figures
+        self._target, self._exact, self._figures, self._scope = target, exact, figures, scope
         self._multiplier = distances.ShareMultiplier(seat)
         self._masker = masker.Masker(seat, max(2, len(seat.roster)))  # of sums over all silos
         self._streams = Streams(secrets.randbits(256)) if streams is None else streams
@@ -424,7 +425,8 @@ class TableCounter(Party):
 
     def _event(self, plan: Plan, number: int, noise: opening.CellNoise, target: Target) -> Event:
         names = ", ".join(plan.request.columns[place].name for place in plan.request.sets[number])
-        return noise.event(f"a table of {names}", len(plan.parts[number]) == 2, target.delta)
+        event = noise.event(f"a table of {names}", len(plan.parts[number]) == 2, target.delta)
+        return replace(event, scope=self._scope)
 
     def _noised(self, plan: Plan, number: int, noise: opening.CellNoise, rng: Keystream) -> AnyWords:
         """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""

@@ -24,6 +24,7 @@ UNNOISED = {
     "vertigan": "gradients over batches of rows, from which rows can be worked out in part",
     "gdts": "exact statistics of each column, and weights of a network trained on the rows",
     "dplt": "exact tables of pairs of attributes",
+    "mst": "exact tables of pairs of columns",
 }
 """What leaves a silo in an algorithm's jobs without noise."""
 

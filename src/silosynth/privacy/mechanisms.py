@@ -29,14 +29,16 @@ An infinite epsilon adds no noise, and then there is no event: the caller declar
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import torch
+from scipy.stats import norm
 
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.core.streams import Keystream
-from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event
+from silosynth.privacy.events import DISCRETE_LAPLACE, THRESHOLDED, Event, gaussian_table
 
 Level = TypeVar("Level", str, int)
 LEAST_EPSILON = 1e-9  # with less, noise would near the ends of 64 bits
@@ -130,6 +132,50 @@ def noised_levels(
     if event is not None:
         event = Event(THRESHOLDED, event.epsilon, float(delta), what)
     return tuple(levels[i] for i in shown), noised[shown], event
+
+
+def gaussian_counts(counts: torch.Tensor, variance: int, what: str, rng: Keystream) -> tuple[torch.Tensor, Event]:
+    """`noised_counts` with discrete Gaussian noise of this variance, for many counts whose costs compose.
+
+    Raises:
+        ConfigError: the variance is out of range.
+        DataError: the counts are not int64.
+    """
+    if counts.dtype != torch.int64:
+        raise DataError("Counts are whole numbers of 64 bits", counts.dtype)
+    noise = torch.from_numpy(discrete_gaussian(variance, counts.numel(), rng)).reshape(counts.shape)
+    return counts + noise, gaussian_table(what, math.sqrt(variance))
+
+
+def gaussian_levels(
+    levels: tuple[Level, ...], counts: torch.Tensor, variance: int, delta: float, what: str, rng: Keystream
+) -> tuple[tuple[Level, ...], torch.Tensor, Event]:
+    """`noised_levels` with discrete Gaussian noise of this variance, and `gaussian_threshold`.
+
+    Raises:
+        ConfigError: the variance is out of range, or delta not in (0, 1/2).
+        DataError: the counts are not int64, or not one for each level.
+    """
+    if len(set(levels)) != len(levels) or counts.shape != (len(levels),):
+        raise DataError("Every level is named once and has one count", f"{len(levels)} and {tuple(counts.shape)}")
+    noised, event = gaussian_counts(counts, variance, what, rng)
+    shown = torch.nonzero((counts > 0) & (noised >= gaussian_threshold(variance, delta))).flatten().tolist()
+    shown.sort(key=lambda i: levels[i])  # the order in which levels came may tell about rows
+    return tuple(levels[i] for i in shown), noised[shown], replace(event, delta=float(delta))
+
+
+def gaussian_threshold(variance: int, delta: float) -> int:
+    """The noised count from which a level's name is released: one row's level reaches it with at most ``delta``.
+
+    Discrete Gaussian noise is at least m with no more than the probability that Gaussian noise of the same variance is
+    at least m - 1 (Canonne, Kamath and Steinke 2020, proposition 25).
+
+    Raises:
+        ConfigError: delta is not in (0, 1/2).
+    """
+    if not 0 < delta < 0.5:
+        raise ConfigError("The delta of released names is above zero and below 1/2", delta)
+    return 2 + math.ceil(math.sqrt(variance) * float(norm.isf(delta)))
 
 
 def noised_histogram(

@@ -6,7 +6,7 @@ describe it, and the rest is our reading.
 ====================================================  ==========================================================
 outline                                               here
 ====================================================  ==========================================================
-discrete attributes                                   `networks.attributes`: levels, and bins of normal scores
+discrete attributes                                   `encoders.attributes`: levels, and bins of scores
 latent attributes, made by each silo from its own     `DPLTSilo._group`, `networks.grouped`, `networks.fit_latent`
 correlations of latent attributes across silos        `DPLTSilo._hide`, `DPLTSilo._relate`, `private`
 noise that no single silo can take away               `DPLTSilo._share`: each of two silos adds its own
@@ -60,6 +60,7 @@ from silosynth.core.messages import Message, Release, Rows, Struct, from_state, 
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.counting.products import AnyWords, product, random_words
+from silosynth.encoders.attributes import proper
 from silosynth.privacy.events import Event
 from silosynth.privacy.sealed import Envelope
 
@@ -246,7 +247,7 @@ def _relate(roster: Roster, config: DPLTConfig, streams: Streams, state: State) 
     replies = yield roster.each(asks)
     related = expect(replies, NoisedRelated) if config.dp.private else expect(replies, Related)
     tables = _tables(dict(zip(roster, related, strict=True)), states)
-    joint = {pair: networks.proper(table) for pair, table in tables.items()}
+    joint = {pair: proper(table) for pair, table in tables.items()}
     return {**state, "tree": networks.learn_tree(state["first"], joint).state()}
 
 

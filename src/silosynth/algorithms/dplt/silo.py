@@ -18,6 +18,7 @@ from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, from_state, to_state
 from silosynth.counting.products import AnyWords, random_words
+from silosynth.encoders import attributes
 from silosynth.encoders.table import ColumnParty
 from silosynth.privacy.events import Event
 
@@ -70,19 +71,19 @@ class DPLTSilo(ColumnParty):
         return dplt.NoisedAttributesPrepared(learnt.rows, len(columns.encoders), learnt.events)
 
     def _make_attributes(self) -> None:
-        self.attributes_NA = networks.attributes(*self.columns.encode(), self.columns.encoders, self.config.bins)
+        self.attributes_NA = attributes.attributes(*self.columns.encode(), self.columns.encoders, self.config.bins)
 
     # Latent attributes.
 
     def _group(self, ask: dplt.GroupAttributes) -> Message:
         """Group attributes by noised mutual information; make a latent attribute from each group's noised table."""
         config, noise = self.config, private.TableNoise(self.streams.child("groups").noise(), self.config.dp)
-        sizes = networks.sizes_of(self.columns.encoders, config.bins)
+        sizes = attributes.sizes_of(self.columns.encoders, config.bins)
         draw, what = self.streams.child("classes").torch(), "tables of two attributes"
         information = [[0.0] * len(sizes) for _ in sizes]
         for a, b in itertools.combinations(range(len(sizes)), 2):
             noised = noise.noised(self._table([a, b], sizes), ask.epsilon_pairs, what)
-            information[a][b] = information[b][a] = networks.mutual_information(networks.proper(noised))
+            information[a][b] = information[b][a] = networks.mutual_information(attributes.proper(noised))
         latents, what = list[networks.Latent](), "tables of groups of attributes"
         for group in networks.grouped(information, sizes, config.most, config.cells):
             noised = noise.noised(self._table(group, sizes), ask.epsilon_groups, what)
@@ -188,7 +189,7 @@ class DPLTSilo(ColumnParty):
         drawn_RA = torch.zeros(len(ask.states_RL), len(encoders), dtype=torch.int64)
         for latent, state_R in zip(self.latents, ask.states_RL.T, strict=True):
             drawn_RA[:, list(latent.members)] = latent.draw(state_R, draw)
-        levels, scores = networks.codes(drawn_RA, encoders, self.config.bins, draw)
+        levels, scores = attributes.codes(drawn_RA, encoders, self.config.bins, draw)
         return self.publish(self.columns.decode(levels, scores, streams), self._shares)
 
     # State.

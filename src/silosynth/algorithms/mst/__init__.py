@@ -1,0 +1,1 @@
+"""MST: a tree of noised tables of two columns each, whichever silos hold them."""

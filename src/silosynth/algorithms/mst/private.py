@@ -1,0 +1,154 @@
+"""What MST measures, and with how much noise: the same for coordinator and silos, from options and public numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from silosynth.algorithms.mst.options import MSTConfig
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import NonNegative, Positive, Struct
+from silosynth.counting.levels import CountedColumn
+from silosynth.counting.opening import EXACT, CellNoise, bits_to_open
+from silosynth.counting.plan import CountRequest
+from silosynth.privacy.accounting import affords, table_variance
+from silosynth.privacy.events import Event, gaussian_table
+from silosynth.privacy.mechanisms import LEAST_VARIANCE
+
+MANY = 1000  # tables, by which it is found what one alone would take: variances are whole numbers
+MOST_COLUMNS = 500  # of all silos
+HALVINGS = 6  # of the variances that may be
+
+
+class Held(Struct):
+    """What a silo holds, as far as noise hangs on it; known from its schema alone.
+
+    Attributes:
+        columns: each becomes an attribute.
+        named: those with levels whose names come from rows.
+    """
+
+    columns: Positive[int]
+    named: NonNegative[int]
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """The noise of a training, which follows from its options and `Held` before anything is measured.
+
+    Attributes:
+        columns: variance of the noise on what encoders are learnt from, and on the number of rows.
+        names: for each column with names, the probability at most that that of a single row is released.
+        groups: on each table by which the tree is selected.
+        tree: on each table of the tree.
+        events: of all silos' encoders and numbers of rows.
+    """
+
+    columns: int
+    names: float
+    groups: CellNoise
+    tree: CellNoise
+    events: tuple[Event, ...]
+
+
+@lru_cache(maxsize=64)
+def plan_noise(config: MSTConfig, held: tuple[Held, ...]) -> NoisePlan | None:
+    """The least noise with which all that is planned costs at most the target; None without one.
+
+    The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and the tree; each part in
+    equal parts among its tables: all pairs, whether the tree uses them or not, and as many as a tree has edges.
+
+    Raises:
+        ConfigError: there are too many columns; or too little epsilon.
+    """
+    dp, attributes = config.dp, sum(one.columns for one in held)
+    if attributes > MOST_COLUMNS:
+        raise ConfigError(f"A tree is of at most {MOST_COLUMNS} columns", attributes, "Leave some out.")
+    if not dp.private:
+        return None
+    learnt = attributes + len(held)
+    named = sum(one.named for one in held)
+    pairs, edges = selected_pairs(attributes), max(1, attributes - 1)
+    counts = learnt, len(pairs), edges
+    single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
+    shares = dp.encoders, (1 - dp.encoders) * config.selection, (1 - dp.encoders) * (1 - config.selection)
+    used = sum(share for share, count in zip(shares, counts, strict=True) if count)
+    halves = [single * count * used / share for share, count in zip(shares, counts, strict=True)]
+    names = dp.encoders * dp.delta / max(1, named)
+
+    def planned(scale: float) -> NoisePlan:
+        columns, groups, tree = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
+        one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
+        events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
+        noises = CellNoise(half_variance=groups), CellNoise(half_variance=tree)
+        return NoisePlan(2 * columns, names, *noises, events)
+
+    def within(plan: NoisePlan) -> bool:
+        tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.tree.event("", True, dp.delta)] * edges
+        return affords(dp, [*plan.events, *tables])
+
+    low, high = (LEAST_VARIANCE / max(halves), 1.0) if min(halves) < LEAST_VARIANCE else (1.0, 1.0)
+    while not within(planned(high)):
+        low, high = high, 1.01 * high
+    for _ in range(HALVINGS if low < high else 0):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if within(planned(middle)) else (middle, high)
+    return planned(high)
+
+
+def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
+    """The pairs whose tables select the tree; none where there is but one tree."""
+    return tuple(itertools.combinations(range(attributes), 2)) if attributes > 2 else ()
+
+
+def tree_sets(attributes: int) -> tuple[tuple[int, ...], ...]:
+    """The sets of which a tree's tables are some: all pairs; or the only attribute there is."""
+    return tuple(itertools.combinations(range(attributes), 2)) if attributes > 1 else ((0,),)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An attribute as it is counted."""
+
+    silo: str
+    name: str  # of its column
+    levels: int
+    groups: int
+
+
+def request_for(
+    silos: tuple[str, ...], attributes: Sequence[Counted], rows: int, plan: NoisePlan | None
+) -> CountRequest:
+    """What is counted: tables of levels of all pairs, then those of groups.
+
+    Args:
+        silos: all silos.
+        attributes: of all silos, in their order.
+        rows: the bound of their number.
+        plan: the noise with which tables open.
+
+    Raises:
+        ConfigError: tables are too large.
+    """
+    names = {one.name for one in attributes}
+    levels = tuple(_column(one.silo, one.name, one.levels) for one in attributes)
+    pairs, number = selected_pairs(len(attributes)), len(attributes)
+    groups = tuple(_column(one.silo, groups_name(one.name, names), one.groups) for one in attributes if pairs)
+    sets = tree_sets(number) + tuple((number + a, number + b) for a, b in pairs)
+    noises = (EXACT,) if plan is None else (plan.groups, plan.tree)
+    return CountRequest(silos, levels + groups, sets, rows, max(bits_to_open(rows, noise) for noise in noises))
+
+
+def groups_name(name: str, names: set[str]) -> str:
+    """What the groups of a column are called, which no column is."""
+    found = f"groups of {name}"
+    while found in names:
+        found += "'"
+    return found
+
+
+def _column(silo: str, name: str, size: int) -> CountedColumn:
+    return CountedColumn(silo, name, tuple(range(size)), missing=False)

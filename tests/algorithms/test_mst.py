@@ -1,0 +1,435 @@
+"""MST: the tree against slow and obviously right ones; what opens, with how much noise, and what a silo refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from tests.algorithms.released import Record, talk
+
+import silosynth as ss
+from silosynth.algorithms.mst import networks, private, protocol as mst
+from silosynth.algorithms.mst.networks import Measured
+from silosynth.algorithms.mst.options import MSTConfig
+from silosynth.algorithms.mst.silo import MSTSilo
+from silosynth.catalog import algorithm
+from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.messages import Message, Release
+from silosynth.core.streams import Streams
+from silosynth.counting import opening, protocol as counting
+from silosynth.counting.opening import CellNoise
+from silosynth.encoders import table as private_encoders
+from silosynth.encoders.column import AtomEncoder, EncoderConfig
+from silosynth.privacy.accounting import cost
+from silosynth.privacy.events import Event, Target
+from silosynth.privacy.mechanisms import gaussian_threshold
+from silosynth.privacy.sealed import seats
+
+CPU = torch.device("cpu")
+SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
+BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
+DP = {"epsilon": 1.0, "delta": 1e-4, "encoders": 0.4}
+SMALL = {"bins": 4, "groups": 3}
+PLAN = MSTConfig(**SMALL, dp=Target(**DP))  # that of `noised`, whose costs are looked up
+HELD = (private.Held(2, 1), private.Held(2, 0))
+
+
+def people(rows: int = 200) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    job = rng.choice(["nurse", "smith", "judge"], rows, p=[0.5, 0.3, 0.2])
+    pay = np.where(job == "judge", 90, 40) + rng.normal(0, 4, rows).round(1)
+    return pd.DataFrame({"job": job, "age": rng.integers(20, 65, rows), "pay": pay, "rich": pay > 60})
+
+
+class Play:
+    """Silos and a coordinator, driven by hand; ``meddle`` may change what a silo is asked."""
+
+    def __init__(self, rows: int = 200, whole: pd.DataFrame | None = None, **options: Any) -> None:
+        data = people().head(rows) if whole is None else whole
+        bounds = BOUNDS if "dp" in options else None
+        self.federation = ss.simulate(data, silos=SILOS, schema=bounds)
+        self.roster, self.config = self.federation.roster, algorithm("mst").configure("fast", SMALL | options)
+        seated = seats(self.roster, Streams(4))
+        self.silos = {
+            name: MSTSilo(own, self.federation.schemas[name], seated[name], Streams(5).child(name), CPU, self.config)
+            for name, own in self.federation.tables.items()
+        }
+        self.said: list[tuple[str, Message, Message]] = []
+        self.meddle: Callable[[Message], Message] = lambda ask: ask
+
+    def drive(self) -> dict[str, Any]:
+        conversation, got = mst.coordinate(self.roster, self.config, Streams(6), CPU), None
+        while True:
+            try:
+                step = conversation.send(got)
+            except StopIteration as end:
+                return end.value
+            got = {}
+            for name, ask in getattr(step, "asks", {}).items():
+                asked = self.meddle(ask)
+                got[name] = self.silos[name].answer(asked)
+                self.said.append((name, asked, got[name]))
+
+    def replies(self, kind: type[Message]) -> list[Any]:
+        return [reply for _, _, reply in self.said if isinstance(reply, kind)]
+
+    def events(self) -> list[Event]:
+        """Of all silos; joint ones once."""
+        listed = [event for _, _, reply in self.said for event in getattr(reply, "events", ())]
+        return list({event: None for event in listed if event.joint}) + [e for e in listed if not e.joint]
+
+
+@pytest.fixture(scope="module")
+def exact() -> tuple[Play, dict[str, Any]]:
+    play = Play()
+    return play, play.drive()
+
+
+@pytest.fixture(scope="module")
+def noised() -> tuple[Play, dict[str, Any]]:
+    play = Play(dp=DP)
+    return play, play.drive()
+
+
+# The tree.
+
+
+def by_brute_force(sizes: list[int], tables: dict[tuple[int, int], np.ndarray]) -> np.ndarray:
+    """The joint distribution with most entropy among those with these tables: raking of all cells together."""
+    joint = np.full(sizes, 1 / math.prod(sizes))
+    for _ in range(200):
+        for (a, b), table in tables.items():
+            axes = tuple(i for i in range(len(sizes)) if i not in (a, b))
+            now = joint.sum(axes)
+            ratio = (table if a < b else table.T) / now
+            shape = [size if i in (a, b) else 1 for i, size in enumerate(sizes)]
+            joint = joint * ratio.reshape(shape)
+    return joint
+
+
+def joint_of(tree: networks.Tree, sizes: list[int]) -> np.ndarray:
+    """What the tree says of all cells."""
+    found = np.zeros(sizes)
+    for cell in itertools.product(*map(range, sizes)):
+        found[cell] = tree.first_L[cell[0]]
+        for (parent, child), joint in tree.edges:
+            found[cell] *= joint[cell[parent], cell[child]] / joint[cell[parent]].sum()
+    return found
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_a_tree_is_the_joint_distribution_with_most_entropy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 4, 4).tolist()
+    edges = [(0, 2), (2, 1), (2, 3)] if seed % 2 else [(0, 3), (0, 1), (1, 2)]
+    whole = rng.random(sizes) + 0.05
+    whole /= whole.sum()
+    tables = {}
+    for a, b in edges:
+        own = whole.sum(tuple(i for i in range(4) if i not in (a, b)))
+        tables[a, b] = own if a < b else own.T
+    tree = networks.fitted(500.0, [None] * 4, {edge: Measured(500 * table, 0.0) for edge, table in tables.items()})
+    expected = by_brute_force(sizes, tables)
+    np.testing.assert_allclose(joint_of(tree, sizes), expected, atol=1e-6)
+    drawn = tree.draw(3000, rng).numpy()
+    for (a, b), table in tables.items():
+        counts = np.zeros(table.shape)
+        np.add.at(counts, (drawn[:, a], drawn[:, b]), 1)
+        assert np.abs(counts / 3000 - table).max() < 0.02
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.integers(0, 2**32 - 1))
+def test_the_nearest_table_is_that_of_dykstras_projections(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(4))
+    table = np.outer(rows, columns) + rng.normal(0, 0.15, (3, 4))
+    x, held = table.copy(), np.zeros_like(table)
+    for _ in range(3000):
+        y = x + (rows - x.sum(1))[:, None] / 4
+        y = y + (columns - y.sum(0)) / 3
+        x = np.maximum(y + held, 0)
+        held = y + held - x
+    found = networks.nearest_table(table, rows, columns)
+    np.testing.assert_allclose(found.sum(1), rows, atol=1e-6)
+    np.testing.assert_allclose(found.sum(0), columns, atol=1e-6)
+    np.testing.assert_allclose(found, x, atol=1e-3)
+
+
+def test_margins_are_averaged_by_their_variances() -> None:
+    own = Measured(np.array([600.0, 400.0]), 1.0)
+    table = Measured(np.array([[250.0, 250.0], [250.0, 250.0]]), 2.0)  # each sum of two: variance 4
+    tree = networks.fitted(1000.0, [own, None], {(0, 1): table})
+    np.testing.assert_allclose(tree.first_L, [0.58, 0.42], atol=1e-6)
+    np.testing.assert_allclose(tree.edges[0][1], np.outer([0.58, 0.42], [0.5, 0.5]), atol=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 50), min_size=10, max_size=10))
+def test_no_spanning_tree_has_a_larger_sum(numbers: list[int]) -> None:
+    pairs = list(itertools.combinations(range(5), 2))
+    scores = dict(zip(pairs, map(float, numbers), strict=True))
+    found = networks.spanning_tree(5, scores)
+    total = sum(scores[min(edge), max(edge)] for edge in found)
+    trees = (own for own in itertools.combinations(pairs, 4) if networks.is_forest(own))
+    assert total == max(sum(scores[edge] for edge in own) for own in trees)
+    assert networks.is_forest(found) and not networks.is_forest([*found, found[0]])
+    assert all(parent in {0, *(b for _, b in found[:place])} for place, (parent, _) in enumerate(found))
+
+
+def test_noise_adds_nothing_to_an_association_on_average() -> None:
+    rng = np.random.default_rng(0)
+    alone, related = np.full((4, 4), 500.0), np.full((4, 4), 400.0) + 400 * np.eye(4)
+    scores = [[networks.association(one + rng.normal(0, 60, (4, 4)), 3600.0) for _ in range(300)]
+              for one in (alone, related)]  # fmt: skip
+    without = networks.association(related, 0.0)
+    assert abs(np.mean(scores[0])) < 0.1 * without
+    assert np.mean(scores[1]) == pytest.approx(without, rel=0.1)
+    joint = related / related.sum()
+    assert without == pytest.approx(float((joint * np.log(joint * 16)).sum()), rel=0.15)  # in nats
+
+
+@pytest.mark.parametrize("kind", ["numbers", "levels"])
+def test_attributes_have_as_many_levels_as_asked_for_and_come_back(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    values = rng.choice([0, 0, 0, 17, 99], 600) + 0.1 * rng.integers(0, 60, 600) * rng.integers(0, 2, 600)
+    column = values if kind == "numbers" else rng.choice(list("abcdefgh"), 600, p=[0.5, 0.2, 0.1, *[0.04] * 5])
+    frame = pd.DataFrame({"x": pd.Series(column).where(rng.random(600) < 0.9), "y": rng.integers(0, 2, 600)})
+    federation = ss.simulate(frame, silos={"a": ["x"], "b": ["y"]})
+    seated = seats(federation.roster, Streams(4))["a"]
+    silo = MSTSilo(
+        federation.tables["a"], federation.schemas["a"], seated, Streams(5), CPU, MSTConfig(bins=6, groups=3)
+    )
+    silo.answer(mst.DescribeHeld())
+    made = silo.answer(mst.MakeAttributes((silo._own_held, private.Held(1, 0))))
+    (attribute,), (encoder,) = silo.attributes, silo.columns.encoders
+    assert made.levels == (7,) and made.groups == (4,)  # and one of missing values
+    cells = silo._cells()[:, 0]
+    drawn = attribute.draw(attribute.level_F[cells], rng)
+    assert torch.equal(attribute.level_F[drawn], attribute.level_F[cells])
+    share = torch.bincount(drawn, minlength=len(attribute.share_F)) / 600
+    assert (share - attribute.share_F).abs().max() < 0.01
+    missing = int(frame["x"].isna().sum())
+    assert int((attribute.level_F[cells] == 6).sum()) == missing
+    if isinstance(encoder, AtomEncoder):  # neighbours are together: levels rise with values
+        order = np.argsort(frame["x"].dropna().to_numpy(), kind="stable")
+        levels = attribute.level_F[cells].numpy()[frame["x"].notna()][order]
+        assert (np.diff(levels) >= 0).mean() > 0.98  # but for ties, spread over a grid cell
+
+
+# Without differential privacy.
+
+
+def test_exact_tables_are_those_of_the_pooled_rows(exact: tuple[Play, dict[str, Any]]) -> None:
+    play, model = exact
+    levels = [
+        attribute.level_F[of_N].numpy()
+        for silo in play.silos.values()
+        for attribute, of_N in zip(silo.attributes, silo._cells().T, strict=True)
+    ]
+    tree = networks.Tree.restored(model["tree"])
+    assert model["names"] == ["job", "age", "pay", "rich"] and len(tree.edges) == 3
+    for (a, b), joint in tree.edges:
+        counts = np.zeros(joint.shape)
+        np.add.at(counts, (levels[a], levels[b]), 1)
+        np.testing.assert_allclose(joint, counts / 200, atol=1e-6)
+    assert sum(1 not in edge for edge, _ in tree.edges) == 2  # job, pay and rich tell each other, not age
+
+
+def test_without_a_target_nothing_leaves_but_counts_and_sealed_words(exact: tuple[Play, dict[str, Any]]) -> None:
+    releases = {reply.release for _, _, reply in exact[0].said}
+    assert releases == {Release.SCHEMA, Release.NOTHING, Release.COUNTS, Release.SEALED, Release.TABLES}
+
+
+def test_levels_of_few_rows_are_pooled() -> None:
+    frame = people().assign(job=lambda table: table["job"].where(table.index > 2, "astronaut"))
+    play = Play(whole=frame, encoders=EncoderConfig(min_count=5))
+    play.drive()
+    assert "astronaut" not in str(play.said) and "astronaut" not in str(play.silos["registry"].trained())
+
+
+# The noise.
+
+
+@pytest.mark.parametrize(
+    "epsilon", [1.0, pytest.param(0.3, marks=pytest.mark.slow), pytest.param(10.0, marks=pytest.mark.slow)]
+)
+def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(epsilon: float) -> None:
+    config = dataclasses.replace(PLAN, dp=dataclasses.replace(PLAN.dp, epsilon=epsilon))
+    plan = private.plan_noise(config, HELD)
+    assert plan is not None
+    pairs = [plan.groups.event("", True, 1e-4)] * 6
+    total = [*plan.events, *pairs, *[plan.tree.event("", True, 1e-4)] * 3]
+    assert len(plan.events) == 4 + 2  # columns, and numbers of rows
+    assert sum(event.delta for event in plan.events) == pytest.approx(0.4 * 1e-4)
+    assert 0.97 * epsilon < cost(total, config.dp) <= epsilon * (1 + 1e-9)
+    if epsilon != 1.0:
+        half = [dataclasses.replace(event, noise=event.noise / 2) for event in total]
+        assert cost(half, config.dp) > 1.5 * epsilon
+
+
+def test_a_target_is_needed_for_noise_and_columns_have_a_limit() -> None:
+    assert private.plan_noise(MSTConfig(), HELD) is None
+    with pytest.raises(ConfigError, match="at most 500"):
+        private.plan_noise(MSTConfig(), (private.Held(501, 0),))
+    with pytest.raises(ConfigError, match="MST has none"):
+        MSTConfig(dp=Target(mechanism="paper-unsound", noise=1.0))
+
+
+def test_every_noised_quantity_is_listed_once_and_all_cost_the_target(noised: tuple[Play, dict[str, Any]]) -> None:
+    play, _ = noised
+    events, plan = play.events(), play.silos["tax"]._plan
+    assert plan is not None
+    columns = [event for event in events if not event.what.startswith("a table")]
+    assert len(columns) == 4 + 2 and {event.noise for event in columns} == {math.sqrt(plan.columns)}
+    tables = [event for event in events if event.what.startswith("a table")]
+    groups = [event for event in tables if "groups of" in event.what]
+    assert len(groups) == 6 and len(tables) == 6 + 3 and len({event.what for event in tables}) == 9
+    assert {event.noise for event in groups} == {plan.groups.deviation(2)}
+    assert {event.noise for event in tables} == {plan.groups.deviation(2), plan.tree.deviation(2)}
+    assert {event.scope for event in events} == {"all"}
+    assert cost(events, play.config.dp) <= 1.0 * (1 + 1e-9)
+    assert any(event.joint for event in tables) and not all(event.joint for event in tables)
+
+
+def test_what_opens_has_the_noise_that_is_charged() -> None:
+    """Deviations of all tables' cells from the exact ones, in units of what their events say."""
+    play, found = Play(dp=DP), list[float]()
+    real = opening._summed
+
+    def summed(plan: Any, held: Any, replies: Any) -> Any:
+        tables, silos = real(plan, held, replies), list(play.silos.values())
+        for number, table in tables.items():
+            shares = [silo.counter.shares[number].astype(np.int64) for silo in silos]
+            counts = sum(shares) % (1 << plan.request.bits)
+            noise = play.silos["tax"]._plan
+            assert noise is not None
+            own = noise.groups if min(plan.request.sets[number]) >= 4 else noise.tree
+            found.extend(((table - counts) / own.deviation(2)).flatten().tolist())
+        return tables
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "_summed", summed)
+        play.drive()
+    assert len(found) > 60 and np.std(found) == pytest.approx(1, abs=0.2) and abs(np.mean(found)) < 0.3
+
+
+def test_a_row_less_changes_what_is_noised_by_one_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record()
+    for name, at in (("gaussian_counts", 0), ("gaussian_levels", 1)):
+        monkeypatch.setattr(private_encoders, name, record.wrap(getattr(private_encoders, name), at))
+    real, tables = opening._summed, list[Any]()
+    changes = list[np.ndarray]()
+
+    def summed(plan: Any, held: Any, replies: Any) -> Any:
+        opened = real(plan, held, replies)
+        if not record.replay:
+            tables.append(opened)
+            return opened
+        before = tables.pop(0)
+        changes.extend(before[number] - opened[number] for number in before)
+        return before
+
+    monkeypatch.setattr(opening, "_summed", summed)
+    models = []
+    for rows in (200, 199):
+        play = Play(rows, dp=DP)
+        models.append(talk(mst.coordinate(play.roster, play.config, Streams(6), CPU), play.silos))
+        record.replay = True
+    assert models[0] == models[1] and not record.recorded and not tables
+    assert set(record.differences) == {0.0, 1.0}  # of two events for one column one cell changes: a level, or missing
+    assert len(changes) == 9 and all(change.sum() == 1 and np.abs(change).sum() == 1 for change in changes)
+
+
+def test_a_single_rows_level_stays_unnamed_but_with_the_probability_that_is_charged() -> None:
+    variance, delta = 100, 0.01
+    least = gaussian_threshold(variance, delta)
+    k = np.arange(-400, 401)
+    law = np.exp(-(k**2) / (2 * variance))
+    law /= law.sum()
+    assert law[1 + k >= least].sum() <= delta < 4 * law[1 + k >= least - 4].sum()
+
+
+# What a silo refuses.
+
+
+def changed(kind: type[Message], **fields: Any) -> Callable[[Message], Message]:
+    return lambda ask: dataclasses.replace(ask, **fields) if isinstance(ask, kind) else ask  # type: ignore[type-var]
+
+
+def fewer_rows(ask: Message) -> Message:
+    if not isinstance(ask, counting.PrepareCount):
+        return ask
+    return counting.PrepareCount(dataclasses.replace(ask.request, rows=1023))
+
+
+def other_columns(ask: Message) -> Message:
+    if not isinstance(ask, counting.PrepareCount):
+        return ask
+    first, *rest = ask.request.columns
+    return counting.PrepareCount(
+        dataclasses.replace(ask.request, columns=(dataclasses.replace(first, levels=(*first.levels, 99)), *rest))
+    )
+
+
+def less_noise(ask: Message) -> Message:
+    if not isinstance(ask, opening.OpenTables):
+        return ask
+    return opening.OpenTables(ask.sets, tuple(CellNoise(half_variance=one.half_variance - 1) for one in ask.noises))
+
+
+@pytest.mark.parametrize(
+    ("meddle", "rule"),
+    [
+        (changed(mst.MakeAttributes, held=(private.Held(9, 0), private.Held(2, 0))), "attributes of the columns"),
+        (other_columns, "attributes that it has made"),
+        (fewer_rows, "as many rows as it has told"),
+    ],
+)
+def test_a_silo_measures_what_its_options_say(meddle: Callable[[Message], Message], rule: str) -> None:
+    play = Play()
+    play.meddle = meddle
+    with pytest.raises(ProtocolError, match=rule):
+        play.drive()
+
+
+def test_a_silo_opens_with_the_noise_that_is_planned() -> None:
+    play = Play(dp=DP)
+    play.meddle = less_noise
+    with pytest.raises(ProtocolError, match="with the noise that follows from its options"):
+        play.drive()
+
+
+def test_a_silo_opens_no_table_exactly_under_a_target_nor_more_than_a_tree(exact: Any, noised: Any) -> None:
+    (play, _), (private_play, _) = exact, noised
+    for silo in private_play.silos.values():
+        with pytest.raises(ProtocolError, match="with the noise that follows"):
+            silo.answer(opening.RevealTables((0,)))
+    silo = play.silos["tax"]
+    request = silo.counter.request
+    own = [n for n, places in enumerate(request.sets) if max(places) < 4 and max(places) >= 2]
+    assert len(own) == 5  # of 6 pairs all but that of the other silo
+    with pytest.raises(ProtocolError, match="those of a tree"):
+        silo.answer(opening.RevealTables(tuple(own)))
+    with pytest.raises(ProtocolError, match="each table once"):
+        silo.answer(opening.RevealTables((len(request.sets) - 1,)))
+
+
+def test_levels_that_are_no_levels_are_refused(exact: tuple[Play, dict[str, Any]]) -> None:
+    play, _ = exact
+    silo = MSTSilo(
+        play.federation.tables["tax"], play.federation.schemas["tax"], play.silos["tax"].seat, Streams(5), CPU,
+        play.config,
+    )  # fmt: skip
+    silo.restore(play.silos["tax"].trained())
+    with pytest.raises(ProtocolError, match="below"):
+        silo.answer(mst.MSTSynthesise(torch.full((3, 2), 99), "x"))
