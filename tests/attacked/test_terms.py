@@ -14,12 +14,15 @@ from tests.attacked.driving import across, columns_of_the_same_rows, rows_of_the
 from silosynth.algorithms.dplt import protocol as dplt
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.options import GDTSConfig
+from silosynth.algorithms.mst import protocol as mst
 from silosynth.algorithms.silofuse import private, protocol as silofuse
 from silosynth.algorithms.vflgan import protocol as vflgan
 from silosynth.algorithms.vtgan import protocol as vtgan
 from silosynth.alignment import AlignConfig
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, all_structs, fields_of
+from silosynth.counting import opening
+from silosynth.counting.opening import CellNoise
 from silosynth.deployment import protocol
 from silosynth.deployment.protocol import Begin, Job, KeepPart, PrepareRows, PrepareSynthesis, Publish
 from silosynth.deployment.silo import DeploymentSilo
@@ -131,11 +134,14 @@ EXACT: dict[str, list[Message]] = {
     "vertigan": [vflgan.BackboneRound(vflgan.NOTHING, True), vflgan.MeasureDistance()],
     "dplt": [dplt.GroupAttributes(1.0, 1.0), dplt.Hide(60, ()), dplt.Relate(1.0, ()),
              dplt.DPLTSynthesise(BATCH.long(), "x")],
+    "mst": [opening.OpenTables((0,), (CellNoise(half_variance=8),)),
+            opening.RevealTables((0,)), mst.MSTSynthesise(BATCH.long(), "x")],
     "gdts": [gdts.TakeEncoders((), 60), gdts.TrainPart(0, BATCH[0]), gdts.SendWeights(0, 1.0)],
 }  # fmt: skip
 FIRST: dict[str, Message] = {
     "silofuse": private.LearnCoder(), "vtgan": vtgan.EncodeRows(), "vflgan": vflgan.VFLGANPrepare(),
     "vertigan": vflgan.VFLGANPrepare(), "dplt": dplt.PrepareAttributes(), "gdts": gdts.Describe(),
+    "mst": mst.DescribeHeld(),
 }  # fmt: skip
 
 

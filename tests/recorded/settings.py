@@ -30,11 +30,14 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "vflgan unsound": SPLIT | UNSOUND,
     "vflgan-base private": SPLIT | PRIVATE,
     "dplt private": TINY["dplt"] | PRIVATE,
+    "mst partitioned": TINY["mst"] | PARTITIONED,
     "gdts secure": GDTS | {"secure": True},
     "gdts diffusion secure": GDTS | DIFFUSION | {"secure": True},
     "gdts noised": GDTS | {"numbers": "noised"},
     "gdts absent": GDTS | {"participation": 0.5, "absence": 0.3},
-    **{f"{name} paper": TINY[name] for name in TINY if " " not in name and name != "silofuse-joint"},  # ours, has none
+    **{
+        f"{name} paper": TINY[name] for name in TINY if " " not in name and name not in ("silofuse-joint", "mst")
+    },  # ours, have none
 }
 REPRESENTATIONS = {
     "tabvfl": TABVFL,
