@@ -115,7 +115,7 @@ def by_brute_force(sizes: list[int], tables: dict[tuple[int, int], np.ndarray]) 
     return joint
 
 
-def joint_of(tree: networks.Tree, sizes: list[int]) -> np.ndarray:
+def joint_of(tree: networks.TableTree, sizes: list[int]) -> np.ndarray:
     """What the tree says of all cells."""
     found = np.zeros(sizes)
     for cell in itertools.product(*map(range, sizes)):
@@ -236,7 +236,7 @@ def test_exact_tables_are_those_of_the_pooled_rows(exact: tuple[Play, dict[str, 
         for silo in play.silos.values()
         for attribute, of_N in zip(silo.attributes, silo._cells().T, strict=True)
     ]
-    tree = networks.Tree.restored(model["tree"])
+    tree = networks.TableTree.restored(model["tree"])
     assert model["names"] == ["job", "age", "pay", "rich"] and len(tree.edges) == 3
     for (a, b), joint in tree.edges:
         counts = np.zeros(joint.shape)

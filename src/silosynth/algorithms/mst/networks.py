@@ -24,6 +24,7 @@ from torch import Tensor
 
 from silosynth.core.conversation import State
 from silosynth.core.messages import Struct
+from silosynth.counting.groups import joined
 from silosynth.encoders.attributes import LEAST
 from silosynth.encoders.column import AtomEncoder, Encoder
 
@@ -31,6 +32,7 @@ Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
 Edge = tuple[int, int]
 ROUNDS = 300  # of alternating projections, at most
+PARTS = 1e9  # shares are rounded to one over it
 CLOSE = 1e-9  # a share of rows by which margins may be missed
 
 
@@ -86,9 +88,9 @@ def make_attribute(encoder: Encoder, share_F: Tensor, bins: int, groups: int) ->
         group_L = np.minimum(np.arange(own), groups - 1)
     else:
         order = np.argsort(_positions(encoder, bins)[:values], kind="stable")
-        level_F[order] = joined(of_F[order], bins)
+        level_F[order] = _together(of_F[order], bins)
         own = int(level_F.max()) + 1
-        group_L = joined(np.bincount(level_F[:values], of_F, own).astype(np.float64), groups)
+        group_L = _together(np.bincount(level_F[:values], of_F, own).astype(np.float64), groups)
     if missing:
         level_F[-1], group_L = own, np.append(group_L, group_L.max() + 1)
     return Attribute(torch.from_numpy(level_F), torch.from_numpy(group_L.astype(np.int64)), share_F.double())
@@ -104,19 +106,11 @@ def _positions(encoder: Encoder, bins: int) -> Numbers:
     return found
 
 
-def joined(share_F: Numbers, most: int) -> Levels:
-    """The level of each cell, (F,): all one each, or neighbours together, in ``most`` levels of about as many rows.
-
-    A level ends where one more cell would take it further from what is left to each level than it is without.
-    """
+def _together(share_F: Numbers, most: int) -> Levels:
+    """The level of each cell, (F,): all one each, or neighbours together, in ``most`` levels of about as many rows."""
     if len(share_F) <= most:
         return np.arange(len(share_F))
-    level, current, held, left = np.zeros(len(share_F), np.int64), 0, 0.0, float(share_F.sum())
-    for cell, share in enumerate(share_F.tolist()):
-        if held > 0 and current < most - 1 and held + share / 2 > left / (most - current):
-            left, current, held = left - held, current + 1, 0.0
-        level[cell], held = current, held + share
-    return level
+    return joined(np.rint(share_F * PARTS).astype(np.int64), most)
 
 
 # Selection.
@@ -183,7 +177,7 @@ class Measured:
     variance: float
 
 
-def fitted(rows: float, margins: Sequence[Measured | None], tables: Mapping[Edge, Measured]) -> Tree:
+def fitted(rows: float, margins: Sequence[Measured | None], tables: Mapping[Edge, Measured]) -> TableTree:
     """The tree that is nearest to what was measured.
 
     Each attribute's margin is the mean of all that tell it, weighted by 1 / variance, made a distribution by the
@@ -199,7 +193,7 @@ def fitted(rows: float, margins: Sequence[Measured | None], tables: Mapping[Edge
     for (parent, child), measured in tables.items():
         near = nearest_table(measured.counts / rows, shares[parent], shares[child])
         joint[parent, child] = near / near.sum()
-    return Tree(shares[0], tuple(joint.items()))
+    return TableTree(shares[0], tuple(joint.items()))
 
 
 def _margin(rows: float, attribute: int, own: Measured | None, tables: Mapping[Edge, Measured]) -> Numbers:
@@ -246,7 +240,7 @@ def _moved(table: Numbers, sums_L: Numbers) -> tuple[Numbers, Numbers]:
 
 
 @dataclass(frozen=True)
-class Tree:
+class TableTree:
     """Attribute 0 first, then the others, each after its parent.
 
     Attributes:
@@ -276,7 +270,7 @@ class Tree:
         return {"first": torch.from_numpy(self.first_L), "edges": edges}
 
     @classmethod
-    def restored(cls, state: State) -> Tree:
+    def restored(cls, state: State) -> TableTree:
         """What `state` stored."""
         edges = tuple(((one["parent"], one["child"]), one["joint"].numpy()) for one in state["edges"])
         return cls(state["first"].numpy(), edges)

@@ -36,7 +36,7 @@ class Held(Struct):
 
 
 @dataclass(frozen=True)
-class NoisePlan:
+class MSTPlan:
     """The noise of a training, which follows from its options and `Held` before anything is measured.
 
     Attributes:
@@ -55,7 +55,7 @@ class NoisePlan:
 
 
 @lru_cache(maxsize=64)
-def plan_noise(config: MSTConfig, held: tuple[Held, ...]) -> NoisePlan | None:
+def plan_noise(config: MSTConfig, held: tuple[Held, ...]) -> MSTPlan | None:
     """The least noise with which all that is planned costs at most the target; None without one.
 
     The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and the tree; each part in
@@ -79,14 +79,14 @@ def plan_noise(config: MSTConfig, held: tuple[Held, ...]) -> NoisePlan | None:
     halves = [single * count * used / share for share, count in zip(shares, counts, strict=True)]
     names = dp.encoders * dp.delta / max(1, named)
 
-    def planned(scale: float) -> NoisePlan:
+    def planned(scale: float) -> MSTPlan:
         columns, groups, tree = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
         one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
         events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
         noises = CellNoise(half_variance=groups), CellNoise(half_variance=tree)
-        return NoisePlan(2 * columns, names, *noises, events)
+        return MSTPlan(2 * columns, names, *noises, events)
 
-    def within(plan: NoisePlan) -> bool:
+    def within(plan: MSTPlan) -> bool:
         tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.tree.event("", True, dp.delta)] * edges
         return affords(dp, [*plan.events, *tables])
 
@@ -110,7 +110,7 @@ def tree_sets(attributes: int) -> tuple[tuple[int, ...], ...]:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedAttribute:
     """An attribute as it is counted."""
 
     silo: str
@@ -120,7 +120,7 @@ class Counted:
 
 
 def request_for(
-    silos: tuple[str, ...], attributes: Sequence[Counted], rows: int, plan: NoisePlan | None
+    silos: tuple[str, ...], attributes: Sequence[CountedAttribute], rows: int, plan: MSTPlan | None
 ) -> CountRequest:
     """What is counted: tables of levels of all pairs, then those of groups.
 

@@ -12,7 +12,7 @@ the exponential mechanism chooses each edge           `_select`: a coarse noisy 
 noised tables of the tree's edges                     `_measure`: counted across silos, opened with noise
 Private-PGM fits a graphical model                    `networks.fitted`: of a tree that is exact, without iterations
                                                       over a joint distribution
-rows are drawn by rounding                            `networks.Tree.draw`; silos draw values within levels
+rows are drawn by rounding                            `networks.TableTree.draw`; silos draw values within levels
 ====================================================  ==========================================================
 
 Nobody holds tables of columns of two silos: silos count them as shares (`silosynth.counting.protocol`), the coordinator
@@ -125,7 +125,7 @@ def synthesise(
     roster: Roster, config: MSTConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw levels of all attributes, and have silos draw ``rows`` rows for them."""
-    levels_RA = networks.Tree.restored(model["tree"]).draw(rows, streams.child("levels").numpy())
+    levels_RA = networks.TableTree.restored(model["tree"]).draw(rows, streams.child("levels").numpy())
     name = "/".join(streams.path)
     asks = {silo: MSTSynthesise(levels_RA[:, _places(model, silo)], name) for silo in roster}
     return conversation.shared_columns((yield roster.each(asks)))
@@ -164,7 +164,7 @@ def _make(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> 
     }
 
 
-def bound(rows: int, plan: private.NoisePlan | None) -> int:
+def bound(rows: int, plan: private.MSTPlan | None) -> int:
     """What no silo holds more rows than, given its noised number."""
     return padded(rows + (0 if plan is None else math.ceil(REACH * math.sqrt(plan.columns))))
 
@@ -220,7 +220,7 @@ def _request(roster: Roster, config: MSTConfig, state: State) -> CountRequest:
     parts: Sequence[tuple[str, str, int, int]] = list(
         zip(state["silos"], state["names"], state["levels"], state["groups"], strict=True)
     )
-    attributes = [private.Counted(*part) for part in parts]
+    attributes = [private.CountedAttribute(*part) for part in parts]
     plan = private.plan_noise(config, _held(state))
     return private.request_for(roster.parties, attributes, state["most"], plan)
 

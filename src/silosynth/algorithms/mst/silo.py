@@ -74,7 +74,7 @@ class MSTSilo(ColumnParty):
         return private.Held(max(1, len(table.columns)), named_columns(table, schema))
 
     @property
-    def _plan(self) -> private.NoisePlan | None:
+    def _plan(self) -> private.MSTPlan | None:
         return private.plan_noise(self.config, self.held)
 
     def _make(self, ask: mst.MakeAttributes) -> Message:
@@ -119,7 +119,7 @@ class MSTSilo(ColumnParty):
             found.append(torch.cat([lines, share_L[encoder.lines :].double()]))
         return found
 
-    def _variances(self, plan: private.NoisePlan) -> Iterator[float]:
+    def _variances(self, plan: private.MSTPlan) -> Iterator[float]:
         """Of each attribute's numbers of rows: a level of numbers is made of some of a histogram's bins."""
         for encoder, attribute in zip(self.columns.encoders, self.attributes, strict=True):
             yield plan.columns * (1.0 if encoder.categorical else max(1.0, MOST_BINS / attribute.size))
@@ -153,10 +153,12 @@ class MSTSilo(ColumnParty):
         if count > number or len(parts[1]) != count:
             raise self._refusal("counts as many columns as silos hold", len(request.columns))
         attributes = [
-            private.Counted(a.silo, a.name, a.size, b.size) for a, b in zip(*parts, strict=True)
+            private.CountedAttribute(a.silo, a.name, a.size, b.size) for a, b in zip(*parts, strict=True)
         ]  # fmt: skip
         own = [
-            private.Counted(self.seat.name, encoder.name, attribute.size, attribute.groups if pairs else attribute.size)
+            private.CountedAttribute(
+                self.seat.name, encoder.name, attribute.size, attribute.groups if pairs else attribute.size
+            )
             for encoder, attribute in zip(self.columns.encoders, self.attributes, strict=True)
         ]
         if [one for one in attributes if one.silo == self.seat.name] != own:
