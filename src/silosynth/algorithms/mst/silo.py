@@ -5,7 +5,8 @@ Shapes: N rows, A attributes, R rows that are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -146,20 +147,19 @@ class MSTSilo(ColumnParty):
 
     def _check_request(self, request: CountRequest) -> None:
         """Check that what is counted follows from the options, and from what this silo holds."""
-        number = sum(one.columns for one in self.held)
-        pairs = bool(private.selected_pairs(len(request.columns)))
-        count = len(request.columns) // 2 if len(request.columns) > 2 else len(request.columns)
-        parts = request.columns[:count], request.columns[count:] if pairs else request.columns[:count]
-        if count > number or len(parts[1]) != count:
-            raise self._refusal("counts as many columns as silos hold", len(request.columns))
+        columns = request.columns
+        half = len(columns) // 2 if len(columns) > 2 else len(columns)  # after levels come groups, if a tree is chosen
+        groups = columns[half:] or columns
+        if len(groups) != half or not self._all_columns([column.silo for column in columns[:half]]):
+            raise self._refusal("counts as many columns as silos hold", len(columns))
         attributes = [
-            private.CountedAttribute(a.silo, a.name, a.size, b.size) for a, b in zip(*parts, strict=True)
-        ]  # fmt: skip
+            private.CountedAttribute(a.silo, a.name, a.size, b.size)
+            for a, b in zip(columns[:half], groups, strict=True)
+        ]
+        selected = len(columns) > half
         own = [
-            private.CountedAttribute(
-                self.seat.name, encoder.name, attribute.size, attribute.groups if pairs else attribute.size
-            )
-            for encoder, attribute in zip(self.columns.encoders, self.attributes, strict=True)
+            private.CountedAttribute(self.seat.name, encoder.name, one.size, one.groups if selected else one.size)
+            for encoder, one in zip(self.columns.encoders, self.attributes, strict=True)
         ]
         if [one for one in attributes if one.silo == self.seat.name] != own:
             raise self._refusal("counts the attributes that it has made", len(attributes))
@@ -167,6 +167,14 @@ class MSTSilo(ColumnParty):
             raise self._refusal("counts at least as many rows as it has told, rounded up", request.rows)
         if request != private.request_for(self.seat.roster.parties, attributes, request.rows, self._plan):
             raise self._refusal("counts what its options say", "other columns, sets, bits or blocks")
+
+    def _all_columns(self, owners: Sequence[str]) -> bool:
+        """Whether they are of as many columns as silos have said; without noise some may be determined by others."""
+        said = {silo: one.columns for silo, one in zip(self.seat.roster, self.held, strict=True)}
+        counts = Counter(owners)
+        if self._plan is not None:
+            return counts == said
+        return all(count <= said.get(silo, 0) for silo, count in counts.items())
 
     def _open(self, ask: opening.OpenTables | opening.RevealTables) -> Message:
         """Open tables of groups, each once, or of levels, as long as they form no circle; with the noise planned."""
