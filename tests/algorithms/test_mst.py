@@ -261,15 +261,23 @@ def test_levels_of_few_rows_are_pooled() -> None:
 
 
 @pytest.mark.parametrize(
-    "epsilon", [1.0, pytest.param(0.3, marks=pytest.mark.slow), pytest.param(10.0, marks=pytest.mark.slow)]
+    ("epsilon", "held"),
+    [
+        (1.0, HELD),
+        pytest.param(0.3, HELD, marks=pytest.mark.slow),
+        pytest.param(10.0, (private.Held(8, 5), private.Held(7, 4)), marks=pytest.mark.slow),  # variances have a floor
+    ],
 )
-def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(epsilon: float) -> None:
+def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
+    epsilon: float, held: tuple[private.Held, ...]
+) -> None:
     config = dataclasses.replace(PLAN, dp=dataclasses.replace(PLAN.dp, epsilon=epsilon))
-    plan = private.plan_noise(config, HELD)
+    plan = private.plan_noise(config, held)
     assert plan is not None
-    pairs = [plan.groups.event("", True, 1e-4)] * 6
-    total = [*plan.events, *pairs, *[plan.tree.event("", True, 1e-4)] * 3]
-    assert len(plan.events) == 4 + 2  # columns, and numbers of rows
+    columns = sum(one.columns for one in held)
+    pairs = [plan.groups.event("", True, 1e-4)] * math.comb(columns, 2)
+    total = [*plan.events, *pairs, *[plan.tree.event("", True, 1e-4)] * (columns - 1)]
+    assert len(plan.events) == columns + 2  # and numbers of rows
     assert sum(event.delta for event in plan.events) == pytest.approx(0.4 * 1e-4)
     assert 0.97 * epsilon < cost(total, config.dp) <= epsilon * (1 + 1e-9)
     if epsilon != 1.0:
