@@ -53,6 +53,8 @@ class Algorithm:
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
+        counts: whether silos count tables of their columns together to train, for which the coordinator deals random
+            numbers that hide rows.
         private: configs by preset where options ask for differential privacy: training through noise takes other sizes.
             Presets that are not there keep theirs.
         policies: what can be done about silos that are lost in training; the first is the default. Empty if the
@@ -68,6 +70,7 @@ class Algorithm:
     central: bool = False
     horizontal: bool = False
     parts: bool = True
+    counts: bool = False
     private: Mapping[str, Any] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ("fail", "wait")
 
@@ -225,7 +228,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "mst": Algorithm(
         "a tree of tables of two columns, which silos count together and noise (MST, 2021)",
-        mst_options.PRESETS, mst_silo.MSTSilo, mst.coordinate, mst.synthesise,
+        mst_options.PRESETS, mst_silo.MSTSilo, mst.coordinate, mst.synthesise, counts=True,
     ),
     "tabvfl": Algorithm(
         "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",

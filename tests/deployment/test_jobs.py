@@ -178,6 +178,24 @@ def test_a_private_job_runs_while_an_epsilon_is_limited(tmp_path: Path, algorith
         run(replace(asked, name="another"), parties(silos, tmp_path, policy), tmp_path / "again")
 
 
+@pytest.mark.parametrize(
+    ("rule", "changes", "dp"),
+    [
+        ("open_tables", {}, {}),
+        ("open_tables", {"open_tables": "no"}, {"epsilon": 3.0, "delta": 1e-5}),
+        ("require_dealer", {"require_dealer": True}, {"epsilon": 3.0, "delta": 1e-5}),
+        ("largest_epsilon", {"largest_epsilon": 2.0, "exact_rows": True}, {"epsilon": 3.0, "delta": 1e-5}),
+    ],
+)
+def test_a_training_that_counts_keeps_to_what_may_open(
+    rule: str, changes: dict[str, Any], dp: dict[str, float], tmp_path: Path
+) -> None:
+    silos, policy = two_silos(60), OPEN.model_copy(update={"algorithms": ["mst"], "public_seed": False, **changes})
+    asked = job(silos, algorithm="mst", seed=None, rows=None, options={"dp": dp} if dp else {})
+    with pytest.raises(PolicyError, match=f"'{rule}'"):
+        run(asked, parties(silos, tmp_path, policy), tmp_path)
+
+
 def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
     whole = customers(300).drop(columns="customer")
     silos = {"north": Rows(whole[:180].reset_index(drop=True)), "south": Rows(whole[180:].reset_index(drop=True))}

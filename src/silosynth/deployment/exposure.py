@@ -92,10 +92,11 @@ def _noise(policy: SiloPolicy) -> Iterator[Exposure]:
 def _tables(policy: SiloPolicy) -> Iterator[Exposure]:
     """What opens in jobs that count; under a budget it is charged like all else, and nothing opens without noise."""
     names = " or ".join(name for name in policy.algorithms if name in catalog.names("counting"))
-    if names and not policy.require_dealer:
+    counting = [name for name in catalog.ALGORITHMS if catalog.ALGORITHMS[name].counts] + catalog.names("counting")
+    if (dealt := [name for name in policy.algorithms if name in counting]) and not policy.require_dealer:
         yield Exposure(
-            f"with {names}: if another silo works with it, the columns that are counted, row by row: it deals the "
-            "random numbers that hide them",
+            f"with {' or '.join(dealt)}: if another silo works with it, the columns that are counted, row by row: it "
+            "deals the random numbers that hide them",
             "require_dealer = true", 2,
         )  # fmt: skip
     if not names or policy.budgeted:

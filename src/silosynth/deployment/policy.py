@@ -159,6 +159,8 @@ class SiloPolicy(FileSection):
                 "share_synthetic", "synthetic columns stay in their silo", "shared",
                 'Set options = { synthesis = "partitioned" }, with an algorithm that has it.',
             )  # fmt: skip
+        if catalog.algorithm(job.algorithm, kind=None).counts:
+            self._check_counted(job)
         self._check_links(job)
         self._check_target(getattr(job.config, "dp", Target()))
         self.check_levels(job)
@@ -186,6 +188,16 @@ class SiloPolicy(FileSection):
         if self.require_dealer and not dealer(job) and not horizontal(job):
             rule = "a silo without rows deals in jobs that count"
             raise refusal("require_dealer", rule, "the coordinator", 'Name one: dealer = "…".')
+
+    def _check_counted(self, job: Job) -> None:
+        """A training by tables that silos count together."""
+        if self.require_dealer:
+            rule = "a silo without rows deals where silos count"
+            raise refusal("require_dealer", rule, "the coordinator", "Choose another algorithm.")
+        private = getattr(job.config, "dp", Target()).private
+        if self.open_tables == "no" or not (private or self.open_tables == "exact"):
+            what = "no table across silos opens" if private else "tables across silos open with noise, if at all"
+            raise refusal("open_tables", what, job.algorithm if private else "no dp", _ASK if private else _TARGET)
 
     def check_counts(self, job: Job, table: Table) -> None:
         """Refuse tables that open without noise, if a level that this silo holds stands for too few rows there.
