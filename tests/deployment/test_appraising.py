@@ -12,6 +12,7 @@ import pytest
 from tests.deployment.common import Rows, customers, parties
 from typer.testing import CliRunner
 
+from silosynth.alignment import AlignConfig
 from silosynth.cli import app
 from silosynth.commands import federation
 from silosynth.core.conversation import Roster
@@ -63,6 +64,15 @@ def test_it_is_charged_and_no_exact_count_leaves(done: Path) -> None:
     assert not any("exact" in one or "un-noised" in one for one in told)
     assert all(Releases(done.parent / silo).without("") for silo in HELD)
     assert "matched" not in json.loads((done / "result.json").read_text())
+
+
+def test_what_linking_told_is_shown_to_each_and_is_not_on_the_page(done: Path, tmp_path: Path) -> None:
+    linked = job(terms=Terms(("bank", "shop"), AlignConfig("keyed-hash")))
+    policy = SiloPolicy(algorithms=["appraise"], least_rows=10, keyed_hash=True)
+    place = carried_out(tmp_path, linked, policy)
+    assert {appraising.in_common(folder) for folder in (place, tmp_path / "bank", tmp_path / "shop")} == {400}
+    assert appraising.in_common(done) is None  # nothing was linked
+    assert "400" not in json.dumps(appraising.appraised(place).to_dict())
 
 
 def test_a_second_one_needs_a_second_charge(done: Path, tmp_path: Path) -> None:

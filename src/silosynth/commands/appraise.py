@@ -112,7 +112,7 @@ def _deployed(
     ui.facts |= {"job": named}
     if folder.exists():
         federation.wait_for_counted(ui, site, named)
-        return appraising.appraised(folder)
+        return _of_job(ui, folder)
     if site.name != COORDINATOR:
         rule = "Jobs that appraise start at the coordinator's machine; elsewhere those are shown that have ended"
         remedy = "Name one that `silosynth status` shows with --name, or use the coordinator's kit."
@@ -120,4 +120,14 @@ def _deployed(
     terms = judging.changed(judging.terms(site.roster.parties, site.stream_port), silos, align, None)
     order = appraising.appraising_order(terms, site.roster, site.name, named, target, groups, rows)
     federation.submit_counting(ui, site, order)
+    return _of_job(ui, folder)
+
+
+def _of_job(ui: Session, folder: Path) -> Appraisal:
+    """What a job has opened; and to whoever asks, what linking rows has told."""
+    from silosynth.deployment import appraising
+
+    if (common := appraising.in_common(folder)) is not None:
+        ui.note(f"Silos have {common:,} rows in common, as linking them has told; it is exact, and not on the page.")
+        ui.facts["common"] = common
     return appraising.appraised(folder)

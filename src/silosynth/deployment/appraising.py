@@ -1,7 +1,8 @@
 """What silos of a federation are worth to each other: the job that appraises, and what follows from what it opened.
 
 What a job has opened lies at the coordinator and at every silo, and each can render the same page. How many rows silos
-have in common is taken from the noised tables there: alignment has told it to silos, and no file of the job repeats it.
+have in common is taken from the noised tables there. Linking has told coordinator and silos the exact number, which no
+epsilon covers: it is shown to whoever renders the page (`in_common`), and is not on it.
 """
 
 from __future__ import annotations
@@ -55,6 +56,15 @@ def appraising_order(
 def appraising_name() -> str:
     """A name for a job that appraises."""
     return f"appraisal-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def in_common(folder: Path) -> int | None:
+    """How many rows all silos have in common, exactly; None if they were not linked.
+
+    Raises:
+        StorageError: as `appraised`.
+    """
+    return read_counted(folder).common
 
 
 def appraised(folder: Path) -> Appraisal:

@@ -240,7 +240,7 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
 
 def _write_counted(job: Job, outcome: Counted, folder: Path) -> None:
     """What a job that counts has opened; and in words what it was."""
-    keep_counted(folder, job, outcome.result)
+    keep_counted(folder, job, outcome.result, min((told.common for told in outcome.matched.values()), default=None))
     columns = {silo: list(schema.names) for silo, schema in outcome.schemas.items()}
     result = {"algorithm": job.algorithm, "opening": opening(job), "silos": columns}
     _write_result(job, outcome, result, folder)

@@ -22,19 +22,22 @@ class CountedJob:
     Attributes:
         job: what it was; without its seed.
         result: what opened, as it was passed on: what the algorithm's `coordinate` returns.
+        common: how many rows all silos have in common, as linking has told this machine: exact, at no epsilon. None
+            if rows were not linked.
     """
 
     job: Job
     result: State
+    common: int | None = None
 
 
-def keep_counted(folder: Path, job: Job, result: State) -> None:
-    """Write what a job has opened into its folder.
+def keep_counted(folder: Path, job: Job, result: State, common: int | None) -> None:
+    """Write what a job has opened into its folder, and how many rows were linked.
 
     Raises:
         StorageError: it cannot be written.
     """
-    content = {"job": to_state(replace(job, seed=None)), "result": result}
+    content = {"job": to_state(replace(job, seed=None)), "result": result, "common": common}
     write_atomic(make_folder(folder) / COUNTED, pack(content), PRIVATE)
 
 
@@ -50,4 +53,4 @@ def read_counted(folder: Path) -> CountedJob:
             "The job has counted, and left what it opened", folder.name, "Is it done? See: silosynth status."
         )
     content = unpack(read(path))
-    return CountedJob(from_state(Job, content["job"]), content["result"])
+    return CountedJob(from_state(Job, content["job"]), content["result"], content.get("common"))

@@ -465,7 +465,8 @@ class DeploymentSilo(Party):
     def _keep_counted(self, ask: protocol.CountedTables | protocol.CountedFigures | protocol.NoisedTables) -> Done:
         """Keep what a job that counts has opened, as it was passed on."""
         self._party = None
-        keep_counted(self.folder, self._begun(), unpack(ask.content))
+        linked = self._begun().align is not None
+        keep_counted(self.folder, self._begun(), unpack(ask.content), self._n_rows if linked else None)
         self._say("tables kept, as they were passed on")
         return Done()
 
