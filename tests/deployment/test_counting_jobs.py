@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from tests.deployment.common import OPEN, Rows, customers, job, parties, run, shuffled, two_silos
+from tests.deployment.test_holdout import KEY, begun
 
 from silosynth.alignment import AlignConfig
 from silosynth.core.errors import ConfigError, PolicyError, ProtocolError, SilosynthError
@@ -20,6 +21,7 @@ from silosynth.counting import CountedColumn
 from silosynth.counting.judge import JudgeConfig
 from silosynth.deployment.coordinator import read_schemas
 from silosynth.deployment.counted import read_counted
+from silosynth.deployment.holdout import HoldoutKey
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import Job
 from silosynth.privacy.events import Target
@@ -127,10 +129,10 @@ def test_with_a_hold_out_each_table_has_both_parts(tmp_path: Path) -> None:
 
 def test_a_judging_holds_out_the_rows_that_the_training_did(tmp_path: Path) -> None:
     silos, policy = two_silos(100), JUDGED.model_copy(update={"min_count": 1})
+    for silo in silos:  # rather than one drawn by chance, which may hold out few
+        HoldoutKey(tmp_path / silo).keep(KEY)
     judge = parties(silos, tmp_path, policy)
     run(judging(silos, holdout=0.2), judge, tmp_path)
-    from tests.deployment.test_holdout import begun
-
     begun(job(silos, holdout=0.2), train := parties(silos, tmp_path))
     order, held = judge["shop"]._order, judge["shop"]._held
     trained = set(silos["shop"].frame["customer"].iloc[train["shop"]._order.numpy()])  # type: ignore[union-attr]
