@@ -206,6 +206,7 @@ def test_a_folder_of_parquet_files_is_inspected_as_a_table(tmp_path: Path) -> No
     assert said(call("inspect", tmp_path / "t", "--json"))["rows"] == 2
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_overwritten_only_by_force(run: tuple[Result, Path], plan: Path) -> None:
     _, out = run
     shutil.copytree(out, plan.parent / "out")
@@ -483,6 +484,7 @@ def test_any_synthetic_table_can_be_evaluated(plan: Path, people: pd.DataFrame) 
     assert call("evaluate", *tables, "--target", "sick").exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_table_of_a_finished_run_can_be_judged_afterwards(plan: Path, people: pd.DataFrame) -> None:
     numbered = people.assign(person_id=range(1000, 1000 + len(people)))
     numbered.to_csv(plan.parent / "people.csv", index=False)

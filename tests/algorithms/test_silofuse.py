@@ -65,6 +65,7 @@ def bytes_sent(name, steps):
     return sum(record["bytes"] for record in ledger), len(ledger)
 
 
+@pytest.mark.slow
 def test_traffic_does_not_depend_on_iterations_but_that_of_joint_training_does():
     assert bytes_sent("silofuse", 10) == bytes_sent("silofuse", 30)
     few, many = bytes_sent("e2edistr", 10), bytes_sent("e2edistr", 30)

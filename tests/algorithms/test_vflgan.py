@@ -163,6 +163,7 @@ def test_there_is_one_exchange_per_step_and_one_more_with_each_report(monkeypatc
     assert play.exchanges - before.exchanges == rounds * (play.config.critic_steps + 1) + 10
 
 
+@pytest.mark.slow
 def test_vertigan_takes_one_exchange_per_round(monkeypatch):
     monkeypatch.setattr(vflgan, "REPORTS", 10)
     play, before = Play("vertigan", epochs=50), Play("vertigan")
@@ -285,6 +286,7 @@ def test_frechet_distance_is_that_of_the_formula():
     assert frechet_distance(torch.zeros(4, 1), torch.ones(3, 1)) == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vflgan", "vertigan"])
 def test_the_nearest_weights_are_kept(name):
     play = Play(name, select="frechet", epochs=30, rate=0.02, penalty=0.0)
@@ -382,6 +384,7 @@ def test_ten_thousand_levels_train():
     assert set(drawn["code"]) <= set(frame["code"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vflgan", "vertigan"])
 def test_averaged_weights_are_what_is_released(name):
     play = Play(name, average=0.9, epochs=30)

@@ -274,6 +274,7 @@ def model(**options) -> ss.Model:
     return ss.fit("vtgan", federation, preset="fast", options=SIZES | options, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_every_setting_trains_any_number_of_silos(privacy):
     five = {name: [name] for name in table().columns}
@@ -322,6 +323,7 @@ def test_training_resumes_to_the_same_bytes_in_every_setting(tmp_path, critic, s
     assert pack(dict(again.parts)) == pack(dict(whole.parts)) and pack(again.coordinator) == pack(whole.coordinator)
 
 
+@pytest.mark.slow
 def test_two_models_publish_in_different_orders():
     orders = []
     for seed in (0, 1):

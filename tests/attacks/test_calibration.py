@@ -49,6 +49,7 @@ def _copied() -> list[Finding]:
     return list(audit(Subject(TRAIN, Copier(4000)), ["assd"], Trainings(20)).findings)
 
 
+@pytest.mark.slow
 def test_assd_finds_the_copier() -> None:
     found = _copied()
     assert {f.score.name.split("_")[1] for f in found} == {"naive", "correlation", "nearness"}
@@ -76,6 +77,7 @@ def test_nearness_finds_a_record_that_moments_do_not_show() -> None:
     assert found.finding("assd_naive_isolated_record").score.value < 0.9
 
 
+@pytest.mark.slow
 def test_assd_finds_nothing_in_the_blind() -> None:
     for found in audit(Subject(TRAIN, Blind(300)), ["assd"], Trainings(20, seed=2)).findings:
         assert found.score.low is not None and found.score.high is not None and found.spread is not None

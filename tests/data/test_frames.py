@@ -289,6 +289,7 @@ def test_synthetic_values_beyond_a_small_dtype_are_clipped() -> None:
     assert to_frame(Table((column,)))["x"].tolist() == [-128, 127]
 
 
+@pytest.mark.slow
 def test_many_levels_and_wide_frames_come_back() -> None:
     rng = np.random.default_rng(0)
     many = one([f"level {i}" for i in rng.integers(0, 12_000, 50_000)], "string")

@@ -127,6 +127,7 @@ def test_substitutes_depend_on_the_row_alone() -> None:
     assert re.fullmatch("[A-Z][a-z]{5}", substitutes((), 1, 1, 7)[0])
 
 
+@pytest.mark.slow
 def test_faker_makes_names_by_row() -> None:
     whole = substitutes(("name:de_CH",), 1, 6, key=7)
     assert whole == substitutes(("name:de_CH",), 1, 2, 7) + substitutes(("name:de_CH",), 3, 4, 7)

@@ -111,6 +111,7 @@ def test_a_report_at_a_silo_says_what_drew_the_rows(tmp_path: Path, monkeypatch:
     assert set(about["ranges"]) == {"age", "income"}
 
 
+@pytest.mark.slow
 def test_a_secret_seed_gives_another_table_and_still_trains(tmp_path: Path) -> None:
     silos = two_silos()
     policy = SiloPolicy(least_rows=10, keyed_hash=True)

@@ -82,6 +82,7 @@ def test_real_rows_score_about_their_floors(report: Report) -> None:
         assert abs(report.score(name).value) < 0.06, name
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures(people: People, report: Report) -> None:
     again = evaluate(people(400, 1), people(300, 2), people(350, 3), "rich", SILOS, figures="gan")
     assert again.scores == report.scores
@@ -264,6 +265,7 @@ def test_the_areas_interval_is_as_wide_as_the_bootstraps() -> None:
     assert (high - low) / 2 == pytest.approx(1.96 * np.std(draws), rel=0.2)
 
 
+@pytest.mark.slow
 def test_shuffled_labels_lose_what_can_be_learnt(people: People) -> None:
     train = people(400, 1)
     noise = train.assign(rich=train["rich"].sample(frac=1, random_state=0).to_numpy())

@@ -44,6 +44,7 @@ def test_r_squared_and_d2_are_scikit_learns() -> None:
     assert d2_absolute_error(truth, predicted) == pytest.approx(d2_absolute_error_score(truth, predicted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "names"), [("rich", ["auc", "f1"]), ("job", ["auc", "f1"]), ("age", ["r2"])])
 def test_real_rows_reach_the_floor_and_noise_does_not(target: str, names: list[str], people: People) -> None:
     train, holdout = people(500, 1), people(300, 2)

@@ -99,6 +99,7 @@ def test_totals_of_several_tables_are_those_of_their_means():
     assert results["FD"] == pytest.approx(1.05) and results["trtr f1"] == 0.5
 
 
+@pytest.mark.slow
 def test_integers_are_numbers_but_for_categories():
     rng = np.random.default_rng(0)
     real = pd.DataFrame({"x": rng.normal(size=100), "q": rng.integers(3, 7, 100)})

@@ -129,6 +129,7 @@ LEARNS = LatentTableConfig(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_learns_what_depends_on_what():
     model = make(coded(800), LEARNS)
     for part in range(4):

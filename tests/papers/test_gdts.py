@@ -101,6 +101,7 @@ def test_the_papers_sizes_give_the_papers_options() -> None:
 # A training that is watched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "rounds"),
     [
@@ -245,6 +246,7 @@ def test_without_matplotlib_a_page_is_refused_before_the_training(
     assert result.exit_code == 5 and "pip install 'silosynth[papers]'" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_row_has_the_papers_figures_and_a_curve(fits: Any) -> None:
     jobs = gdts_tables1_2.jobs(copies, ("demo",), 120, 2, setting=["fl", "central"])
     fl, central = (settings.measure(job, fit=fits) for job in jobs)

@@ -75,6 +75,7 @@ def test_a_table_that_is_not_here_names_the_one_that_is(monkeypatch: pytest.Monk
 # Rows
 
 
+@pytest.mark.slow
 def test_a_row_holds_its_settings_figures_and_costs(experiment: PaperExperiment, fits: Any) -> None:
     shares: list[float] = []
     jobs = experiment.jobs(**TINY)

@@ -119,6 +119,7 @@ def test_a_silo_knows_the_levels_of_its_own_rows_only() -> None:
 POSITIONS = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.dictionaries(st.sampled_from("abc"), POSITIONS, min_size=1))
 def test_all_silos_rows_below_each_other_are_the_central_table(rows: dict[str, list[int]]) -> None:

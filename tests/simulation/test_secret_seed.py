@@ -17,6 +17,7 @@ PRIVATE = {"preset": "fast", "options": TINY["vflgan private"] | {"dp": TARGET},
 PUBLIC = {"preset": "fast", "options": TINY["vflgan"], "progress": False}
 
 
+@pytest.mark.slow
 def test_private_trainings_differ_and_do_not_tell_their_seed(tmp_path):
     first, second = (ss.fit("vflgan", federation("vflgan private"), **PRIVATE, folder=tmp_path / n) for n in "ab")
     assert whole_of(first) != whole_of(second)

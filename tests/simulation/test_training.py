@@ -139,6 +139,7 @@ def with_identifiers(**columns) -> tuple[pd.DataFrame, dict[str, list[str]], dic
     return data, {"one": ["a", *columns], "two": ["b", "c"]}, dict.fromkeys(columns, "identifier")
 
 
+@pytest.mark.slow
 def test_running_numbers_go_on_across_batches_and_pieces_are_the_sample():
     names = pd.Series([f"K{i:05d}x" for i in range(60)])
     model = fit(*with_identifiers(customer_id=names, kind=names.astype("category"), nr=range(60)))
