@@ -362,7 +362,7 @@ def test_a_row_less_changes_what_is_noised_by_one_and_nothing_else(monkeypatch: 
 
 def test_a_single_rows_level_stays_unnamed_but_with_the_probability_that_is_charged() -> None:
     variance, delta = 100, 0.01
-    least = gaussian_threshold(variance, delta)
+    least = gaussian_threshold(math.sqrt(variance), delta)
     k = np.arange(-400, 401)
     law = np.exp(-(k**2) / (2 * variance))
     law /= law.sum()

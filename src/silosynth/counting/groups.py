@@ -22,18 +22,17 @@ Shapes: N rows, C cells.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
 
 from silosynth.core.schema import Column, ColumnSchema, Kind
 from silosynth.core.streams import Keystream
 from silosynth.counting.levels import Codes
 from silosynth.counting.opening import CellNoise
 from silosynth.privacy.events import Event
+from silosynth.privacy.mechanisms import gaussian_threshold
 
 PIECES = 32  # about so many cells of the second round
 BOUNDED = 64  # cells between declared bounds
@@ -85,20 +84,11 @@ def _level_groups(column: Column, most: int, noise: CellNoise, names: float, rng
     codes = np.where(column.missing.numpy(), levels, column.values.numpy()).astype(np.int64)
     counts = np.bincount(codes, minlength=levels + 1)
     noised = counts + noise.whole((levels + 1,), rng)
-    shown = np.nonzero((counts > 0) & (noised >= _threshold(noise, names)))[0]
+    shown = np.nonzero((counts > 0) & (noised >= gaussian_threshold(noise.deviation(2), names)))[0]
     ranked = shown[np.argsort(-noised[shown], kind="stable")]
     group = np.full(levels + 1, min(len(ranked), most - 1), np.int64)
     group[ranked] = np.minimum(np.arange(len(ranked)), most - 1)
     return group[codes]
-
-
-def _threshold(noise: CellNoise, names: float) -> float:
-    """A count that a level of one row reaches with probability ``names`` at most.
-
-    Discrete Gaussian noise is at least m with no more than the probability that Gaussian noise is at least m - 1
-    (Canonne et al. 2020, proposition 25).
-    """
-    return 2 + math.ceil(noise.deviation(2) * float(norm.isf(names)))
 
 
 def _number_groups(column: Column, known: Edges, most: int, noise: CellNoise, rng: Keystream) -> Codes:

@@ -159,15 +159,15 @@ def gaussian_levels(
     if len(set(levels)) != len(levels) or counts.shape != (len(levels),):
         raise DataError("Every level is named once and has one count", f"{len(levels)} and {tuple(counts.shape)}")
     noised, event = gaussian_counts(counts, variance, what, rng)
-    shown = torch.nonzero((counts > 0) & (noised >= gaussian_threshold(variance, delta))).flatten().tolist()
+    shown = torch.nonzero((counts > 0) & (noised >= gaussian_threshold(math.sqrt(variance), delta))).flatten().tolist()
     shown.sort(key=lambda i: levels[i])  # the order in which levels came may tell about rows
     return tuple(levels[i] for i in shown), noised[shown], replace(event, delta=float(delta))
 
 
-def gaussian_threshold(variance: int, delta: float) -> int:
+def gaussian_threshold(deviation: float, delta: float) -> int:
     """The noised count from which a level's name is released: one row's level reaches it with at most ``delta``.
 
-    Discrete Gaussian noise is at least m with no more than the probability that Gaussian noise of the same variance is
+    Discrete Gaussian noise is at least m with no more than the probability that Gaussian noise of the same deviation is
     at least m - 1 (Canonne, Kamath and Steinke 2020, proposition 25).
 
     Raises:
@@ -175,7 +175,7 @@ def gaussian_threshold(variance: int, delta: float) -> int:
     """
     if not 0 < delta < 0.5:
         raise ConfigError("The delta of released names is above zero and below 1/2", delta)
-    return 2 + math.ceil(math.sqrt(variance) * float(norm.isf(delta)))
+    return 2 + math.ceil(deviation * float(norm.isf(delta)))
 
 
 def noised_histogram(
