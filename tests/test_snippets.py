@@ -40,6 +40,7 @@ ELSEWHERE = {
     "submit": "tests/deployment",
     "fetch": "tests/deployment",
     "appraise": "tests/deployment",
+    "judge": "tests/deployment",
 }
 SMALLER = {  # what a page says → what is run
     "docs/guide/audits.md": {

@@ -9,6 +9,7 @@ copy writes into folders of its own, may take so much memory and no more, and sa
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import resource
@@ -234,21 +235,29 @@ def _carry_out(work: Callable[[], str], writer: int) -> NoReturn:
 
 
 def attack(name: str, policy: SiloPolicy, count: int, folder: Path) -> Iterator[tuple[int, str, Any]]:
-    """``count`` deviating coordinators: for each its seed, and how the silo refused or what broke."""
+    """``count`` deviating coordinators: for each its seed, and how the silo refused or what broke.
+
+    Each deviates at a place of its own. How long a conversation is may hang on noise, so that a place may not be
+    reached: whoever waits for it deviates in another conversation.
+    """
     length = conversations(name, policy, folder / "before", lambda *_: None)
-    seeds: dict[int, list[int]] = {}
-    for seed in range(count):
-        seeds.setdefault(random.Random(f"{name} {seed}").randrange(length), []).append(seed)
-    heard: list[tuple[int, str, Any]] = []
+    heard: dict[int, tuple[int, str, Any]] = {}
+    places = {seed: random.Random(f"{name} {seed}") for seed in range(count)}
+    for turn in itertools.count():
+        if not (left := [seed for seed in places if seed not in heard]):
+            break
+        seeds: dict[int, list[int]] = {}
+        for seed in left:
+            seeds.setdefault(places[seed].randrange(length), []).append(seed)
 
-    def at(number: int, attacked: Attacked, honest: Message) -> None:
-        for seed in seeds.get(number, ()):
+        def at(number: int, attacked: Attacked, honest: Message, seeds: dict[int, list[int]] = seeds) -> None:
+            for seed in seeds.get(number, ()):
 
-            def work(seed: int = seed) -> str:
-                attacked.move(folder / f"{seed}")
-                return deviate(attacked, honest, random.Random(f"deviating {name} {seed}"))
+                def work(seed: int = seed) -> str:
+                    attacked.move(folder / f"{seed}")
+                    return deviate(attacked, honest, random.Random(f"deviating {name} {seed}"))
 
-            heard.append((seed, in_a_copy(work), shown(honest)))
+                heard[seed] = seed, in_a_copy(work), shown(honest)
 
-    conversations(name, policy, folder / "here", at)
-    yield from heard
+        length = conversations(name, policy, folder / f"here {turn}", at)
+    yield from heard.values()
