@@ -28,8 +28,8 @@ from silosynth.core.streams import Streams
 from silosynth.data.infer import infer
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import read_status
+from silosynth.deployment.kept import guarantee_of, kept_job, kept_model
 from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.deployment.silo import guarantee_of, kept_job, kept_model
 from silosynth.privacy.mechanisms import noised_counts, noised_levels
 
 

@@ -328,7 +328,7 @@ def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
     from silosynth.deployment import coordinator
-    from silosynth.deployment.silo import guarantee_of, kept_job
+    from silosynth.deployment.kept import guarantee_of, kept_job
     from silosynth.privacy.statement import known_noise, statement
 
     site = _kit(kit)
@@ -444,8 +444,8 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
     from silosynth.data.infer import infer
     from silosynth.deployment.coordinator import LEDGER
+    from silosynth.deployment.kept import kept_model
     from silosynth.deployment.rows import read_silo
-    from silosynth.deployment.silo import kept_model
 
     if kit.name == COORDINATOR:
         raise ConfigError(

@@ -26,8 +26,8 @@ from silosynth.counting import padded
 from silosynth.counting.judge import JudgeConfig
 from silosynth.deployment.coordinator import ORDER, RESULT, Order, read_schemas, unpack_order
 from silosynth.deployment.counted import COUNTED, read_counted
+from silosynth.deployment.kept import kept_model
 from silosynth.deployment.protocol import Job, check_name, horizontal
-from silosynth.deployment.silo import kept_model
 from silosynth.evaluation import joint, judged
 from silosynth.evaluation.about import AnyModel
 from silosynth.evaluation.report import Report

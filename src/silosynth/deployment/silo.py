@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,6 +29,7 @@ from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
 from silosynth.deployment import holdout, protocol
 from silosynth.deployment.counted import keep_counted
+from silosynth.deployment.kept import JOB, PART
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import Head, SiloLedger
@@ -44,7 +45,7 @@ from silosynth.simulation import federation, model
 if TYPE_CHECKING:
     import pandas as pd
 
-SYNTHETIC, PART, CLOSED, JOB, REFERENCE = "synthetic.parquet", "part.silosynth", "closed", "job", "reference.silosynth"
+SYNTHETIC, CLOSED, REFERENCE = "synthetic.parquet", "closed", "reference.silosynth"
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
 _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
 _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
@@ -639,60 +640,3 @@ class DeploymentSilo(Party):
 def _flags(name: str, values: torch.Tensor) -> Column:
     """A boolean column without missing values."""
     return Column(name, "bool", values.to(torch.int64), torch.zeros(len(values), dtype=torch.bool), (False, True))
-
-
-class KeptModel(model.Model):
-    """What one silo knows of the model of a job: its own part, if it has one, and what it sent."""
-
-    def describe(self) -> dict[str, Any]:
-        """As `Model.describe`; None for what the silo does not know. The guarantee is that of the whole job."""
-        facts = super().describe()
-        whole = guarantee_of(self.algorithm, self.config, None if self.seed < 0 else self.seed)
-        if whole is not None:
-            facts["guarantee"] = whole
-        return facts if any(self.parts.values()) else facts | {"ranges": None}
-
-
-def guarantee_of(algorithm: str, config: Any, seed: int | None) -> str | None:
-    """What a private job guarantees as a whole, by its config; None of others, and where a seed tells the noise.
-
-    A silo's own ledger does not tell: it lists this silo's events, each of which checks the sum over all silos.
-    """
-    target = getattr(config, "dp", Target())
-    if not target.private or seed is not None:
-        return None
-    counts = catalog.algorithm(algorithm, kind=None).kind == "counting"
-    what = "all tables that opened" if counts else "the released model and its synthetic tables"
-    return (
-        f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for {what}, "
-        "per row of the aligned table, all silos together"
-    )
-
-
-def kept_job(folder: Path) -> protocol.Job | None:
-    """The job of a folder; None of an earlier version.
-
-    Raises:
-        StorageError: the file is damaged, or of another version.
-    """
-    return from_state(protocol.Job, unpack(read(folder / JOB))) if (folder / JOB).exists() else None
-
-
-def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, Any]]) -> KeptModel | None:
-    """What a silo keeps of a job's model in the job's folder; None of a job of an earlier version.
-
-    ``schema`` is that of the silo's columns, ``ledger`` what it recorded.
-
-    Raises:
-        StorageError: a file is damaged, or of another version.
-    """
-    if (job := kept_job(folder)) is None:
-        return None
-    part = unpack(read(folder / PART))["part"] if (folder / PART).exists() else {}
-    return KeptModel(
-        algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
-        roster=Roster(job.silos), columns=schema.names, flavour="pandas", coordinator={}, rows=0,
-        schemas={name: schema if name == silo else Schema(()) for name in job.silos},
-        parts={name: part if name == silo else {} for name in job.silos},
-        ledger=ledger,
-    )  # fmt: skip
