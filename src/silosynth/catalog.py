@@ -13,7 +13,7 @@ import torch
 from silosynth.algorithms.central import options as central_options, protocol as central, silo as central_silo
 from silosynth.algorithms.dplt import options as dplt_options, protocol as dplt, silo as dplt_silo
 from silosynth.algorithms.gdts import options as gdts_options, protocol as gdts, silo as gdts_silo
-from silosynth.algorithms.mst import options as mst_options, protocol as mst, silo as mst_silo
+from silosynth.algorithms.marginals import options as marginals_options, protocol as marginals, silo as marginals_silo
 from silosynth.algorithms.silofuse import options as silofuse_options, protocol as silofuse, silo as silofuse_silo
 from silosynth.algorithms.tabvfl import options as tabvfl_options, protocol as tabvfl, silo as tabvfl_silo
 from silosynth.algorithms.vflgan import options as vflgan_options, protocol as vflgan, silo as vflgan_silo
@@ -228,7 +228,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "mst": Algorithm(
         "a tree of tables of two columns, which silos count together and noise (MST, 2021)",
-        mst_options.PRESETS, mst_silo.MSTSilo, mst.coordinate, mst.synthesise, counts=True,
+        marginals_options.MST, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
     ),
     "tabvfl": Algorithm(
         "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",

@@ -14,7 +14,7 @@ from tests.attacked.driving import across, columns_of_the_same_rows, rows_of_the
 from silosynth.algorithms.dplt import protocol as dplt
 from silosynth.algorithms.gdts import protocol as gdts
 from silosynth.algorithms.gdts.options import GDTSConfig
-from silosynth.algorithms.mst import protocol as mst
+from silosynth.algorithms.marginals import protocol as marginals
 from silosynth.algorithms.silofuse import private, protocol as silofuse
 from silosynth.algorithms.vflgan import protocol as vflgan
 from silosynth.algorithms.vtgan import protocol as vtgan
@@ -135,13 +135,13 @@ EXACT: dict[str, list[Message]] = {
     "dplt": [dplt.GroupAttributes(1.0, 1.0), dplt.Hide(60, ()), dplt.Relate(1.0, ()),
              dplt.DPLTSynthesise(BATCH.long(), "x")],
     "mst": [opening.OpenTables((0,), (CellNoise(half_variance=8),)),
-            opening.RevealTables((0,)), mst.MSTSynthesise(BATCH.long(), "x")],
+            opening.RevealTables((0,)), marginals.SynthesiseLevels(BATCH.long(), "x")],
     "gdts": [gdts.TakeEncoders((), 60), gdts.TrainPart(0, BATCH[0]), gdts.SendWeights(0, 1.0)],
 }  # fmt: skip
 FIRST: dict[str, Message] = {
     "silofuse": private.LearnCoder(), "vtgan": vtgan.EncodeRows(), "vflgan": vflgan.VFLGANPrepare(),
     "vertigan": vflgan.VFLGANPrepare(), "dplt": dplt.PrepareAttributes(), "gdts": gdts.Describe(),
-    "mst": mst.DescribeHeld(),
+    "mst": marginals.DescribeHeld(),
 }  # fmt: skip
 
 

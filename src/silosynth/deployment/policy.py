@@ -52,7 +52,7 @@ UNDER_A_BUDGET = {
     "privacy.ArrivalsConfirmed": "proofs, for the other silos, of which of them take part in a sum",
     "privacy.Revealed": "shares of random numbers that hide one sum, of which nothing but what is noised takes part",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
-    "algorithms.mst.HeldDescribed": "how many columns it holds, and of which kinds, which are taken as public",
+    "algorithms.marginals.HeldDescribed": "how many columns it holds, and of which kinds, which are taken as public",
     "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",
     "counting.ColumnsDescribed": "names of its columns and which hold numbers, which are taken as public",
     "counting.CountPrepared": "a random number, and a proof of holding as many rows as others, random to all but silos",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from silosynth.algorithms.dplt.protocol import DPLTSynthesise
-from silosynth.algorithms.mst.protocol import MSTSynthesise
+from silosynth.algorithms.marginals.protocol import SynthesiseLevels
 from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
 from silosynth.algorithms.vflgan.protocol import VFLGANSynthesise
 from silosynth.algorithms.vtgan.protocol import SampleConditions, VTGANSynthesise
@@ -28,7 +28,7 @@ DRAWN: Mapping[type[Message], Callable[[Any], int]] = {
     VTGANSynthesise: lambda ask: len(ask.slice_GF),
     VFLGANSynthesise: lambda ask: int(ask.rows),
     DPLTSynthesise: lambda ask: len(ask.states_RL),
-    MSTSynthesise: lambda ask: len(ask.levels_RA),
+    SynthesiseLevels: lambda ask: len(ask.levels_RA),
     SampleConditions: lambda ask: int(ask.rows),
 }
 """Messages that ask for synthetic rows, or for levels as often as they occur, and for how many."""

@@ -6,7 +6,7 @@ private synthetic data* (Journal of Privacy and Confidentiality, 2021), whose ta
 ====================================================  ==========================================================
 paper                                                 here
 ====================================================  ==========================================================
-levels of each column, noised                         `MSTSilo._make`: encoders are learnt from noised histograms
+levels of each column, noised                         `MarginalsSilo._make`: encoders are learnt from noised histograms
 the exponential mechanism chooses each edge           `_select`: a coarse noisy table of every pair; all else follows
                                                       from these without further cost (`networks.association`)
 noised tables of the tree's edges                     `_measure`: counted across silos, opened with noise
@@ -41,9 +41,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.mst import networks, private
-from silosynth.algorithms.mst.options import MSTConfig
-from silosynth.algorithms.mst.private import Held
+from silosynth.algorithms.marginals import networks, private
+from silosynth.algorithms.marginals.options import MarginalsConfig
+from silosynth.algorithms.marginals.private import Held
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
 from silosynth.core.messages import Message, Release, from_state, to_state
@@ -97,7 +97,7 @@ class NoisedAttributesMade(AttributesMade, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
-class MSTSynthesise(Message, release=Release.SYNTHETIC):
+class SynthesiseLevels(Message, release=Release.SYNTHETIC):
     """Coordinator: draw columns for these levels (R, A) of your attributes. ``draw`` names the random stream."""
 
     levels_RA: Tensor
@@ -108,7 +108,7 @@ class MSTSynthesise(Message, release=Release.SYNTHETIC):
 
 
 def coordinate(
-    roster: Roster, config: MSTConfig, streams: Streams, device: torch.device, state: State | None = None
+    roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
 ) -> Conversation[State]:
     """Learn the tree; returns it, which is the coordinator's part of the model."""
     state = {"stage": 0} if state is None else state
@@ -122,12 +122,12 @@ def coordinate(
 
 
 def synthesise(
-    roster: Roster, config: MSTConfig, model: State, rows: int, streams: Streams, device: torch.device
+    roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw levels of all attributes, and have silos draw ``rows`` rows for them."""
     levels_RA = networks.TableTree.restored(model["tree"]).draw(rows, streams.child("levels").numpy())
     name = "/".join(streams.path)
-    asks = {silo: MSTSynthesise(levels_RA[:, _places(model, silo)], name) for silo in roster}
+    asks = {silo: SynthesiseLevels(levels_RA[:, _places(model, silo)], name) for silo in roster}
     return conversation.shared_columns((yield roster.each(asks)))
 
 
@@ -136,13 +136,13 @@ def _places(model: State, silo: str) -> list[int]:
     return [place for place, owner in enumerate(model["silos"]) if owner == silo]
 
 
-def _describe(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> Conversation[State]:
+def _describe(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """What all silos hold, from which the noise follows."""
     described = expect((yield roster.everyone(DescribeHeld())), HeldDescribed)
     return {"held": [to_state(reply.held) for reply in described]}
 
 
-def _make(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> Conversation[State]:
+def _make(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """Each silo's attributes; the number of rows, and a bound of it, which is greater with differential privacy."""
     held = _held(state)
     plan = private.plan_noise(config, held)
@@ -164,18 +164,18 @@ def _make(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> 
     }
 
 
-def bound(rows: int, plan: private.MSTPlan | None) -> int:
+def bound(rows: int, plan: private.MarginalsPlan | None) -> int:
     """What no silo holds more rows than, given its noised number."""
     return padded(rows + (0 if plan is None else math.ceil(REACH * math.sqrt(plan.columns))))
 
 
-def _count(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> Conversation[State]:
+def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """Silos get shares of the tables of all pairs."""
     yield from counting.count(roster, _request(roster, config, state))
     return state
 
 
-def _select(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> Conversation[State]:
+def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """The tree with the strongest associations, by tables of groups."""
     request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
     pairs, first = private.selected_pairs(len(state["names"])), len(private.tree_sets(len(state["names"])))
@@ -190,7 +190,7 @@ def _select(roster: Roster, config: MSTConfig, streams: Streams, state: State) -
     return {**state, "edges": [list(edge) for edge in networks.spanning_tree(len(state["names"]), scores)]}
 
 
-def _measure(roster: Roster, config: MSTConfig, streams: Streams, state: State) -> Conversation[State]:
+def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """The tree's tables, and the tree."""
     request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
     edges, sets = [tuple(edge) for edge in state["edges"]], private.tree_sets(len(state["names"]))
@@ -216,7 +216,7 @@ def _held(state: State) -> tuple[Held, ...]:
     return tuple(from_state(Held, one) for one in state["held"])
 
 
-def _request(roster: Roster, config: MSTConfig, state: State) -> CountRequest:
+def _request(roster: Roster, config: MarginalsConfig, state: State) -> CountRequest:
     parts: Sequence[tuple[str, str, int, int]] = list(
         zip(state["silos"], state["names"], state["levels"], state["groups"], strict=True)
     )

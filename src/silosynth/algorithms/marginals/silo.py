@@ -1,4 +1,4 @@
-"""A silo of MST: its columns as attributes, its part in counting and opening tables, and values for drawn levels.
+"""A silo that measures marginals: its columns as attributes, its part in tables, and values for drawn levels.
 
 Shapes: N rows, A attributes, R rows that are drawn.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from silosynth.algorithms.mst import networks, private, protocol as mst
-from silosynth.algorithms.mst.options import MSTConfig
+from silosynth.algorithms.marginals import networks, private, protocol as marginals
+from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.core.conversation import State, Turn, check_tensor, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, from_state, to_state
@@ -28,11 +28,11 @@ from silosynth.privacy.events import Event
 _LEVELS = "str"  # dtype of columns that are counted
 
 
-class MSTSilo(ColumnParty):
-    """A silo's side of MST."""
+class MarginalsSilo(ColumnParty):
+    """A silo's side."""
 
     def _set_up(self) -> None:
-        self.config: MSTConfig
+        self.config: MarginalsConfig
         self.held: tuple[private.Held, ...] = ()  # of all silos, once attributes are made
         self.told = 0  # as told: noised with differential privacy
         self.attributes: tuple[networks.Attribute, ...] = ()
@@ -43,9 +43,9 @@ class MSTSilo(ColumnParty):
     def _script(self, training: bool) -> tuple[Turn, ...]:
         """What is measured is measured once; the counter checks the order of blocks."""
         if not training:
-            return often(mst.MSTSynthesise)
+            return often(marginals.SynthesiseLevels)
         return (
-            *once(mst.DescribeHeld, mst.MakeAttributes),
+            *once(marginals.DescribeHeld, marginals.MakeAttributes),
             *often(*ASKS),
             *once(counting.PrepareCount),
             *often(counting.DealSeed, counting.HideBlock, counting.TakeBlock),
@@ -55,11 +55,11 @@ class MSTSilo(ColumnParty):
 
     def _answer(self, ask: Message) -> Message:
         match ask:
-            case mst.DescribeHeld():
-                return mst.HeldDescribed(self._own_held)
-            case mst.MakeAttributes():
+            case marginals.DescribeHeld():
+                return marginals.HeldDescribed(self._own_held)
+            case marginals.MakeAttributes():
                 return self._make(ask)
-            case mst.MSTSynthesise():
+            case marginals.SynthesiseLevels():
                 return self._synthesise(ask)
             case counting.PrepareCount():
                 self._check_request(ask.request)
@@ -75,10 +75,10 @@ class MSTSilo(ColumnParty):
         return private.Held(max(1, len(table.columns)), named_columns(table, schema))
 
     @property
-    def _plan(self) -> private.MSTPlan | None:
+    def _plan(self) -> private.MarginalsPlan | None:
         return private.plan_noise(self.config, self.held)
 
-    def _make(self, ask: mst.MakeAttributes) -> Message:
+    def _make(self, ask: marginals.MakeAttributes) -> Message:
         """Fit encoders, with noise if ``dp`` asks for it, and make attributes."""
         place = self.seat.roster.parties.index(self.seat.name)
         if len(ask.held) != len(self.seat.roster) or ask.held[place] != self._own_held:
@@ -99,11 +99,11 @@ class MSTSilo(ColumnParty):
         names, levels = tuple(encoder.name for encoder in columns.encoders), tuple(a.size for a in self.attributes)
         made = self.told, names, levels, tuple(attribute.groups for attribute in self.attributes)
         if plan is None:
-            return mst.AttributesMade(*made)
+            return marginals.AttributesMade(*made)
         self.counter.events = list(plan.events)  # of all silos: what opens is to be afforded with them
         margins = tuple(attribute.margin_L for attribute in self.attributes)
         variances = tuple(self._variances(plan))
-        return mst.NoisedAttributesMade(*made, margins, variances, tuple(self.events))
+        return marginals.NoisedAttributesMade(*made, margins, variances, tuple(self.events))
 
     def _exact_shares(self) -> list[Tensor]:
         """Of each attribute's cells."""
@@ -120,7 +120,7 @@ class MSTSilo(ColumnParty):
             found.append(torch.cat([lines, share_L[encoder.lines :].double()]))
         return found
 
-    def _variances(self, plan: private.MSTPlan) -> Iterator[float]:
+    def _variances(self, plan: private.MarginalsPlan) -> Iterator[float]:
         """Of each attribute's numbers of rows: a level of numbers is made of some of a histogram's bins."""
         for encoder, attribute in zip(self.columns.encoders, self.attributes, strict=True):
             yield plan.columns * (1.0 if encoder.categorical else max(1.0, MOST_BINS / attribute.size))
@@ -163,7 +163,7 @@ class MSTSilo(ColumnParty):
         ]
         if [one for one in attributes if one.silo == self.seat.name] != own:
             raise self._refusal("counts the attributes that it has made", len(attributes))
-        if request.rows != padded(request.rows) or request.rows < mst.bound(self.told, self._plan):
+        if request.rows != padded(request.rows) or request.rows < marginals.bound(self.told, self._plan):
             raise self._refusal("counts at least as many rows as it has told, rounded up", request.rows)
         if request != private.request_for(self.seat.roster.parties, attributes, request.rows, self._plan):
             raise self._refusal("counts what its options say", "other columns, sets, bits or blocks")
@@ -200,7 +200,7 @@ class MSTSilo(ColumnParty):
 
     # Synthetic rows.
 
-    def _synthesise(self, ask: mst.MSTSynthesise) -> Message:
+    def _synthesise(self, ask: marginals.SynthesiseLevels) -> Message:
         """Draw a cell for each level, and a value for each cell, by noised histograms where ``dp`` asks for it."""
         sizes = [attribute.size for attribute in self.attributes]
         check_tensor("Levels of this silo's attributes", ask.levels_RA, None, len(sizes), below=max(sizes, default=1))

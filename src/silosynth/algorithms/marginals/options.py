@@ -1,4 +1,4 @@
-"""Options and presets of MST."""
+"""Options of the algorithms that measure marginals, and their presets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Levels = Annotated[int, Bound("from 2 to 256", lambda count: 2 <= count <= 256)
 _Share = Annotated[float, Bound("above 0 and below 1", lambda share: 0 < share < 1)]
 
 
-class MSTConfig(Struct):
+class MarginalsConfig(Struct):
     """All options.
 
     Raises:
@@ -30,12 +30,12 @@ class MSTConfig(Struct):
 
     def _check(self) -> None:
         if self.dp.mechanism != "dpsgd":
-            rule = "VFLGAN's own mechanism is for gradients, and MST has none"
+            rule = "VFLGAN's own mechanism is for gradients, and tables have none"
             raise ConfigError(rule, self.dp.mechanism, "Give dp.epsilon.")
 
 
-PRESETS: Mapping[str, MSTConfig] = {
-    "fast": MSTConfig(bins=12, groups=4),
-    "balanced": MSTConfig(),
-    "best": MSTConfig(bins=32, groups=6),
+MST: Mapping[str, MarginalsConfig] = {
+    "fast": MarginalsConfig(bins=12, groups=4),
+    "balanced": MarginalsConfig(),
+    "best": MarginalsConfig(bins=32, groups=6),
 }

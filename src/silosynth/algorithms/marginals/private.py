@@ -1,4 +1,4 @@
-"""What MST measures, and with how much noise: the same for coordinator and silos, from options and public numbers."""
+"""What is measured, and with how much noise: the same for coordinator and silos, from options and public numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from silosynth.algorithms.mst.options import MSTConfig
+from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import NonNegative, Positive, Struct
 from silosynth.counting.levels import CountedColumn
@@ -36,7 +36,7 @@ class Held(Struct):
 
 
 @dataclass(frozen=True)
-class MSTPlan:
+class MarginalsPlan:
     """The noise of a training, which follows from its options and `Held` before anything is measured.
 
     Attributes:
@@ -55,7 +55,7 @@ class MSTPlan:
 
 
 @lru_cache(maxsize=64)
-def plan_noise(config: MSTConfig, held: tuple[Held, ...]) -> MSTPlan | None:
+def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan | None:
     """The least noise with which all that is planned costs at most the target; None without one.
 
     The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and the tree; each part in
@@ -79,14 +79,14 @@ def plan_noise(config: MSTConfig, held: tuple[Held, ...]) -> MSTPlan | None:
     halves = [single * count * used / share for share, count in zip(shares, counts, strict=True)]
     names = dp.encoders * dp.delta / max(1, named)
 
-    def planned(scale: float) -> MSTPlan:
+    def planned(scale: float) -> MarginalsPlan:
         columns, groups, tree = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
         one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
         events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
         noises = CellNoise(half_variance=groups), CellNoise(half_variance=tree)
-        return MSTPlan(2 * columns, names, *noises, events)
+        return MarginalsPlan(2 * columns, names, *noises, events)
 
-    def within(plan: MSTPlan) -> bool:
+    def within(plan: MarginalsPlan) -> bool:
         tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.tree.event("", True, dp.delta)] * edges
         return affords(dp, [*plan.events, *tables])
 
@@ -120,7 +120,7 @@ class CountedAttribute:
 
 
 def request_for(
-    silos: tuple[str, ...], attributes: Sequence[CountedAttribute], rows: int, plan: MSTPlan | None
+    silos: tuple[str, ...], attributes: Sequence[CountedAttribute], rows: int, plan: MarginalsPlan | None
 ) -> CountRequest:
     """What is counted: tables of levels of all pairs, then those of groups.
 

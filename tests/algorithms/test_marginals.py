@@ -16,10 +16,10 @@ from hypothesis import given, settings, strategies as st
 from tests.algorithms.released import Record, talk
 
 import silosynth as ss
-from silosynth.algorithms.mst import networks, private, protocol as mst
-from silosynth.algorithms.mst.networks import Measured
-from silosynth.algorithms.mst.options import MSTConfig
-from silosynth.algorithms.mst.silo import MSTSilo
+from silosynth.algorithms.marginals import networks, private, protocol as marginals
+from silosynth.algorithms.marginals.networks import Measured
+from silosynth.algorithms.marginals.options import MarginalsConfig
+from silosynth.algorithms.marginals.silo import MarginalsSilo
 from silosynth.catalog import algorithm
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
@@ -38,7 +38,7 @@ SILOS = {"registry": ["job", "age"], "tax": ["pay", "rich"]}
 BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
 DP = {"epsilon": 1.0, "delta": 1e-4, "encoders": 0.4}
 SMALL = {"bins": 4, "groups": 3}
-PLAN = MSTConfig(**SMALL, dp=Target(**DP))  # that of `noised`, whose costs are looked up
+PLAN = MarginalsConfig(**SMALL, dp=Target(**DP))  # that of `noised`, whose costs are looked up
 HELD = (private.Held(2, 1), private.Held(2, 0))
 
 
@@ -59,14 +59,16 @@ class Play:
         self.roster, self.config = self.federation.roster, algorithm("mst").configure("fast", SMALL | options)
         seated = seats(self.roster, Streams(4))
         self.silos = {
-            name: MSTSilo(own, self.federation.schemas[name], seated[name], Streams(5).child(name), CPU, self.config)
+            name: MarginalsSilo(
+                own, self.federation.schemas[name], seated[name], Streams(5).child(name), CPU, self.config
+            )
             for name, own in self.federation.tables.items()
         }
         self.said: list[tuple[str, Message, Message]] = []
         self.meddle: Callable[[Message], Message] = lambda ask: ask
 
     def drive(self) -> dict[str, Any]:
-        conversation, got = mst.coordinate(self.roster, self.config, Streams(6), CPU), None
+        conversation, got = marginals.coordinate(self.roster, self.config, Streams(6), CPU), None
         while True:
             try:
                 step = conversation.send(got)
@@ -206,11 +208,11 @@ def test_attributes_have_as_many_levels_as_asked_for_and_come_back(kind: str) ->
     frame = pd.DataFrame({"x": pd.Series(column).where(rng.random(600) < 0.9), "y": rng.integers(0, 2, 600)})
     federation = ss.simulate(frame, silos={"a": ["x"], "b": ["y"]})
     seated = seats(federation.roster, Streams(4))["a"]
-    silo = MSTSilo(
-        federation.tables["a"], federation.schemas["a"], seated, Streams(5), CPU, MSTConfig(bins=6, groups=3)
+    silo = MarginalsSilo(
+        federation.tables["a"], federation.schemas["a"], seated, Streams(5), CPU, MarginalsConfig(bins=6, groups=3)
     )
-    silo.answer(mst.DescribeHeld())
-    made = silo.answer(mst.MakeAttributes((silo._own_held, private.Held(1, 0))))
+    silo.answer(marginals.DescribeHeld())
+    made = silo.answer(marginals.MakeAttributes((silo._own_held, private.Held(1, 0))))
     (attribute,), (encoder,) = silo.attributes, silo.columns.encoders
     assert made.levels == (7,) and made.groups == (4,)  # and one of missing values
     cells = silo._cells()[:, 0]
@@ -286,11 +288,11 @@ def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
 
 
 def test_a_target_is_needed_for_noise_and_columns_have_a_limit() -> None:
-    assert private.plan_noise(MSTConfig(), HELD) is None
+    assert private.plan_noise(MarginalsConfig(), HELD) is None
     with pytest.raises(ConfigError, match="at most 500"):
-        private.plan_noise(MSTConfig(), (private.Held(501, 0),))
-    with pytest.raises(ConfigError, match="MST has none"):
-        MSTConfig(dp=Target(mechanism="paper-unsound", noise=1.0))
+        private.plan_noise(MarginalsConfig(), (private.Held(501, 0),))
+    with pytest.raises(ConfigError, match="tables have none"):
+        MarginalsConfig(dp=Target(mechanism="paper-unsound", noise=1.0))
 
 
 def test_every_noised_quantity_is_listed_once_and_all_cost_the_target(noised: tuple[Play, dict[str, Any]]) -> None:
@@ -353,7 +355,7 @@ def test_a_row_less_changes_what_is_noised_by_one_and_nothing_else(monkeypatch: 
     models = []
     for rows in (200, 199):
         play = Play(rows, dp=DP)
-        models.append(talk(mst.coordinate(play.roster, play.config, Streams(6), CPU), play.silos))
+        models.append(talk(marginals.coordinate(play.roster, play.config, Streams(6), CPU), play.silos))
         record.replay = True
     assert models[0] == models[1] and not record.recorded and not tables
     assert set(record.differences) == {0.0, 1.0}  # of two events for one column one cell changes: a level, or missing
@@ -400,7 +402,7 @@ def less_noise(ask: Message) -> Message:
 @pytest.mark.parametrize(
     ("meddle", "rule"),
     [
-        (changed(mst.MakeAttributes, held=(private.Held(9, 0), private.Held(2, 0))), "attributes of the columns"),
+        (changed(marginals.MakeAttributes, held=(private.Held(9, 0), private.Held(2, 0))), "attributes of the columns"),
         (other_columns, "attributes that it has made"),
         (fewer_rows, "as many rows as it has told"),
     ],
@@ -436,10 +438,10 @@ def test_a_silo_opens_no_table_exactly_under_a_target_nor_more_than_a_tree(exact
 
 def test_levels_that_are_no_levels_are_refused(exact: tuple[Play, dict[str, Any]]) -> None:
     play, _ = exact
-    silo = MSTSilo(
+    silo = MarginalsSilo(
         play.federation.tables["tax"], play.federation.schemas["tax"], play.silos["tax"].seat, Streams(5), CPU,
         play.config,
     )  # fmt: skip
     silo.restore(play.silos["tax"].trained())
     with pytest.raises(ProtocolError, match="below"):
-        silo.answer(mst.MSTSynthesise(torch.full((3, 2), 99), "x"))
+        silo.answer(marginals.SynthesiseLevels(torch.full((3, 2), 99), "x"))

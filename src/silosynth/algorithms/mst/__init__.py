@@ -1,1 +1,0 @@
-"""MST: a tree of noised tables of two columns each, whichever silos hold them."""
