@@ -1,0 +1,474 @@
+"""A joint distribution of attributes with few levels each, inferred from noised tables of some of them, and drawn from.
+
+The distribution is log-linear: its logarithm is a sum of one number per cell of each table that was measured. Of all
+distributions that are as near to the tables (by squares over variances, as in R. McKenna, D. Sheldon, G. Miklau:
+*Graphical-model based estimation and inference for differential privacy*, ICML 2019) that is the one with the largest
+entropy. It is kept as these numbers; everything else is computed in a junction tree, whose cliques contain the tables.
+
+Fitting minimises, over the log-linear numbers θ, with shares of rows y and variances v of each table (in shares),
+
+    E(θ) = log Z(θ) - y·θ + ½ s Σ v θ²
+
+which is smooth and convex: the dual problem of minimising half the squared error by variances (of Gaussian noise, the
+negative logarithm of the likelihood), less s times the entropy. The entropy makes the optimum unique; its weight, in
+nats, is `SMOOTHING` times what would move shares by as much as noise does for θ = 1. How far a θ is from the optimum is
+known from its gradient: fitting stops when what is left is less than `GAP` nats for each measured number.
+
+Shapes: R rows that are drawn, A attributes, L levels of one, S states of a separator, C cells drawn given a state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from silosynth.core.conversation import State
+from silosynth.core.errors import ConfigError
+
+Numbers = npt.NDArray[np.float64]
+Levels = npt.NDArray[np.int64]
+Attributes = tuple[int, ...]
+MOST_CELLS = 5_000_000  # of all cliques together: 40 MB for each copy of them
+EXACT = 1e-4  # variance that exact counts are taken to have
+SMOOTHING = 0.1  # of standard deviations of noise that entropy may move counts by, for each unit of θ
+GAP = 1e-4  # nats of likelihood for each measured number by which a fit may miss the optimum
+ITERATIONS = 2000  # of L-BFGS at most
+MEMORY = 20  # steps that it remembers
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Noised numbers of rows for all combinations of some attributes' levels.
+
+    Attributes:
+        attributes: different ones, in any order.
+        counts: one axis per attribute.
+        variance: of each count's noise; 0 for exact ones, whose empty cells are taken to be impossible.
+    """
+
+    attributes: Attributes
+    counts: Numbers
+    variance: float
+
+
+@dataclass(frozen=True)
+class Clique:
+    """Attributes of a junction tree that are held together.
+
+    Attributes:
+        attributes: in ascending order.
+        parent: the place of the clique before it that it hangs on; -1 for the first.
+        separator: what both have in common, which separates its other attributes from all cliques before.
+    """
+
+    attributes: Attributes
+    parent: int
+    separator: Attributes
+
+    @property
+    def own(self) -> Attributes:
+        """What no clique before has."""
+        return tuple(one for one in self.attributes if one not in self.separator)
+
+
+# Junction trees.
+
+
+def cells_of(sizes: Sequence[int], tables: Iterable[Attributes]) -> int:
+    """How many cells all cliques together have of a model of these tables: what time and memory grow with."""
+    return sum(math.prod(sizes[one] for one in clique) for clique in _triangulated(sizes, tables))
+
+
+def junction_tree(sizes: Sequence[int], tables: Iterable[Attributes]) -> tuple[Clique, ...]:
+    """Cliques of which some contain each table, each after the one that it hangs on.
+
+    Raises:
+        ConfigError: they have more than `MOST_CELLS` cells.
+    """
+    found = _triangulated(sizes, tables)
+    cells = sum(math.prod(sizes[one] for one in clique) for clique in found)
+    if cells > MOST_CELLS:
+        rule = f"The tables of a model fit into cliques of at most {MOST_CELLS:,} cells"
+        raise ConfigError(rule, f"{cells:,}", "Measure fewer tables, or attributes of fewer levels.")
+    ordered, waiting = [Clique(found[0], -1, ())], set(range(1, len(found)))
+    best = {place: (len(set(found[0]) & set(found[place])), 0) for place in waiting}
+    while waiting:  # Prim: the spanning tree with the largest separators is a junction tree
+        place = max(sorted(waiting), key=lambda one: best[one][0])
+        waiting.remove(place)
+        parent, mine = best[place][1], set(found[place])
+        separator = tuple(sorted(mine & set(ordered[parent].attributes)))
+        ordered.append(Clique(found[place], parent, separator))
+        for other in waiting:
+            common = len(mine & set(found[other]))
+            if common > best[other][0]:
+                best[other] = common, len(ordered) - 1
+    return tuple(ordered)
+
+
+def _triangulated(sizes: Sequence[int], tables: Iterable[Attributes]) -> list[Attributes]:
+    """The largest cliques of the graph of tables, made chordal in the cheaper of two greedy ways."""
+    graph = [0] * len(sizes)  # each attribute's neighbours, as bits
+    for attributes in tables:
+        together = sum(1 << one for one in attributes)
+        for one in attributes:
+            graph[one] |= together & ~(1 << one)
+    ways = [_eliminated(graph, [math.log(size) for size in sizes], least_fill) for least_fill in (True, False)]
+    return min(ways, key=lambda cliques: sum(math.prod(sizes[one] for one in clique) for clique in cliques))
+
+
+def _eliminated(graph: Sequence[int], logs: Sequence[float], least_fill: bool) -> list[Attributes]:
+    """Take out attributes, each with its neighbours as a clique: first those that join fewest pairs, or cells."""
+    graph, left, cliques = list(graph), set(range(len(graph))), list[int]()
+
+    def price(one: int) -> tuple[float, ...]:
+        neighbours = _bits(graph[one])
+        cells = sum(logs[other] for other in neighbours) + logs[one]
+        fill = sum((graph[one] & ~graph[other]).bit_count() - 1 for other in neighbours) if least_fill else 0
+        return fill, cells, one
+
+    prices = {one: price(one) for one in left}
+    while left:
+        one = min(left, key=prices.__getitem__)
+        left.remove(one)
+        neighbours = _bits(graph[one])
+        mask = graph[one] | 1 << one
+        if not any(mask & ~clique == 0 for clique in cliques):
+            cliques.append(mask)
+        changed = graph[one]
+        for other in neighbours:
+            if graph[one] & ~graph[other] & ~(1 << other):
+                changed |= graph[other]  # neighbours of those that get new neighbours
+            graph[other] = (graph[other] | graph[one]) & ~(1 << one | 1 << other)
+        for other in set(_bits(changed)) & left:
+            prices[other] = price(other)
+    return [tuple(_bits(clique)) for clique in cliques]
+
+
+def _bits(mask: int) -> list[int]:
+    """The places of a number's bits, in order."""
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found
+
+
+# Arrays with one axis per attribute, in ascending order.
+
+
+def _placed(table: Numbers, attributes: Attributes, among: Attributes) -> Numbers:
+    """With axes of size one for what ``among`` has besides."""
+    size = dict(zip(attributes, table.shape, strict=True))
+    return table.reshape([size.get(one, 1) for one in among])
+
+
+def _summed(table: Numbers, attributes: Attributes, keep: Attributes) -> Numbers:
+    """The sums of all but these attributes."""
+    found: Numbers = table.sum(axis=tuple(place for place, one in enumerate(attributes) if one not in keep))
+    return found
+
+
+def _ascending(table: MeasuredTable) -> MeasuredTable:
+    order = np.argsort(table.attributes)
+    attributes = tuple(sorted(table.attributes))
+    return MeasuredTable(attributes, table.counts.astype(np.float64).transpose(order), table.variance)
+
+
+# The model.
+
+
+@dataclass(frozen=True)
+class GraphicalModel:
+    """A log-linear distribution of attributes.
+
+    Attributes:
+        sizes: L of each attribute.
+        terms: attributes in ascending order, each with numbers that are added up to the logarithm of a share,
+            -inf for cells that are impossible.
+    """
+
+    sizes: tuple[int, ...]
+    terms: tuple[tuple[Attributes, Numbers], ...]
+
+    @classmethod
+    def fitted(
+        cls,
+        sizes: Sequence[int],
+        tables: Sequence[MeasuredTable],
+        rows: float,
+        *,
+        start: GraphicalModel | None = None,
+    ) -> GraphicalModel:
+        """The distribution of largest entropy near what was measured.
+
+        Args:
+            sizes: L of each attribute.
+            tables: what was measured; of attributes that are in none, all levels are equally likely.
+            rows: how many rows the shares are of.
+            start: a model of some of these tables, from which fewer steps are needed.
+
+        Raises:
+            ConfigError: the model has more than `MOST_CELLS` cells.
+        """
+        return _Fit(tuple(sizes), tables, rows).run(start) if tables else cls(tuple(sizes), ())
+
+    @cached_property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The junction tree."""
+        return junction_tree(self.sizes, [attributes for attributes, _ in self.terms])
+
+    @cached_property
+    def _joints(self) -> list[Numbers]:
+        """The distribution of each clique."""
+        return _downward(self.cliques, self._conditionals({})[0])
+
+    def marginal(self, attributes: Attributes) -> Numbers:
+        """The distribution of any attributes, whether or not they are in one clique; axes in the order given.
+
+        Its cells and the states of separators between the attributes are together in memory.
+        """
+        asked, found = set(attributes), dict[int, tuple[Attributes, Numbers]]()
+        inside: dict[int, list[int]] = {}
+        for place in reversed(range(len(self.cliques))):
+            clique, children = self.cliques[place], inside.get(place, [])
+            within = set(clique.attributes).union(*(found[child][0] for child in children)) & asked
+            if not within - set(clique.separator) and within != asked:
+                continue  # sums to one
+            joint = self._joints[place]
+            if within == asked:
+                return self._product([(clique.attributes, joint)] + [found[child] for child in children], attributes)
+            common = _placed(_summed(joint, clique.attributes, clique.separator), clique.separator, clique.attributes)
+            given = joint / np.where(common > 0, common, 1)
+            keep = tuple(sorted(within | set(clique.separator)))
+            factors = [(clique.attributes, given)] + [found[child] for child in children]
+            found[place] = keep, self._product(factors, keep)
+            inside.setdefault(clique.parent, []).append(place)
+        return np.ones(())
+
+    def _product(self, factors: Sequence[tuple[Attributes, Numbers]], keep: Attributes) -> Numbers:
+        """The product of arrays, summed over all attributes but these."""
+        letter = {one: place for place, one in enumerate(sorted({one for names, _ in factors for one in names}))}
+        operands: list[Any] = []
+        for names, array in factors:
+            operands += [array, [letter[one] for one in names]]
+        found: Numbers = np.einsum(*operands, [letter[one] for one in keep], optimize=len(factors) > 1)
+        return found
+
+    def probability(self, weights: Mapping[int, Numbers]) -> float:
+        """The share of rows that fulfil a condition.
+
+        Args:
+            weights: of some attributes, (L,): the share of each level that fulfils it, 0 to 1.
+        """
+        logs = [self._conditionals(given)[1] for given in (weights, {})]
+        return math.exp(logs[0] - logs[1])
+
+    def draw(self, rows: int, rng: np.random.Generator, weights: Mapping[int, Numbers] | None = None) -> Tensor:
+        """Levels (R, A), int64: of rows that fulfil a condition, if one is given (as for `probability`).
+
+        Each clique's rows are drawn next to their expected numbers, given what they have in common with others.
+
+        Raises:
+            ConfigError: no row fulfils the condition.
+        """
+        given, log = self._conditionals(weights or {})
+        if log == -math.inf:
+            raise ConfigError("Rows under a condition are drawn where the model has some", "a share of 0", _LOOSEN)
+        level_RA = np.zeros((rows, len(self.sizes)), np.int64)
+        for clique, share in zip(self.cliques, given, strict=True):
+            separator, own = list(clique.separator), list(clique.own)
+            axes = [clique.attributes.index(one) for one in (*separator, *own)]
+            sizes = [[self.sizes[one] for one in part] for part in (separator, own)]
+            share_SC = share.transpose(axes).reshape(math.prod(sizes[0]), math.prod(sizes[1]))
+            state_R = np.zeros(rows, np.int64)
+            if separator:
+                state_R += np.ravel_multi_index(tuple(level_RA[:, separator].T), sizes[0])
+            cell_R = spread(share_SC, state_R, rng)
+            level_RA[:, own] = np.stack(np.unravel_index(cell_R, sizes[1]), axis=1)
+        return torch.from_numpy(level_RA)
+
+    def _conditionals(self, weights: Mapping[int, Numbers]) -> tuple[list[Numbers], float]:
+        """Of each clique the distribution given its separator; and the logarithm of the sum over all cells."""
+        terms = list(self.terms)
+        with np.errstate(divide="ignore"):
+            terms += [((one,), np.log(weight_L)) for one, weight_L in weights.items()]
+        return _upward(self.cliques, _potentials(self.sizes, self.cliques, terms))
+
+    def state(self) -> State:
+        """In storable form."""
+        terms = [{"attributes": list(names), "numbers": torch.from_numpy(array)} for names, array in self.terms]
+        return {"sizes": list(self.sizes), "terms": terms}
+
+    @classmethod
+    def restored(cls, state: State) -> GraphicalModel:
+        """What `state` stored."""
+        terms = tuple((tuple(one["attributes"]), one["numbers"].numpy()) for one in state["terms"])
+        return cls(tuple(state["sizes"]), terms)
+
+
+_LOOSEN = "Ask for what occurs together, or leave out a condition."
+
+
+def spread(share_SC: Numbers, state_R: Levels, rng: np.random.Generator) -> Levels:
+    """Cells (R,), those of all rows of a state in proportion to its shares.
+
+    One from each of as many equal parts of the whole as the state has rows, in any order. No cell without a share.
+    """
+    count_S = np.bincount(state_R, minlength=len(share_SC))
+    order = np.lexsort((rng.random(len(state_R)), state_R))  # rows of a state together, in any order within
+    state_R = state_R[order]
+    place_R = np.arange(len(order)) - (count_S.cumsum() - count_S)[state_R] + rng.random(len(order))
+    bounds_SC = share_SC.cumsum(axis=1)
+    whole_S = bounds_SC[:, -1:]
+    bounds_SC = bounds_SC / np.where(whole_S > 0, whole_S, 1) + np.arange(len(share_SC))[:, None]
+    found = np.searchsorted(bounds_SC.ravel(), state_R + place_R / count_S[state_R], side="right")
+    last_S = share_SC.shape[1] - 1 - (share_SC[:, ::-1] > 0).argmax(axis=1)
+    cell_R = np.empty_like(found)
+    cell_R[order] = np.minimum(found - state_R * share_SC.shape[1], last_S[state_R])
+    return cell_R
+
+
+def _potentials(
+    sizes: Sequence[int], cliques: Sequence[Clique], terms: Iterable[tuple[Attributes, Numbers]]
+) -> list[Numbers]:
+    """Of each clique the sum of the terms that it is the first to contain."""
+    found = [np.zeros([sizes[one] for one in clique.attributes]) for clique in cliques]
+    for attributes, numbers in terms:
+        place = _home(cliques, attributes)
+        found[place] += _placed(numbers, attributes, cliques[place].attributes)
+    return found
+
+
+def _home(cliques: Sequence[Clique], attributes: Attributes) -> int:
+    """The place of the first clique with these attributes."""
+    return next(place for place, one in enumerate(cliques) if set(attributes) <= set(one.attributes))
+
+
+def _upward(cliques: Sequence[Clique], potentials: list[Numbers]) -> tuple[list[Numbers], float]:
+    """Each clique's distribution given its separator, and the logarithm of the sum over everything.
+
+    ``potentials`` are logarithms; messages are added to them.
+    """
+    found, log = [], 0.0
+    for place in reversed(range(len(cliques))):
+        clique, potential = cliques[place], potentials[place]
+        own = tuple(axis for axis, one in enumerate(clique.attributes) if one not in clique.separator)
+        most = potential.max(axis=own, keepdims=True)
+        most = np.where(np.isfinite(most), most, 0.0)
+        potential -= most
+        weight = np.exp(potential, out=potential)
+        whole = weight.sum(axis=own, keepdims=True)
+        with np.errstate(divide="ignore"):
+            message = np.log(whole) + most
+        weight /= np.where(whole > 0, whole, 1)
+        found.append(weight)
+        if clique.parent < 0:
+            log = float(message.item())
+        else:
+            above = cliques[clique.parent].attributes
+            potentials[clique.parent] += _placed(message.squeeze(own), clique.separator, above)
+    return found[::-1], log
+
+
+def _downward(cliques: Sequence[Clique], given: Sequence[Numbers]) -> list[Numbers]:
+    """The distribution of each clique."""
+    found = list[Numbers]()
+    for clique, share in zip(cliques, given, strict=True):
+        if clique.parent >= 0:
+            common = _summed(found[clique.parent], cliques[clique.parent].attributes, clique.separator)
+            share = share * _placed(common, clique.separator, clique.attributes)
+        found.append(share)
+    return found
+
+
+# Fitting.
+
+
+class _Fit:
+    """The problem of fitting: its numbers θ are those of all tables, one after the other."""
+
+    def __init__(self, sizes: tuple[int, ...], tables: Sequence[MeasuredTable], rows: float) -> None:
+        self.sizes, self.tables = sizes, _combined([_ascending(table) for table in tables])
+        self.cliques = junction_tree(sizes, [table.attributes for table in self.tables])
+        self.homes = [_home(self.cliques, table.attributes) for table in self.tables]
+        self.ends = np.cumsum([table.counts.size for table in self.tables])[:-1]
+        shares, variances, closed = list[Numbers](), list[Numbers](), list[npt.NDArray[np.bool_]]()
+        for table in self.tables:
+            impossible = (table.counts <= 0) & (table.variance == 0)
+            share = table.counts / rows
+            share = np.where(impossible, 0, share + (1 - share.sum()) / max(1, (~impossible).sum()))
+            shares.append(share.ravel())
+            variances.append(np.full(share.size, max(EXACT, table.variance) / rows**2))
+            closed.append(impossible.ravel())
+        self.share, variance = np.concatenate(shares), np.concatenate(variances)
+        noised = any(table.variance for table in self.tables)
+        self.entropy = max(1.0, SMOOTHING / float(np.sqrt(variance).mean())) if noised else 1.0
+        self.ridge = self.entropy * variance
+        self.closed = np.concatenate(closed)
+        self.scale = 1 / np.sqrt(np.maximum(self.share, 0) + self.ridge)  # about what makes all curvatures one
+        self.gap = math.inf
+
+    def run(self, start: GraphicalModel | None) -> GraphicalModel:
+        """L-BFGS until the optimum is near."""
+        theta = self._start(start)
+        self._value(theta / self.scale)
+        if self.gap >= GAP * len(self.share):
+            options = {"maxiter": ITERATIONS, "maxfun": 2 * ITERATIONS, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
+            result = optimize.minimize(
+                self._value, theta / self.scale, jac=True, method="L-BFGS-B", options=options, callback=self._near
+            )
+            theta = result.x * self.scale
+        return GraphicalModel(self.sizes, tuple(self._terms(theta)))
+
+    def _start(self, start: GraphicalModel | None) -> Numbers:
+        known = {} if start is None else dict(start.terms)
+        theta = [known.get(table.attributes, np.zeros(table.counts.shape)).ravel() for table in self.tables]
+        found = np.concatenate(theta)
+        return np.where(self.closed | ~np.isfinite(found), 0.0, found)
+
+    def _terms(self, theta: Numbers) -> list[tuple[Attributes, Numbers]]:
+        parts = np.split(np.where(self.closed, -np.inf, theta), self.ends)
+        tables = zip(self.tables, parts, strict=True)
+        return [(table.attributes, part.reshape(table.counts.shape)) for table, part in tables]
+
+    def _value(self, scaled: Numbers) -> tuple[float, Numbers]:
+        """E, and its gradient."""
+        theta = scaled * self.scale
+        given, log = _upward(self.cliques, _potentials(self.sizes, self.cliques, self._terms(theta)))
+        joints = _downward(self.cliques, given)
+        expected = [
+            _summed(joints[home], self.cliques[home].attributes, table.attributes).ravel()
+            for home, table in zip(self.homes, self.tables, strict=True)
+        ]
+        pull = self.ridge * theta
+        gradient = np.where(self.closed, 0.0, np.concatenate(expected) - self.share + pull)
+        self.gap = self.entropy * float(np.sum(gradient**2 / self.ridge)) / 2
+        return float(log + theta @ (pull / 2 - self.share)), gradient * self.scale
+
+    def _near(self, intermediate_result: object) -> None:
+        if self.gap < GAP * len(self.share):
+            raise StopIteration
+
+
+def _combined(tables: Sequence[MeasuredTable]) -> list[MeasuredTable]:
+    """Tables of the same attributes as one, averaged by their variances."""
+    found: dict[Attributes, MeasuredTable] = {}
+    for table in tables:
+        other = found.get(table.attributes)
+        if other is not None and min(other.variance, table.variance) == 0:
+            table = min(other, table, key=lambda one: one.variance)
+        elif other is not None:
+            a, b = max(EXACT, table.variance), max(EXACT, other.variance)
+            table = MeasuredTable(table.attributes, (table.counts * b + other.counts * a) / (a + b), a * b / (a + b))
+        found[table.attributes] = table
+    return list(found.values())

@@ -1,0 +1,148 @@
+"""Graphical models against the whole joint distribution, as one array."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from tests.oracles import whole_joint
+
+from silosynth.core.errors import ConfigError
+from silosynth.models import graphical
+from silosynth.models.graphical import GAP, GraphicalModel, MeasuredTable, cells_of, junction_tree, spread
+
+QUICK = settings(max_examples=25, deadline=None)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> GraphicalModel:
+    """Random terms of up to three of up to five attributes; some cells are impossible."""
+    sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=5)))
+    sets = [set_ for n in (1, 2, 3) for set_ in itertools.combinations(range(len(sizes)), n)]
+    chosen = draw(st.lists(st.sampled_from(sets), unique=True, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    terms = []
+    for attributes in chosen:
+        numbers = rng.normal(0, 2, [sizes[one] for one in attributes])
+        numbers[rng.random(numbers.shape) < 0.1] = -math.inf
+        numbers.flat[0] = 0.5  # so that a cell is left
+        terms.append((attributes, numbers))
+    return GraphicalModel(sizes, tuple(terms))
+
+
+@given(models(), st.data())
+@QUICK
+def test_marginals_conditions_and_probabilities_are_those_of_the_whole(
+    model: GraphicalModel, data: st.DataObject
+) -> None:
+    whole, attributes = whole_joint.joint(model.sizes, model.terms), range(len(model.sizes))
+    asked = tuple(data.draw(st.lists(st.sampled_from(attributes), unique=True)))
+    np.testing.assert_allclose(model.marginal(asked), whole_joint.marginal(whole, asked), atol=1e-12)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    weights = {one: rng.random(model.sizes[one]).round(1) for one in attributes if rng.random() < 0.5}
+    conditional, probability = whole_joint.conditional(whole, weights)
+    assert model.probability(weights) == pytest.approx(probability, abs=1e-12)
+    if not probability:
+        with pytest.raises(ConfigError, match="share of 0"):
+            model.draw(1, rng, weights)
+        return
+    rows = 400
+    drawn = model.draw(rows, rng, weights).numpy()
+    assert all(conditional[tuple(levels)] > 0 for levels in drawn)
+    for one in attributes:  # each clique misses its expected numbers by less than one per state and cell
+        found = np.bincount(drawn[:, one], minlength=model.sizes[one]) / rows
+        assert np.abs(found - whole_joint.marginal(conditional, (one,))).max() < 0.2
+
+
+@given(models())
+@QUICK
+def test_a_junction_tree_contains_all_tables_and_runs_through_each_attribute_once(model: GraphicalModel) -> None:
+    sets = [attributes for attributes, _ in model.terms]
+    tree = junction_tree(model.sizes, sets)
+    assert all(any(set(one) <= set(clique.attributes) for clique in tree) for one in sets)
+    assert sorted(one for clique in tree for one in clique.own) == list(range(len(model.sizes)))
+    for place, clique in enumerate(tree):
+        before = {one for other in tree[:place] for one in other.attributes}
+        assert set(clique.separator) == set(clique.attributes) & before
+        assert place == 0 or set(clique.separator) <= set(tree[clique.parent].attributes)
+    assert cells_of(model.sizes, sets) == sum(math.prod(model.sizes[one] for one in c.attributes) for c in tree)
+
+
+def measured(sizes: tuple[int, ...], sets: list[tuple[int, ...]], rows: int, noise: float, seed: int):
+    rng = np.random.default_rng(seed)
+    whole = rng.dirichlet(np.full(math.prod(sizes), 0.3)).reshape(sizes)
+    counts = rng.multinomial(rows, whole.ravel()).reshape(sizes).astype(float)
+    tables = []
+    for attributes in sets:
+        table = whole_joint.marginal(counts, attributes)
+        tables.append(MeasuredTable(attributes, table + rng.normal(0, noise, table.shape), noise**2))
+    return tables, counts
+
+
+@pytest.mark.parametrize("sets", [[(0, 1), (1, 2)], [(0, 1), (2, 1), (0, 2), (1,)], [(2, 0, 1)]])
+@pytest.mark.parametrize("noise", [3.0, 30.0])
+def test_a_fit_is_as_near_as_a_long_plain_one(sets: list[tuple[int, ...]], noise: float) -> None:
+    sizes, rows = (2, 3, 2), 300
+    tables, _ = measured(sizes, sets, rows, noise, seed=len(sets))
+    model = GraphicalModel.fitted(sizes, tables, rows)
+    ours = whole_joint.joint(sizes, model.terms)
+    weight = max(1.0, graphical.SMOOTHING * rows / noise), graphical.EXACT
+    slow = whole_joint.fitted(sizes, tables, rows, *weight)
+    values = [whole_joint.objective(one, tables, rows, *weight) for one in (ours, slow)]
+    assert values[1] - 1e-4 <= values[0] <= values[1] + GAP * sum(table.counts.size for table in tables)
+    np.testing.assert_allclose(ours, slow, atol=0.03)
+
+
+def test_exact_tables_are_met_and_their_empty_cells_stay_empty() -> None:
+    sizes, sets = (3, 4, 2, 3), [(0, 1), (1, 2), (0, 2), (2, 3)]
+    tables, _ = measured(sizes, sets, 60, 0.0, seed=1)
+    model = GraphicalModel.fitted(sizes, tables, 60)
+    assert any((table.counts == 0).any() for table in tables)
+    drawn = model.draw(500, np.random.default_rng(0)).numpy()
+    for table in tables:
+        np.testing.assert_allclose(60 * model.marginal(table.attributes), table.counts, atol=0.1)
+        assert (table.counts[tuple(drawn[:, list(table.attributes)].T)] > 0).all()
+
+
+def test_tables_of_the_same_attributes_count_by_their_variances() -> None:
+    one, other = np.array([10.0, 30.0]), np.array([20.0, 20.0])
+    tables = [MeasuredTable((0,), one, 1.0), MeasuredTable((0,), other, 3.0)]
+    near = GraphicalModel.fitted((2,), tables, 40).marginal((0,))
+    np.testing.assert_allclose(40 * near, [12.5, 27.5], atol=0.05)
+    tables[1] = MeasuredTable((0,), other, 0.0)
+    np.testing.assert_allclose(GraphicalModel.fitted((2,), tables, 40).marginal((0,)), [0.5, 0.5], atol=1e-3)
+
+
+def test_a_fit_goes_on_from_another_and_is_kept() -> None:
+    sizes, sets = (3, 4, 5), [(0, 1), (1, 2)]
+    tables, _ = measured(sizes, [*sets, (0, 2)], 1000, 5.0, seed=2)
+    first = GraphicalModel.fitted(sizes, tables[:2], 1000)
+    more = GraphicalModel.fitted(sizes, tables, 1000, start=first)
+    again = GraphicalModel.restored(GraphicalModel.fitted(sizes, tables, 1000).state())
+    np.testing.assert_allclose(more.marginal((2, 0)), again.marginal((2, 0)), atol=1e-3)
+    same = GraphicalModel.fitted(sizes, tables, 1000, start=more)
+    np.testing.assert_array_equal(same.marginal((1,)), more.marginal((1,)))  # it was near enough: no step
+
+
+def test_attributes_without_tables_are_even() -> None:
+    model = GraphicalModel.fitted((2, 4), [], 10)
+    np.testing.assert_allclose(model.marginal((1, 0)), np.full((4, 2), 1 / 8))
+    assert np.bincount(model.draw(40, np.random.default_rng(0))[:, 1]).tolist() == [10] * 4
+
+
+def test_models_that_are_too_large_are_refused() -> None:
+    tables = [MeasuredTable((a, b), np.ones((50, 50)), 1.0) for a, b in itertools.combinations(range(5), 2)]
+    assert cells_of([50] * 5, [table.attributes for table in tables]) == 50**5
+    with pytest.raises(ConfigError, match=r"at most 5,000,000 cells .*312,500,000"):
+        GraphicalModel.fitted([50] * 5, tables, 100)
+
+
+def test_rows_are_next_to_their_expected_numbers_and_never_where_none_are() -> None:
+    share = np.array([[0.0, 0.25, 0.0, 0.75, 0.0], [0.5, 0.0, 0.5, 0.0, 0.0], [0.0] * 5])
+    state = np.repeat([0, 1], [40, 61])
+    cells = spread(share, state, np.random.default_rng(0))
+    assert np.bincount(cells[state == 0], minlength=5).tolist() == [0, 10, 0, 30, 0]
+    assert sorted(np.bincount(cells[state == 1], minlength=5).tolist()) == [0, 0, 0, 30, 31]
