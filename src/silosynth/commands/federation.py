@@ -66,6 +66,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="policy", no_args_is_help=True)
     app.command("silo-process", hidden=True, epilog="Example: silosynth silo-process /run/silo")(silo_process)
     add_command(app, "submit", submit, "Example: silosynth submit experiment.toml --kit kits/coordinator")
+    add_command(app, "draw", draw, "Example: silosynth draw JOB --rows 1000 --kit kits/coordinator")
     add_command(app, "status", status, "Example: silosynth status --kit kits/coordinator")
     add_command(app, "stop", stop, "Example: silosynth stop JOB --kit kits/coordinator", as_json=False)
     what = "What left silos in a job, and whether their ledgers are as they wrote them."
@@ -197,6 +198,30 @@ def submit(
             "Once the job is done, its table is judged at the coordinator's machine: "
             f"silosynth fetch {order.job.name}, then silosynth judge --job {order.job.name}"
         )
+
+
+def draw(
+    ui: Session,
+    job: JobName,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many.")],
+    kit: KitFolder = Path(),
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Public: the same seed draws the same rows. Policies must allow it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Of this job; by default JOB's and the time.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
+) -> None:
+    """Draw more rows from what coordinator and silos keep of a job that has trained, in a job of its own."""
+    from silosynth.deployment import coordinator
+
+    site = _kit(kit)
+    if site.name != COORDINATOR:
+        raise ConfigError("Jobs that draw start at the coordinator's machine", site.name, "Use the coordinator's kit.")
+    order = coordinator.drawing_order(_job(site, job), rows, seed, name, site.name)
+    ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
+    ui.facts |= {"job": order.job.name}
+    _submit_here(ui, site, order, wait)
+    ui.show(f"Get the rows with: silosynth fetch {order.job.name} --kit …")
 
 
 def _judge_after(ui: Session, kit: kits.StartKit, plan: Experiment, job: str) -> None:
@@ -336,12 +361,12 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     records = run.read_ledger(folder / coordinator.LEDGER)
     here = site.name == COORDINATOR
     work = coordinator.unpack_order(read(folder / coordinator.ORDER)).job if here else kept_job(folder)
-    if work is not None and work.seed is not None:
+    if work is not None and work.training_seed is not None:
         records = known_noise(records)
     totals = run.show_ledger(ui, records)
     privacy = statement(records)
     run.show_budget(ui, privacy)
-    if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.seed)):
+    if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.training_seed)):
         privacy["summary"] = whole
         ui.note("The budget is of what this silo noised, the guarantee that of the whole job.")
     ui.show(f"Guarantee: {privacy['summary']}")

@@ -1,7 +1,8 @@
 """The coordinator's jobs: the folder of each, how it is run in it, and the dispatcher, which starts and resumes them.
 
 ``jobs/NAME/``: ``order`` (what was submitted), ``status.json``, ``ledger.jsonl``, checkpoints, and the results: the
-synthetic table, ``result.json``, and ``model.silosynth`` if the coordinator holds the whole model.
+synthetic table, ``result.json``, the coordinator's part of the model (``coordinator.silosynth``), from which later jobs
+draw, and ``model.silosynth`` if the coordinator holds the whole model.
 
 The dispatcher runs beside the coordinator's daemon. A job is interrupted when a silo is lost that it cannot do without,
 or when the coordinator itself stopped: then its status still says "running", and the engine says that it has failed, or
@@ -30,16 +31,29 @@ from silosynth.core.streams import Streams
 from silosynth.data import sources
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
-from silosynth.deployment.protocol import Counted, Job, Outcome, conduct, digest, job_streams, opening
+from silosynth.deployment.kept import guarantee_of
+from silosynth.deployment.protocol import (
+    Counted,
+    Drawing,
+    Job,
+    Outcome,
+    check_name,
+    conduct,
+    digest,
+    drawing_streams,
+    job_streams,
+    opening,
+    redraw,
+)  # fmt: skip
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
-from silosynth.simulation.model import Model, all_columns, sampling_streams, to_synthetic_frame
+from silosynth.simulation.model import Model, all_columns, check_identifiers_fit, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT, SCHEMAS = "order", "status.json", "ledger.jsonl", "result.json", "schemas.silosynth"
-SYNTHETIC, MODEL = "synthetic.parquet", "model.silosynth"
+SYNTHETIC, MODEL, KEPT = "synthetic.parquet", "model.silosynth", "coordinator.silosynth"
 _EVERY = 1.0  # seconds between two updates of the status
 
 
@@ -105,6 +119,54 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
     return Order(job, plan.run.transport, plan.run.limit, plan.run.patience, chosen.device, plan.run.missing)
+
+
+def drawing_order(folder: Path, rows: int, seed: int | None, name: str | None, submitter: str) -> Order:
+    """More rows of what the job in ``folder`` has trained.
+
+    Args:
+        folder: of the coordinator's.
+        rows: how many.
+        seed: of the rows, which then are those of `silosynth.Model.sample` with it; None for a secret one.
+        name: of the job that draws; None for one of the trained job's, and the time.
+        submitter: who starts it.
+
+    Raises:
+        ConfigError: the job has trained no generator, has not ended, or was of an earlier version; or so many rows
+            cannot be numbered.
+    """
+    order = unpack_order(files.read(folder / ORDER))
+    trained, state = order.job, read_status(folder).state
+    if trained.drawing is not None:
+        raise ConfigError("Rows are drawn from a job that has trained", folder.name, f"Name {trained.drawing.job}.")
+    catalog.algorithm(trained.algorithm)
+    if state != "done":
+        raise ConfigError("Rows are drawn from a job that is done", f"{folder.name} is {state}")
+    schemas = read_trained(folder).schemas
+    check_identifiers_fit(all_columns(schemas, catalog.algorithm(trained.algorithm).horizontal), rows)
+    named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    job = replace(
+        trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, rows=rows, submitter=submitter,
+        drawing=Drawing(trained.name, trained.seed),
+    )  # fmt: skip
+    return replace(order, job=job)
+
+
+def read_trained(folder: Path) -> Outcome:
+    """What the coordinator keeps of a model, without its table.
+
+    Raises:
+        ConfigError: it keeps none.
+        StorageError: the file is damaged, or of another version.
+    """
+    if not (folder / KEPT).exists():
+        raise ConfigError("Rows are drawn from a job of which the coordinator keeps its part", folder.name, _NONE_KEPT)
+    kept = wire.unpack(files.read(folder / KEPT))
+    schemas = {silo: messages.from_state(Schema, schema) for silo, schema in kept["schemas"].items()}
+    return Outcome(kept["coordinator"], schemas, kept["rows"], {}, None)
+
+
+_NONE_KEPT = "Jobs of earlier versions left none: train again."
 
 
 def unpack_order(blob: bytes) -> Order:
@@ -206,8 +268,12 @@ def run_order(
     store, ledger = checkpoint.CheckpointStore(folder, digest(job).hex()), Ledger(folder / LEDGER)
     begun = any((folder / "coordinator").glob("*.ckpt"))  # if not, silos' rows may have changed, and need fresh noise
     streams = Streams(checkpoint.secret_seed(folder, again=begun) if job.seed is None else job.seed)
-    start = partial(conduct, job, streams, resolve_device(order.device), missing=order.missing)
+    device = resolve_device(order.device)
     try:
+        start: driver.Start[Outcome | Counted] = partial(conduct, job, streams, device, missing=order.missing)
+        if job.drawing is not None:
+            start = partial(redraw, job, read_trained(folder.parent / job.drawing.job), streams, device)
+            every = 0.0  # its one checkpoint keeps what makes the rows that it draws again the same
         outcome = driver.drive(start, link, ledger, store, status.watch, resume=True, seconds=every)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
@@ -230,12 +296,24 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
         ledger=ledger.entries(),
     )  # fmt: skip
     if outcome.table is not None:
-        streams = sampling_streams(job_streams(job))
+        streams = drawing_streams(job, job_streams(job))
         sources.write(to_synthetic_frame([outcome.table], schema, streams), folder / SYNTHETIC)
-    if not entry.parts:
-        model.save(folder / MODEL)
     result = {key: value for key, value in model.describe().items() if key != "config"}
+    if job.drawing is None:
+        _keep(outcome, folder)
+        if not entry.parts:
+            model.save(folder / MODEL)
+    else:
+        said = guarantee_of(job.algorithm, job.config, job.training_seed)
+        result |= {"drawn_from": job.drawing.job} | ({} if said is None else {"guarantee": said})
     _write_result(job, outcome, result, folder)
+
+
+def _keep(outcome: Outcome, folder: Path) -> None:
+    """What rows are drawn from again."""
+    schemas = {silo: messages.to_state(schema) for silo, schema in outcome.schemas.items()}
+    content = {"coordinator": outcome.coordinator, "schemas": schemas, "rows": outcome.rows}
+    files.write_atomic(folder / KEPT, wire.pack(content), files.PRIVATE)
 
 
 def _write_counted(job: Job, outcome: Counted, folder: Path) -> None:

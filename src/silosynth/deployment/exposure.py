@@ -181,7 +181,7 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
     if policy.share_synthetic and policy.most_rows_drawn:
         noised = policy.budgeted
         yield Exposure(
-            f"up to {policy.most_rows_drawn:,} synthetic rows a job"
+            f"up to {policy.most_rows_drawn:,} synthetic rows of each model, then or later"
             + ("" if noised else ", of a model that has seen each person: rows of persons may be among them"),
             "share_synthetic = false, or most_rows_drawn, smaller", 0 if noised else 2,
         )  # fmt: skip

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from silosynth import catalog
-from silosynth.core.conversation import Roster
-from silosynth.core.files import read
-from silosynth.core.messages import from_state
+from silosynth.core.conversation import Roster, State
+from silosynth.core.errors import ProtocolError
+from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
+from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Schema
 from silosynth.deployment import protocol
 from silosynth.privacy.events import Target
-from silosynth.runtime.wire import unpack
+from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model
 
-PART, JOB = "part.silosynth", "job"
+PART, JOB, CLOSED, REFERENCE = "part.silosynth", "job", "closed", "reference.silosynth"
 
 
 class KeptModel(Model):
@@ -55,6 +57,69 @@ def kept_job(folder: Path) -> protocol.Job | None:
     return from_state(protocol.Job, unpack(read(folder / JOB))) if (folder / JOB).exists() else None
 
 
+@dataclass(frozen=True)
+class KeptPart:
+    """What rows are drawn from again.
+
+    Attributes:
+        part: the silo's part of the model.
+        schema: of its columns.
+        rows: that it trained on.
+        charged: whether all that the model has from them was charged.
+    """
+
+    part: State
+    schema: Schema
+    rows: int
+    charged: bool
+
+
+def keep_part(folder: Path, job: protocol.Job, kept: KeptPart) -> None:
+    """Write what rows can be drawn from again into the folder of the job that trained.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    content = {
+        "job": to_state(replace(job, seed=None)),  # nor do files of models keep it
+        "part": kept.part, "schema": to_state(kept.schema), "rows": kept.rows, "charged": kept.charged,
+    }  # fmt: skip
+    write_atomic(make_folder(folder) / PART, pack(content), PRIVATE)
+
+
+def part_to_draw_from(folder: Path, job: protocol.Job) -> KeptPart:
+    """What a job that draws draws from, of the folder of the job that trained.
+
+    Raises:
+        ProtocolError: that job has not trained here, ended with a refusal, or was another than is said.
+        StorageError: a file is damaged, or of another version.
+    """
+    assert job.drawing is not None
+    name, trained = job.drawing.job, kept_job(folder)
+    if (folder / CLOSED).exists():
+        raise ProtocolError("Rows are drawn from no job that a silo has refused to go on with", name)
+    if trained is None:
+        raise ProtocolError("Rows are drawn from a job that this silo has trained in", name, "Compare names.")
+    if _terms(trained) != _terms(job) or trained.seed != job.drawing.seed or trained.drawing is not None:
+        raise ProtocolError(
+            "Rows are drawn from a job as it was trained: by the same algorithm, options, silos and seed", name,
+            "Do not trust this coordinator; or has a later job of this name been begun?",
+        )  # fmt: skip
+    if not catalog.algorithm(job.algorithm).parts:
+        return KeptPart({}, Schema(()), 0, charged=False)
+    content = unpack(read(folder / PART)) if (folder / PART).exists() else {}
+    if "schema" not in content or from_state(protocol.Job, content["job"]) != replace(trained, seed=None):
+        raise ProtocolError(
+            "Rows are drawn from a job whose training has ended, by this version of silosynth", name, "Train again."
+        )
+    return KeptPart(content["part"], from_state(Schema, content["schema"]), content["rows"], content["charged"])
+
+
+def _terms(job: protocol.Job) -> tuple[object, ...]:
+    """What a job that draws has in common with the one that trained."""
+    return job.algorithm, job.preset, job.config, job.silos
+
+
 def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, Any]]) -> KeptModel | None:
     """What a silo keeps of a job's model in the job's folder; None of a job of an earlier version.
 
@@ -65,9 +130,11 @@ def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, A
     """
     if (job := kept_job(folder)) is None:
         return None
-    part = unpack(read(folder / PART))["part"] if (folder / PART).exists() else {}
+    place = folder if job.drawing is None else folder.parent / job.drawing.job
+    part = unpack(read(place / PART))["part"] if (place / PART).exists() else {}
+    seed = -1 if job.training_seed is None else job.training_seed
     return KeptModel(
-        algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
+        algorithm=job.algorithm, preset=job.preset, seed=seed, config=job.config,
         roster=Roster(job.silos), columns=schema.names, flavour="pandas", coordinator={}, rows=0,
         schemas={name: schema if name == silo else Schema(()) for name in job.silos},
         parts={name: part if name == silo else {} for name in job.silos},

@@ -287,7 +287,7 @@ require_dealer = false              # whether a silo without rows must deal in t
 
 # Synthetic rows
 share_synthetic = true              # whether synthetic values of this silo's columns may leave it
-most_rows_drawn = 1_000_000         # synthetic rows that are drawn in a job, over all times that it asks
+most_rows_drawn = 1_000_000         # synthetic rows of a job's model, in it and in all jobs that draw later
 public_seed = false                 # whether a job may fix this silo's randomness (for tests: it makes noise known)
 
 # Who, and how often

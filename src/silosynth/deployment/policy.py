@@ -114,7 +114,7 @@ class SiloPolicy(FileSection):
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
-    """Synthetic rows that are drawn in a job, over all times that it is asked for some."""
+    """Synthetic rows of the model of a job, over all times and all later jobs in which it is asked for some."""
     public_seed: bool = False
     """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
     jobs_per_day: Annotated[int, Field(ge=0)] = 100
@@ -222,7 +222,7 @@ class SiloPolicy(FileSection):
 
     def _check_links(self, job: Job) -> None:
         """How rows are linked."""
-        if horizontal(job):
+        if horizontal(job) or job.drawing is not None:
             return
         if job.align is None:
             if self.require_alignment:

@@ -10,6 +10,9 @@ Jobs that count (`silosynth.catalog`, kind "counting") train nothing, and leave 
 One silo may deal for such a job. It needs no rows, and takes part in nothing but greeting, `Begin`, `PrepareRows` and
 the counting: it is told neither the secret that silos agree on nor what opens.
 
+Jobs that draw (`Drawing`) take up no rows: in place of all between the agreement and `PrepareSynthesis` silos load the
+part of the model that they keep of another job.
+
 In jobs with a hold-out of silos with different columns (`silosynth.deployment.holdout`) also, before the alignment,
 `AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`, `AskHoldoutTag` →
 `HoldoutTag`, `ShownHoldoutTags` → `Done`.
@@ -50,7 +53,7 @@ from silosynth.core.schema import Schema, Table, agreed, below, beside, check_pa
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.agreement import agree
-from silosynth.privacy.events import Event, Target
+from silosynth.privacy.events import Event, Target, draws_noise
 from silosynth.privacy.sealed import Envelope, framed
 from silosynth.runtime.wire import encode, pack
 from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
@@ -66,8 +69,23 @@ SHARES = tuple(part / 20 for part in range(20))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
+class Drawing(Struct):
+    """What a job draws rows from, in place of training.
+
+    Attributes:
+        job: the job that trained.
+        seed: that this one fixed, if any.
+    """
+
+    job: str
+    seed: int | None
+
+    def _check(self) -> None:
+        check_name(self.job)
+
+
 class Job(Struct):
-    """A training run and its synthetic table.
+    """A training run and its synthetic table; or more rows of what another job has trained.
 
     Attributes:
         name: unique in the federation.
@@ -80,9 +98,11 @@ class Job(Struct):
         submitter: the operator who started it.
         holdout: share of the rows that silos set aside before training, in whole twentieths: what two jobs with
             different shares tell apart is then no single person, but a twentieth of all.
+        drawing: what rows are drawn from; None of a job that trains, or counts. ``seed`` is then that of the drawing.
 
     Raises:
-        ConfigError: the name has other characters than `check_name` allows, or the share is another.
+        ConfigError: the name has other characters than `check_name` allows, or the share is another; or a job that
+            draws does not say how many rows, or links or holds out any.
     """
 
     name: str
@@ -95,9 +115,17 @@ class Job(Struct):
     rows: int | None
     submitter: str
     holdout: float = 0.0
+    drawing: Drawing | None = None
+
+    @property
+    def training_seed(self) -> int | None:
+        """The seed that the training fixed from which rows are drawn; None of a secret one."""
+        return self.seed if self.drawing is None else self.drawing.seed
 
     def _check(self) -> None:
         check_name(self.name)
+        if self.drawing is not None and (not self.rows or self.align is not None or self.holdout):
+            raise ConfigError("A job that draws says how many rows, and takes up none", self.rows, "Give --rows.")
         if self.holdout not in SHARES:
             raise ConfigError(
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
@@ -119,6 +147,14 @@ def job_streams(job: Job) -> Streams:
     """The streams that all of a job share: those of its seed; without one, of its name, which is no secret."""
     name = int.from_bytes(hashlib.sha256(job.name.encode()).digest()[:7], "big")
     return Streams(name if job.seed is None else job.seed)
+
+
+def drawing_streams(job: Job, streams: Streams) -> Streams:
+    """The streams of a job's synthetic table, given its own: as of the first `Model.sample`, or one with a seed."""
+    if job.drawing is None or job.seed is None:
+        return sampling_streams(streams)
+    hidden = job.drawing.seed is None or draws_noise(job.config)  # as `silosynth.Model.seed` is then
+    return sampling_streams(Streams(-1 if hidden or job.drawing.seed is None else job.drawing.seed), seed=job.seed)
 
 
 def opening(job: Job) -> str:
@@ -404,8 +440,26 @@ def conduct(
     return Outcome(coordinator, schemas, rows, matched, table)
 
 
-def _begin(job: Job, roster: Roster) -> Conversation[State]:
-    """Greetings, alignment, and the silos' columns."""
+def redraw(
+    job: Job, trained: Outcome, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[Outcome]:
+    """Draw rows from what a job has trained, or do it again from a checkpoint's ``state``: the same rows.
+
+    Raises:
+        PolicyError, ProtocolError: a silo refuses, has no such part of a model, or has forgotten it.
+    """
+    roster = Roster(job.silos)
+    if state is None:
+        yield from _agree(job, roster)
+        yield conversation.Checkpoint({"stage": "draw"})
+    rows = job.rows or 0
+    table = yield from _synthesise(job, roster, streams, device, trained.coordinator, trained.schemas, rows)
+    yield from _compare_ledgers(roster, catalog.algorithm(job.algorithm).horizontal)
+    return Outcome(trained.coordinator, trained.schemas, trained.rows, {}, table)
+
+
+def _agree(job: Job, roster: Roster) -> Conversation[Roster]:
+    """Greetings, and an agreement on the job among those that hold rows, who are returned."""
     mine = installed()
     greeted = yield roster.everyone(Greet(job.algorithm, job.submitter, *mine))
     for silo in roster:
@@ -414,6 +468,12 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     conversation.expect((yield roster.everyone(Begin(job))), Done)
     roster = Roster(holders(job))
     yield from agree(roster, purpose(job))
+    return roster
+
+
+def _begin(job: Job, roster: Roster) -> Conversation[State]:
+    """Greetings, alignment, and the silos' columns."""
+    roster = yield from _agree(job, roster)
     alike = horizontal(job)
     matched: dict[str, Matched] = {}
     if job.holdout and not alike:
@@ -480,7 +540,7 @@ def _synthesise(
     schemas: Mapping[str, Schema], rows: int,
 ) -> Conversation[Table | None]:  # fmt: skip
     """The synthetic table, as the first `Model.sample` draws it; every silo gets it as well."""
-    entry, streams = catalog.algorithm(job.algorithm), sampling_streams(streams)
+    entry, streams = catalog.algorithm(job.algorithm), drawing_streams(job, streams)
     if entry.parts:
         conversation.expect((yield roster.everyone(PrepareSynthesis())), Done)
     drawn: list[Table] = []

@@ -21,7 +21,7 @@ from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
 from silosynth.core.conversation import Party, Roster, State, Turns, often, once
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
-from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
+from silosynth.core.files import PRIVATE, locked, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Column, Schema, Table, pseudonyms
 from silosynth.core.streams import Chain, Streams
@@ -29,7 +29,7 @@ from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
 from silosynth.deployment import holdout, protocol
 from silosynth.deployment.counted import keep_counted
-from silosynth.deployment.kept import JOB, PART
+from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import Head, SiloLedger
@@ -45,7 +45,7 @@ from silosynth.simulation import federation, model
 if TYPE_CHECKING:
     import pandas as pd
 
-SYNTHETIC, CLOSED, REFERENCE = "synthetic.parquet", "closed", "reference.silosynth"
+SYNTHETIC, REFERENCE_LOCK = "synthetic.parquet", "reference.lock"
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
 _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
 _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
@@ -162,9 +162,13 @@ class DeploymentSilo(Party):
         self._check_type(ask)
         if type(ask) not in DRAWN:
             return
-        drawn, most = self._drawn_rows.with_ask(ask), self.policy.most_rows_drawn
-        if drawn > most:
-            raise refusal("most_rows_drawn", f"a job draws at most {most:,} rows", wire_name(type(ask)))
+        most = self.policy.most_rows_drawn
+        drawn = of_model = self._drawn_rows.with_ask(ask, min(most, self._rows_of_job))
+        if self.job is not None and self.job.drawing is not None and drawn <= self._rows_of_job:
+            chance = f"secret {self._secret}" if self.job.seed is None else f"seed {self.job.seed}"
+            of_model = DrawnRows(self._trained_at).with_ask(ask, most, chance)
+        if of_model > most:
+            raise refusal("most_rows_drawn", f"of a job's model at most {most:,} rows are drawn", wire_name(type(ask)))
         if drawn > self._rows_of_job:
             raise ProtocolError(
                 "A silo draws twice as many rows as a job asks for, or as there are to train on, at most",
@@ -201,10 +205,7 @@ class DeploymentSilo(Party):
             with self._turns.taken(ask):
                 return self._answer_own(ask)
         if self._party is not None:
-            reply = self._party.answer(ask)
-            if self._part is not None:
-                self._keep_reference(self._party)  # with what was counted
-            return reply
+            return self._party.answer(ask) if self._part is None else self._synthesised(self._party, ask)
         if self._aligner is not None:
             reply = self._aligner.answer(ask)
             self._identifiers.record(self._aligner.asked)
@@ -261,7 +262,7 @@ class DeploymentSilo(Party):
             "order": self._order,
             "held": self._held,
             "digest": self._digest,
-            "part": self._part,
+            "part": None if self._begun().drawing is not None else self._part,
             "party": None if self._party is None or self._part is not None else self._party.state(),
             "draws": self._party is not None and self._part is not None,
             "turns": self._turns.state(),
@@ -276,6 +277,20 @@ class DeploymentSilo(Party):
         self.job = job = from_state(protocol.Job, state["job"])
         self._admit(job)
         self._secret, self._chain = int(state["secret"]), Chain(state["chain"])
+        self._party, self._aligner, self._terms = None, None, None
+        if job.drawing is not None:
+            self._take_up_part(job)
+        else:
+            self._restore_rows(job, state)
+        if state["draws"]:
+            self._prepare_synthesis()
+        self._turns = self._script(job)
+        self._turns.restore(state["turns"])
+        self._closed = False
+        self._say("resumes from a checkpoint")
+
+    def _restore_rows(self, job: protocol.Job, state: State) -> None:
+        """The part of `restore` of a job that takes rows up."""
         self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
         self._held = state["held"]
         if protocol.dealer(job) != self.seat.name:
@@ -287,16 +302,9 @@ class DeploymentSilo(Party):
                 "A silo's table is the one that the job began with", "it has changed",
                 "Restore the table, or submit the job anew.",
             )  # fmt: skip
-        self._party, self._aligner, self._terms = None, None, None
         if state["party"] is not None:
             self._party = party
             party.restore(state["party"])
-        if state["draws"]:
-            self._prepare_synthesis()
-        self._turns = self._script(job)
-        self._turns.restore(state["turns"])
-        self._closed = False
-        self._say("resumes from a checkpoint")
 
     # The steps of a job.
 
@@ -321,10 +329,31 @@ class DeploymentSilo(Party):
         self._charged = False
         if deals:
             self._say("it deals random numbers, and takes part with no rows")
+        elif job.drawing is not None:
+            self._take_up_part(job)
         else:
             self._open_rows(job)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         return Done()
+
+    def _take_up_part(self, job: protocol.Job) -> None:
+        """Load what rows are drawn from: by the policy of now, and without the rows that it was trained on."""
+        kept = part_to_draw_from(self._trained_at, job)
+        if kept.rows:
+            self.policy.check_rows(kept.rows)
+        self._part, self._schema, self._charged = kept.part, kept.schema, kept.charged
+        self._say(f"{job.rows or 0:,} rows are drawn from what job {self._trained_in} has trained")
+
+    @property
+    def _trained_in(self) -> str:
+        """The job whose model rows are drawn from."""
+        job = self._begun()
+        return job.name if job.drawing is None else job.drawing.job
+
+    @property
+    def _trained_at(self) -> Path:
+        """Its folder."""
+        return self.folder if self._begun().drawing is None else self.folder.parent / self._trained_in
 
     def _open_rows(self, job: protocol.Job) -> None:
         """Read the table, and be ready to link its rows."""
@@ -358,6 +387,9 @@ class DeploymentSilo(Party):
         entry = self._entry
         if protocol.dealer(job) == self.seat.name:
             return Turns(*once(protocol.PrepareRows))
+        if job.drawing is not None:
+            parts = once(protocol.PrepareSynthesis) if entry.parts else ()
+            return Turns(*once(*agreement.ASKS), *parts, *often(protocol.Publish, by="first"), *once(*_HEADS))
         common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
@@ -404,6 +436,8 @@ class DeploymentSilo(Party):
                 "The options of a job that counts say whether there is a hold-out, as the job does", job.holdout,
                 "Both sides must run the same version of silosynth.",
             )  # fmt: skip
+        if job.drawing is not None and catalog.algorithm(job.algorithm, kind=None).kind != "generator":
+            raise ProtocolError("Rows are drawn from a generator", job.algorithm, "Name a job that has trained one.")
         if self.seat.name not in job.silos:
             raise ProtocolError("A silo is asked to take part only in its own jobs", job.silos, "Compare names.")
 
@@ -458,8 +492,8 @@ class DeploymentSilo(Party):
         party = self._working()
         self._part, self._party = party.trained(), None
         self._keep_reference(party)
-        job = replace(self._begun(), seed=None)  # nor do files of models keep it
-        write_atomic(make_folder(self.folder) / PART, pack({"job": to_state(job), "part": self._part}), PRIVATE)
+        kept = KeptPart(self._part, self._schema, self._n_rows, self._charged)
+        keep_part(self.folder, self._begun(), kept)
         self._say("trained")
         return Done()
 
@@ -477,14 +511,21 @@ class DeploymentSilo(Party):
             raise ProtocolError(
                 "Rows are synthesised after training has ended", "no trained part", "Start the job again."
             )
-        self._party = self._make_party(Table(()), model.sampling_streams(self._streams()))
+        self._party = self._make_party(Table(()), protocol.drawing_streams(self._begun(), self._streams()))
         self._party.restore(self._part)
-        self._party.judge_by(self._reference())
         return Done()
+
+    def _synthesised(self, party: Party, ask: Message) -> Message:
+        """The reply to an ask for rows of the model, judged by all such asks of all jobs up to now."""
+        with locked(self._trained_at / REFERENCE_LOCK):
+            party.judge_by(self._reference())
+            reply = party.answer(ask)
+            self._keep_reference(party)
+        return reply
 
     def _reference(self) -> State:
         """What asks for synthetic rows are judged by; on disk, so that no restored checkpoint forgets any of them."""
-        path = self.folder / REFERENCE
+        path = self._trained_at / REFERENCE
         return unpack(read(path)) if path.exists() else {}
 
     def _keep_reference(self, party: Party) -> None:
@@ -492,7 +533,7 @@ class DeploymentSilo(Party):
             counted = {key: value for key, value in self._reference().items() if key in COUNTED}
             if self._part is not None and party is not self._party:
                 reference = {**reference, **counted}
-            write_atomic(make_folder(self.folder) / REFERENCE, pack(reference), PRIVATE)
+            write_atomic(make_folder(self._trained_at) / REFERENCE, pack(reference), PRIVATE)
 
     def _publish(self, ask: protocol.Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that stay here."""
@@ -502,7 +543,7 @@ class DeploymentSilo(Party):
         self._drawn = [*(self._drawn if ask.first else []), table]
         if sum(map(len, self._drawn)) >= ask.total:
             schema = ask.columns if ask.table.columns else self._schema
-            streams = model.sampling_streams(protocol.job_streams(self._begun()))
+            streams = protocol.drawing_streams(self._begun(), protocol.job_streams(self._begun()))
             made = model.to_synthetic_frame(self._drawn, schema, streams)
             sources.write(made, make_folder(self.folder) / SYNTHETIC)
             self._drawn = []
@@ -620,7 +661,7 @@ class DeploymentSilo(Party):
         if not (events := getattr(reply, "events", ())):
             return
         with self.releases.locked():
-            asked, job = self._chain.value.hex(), self._begun().name
+            asked, job = self._chain.value.hex(), self._trained_in
             of_job = self.releases.without(asked, job)
             self.policy.check_spending(events, of_job, self.releases.without(asked))
             self._check_target([*of_job, *events])

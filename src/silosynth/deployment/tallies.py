@@ -1,5 +1,6 @@
-"""How much a silo was asked for: synthetic rows in a job (`DrawnRows`), identifiers of others that it was compared with
-(`ComparedIdentifiers`), jobs within a day (`BegunJobs`), and hold-outs of which tables open exactly (`ExactHoldout`).
+"""How much a silo was asked for: synthetic rows of a model (`DrawnRows`), identifiers of others that it was compared
+with (`ComparedIdentifiers`), jobs within a day (`BegunJobs`), and hold-outs of which tables open exactly
+(`ExactHoldout`).
 
 All are on disk before the silo answers, so that neither a restart nor a restored checkpoint makes it forget them.
 """
@@ -38,27 +39,35 @@ _DAY = 86400.0  # seconds
 class DrawnRows:
     """The synthetic rows that a job has asked for, each different ask once: a repeated one gets the same rows.
 
+    Of a job that trained, also what other jobs have drawn from it.
+
     Args:
         folder: the job's.
     """
 
-    FILE = "drawn.jsonl"
+    FILE, LOCK = "drawn.jsonl", "drawn.lock"
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / self.FILE
 
-    def with_ask(self, ask: Message) -> int:
-        """Rows asked for by messages of this type, this one included; it is recorded.
+    def with_ask(self, ask: Message, most: float, chance: str = "") -> int:
+        """Rows asked for by messages of this type, this one included; it is recorded if they are at most ``most``.
+
+        ``chance`` names the silo's randomness: with another one, the same ask gets other rows.
 
         Raises:
             StorageError: the record cannot be read or written.
         """
-        name, digest = wire_name(type(ask)), hashlib.sha256(wire.encode(ask)).hexdigest()
-        lines = _read(self._path)
-        if not any(line["ask"] == digest for line in lines):
-            lines.append({"ask": digest, "type": name, "rows": max(0, DRAWN[type(ask)](ask))})
-            _write(self._path, lines)
-        return sum(int(line["rows"]) for line in lines if line["type"] == name)
+        name, digest = wire_name(type(ask)), hashlib.sha256(wire.encode(ask) + chance.encode()).hexdigest()
+        with files.locked(files.make_folder(self._path.parent) / self.LOCK):
+            lines = _read(self._path)
+            known = any(line["ask"] == digest for line in lines)
+            if not known:
+                lines.append({"ask": digest, "type": name, "rows": max(0, DRAWN[type(ask)](ask))})
+            drawn = sum(int(line["rows"]) for line in lines if line["type"] == name)
+            if not known and drawn <= most:
+                _write(self._path, lines)
+        return drawn
 
 
 class ComparedIdentifiers:
