@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +16,22 @@ import pytest
 from tests.deployment.common import OPEN, Rows, customers, parties
 from typer.testing import CliRunner
 
+import silosynth as ss
 from silosynth.alignment import AlignConfig
 from silosynth.cli import app
 from silosynth.commands import federation
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, StorageError
+from silosynth.data import infer
 from silosynth.deployment import coordinator, judging
 from silosynth.deployment.judging import JudgeOptions, Terms
 from silosynth.deployment.rows import read_silo
 from silosynth.evaluation import joint
 from silosynth.evaluation.judged import judge_tables
+from silosynth.simulation.model import all_columns
 from silosynth.simulation.silos import InProcess
 
+DATA = os.environ.get("SILOSYNTH_DATA", "")
 POLICY = OPEN.model_copy(update={"algorithms": ["judge"], "open_tables": "exact", "public_seed": False, "min_count": 1})
 HELD = {"bank": ["age", "income"], "shop": ["visits", "paid"]}
 ROSTER = Roster(("bank", "shop"))
@@ -41,8 +46,15 @@ def drawn() -> pd.DataFrame:
 def judged(folder: Path, options: JudgeOptions, terms: Terms = TERMS, name: str = "trial-judged") -> tuple[Path, Any]:
     """Judge it in silos in this process; the coordinator's folder, and the silos."""
     whole = customers(160)
-    silos = {name: Rows(whole[["customer", *held]], ["customer"]) for name, held in HELD.items()}
-    order = judging.judging_order(drawn(), options, terms, ROSTER, "coordinator", name)
+    silos = {silo: Rows(whole[["customer", *held]], ["customer"]) for silo, held in HELD.items()}
+    return counted(folder, drawn(), silos, options, terms, name)
+
+
+def counted(
+    folder: Path, synthetic: pd.DataFrame, silos: dict[str, Rows], options: JudgeOptions, terms: Terms, name: str
+) -> tuple[Path, Any]:
+    """The same of any table."""
+    order = judging.judging_order(synthetic, options, terms, Roster(tuple(silos)), "coordinator", name)
     sides, place = parties(silos, folder, POLICY), folder / "coordinator"
     order.keep(place)
     with InProcess(sides, folder / "checkpoints") as link:
@@ -69,6 +81,32 @@ def test_the_report_is_that_of_pooled_rows_everywhere(exact: tuple[Path, Any]) -
         assert found.target == "paid" and found.rows == pooled.rows
         assert np.array_equal(found.pairs.error, pooled.pairs.error)  # type: ignore[union-attr, arg-type]
     assert found.score("pair_trend_error_across") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA, reason="SILOSYNTH_DATA is not set")
+@pytest.mark.parametrize("silos", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", ["adult", "bank_marketing", "churn", "cardio"])
+def test_figures_of_real_tables_are_those_of_pooled_rows(
+    name: str, silos: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silosynth.evaluation.judged.DRAWS", 5)
+    monkeypatch.setattr("silosynth.evaluation.judged.SIMULATED", 3)
+    real, synthetic = ss.split(pd.read_parquet(Path(DATA) / f"{name}.parquet"), holdout=0.3, seed=silos)
+    real, target = real.reset_index(drop=True), real.columns[-1]
+    held = {f"silo{k}": list(real)[k::silos] for k in range(silos)}
+    schemas = {silo: infer.infer(real[own], {}) for silo, own in held.items()}
+    terms = Terms(tuple(held), None, holdout=0.4, schemas=schemas)
+    rows = {silo: Rows(real[own]) for silo, own in held.items()}
+    place, sides = counted(tmp_path, synthetic, rows, JudgeOptions("exact", target=target), terms, "judged")
+    out = sides["silo0"]._held.numpy()
+    made = joint.plan(synthetic, all_columns(schemas, horizontal=False), target, silos=held)
+    pooled = judge_tables(joint.count_pooled(made, real[~out], real[out], held), synthetic)
+    for folder in (place, tmp_path / "silo1"):
+        found = judging.judged_report(folder, synthetic)
+        assert found.scores == pooled.scores and found.skipped == pooled.skipped
+        assert np.array_equal(found.pairs.error, pooled.pairs.error)  # type: ignore[union-attr, arg-type]
+        assert np.array_equal(found.pairs.floor, pooled.pairs.floor)  # type: ignore[union-attr, arg-type]
 
 
 def test_another_table_or_another_job_is_refused(exact: tuple[Path, Any], tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from silosynth.core import notebook
 from silosynth.core.errors import nearest
@@ -31,6 +30,7 @@ from silosynth.core.files import REPORTS, check_suffix, write_atomic
 from silosynth.core.version import VERSION
 from silosynth.evaluation import svg
 from silosynth.evaluation.association import Margins, PairEstimate, Told, strength
+from silosynth.evaluation.pages import page, source
 from silosynth.evaluation.scores import Floats, Score
 from silosynth.privacy.events import Target
 
@@ -399,18 +399,10 @@ def _plain(value: Any) -> Any:
 
 def render(appraisal: Appraisal) -> str:
     """The HTML page, which needs nothing else: the same appraisal gives the same bytes."""
-    environment = Environment(
-        loader=PackageLoader("silosynth.evaluation", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    assert environment.loader is not None
-    style = environment.loader.get_source(environment, "report.css")[0].strip()
-    return environment.get_template("appraisal.html.j2").render(
+    return page(
+        "appraisal.html.j2",
         appraisal=appraisal,
-        style=style,
+        style=source("report.css"),
         version=VERSION,
         sentences=sentences(appraisal),
         cost=cost(appraisal),

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from silosynth.core import notebook
@@ -30,6 +29,7 @@ from silosynth.data.infer import MUCH
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
 from silosynth.evaluation.combinations import Combinations
+from silosynth.evaluation.pages import page, source
 from silosynth.evaluation.predictors import Predictor
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
 from silosynth.privacy.statement import budget_rows, cell, mechanism, statement, totals
@@ -274,18 +274,12 @@ class Relation(NamedTuple):
 
 def render(report: Report) -> str:
     """The HTML page: the same report gives the same bytes."""
-    environment = Environment(
-        loader=PackageLoader("silosynth.evaluation", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style, script = (_source(environment, name) for name in ("report.css", "report.js"))
+    style, script = (source(name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     privacy = statement(report.ledger or (), horizontal=report.about.partition == "horizontal")
     silos = tuple(report.about.silos or ())
-    return environment.get_template("template.html.j2").render(
+    return page(
+        "template.html.j2",
         report=report,
         style=style,
         script=script,
@@ -308,12 +302,6 @@ def render(report: Report) -> str:
         cell=cell,
         mechanism=mechanism,
     )
-
-
-def _source(environment: Environment, name: str) -> str:
-    """A file of the page, as it is; its line ends are those that browsers hash."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0].strip().replace("\r\n", "\n")
 
 
 def _css_text(text: str) -> str:
