@@ -15,7 +15,7 @@ import pandas as pd
 
 from silosynth.core.errors import SchemaError, nearest
 from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, beyond_bounds
-from silosynth.data.dtypes import TO_TEXT, Nature, detail, nature_of, spell
+from silosynth.data.dtypes import TO_TEXT, Nature, detail, nature_of, resolve, spell
 from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
 from silosynth.data.personal import EMAIL, check_form, common_forms, looks_personal, words_of
 from silosynth.data.texts import (
@@ -288,6 +288,18 @@ def _range(series: pd.Series, schema: ColumnSchema, override: ColumnOverride) ->
         raise SchemaError(f"Column {schema.name!r}: low must not exceed high", (low, high), "Swap them.")
     decimals = schema.decimals if override.decimals is None else override.decimals
     return {"low": low, "high": high, "decimals": decimals}
+
+
+def read_number(schema: ColumnSchema, value: Any) -> float:
+    """The number, or the nanoseconds, that a user's value stands for in a column of numbers, instants or durations.
+
+    Raises:
+        SchemaError: it stands for none.
+    """
+    number = _number(pd.Series([], dtype=resolve(schema.dtype), name=schema.name), schema, value)
+    if number is None:
+        raise SchemaError(f"Column {schema.name!r}: a bound must be a number or an instant", value)
+    return number
 
 
 def _number(series: pd.Series, schema: ColumnSchema, bound: Any) -> float | None:

@@ -4,42 +4,38 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from typing_extensions import Self
 
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
-from silosynth.core import files, messages, notebook
-from silosynth.core.conversation import Conversation, Party, Roster
+from silosynth.core import conditions, files, messages, notebook
+from silosynth.core.conditions import Condition, Made
+from silosynth.core.conversation import Conversation, Party, Progress, Roster
 from silosynth.core.errors import ConfigError, SilosynthError, StorageError
-from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, below, beside
+from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, below, beside, union
 from silosynth.core.streams import Streams
-from silosynth.data import dtypes, frames
+from silosynth.data import dtypes, frames, infer
 from silosynth.data.personal import substitutes
+from silosynth.encoders.column import RARE
 from silosynth.privacy.events import Target, draws_noise
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import known_noise, noise_is_known, statement, totals
 from silosynth.runtime import driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
+from silosynth.runtime.progress import RichProgress
+from silosynth.simulation.accepting import TRIES, Parts, SampleBatch, accepted, where_all
 from silosynth.simulation.silos import InProcess
 
 BATCH = 16_384
-
-
-class SampleBatch(NamedTuple):
-    """Synthetic rows that are drawn at a time: the batch's number, its first row (both from 0), and its size."""
-
-    number: int
-    first: int
-    rows: int
 
 
 def sampling_streams(streams: Streams, call: int = 0, seed: int | None = None) -> Streams:
@@ -406,20 +402,46 @@ class Model(TrainedModel):
         """What it is; no weights, and nothing of encoders."""
         return f"Model of {self.algorithm!r} ({self.preset}): {len(self.columns)} columns, {self.rows} training rows"
 
-    def sample(self, n: int, seed: int | None = None) -> Any:
+    def sample(
+        self,
+        n: int,
+        seed: int | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
+        tries: int = TRIES,
+        progress: bool = False,
+    ) -> Any:
         """A synthetic table of ``n`` rows, with the columns, order, dtypes and flavour of the training frame.
 
         Without ``seed``, the first call gives the same rows in every copy of the model and each further call fresh
         ones. Identifier columns are not modelled: they hold running numbers.
 
+        Args:
+            n: how many rows.
+            seed: of the rows.
+            given: conditions on columns that all rows fulfil, such as ``{"health": "poor", "age": (60, 80)}``: a level,
+                a list of levels, a range with its ends, or None for no value (see `silosynth.core.conditions`).
+            tries: under conditions, how many rows may be drawn for each that is wanted.
+            progress: show how many rows fulfil the conditions, as they are drawn.
+
         Raises:
             ConfigError: ``n`` is not a positive integer, or more than an identifier's dtype can number; or the model
-                keeps synthetic columns in their silos.
+                keeps synthetic columns in their silos; or a condition cannot be read, or is too rare.
         """
         streams = self._sampling(n, seed)
-        return self._frame(list(self._tables(n, BATCH, streams)), self.schema, streams)
+        with self._wanted(given, tries, progress) as wanted:
+            return self._frame(list(self._tables(n, BATCH, streams, wanted)), self.schema, streams)
 
-    def sample_batches(self, n: int, batch: int = BATCH, seed: int | None = None) -> Iterator[Any]:
+    def sample_batches(
+        self,
+        n: int,
+        batch: int = BATCH,
+        seed: int | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
+        tries: int = TRIES,
+        progress: bool = False,
+    ) -> Iterator[Any]:
         """``n`` rows in frames of at most ``batch`` rows, in bounded memory; running numbers go on across frames.
 
         They have the distribution of `sample`. With the default ``batch`` and the same seed they are its rows; other
@@ -429,30 +451,39 @@ class Model(TrainedModel):
             ConfigError: see `sample`.
         """
         start, streams = 1, self._sampling(n, seed)
-        for table in self._tables(n, batch, streams):
-            yield self._frame([table], self.schema, streams, start)
-            start += len(table)
+        with self._wanted(given, tries, progress) as wanted:
+            for table in self._tables(n, batch, streams, wanted):
+                yield self._frame([table], self.schema, streams, start)
+                start += len(table)
 
-    def sample_parts(self, n: int, seed: int | None = None) -> dict[str, Any]:
+    def sample_parts(
+        self,
+        n: int,
+        seed: int | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
+        tries: int = TRIES,
+        progress: bool = False,
+    ) -> dict[str, Any]:
         """Each silo's synthetic columns by themselves, as its own party holds them; row i is the same row everywhere.
 
         Identifier columns hold the same running numbers in every silo. With ``synthesis = "partitioned"`` columns never
-        leave their silo: no synthetic column enters the ledger.
+        leave their silo: no synthetic column enters the ledger. Of conditions, each silo then says for each row whether
+        it fulfils those on its own columns.
 
         Raises:
-            ConfigError: ``n`` is not a positive integer, or more than an identifier's dtype can number; or silos hold
-                different rows, and no columns of their own.
+            ConfigError: see `sample`; or silos hold different rows, and no columns of their own.
         """
         if self._entry.horizontal:
             raise ConfigError(
                 "Every silo has the same columns in this model: there are no parts", self.algorithm, "Use sample."
             )
-        held: dict[str, list[Table]] = {name: [] for name in self.roster}
         streams = self._sampling(n, seed)
-        for shared, parties in self._batches(n, BATCH, streams):
-            for name in self.roster:
-                held[name].append(shared[name] if name in shared else parties[name].take_kept())
-        return {name: self._frame(tables, self.schemas[name], streams) for name, tables in held.items()}
+        with self._wanted(given, tries, progress) as wanted:
+            drawn = list(self._parts(n, BATCH, streams, wanted))
+        return {
+            name: self._frame([parts[name] for parts in drawn], self.schemas[name], streams) for name in self.roster
+        }
 
     def _frame(self, parts: Sequence[Table], schema: Schema, streams: Streams, start: int = 1) -> Any:
         with self._fitting("what its columns are made from"):
@@ -469,14 +500,14 @@ class Model(TrainedModel):
             raise StorageError(f"A frame is one of {', '.join(_FLAVOURS)}", about["flavour"], _ALTERED)
         return {"columns": columns, "flavour": about["flavour"], "types": _is(about["types"], bytes, "the types")}
 
-    def _tables(self, n: int, batch: int, streams: Streams) -> Iterator[Table]:
+    def _tables(self, n: int, batch: int, streams: Streams, wanted: _Wanted) -> Iterator[Table]:
         """All silos' synthetic columns, batch by batch."""
         if getattr(self.config, "synthesis", "shared") != "shared":
             raise ConfigError(
                 "This model keeps synthetic columns in their silos", "partitioned", "Use sample_parts instead."
             )
-        for shared, _ in self._batches(n, batch, streams):
-            yield beside(shared.values())
+        for parts in self._parts(n, batch, streams, wanted):
+            yield beside(parts.values())
 
     def _sampling(self, n: int, seed: int | None) -> Streams:
         """The streams of a sampling of ``n`` rows; without a seed, each call has other ones."""
@@ -488,19 +519,89 @@ class Model(TrainedModel):
         self._calls += seed is None
         return streams
 
-    def _batches(self, n: int, batch: int, streams: Streams) -> Iterator[tuple[dict[str, Table], dict[str, Party]]]:
-        """Of each batch: the columns that were shared, by silo, and the parties, which have the others."""
+    def _parts(self, n: int, batch: int, streams: Streams, wanted: _Wanted) -> Iterator[Parts]:
+        """Synthetic columns by silo, batch by batch: shared ones, and those that are kept."""
         n = whole_number("The number of rows to sample", n, positive=True)
         size = whole_number("The number of rows of a batch", batch, positive=True)
         parties = self._parties(streams)
-        for one in batches(n, size):
+
+        def drawn(one: SampleBatch) -> Parts:
             conversation = draw(self._entry, self.roster, self.config, self.coordinator, one, streams, self.device)
-            yield self._converse(parties, conversation), parties
+            shared = self._converse(parties, conversation)
+            kept = [] if self._entry.horizontal else [name for name in self.roster if name not in shared]
+            return {**shared, **{name: parties[name].take_kept() for name in kept}}
+
+        if not wanted.conditions:
+            yield from map(drawn, batches(n, size))
+            return
+        yield from accepted(
+            drawn, n, partial(where_all, accepts=partial(conditions.fulfils, conditions=wanted.conditions)),
+            "fulfils the conditions", largest=size, tries=wanted.tries, watch=wanted.watch,
+        )  # fmt: skip
+
+    @contextmanager
+    def _wanted(self, given: Mapping[str, Any] | None, tries: int, progress: bool) -> Iterator[_Wanted]:
+        """What rows must be, read before any is drawn."""
+        found = () if given is None else conditions.parse(given, self.makes())
+        tries = whole_number("The number of rows that may be drawn for each", tries, positive=True)
+        with RichProgress(quiet=not progress) as watch:
+            yield _Wanted(found, tries, watch)
+
+    def makes(self) -> dict[str, Made]:
+        """What can be made of each modelled column: by this, conditions on it are read."""
+        with self._fitting("what its columns are made from"):
+            made = [*map(_encoded, self._encoders())]
+            known = {name: facts for name, facts in made if name}
+            for name, facts in (_looked_up(fields) for fields in self._encoders() if "keys" in fields):
+                known[name] = facts if name not in known else _either(known[name], facts)
+            return {
+                name: Made(name=name, read=partial(infer.read_number, self.schema[name]), **known[name])
+                for name in self.schema.modelled
+            }
 
     @property
     def schema(self) -> Schema:
         """All columns' kinds, in the frame's order."""
         return all_columns(self.schemas, self._entry.horizontal).select(self.columns)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the rows of a sampling must be, and how long they may be looked for; see `Model.sample`."""
+
+    conditions: tuple[Condition, ...]
+    tries: int
+    watch: Callable[[Progress], None]
+
+
+def _facts(levels: Sequence[Any] | None, low: Any, high: Any, missing: bool) -> dict[str, Any]:
+    return {"levels": None if levels is None else tuple(levels), "low": low, "high": high, "missing": missing}
+
+
+def _encoded(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A column's name, and what its encoder makes of it; no name for what is no column's encoder."""
+    if "kept" in fields:
+        pooled = [RARE] if fields["rare"] and fields["text"] else []
+        return fields["name"], _facts([*fields["kept"], *pooled], None, None, fields["missing"])
+    if "low" in fields:
+        return fields["name"], _facts(None, fields["low"], fields["high"], bool(fields.get("missing")))
+    return "", {}
+
+
+def _looked_up(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A column's name, and what is made of it where another one determines it."""
+    column = fields["values"]["fields"]
+    present = column["values"][~column["missing"]]
+    low, high = (None, None) if not len(present) else (float(present.min()), float(present.max()))
+    ends = (None, None) if column["levels"] is not None else (low, high)
+    return column["name"], _facts(column["levels"], *ends, bool(column["missing"].any()))
+
+
+def _either(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    levels = None if one["levels"] is None else union([one["levels"], other["levels"] or ()])
+    ends = [(choose, [facts[end] for facts in (one, other)]) for choose, end in ((min, "low"), (max, "high"))]
+    low, high = (None if None in both else choose(both) for choose, both in ends)
+    return _facts(levels, low, high, one["missing"] or other["missing"])
 
 
 def load(path: str | Path, device: str = "auto") -> Model:

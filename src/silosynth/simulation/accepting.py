@@ -1,0 +1,97 @@
+"""Rows that a predicate accepts, from batches that are drawn until there are enough, or until it would take too many.
+
+It is what stands between a generator and whoever wants some of its rows only: those that fulfil conditions, or rules
+across silos. Columns that stay in their silo stay there: a silo says of each row whether it accepts it, and keeps those
+that all silos accept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from silosynth.core.conversation import Progress
+from silosynth.core.errors import ConfigError
+from silosynth.core.schema import Table
+
+Parts = Mapping[str, Table]
+"""Synthetic columns of the same rows, by silo."""
+
+LEAST = 1024  # rows of a batch
+FIRST_TRIES = 200_000  # rows that may be drawn, however few are wanted
+TRIES = 1000  # further ones for each row wanted: enough where one row in 1000 is accepted
+
+
+class SampleBatch(NamedTuple):
+    """Synthetic rows that are drawn at a time: the batch's number, its first row (both from 0), and its size."""
+
+    number: int
+    first: int
+    rows: int
+
+
+def accepted(
+    draw: Callable[[SampleBatch], Parts],
+    rows: int,
+    accepts: Callable[[Parts], Tensor],
+    what: str,
+    *,
+    largest: int,
+    tries: int = TRIES,
+    watch: Callable[[Progress], None] | None = None,
+) -> Iterator[dict[str, Table]]:
+    """``rows`` accepted rows, batch by batch, in the order in which they are drawn.
+
+    Args:
+        draw: draws a batch.
+        rows: how many rows are wanted.
+        accepts: which rows (N,) bool of a batch are accepted.
+        what: what rows must be to be accepted, for errors: "fulfils the conditions".
+        largest: batch.
+        tries: rows that may be drawn for each that is wanted, beside `FIRST_TRIES`.
+        watch: is told how many rows are accepted, and the rate.
+
+    Raises:
+        ConfigError: so few rows are accepted that it would take more; says the rate, as soon as that is clear.
+    """
+    most = FIRST_TRIES + tries * rows
+    drawn = found = number = 0
+    while found < rows:
+        size = _size(rows, found, drawn, largest)
+        parts = draw(SampleBatch(number, drawn, size))
+        kept = accepts(parts).nonzero().flatten()
+        number, drawn = number + 1, drawn + size
+        taken = kept[: rows - found]
+        found += len(kept)
+        if watch is not None:
+            watch(Progress("accepted rows", min(found, rows), rows, {"rate": found / drawn}))
+        if len(taken):
+            yield {silo: table.take(taken) for silo, table in parts.items()}
+        if found < rows:
+            _check_rate(found, drawn, rows, most, what)
+
+
+def _size(rows: int, found: int, drawn: int, largest: int) -> int:
+    """Of the next batch: as many rows as are expected to do, by the rate so far."""
+    expected = 1.2 * (rows - found) * (drawn + 1) / (found + 1)
+    return min(largest, max(LEAST, math.ceil(expected)))
+
+
+def _check_rate(found: int, drawn: int, rows: int, most: int, what: str) -> None:
+    """Stop if even a rate three standard deviations above the one seen would take more than ``most`` rows."""
+    likely = found + 3 * math.sqrt(found) + 3
+    if drawn >= most or rows * drawn > most * likely:
+        seen = f"{found:,} of {drawn:,} rows drawn"
+        raise ConfigError(
+            f"So few rows are accepted that {rows:,} would take too long: a row is accepted if it {what}", seen,
+            "Want fewer rows, ask for something more frequent, or allow more with tries=….",
+        )  # fmt: skip
+
+
+def where_all(parts: Parts, accepts: Callable[[Table], Tensor]) -> Tensor:
+    """Which rows (N,) bool all silos accept, each by its own columns."""
+    return torch.stack([accepts(table) for table in parts.values()]).all(dim=0)

@@ -1,0 +1,99 @@
+"""Rows that fulfil conditions, of a model of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import silosynth as ss
+from silosynth.core.errors import ConfigError
+
+TINY = {"coder.steps": 20, "latent.steps": 20, "latent.width": 16, "latent.sample_steps": 2, "least_rows": 64}
+SILOS = {"bank": ["income", "job", "since"], "clinic": ["health", "age"]}
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 91, 300)
+    income = np.where(rng.random(300) < 0.2, np.nan, (rng.gamma(2, 1000, 300)).round(2))
+    return pd.DataFrame(
+        {
+            "age": age,
+            "health": np.where(age + rng.normal(0, 15, 300) > 65, "poor", rng.choice(["good", "fair"], 300)),
+            "income": income,
+            "job": rng.choice([1, 2, 3], 300),
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, 300), "D"),
+            "key": range(300),
+        }
+    )
+
+
+def fitted(frame: pd.DataFrame, **options: Any) -> ss.Model:
+    silos = SILOS | {"bank": [*SILOS["bank"], "key"]}
+    federation = ss.simulate(frame, silos, schema={"key": "identifier", "age": "integer"})
+    return ss.fit("silofuse", federation, "fast", seed=1, options=TINY | options, progress=False)
+
+
+@pytest.fixture(scope="module")
+def model(frame: pd.DataFrame) -> ss.Model:
+    return fitted(frame)
+
+
+@pytest.fixture(scope="module")
+def partitioned(frame: pd.DataFrame) -> ss.Model:
+    return fitted(frame, synthesis="partitioned")
+
+
+def test_rows_fulfil_conditions_in_several_silos(model: ss.Model, frame: pd.DataFrame) -> None:
+    made = model.sample(40, seed=2, given={"health": ["poor", "fair"], "age": (40, 80), "income": (0, None)})
+    assert len(made) == 40
+    assert list(made.columns) == list(frame.columns)
+    assert made["health"].isin(["poor", "fair"]).all()
+    assert made["age"].between(40, 80).all()
+    assert made["income"].notna().all()
+    assert made["key"].tolist() == list(range(1, 41))
+
+
+def test_missing_values_and_dates_are_conditions_too(model: ss.Model) -> None:
+    made = model.sample(10, seed=2, given={"income": None, "since": ("2020-06-01", pd.Timestamp("2021-06-01"))})
+    assert made["income"].isna().all()
+    assert made["since"].between("2020-06-01", "2021-06-01").all()
+
+
+def test_the_same_seed_gives_the_same_rows_and_batches(model: ss.Model) -> None:
+    given = {"health": "good"}
+    whole = model.sample(30, seed=3, given=given)
+    assert whole.equals(model.sample(30, seed=3, given=given))
+    parts = pd.concat(list(model.sample_batches(30, seed=3, given=given)), ignore_index=True)
+    assert whole.equals(parts)
+    assert all(len(part) <= 20 for part in model.sample_batches(30, 20, seed=3, given=given))
+
+
+def test_columns_that_stay_apart_fulfil_conditions_of_all_silos(partitioned: ss.Model) -> None:
+    parts = partitioned.sample_parts(25, seed=4, given={"health": "good", "job": [1, 2]})
+    assert (parts["clinic"]["health"] == "good").all()
+    assert parts["bank"]["job"].isin([1, 2]).all()
+    assert len(parts["bank"]) == len(parts["clinic"]) == 25
+    with pytest.raises(ConfigError, match="sample_parts"):
+        partitioned.sample(5, given={"health": "good"})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"helth": "good"}, "Did you mean 'health'"),
+        ({"key": 3}, "names a column that is modelled"),
+        ({"health": "god"}, "Did you mean 'good'"),
+        ({"age": (100, 120)}, "no row fulfils"),
+        ({"since": (5, 6)}, "holds dates or times"),
+    ],
+)
+def test_conditions_are_checked_before_anything_is_drawn(model: ss.Model, given: dict[str, Any], says: str) -> None:
+    before = len(model.ledger)
+    with pytest.raises(ss.SilosynthError, match=says):
+        model.sample(5, given=given)
+    assert len(model.ledger) == before
