@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
-from silosynth.core.conversation import Exchange, Roster
+from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Party, Roster, State
 from silosynth.core.messages import Message
 from silosynth.core.schema import Column, ColumnSchema, Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.counting import CountedColumn, CountRequest, TableCounter, count
 from silosynth.privacy.sealed import seats
-from silosynth.runtime.wire import decode, encode
+from silosynth.runtime.wire import decode, encode, pack, unpack
 
 NAMES = ("bank", "clinic", "shop", "school")
 Meddle = Callable[[str, Message], Message]
@@ -92,6 +93,23 @@ def run(
             talk.answered.append((silo, got[silo]))
         if isinstance(step, Exchange) and step.rides:
             got = {}
+
+
+def until_checkpoint(conversation: Conversation[Any], silos: Mapping[str, Party]) -> State:
+    """Drive a conversation to its first checkpoint; the coordinator's state there."""
+    got: Any = None
+    while True:
+        step = conversation.send(got)
+        if isinstance(step, Checkpoint):
+            return step.state
+        if isinstance(step, Exchange):
+            got = {silo: silos[silo].answer(ask) for silo, ask in step.asks.items()}
+
+
+def restore(silos: Mapping[str, Party], others: Mapping[str, Party]) -> None:
+    """Bring silos to where others are, through the form that states are stored in."""
+    for silo, party in silos.items():
+        party.restore(unpack(pack(others[silo].state())))
 
 
 def crosstab(held: Held, sizes: Mapping[str, int], names: Sequence[str]) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from tests.counting.talk import restore
 
 from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Roster
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
@@ -181,8 +182,7 @@ def test_between_counting_and_opening_it_resumes() -> None:
     silos = parties()
     checkpoint = talk(silos, until=Checkpoint)
     again = parties()
-    for name, silo in again.items():
-        silo.restore(unpack(pack(silos[name].state())))
+    restore(again, silos)
     first, second = (appraised(own, state=unpack(pack(checkpoint.state))) for own in (silos, again))
     assert all(torch.equal(a, b) for a, b in zip(first["tables"], second["tables"], strict=True))
     left = unpack(pack(again["bank"].trained()))

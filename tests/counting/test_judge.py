@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.counting.talk import NAMES, crosstab, levels
+from tests.counting.talk import NAMES, crosstab, levels, restore, until_checkpoint
 
 from silosynth.core.conversation import Conversation, Roster
 from silosynth.core.errors import ConfigError, ProtocolError
@@ -114,20 +114,11 @@ def test_noised_tables_share_the_target() -> None:
 
 
 def test_between_counting_and_opening_it_resumes() -> None:
-    parties, states = silos(NOISED), []
-    talk = judge.coordinate(Roster(SILOS), NOISED, Streams(9), CPU)
-    got: Any = None
-    while not states:
-        step = talk.send(got)
-        if isinstance(step, protocol.Exchange):
-            got = {silo: parties[silo].answer(ask) for silo, ask in step.asks.items()}
-        elif hasattr(step, "state"):
-            states.append(step.state)
-    again = silos(NOISED)
-    for silo, party in again.items():
-        party.restore(unpack(pack(parties[silo].state())))
-    first = judged(NOISED, parties, state=states[0])
-    second = judged(NOISED, again, state=unpack(pack(states[0])))
+    parties, again = silos(NOISED), silos(NOISED)
+    state = until_checkpoint(judge.coordinate(Roster(SILOS), NOISED, Streams(9), CPU), parties)
+    restore(again, parties)
+    first = judged(NOISED, parties, state=state)
+    second = judged(NOISED, again, state=unpack(pack(state)))
     assert all(torch.equal(a, b) for a, b in zip(first["tables"][:5], second["tables"][:5], strict=True))
 
 
@@ -267,19 +258,10 @@ class TestFigures:
         assert judged(config)["distances"] == [[0.0]] * 5
 
     def test_it_resumes_between_counting_and_opening(self) -> None:
-        parties, states = silos(FIGURES), []
-        talk = judge.coordinate(Roster(SILOS), FIGURES, Streams(9), CPU)
-        got: Any = None
-        while not states:
-            step = talk.send(got)
-            if isinstance(step, protocol.Exchange):
-                got = {silo: parties[silo].answer(ask) for silo, ask in step.asks.items()}
-            elif hasattr(step, "state"):
-                states.append(step.state)
-        again = silos(FIGURES)
-        for silo, party in again.items():
-            party.restore(unpack(pack(parties[silo].state())))
-        assert judged(FIGURES, again, state=unpack(pack(states[0]))) == judged(FIGURES)
+        parties, again = silos(FIGURES), silos(FIGURES)
+        state = until_checkpoint(judge.coordinate(Roster(SILOS), FIGURES, Streams(9), CPU), parties)
+        restore(again, parties)
+        assert judged(FIGURES, again, state=unpack(pack(state))) == judged(FIGURES)
 
     def test_a_silo_opens_the_figures_of_its_job_once_counted(self) -> None:
         with pytest.raises(ProtocolError, match="opens the figures that follow from its job"):

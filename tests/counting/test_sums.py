@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.counting.talk import crosstab, levels
+from tests.counting.talk import crosstab, levels, restore, until_checkpoint
 
 from silosynth.core.conversation import Conversation, Roster
 from silosynth.core.errors import ConfigError, ProtocolError
@@ -188,18 +188,10 @@ def test_a_set_opens_once_with_noise_and_as_the_job_says() -> None:
 
 
 def test_it_resumes_between_counting_and_opening() -> None:
-    parties, states, got = silos(NOISED), list[Any](), None
-    talk = judge.coordinate(Roster(tuple(parties)), NOISED, Streams(9), CPU)
-    while not states:
-        step: Any = talk.send(got)  # type: ignore[arg-type]
-        if hasattr(step, "asks"):
-            got = {silo: parties[silo].answer(ask) for silo, ask in step.asks.items()}
-        elif hasattr(step, "state"):
-            states.append(step.state)
-    again = silos(NOISED)
-    for silo, party in again.items():
-        party.restore(unpack(pack(parties[silo].state())))
-    first, second = judged(NOISED, parties, states[0]), judged(NOISED, again, unpack(pack(states[0])))
+    parties, again = silos(NOISED), silos(NOISED)
+    state = until_checkpoint(judge.coordinate(Roster(tuple(parties)), NOISED, Streams(9), CPU), parties)
+    restore(again, parties)
+    first, second = judged(NOISED, parties, state), judged(NOISED, again, unpack(pack(state)))
     assert all(torch.equal(a, b) for a, b in zip(first["tables"], second["tables"], strict=True))
 
 
