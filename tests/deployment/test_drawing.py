@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
-from tests.deployment.common import OPEN, SMALL, Rows, customers, job, seated, two_silos
+from tests.deployment.common import OPEN, SMALL, Rows, customers, job, two_silos
+from tests.deployment.sites import ABSENT, COLUMNS, Gone, carry_out, more, same_rows, sides, table, trained_once
 from typer.testing import CliRunner
 
 import silosynth as ss
@@ -26,71 +25,14 @@ from silosynth.deployment.coordinator import (
     Order,
     Status,
     drawing_order,
-    enqueue,
     read_status,
     read_trained,
-    run_order,
     unpack_order,
 )
 from silosynth.deployment.kept import PART, REFERENCE
-from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.protocol import Begin, Drawing, Greet, Job, Publish, installed
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.runtime.wire import unpack
-from silosynth.simulation.silos import InProcess
-
-COLUMNS = {"bank": ["age", "income"], "shop": ["visits", "paid"]}
-
-
-class Gone:
-    """A table that is not there any more."""
-
-    def __init__(self) -> None:
-        self.identifiers, self.declared = ["customer"], dict[str, Any]()
-
-    def read(self) -> pd.DataFrame:
-        """Nothing."""
-        raise AssertionError("drawing reads no rows")
-
-
-def same_rows(n: int = 120) -> dict[str, Rows]:
-    """Silos with the same rows in the same order."""
-    whole = customers(n)
-    return {silo: Rows(whole[held]) for silo, held in COLUMNS.items()}
-
-
-def sides(
-    silos: Mapping[str, Any], folder: Path, name: str, policy: SiloPolicy = OPEN, **policies: SiloPolicy
-) -> dict[str, DeploymentSilo]:
-    """New processes of all silos, for a job of this name."""
-    chairs = seated(silos)
-    return {
-        silo: DeploymentSilo(
-            chairs[silo], rows, policies.get(silo, policy), folder / silo / name, Releases(folder / silo),
-            torch.device("cpu"),
-        )
-        for silo, rows in silos.items()
-    }  # fmt: skip
-
-
-def carry_out(asked: Order, silos: Mapping[str, Any], folder: Path, **policies: Any) -> Path:
-    """Run a job at new processes of all sites, whose jobs lie below ``folder``; the coordinator's folder of it."""
-    place = folder / "coordinator" / asked.job.name
-    if not (place / "order").exists():
-        enqueue(asked, place)
-    with InProcess(sides(silos, folder, asked.job.name, **policies), folder / "parts" / asked.job.name) as link:
-        run_order(asked, link, place)
-    return place
-
-
-def more(folder: Path, rows: int, seed: int | None, name: str) -> Order:
-    """An order of more rows from the job "trial"."""
-    return drawing_order(folder / "coordinator" / "trial", rows, seed, name, "coordinator")
-
-
-def table(place: Path) -> pd.DataFrame:
-    """A job's synthetic table."""
-    return pd.read_parquet(place / "synthetic.parquet")
 
 
 def simulated(folder: Path) -> ss.Model:
@@ -105,15 +47,10 @@ def simulated(folder: Path) -> ss.Model:
     )  # fmt: skip
 
 
-ABSENT = {"bank": Gone(), "shop": Gone()}
-
-
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All sites, after a job with a public seed."""
-    folder = tmp_path_factory.mktemp("once")
-    carry_out(Order(job(same_rows(), align=None)), same_rows(), folder)
-    return folder
+    return trained_once(tmp_path_factory.mktemp("once"))
 
 
 @pytest.fixture

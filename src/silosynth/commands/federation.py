@@ -67,6 +67,7 @@ def register(app: typer.Typer) -> None:
     app.command("silo-process", hidden=True, epilog="Example: silosynth silo-process /run/silo")(silo_process)
     add_command(app, "submit", submit, "Example: silosynth submit experiment.toml --kit kits/coordinator")
     add_command(app, "draw", draw, "Example: silosynth draw JOB --rows 1000 --kit kits/coordinator")
+    add_command(app, "forget", forget, "Example: silosynth forget JOB --kit kits/bank")
     add_command(app, "status", status, "Example: silosynth status --kit kits/coordinator")
     add_command(app, "stop", stop, "Example: silosynth stop JOB --kit kits/coordinator", as_json=False)
     what = "What left silos in a job, and whether their ledgers are as they wrote them."
@@ -121,7 +122,7 @@ def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
 
 def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
-    from silosynth.deployment import policy
+    from silosynth.deployment import forgetting, policy
     from silosynth.deployment.flare import daemon
     from silosynth.deployment.rows import read_silo
 
@@ -134,7 +135,15 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     ui.note(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
     if rules.allow_coordinators:
         ui.note("The coordinator's certificate is compared with the policy's before each job.")
-    daemon.serve_party(site.folder, say=_timed(ui))
+    log, stop = _timed(ui), threading.Event()
+    if rows.retention_days is not None:
+        args = (site.jobs, rows.retention_days, site.seat(), log, stop)
+        threading.Thread(target=forgetting.keep_no_longer, args=args, daemon=True, name="silosynth-retention").start()
+        ui.note(f"Jobs are forgotten {rows.retention_days:g} days after their last use.")
+    try:
+        daemon.serve_party(site.folder, say=log)
+    finally:
+        stop.set()
 
 
 def check_policy(ui: Session, kit: KitFolder = Path()) -> None:
@@ -217,11 +226,75 @@ def draw(
     site = _kit(kit)
     if site.name != COORDINATOR:
         raise ConfigError("Jobs that draw start at the coordinator's machine", site.name, "Use the coordinator's kit.")
-    order = coordinator.drawing_order(_job(site, job), rows, seed, name, site.name)
+    order = coordinator.drawing_order(_kept_job(site, job), rows, seed, name, site.name)
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
     _submit_here(ui, site, order, wait)
     ui.show(f"Get the rows with: silosynth fetch {order.job.name} --kit …")
+
+
+def forget(
+    ui: Session,
+    job: JobName,
+    kit: KitFolder = Path(),
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the silos' receipts.")] = True,
+) -> None:
+    """Remove a job's model, checkpoints and tables here, and what was drawn from it; the coordinator asks all silos.
+
+    Ledgers stay, and what policies have counted. There is no way back.
+    """
+    from silosynth.deployment import coordinator, forgetting
+
+    site = _kit(kit)
+    if site.name not in (COORDINATOR, *site.roster):
+        raise ConfigError("Jobs are forgotten at the coordinator, or at a silo", site.name, "Use another kit.")
+    folder = _job(site, job)
+    if site.name != COORDINATOR:
+        _show_receipts(ui, forgetting.forget(site.jobs, job, site.name, site.seat()))
+        return
+    asked = coordinator.forget_requests(folder, site.name)
+    _show_receipts(ui, coordinator.forget_here(site.jobs, job, site.name))
+    for order in asked:
+        coordinator.enqueue(order, site.jobs / order.job.name)
+    ui.note(f"Each silo is asked as soon as it is connected: {', '.join(order.job.silos[0] for order in asked)}.")
+    ui.on_interrupt = f"The rest goes on. See: silosynth status --kit {kit}"
+    failed = [text for order in asked if (text := _receipt_of(ui, site, job, order) if wait else "")]
+    if failed:
+        raise ProtocolError(f"All silos forget {job}", "; ".join(failed), f"Then say again: silosynth forget {job}")
+
+
+def _receipt_of(ui: Session, kit: kits.StartKit, job: str, order: coordinator.Order) -> str:
+    """Wait for a silo's receipts, and show where they are; returns why there are none."""
+    from silosynth.deployment.forgetting import RECEIPT
+
+    silo = order.job.silos[0]
+    try:
+        _wait_here(ui, order.job.name, kit.jobs / order.job.name)
+    except ProtocolError as error:
+        return f"{silo}: {error}"
+    receipt = kit.jobs / job / f"{RECEIPT}-{silo}.json"
+    ui.show(f"{silo}: {receipt}" if receipt.exists() else f"{silo}: it had nothing of this job")
+    return ""
+
+
+def _show_receipts(ui: Session, receipts: list[dict[str, Any]]) -> None:
+    for receipt in receipts:
+        removed, stays = (", ".join(receipt[key]) or "nothing" for key in ("removed", "stays"))
+        ui.show(f"{receipt['job']} is forgotten at {receipt['site']}. Removed: {removed}. Stays: {stays}.")
+    ui.facts["receipts"] = receipts
+
+
+def _kept_job(kit: kits.StartKit, name: str) -> Path:
+    """The folder of a job that was not forgotten on this machine."""
+    from silosynth.deployment.forgetting import when_forgotten
+
+    folder = _job(kit, name)
+    if (when := when_forgotten(folder)) is not None:
+        raise ConfigError(
+            f"Job {name} is kept at {kit.name}", f"forgotten, {when}",
+            f"Its ledger stays: silosynth ledger {name}. For rows train again, under another name.",
+        )  # fmt: skip
+    return folder
 
 
 def _judge_after(ui: Session, kit: kits.StartKit, plan: Experiment, job: str) -> None:
@@ -445,7 +518,7 @@ def fetch(
     to.check()
     check_free([out], to.force)
     site = _kit(kit)
-    place = _job(site, job) / SYNTHETIC
+    place = _kept_job(site, job) / SYNTHETIC
     if not place.exists():
         raise ConfigError(
             f"Job {job} has left a synthetic table at {site.name}", "none",
@@ -556,7 +629,9 @@ def judge(
         )  # fmt: skip
     named = name or (f"{job}{judging.JUDGED}" if job is not None else judging.judging_name(synthetic))
     terms = (
-        judging.terms_of(_job(site, job)) if job is not None else judging.terms(site.roster.parties, site.stream_port)
+        judging.terms_of(_kept_job(site, job))
+        if job is not None
+        else judging.terms(site.roster.parties, site.stream_port)
     )
     terms = judging.changed(terms, silo or (), align if job is None else None, holdout, dealer)
     options = judging.options(opening, epsilon, delta, target, levels, rows)

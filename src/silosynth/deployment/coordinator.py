@@ -29,6 +29,7 @@ from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, S
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.data import sources
+from silosynth.deployment import forgetting
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 from silosynth.deployment.kept import guarantee_of
@@ -41,6 +42,7 @@ from silosynth.deployment.protocol import (
     conduct,
     digest,
     drawing_streams,
+    have_forgotten,
     job_streams,
     opening,
     redraw,
@@ -67,6 +69,7 @@ class Order(messages.Struct):
         patience: seconds for a lost silo to come back before the job fails.
         device: where the coordinator computes.
         missing: policy for silos that get lost; None for the algorithm's default.
+        forget: in place of all that, the job that ``job``'s only silo is to forget.
     """
 
     job: Job
@@ -75,6 +78,7 @@ class Order(messages.Struct):
     patience: float = 3600.0
     device: str = "auto"
     missing: str | None = None
+    forget: str = ""
 
     def pack(self) -> bytes:
         """As bytes."""
@@ -152,6 +156,50 @@ def drawing_order(folder: Path, rows: int, seed: int | None, name: str | None, s
     return replace(order, job=job)
 
 
+def forget_here(jobs: Path, name: str, by: str) -> list[dict[str, Any]]:
+    """Remove what a job has left at the coordinator, and what was drawn from it; returns what went and what stays.
+
+    Raises:
+        ConfigError: it has not ended.
+        StorageError: a file cannot be removed.
+    """
+    if (state := read_status(jobs / name).state) in _UNFINISHED:
+        raise ConfigError("A job that has not ended is not forgotten", f"{name} is {state}", "Stop it first.")
+    receipts = forgetting.forget(jobs, name, by, None)
+    for receipt in receipts:
+        folder = jobs / receipt["job"]
+        replace(read_status(folder), state="forgotten", since=time.time()).write(folder)
+    return receipts
+
+
+def forget_requests(folder: Path, submitter: str) -> list[Order]:
+    """What each silo of a job is asked: to forget it. One that is away does not keep the others from it.
+
+    Raises:
+        StorageError: the order of the job cannot be read.
+    """
+    order, made = unpack_order(files.read(folder / ORDER)), []
+    for silo in order.job.silos:
+        name = f"forget-{folder.name[:40]}-{silo[:24]}-{secrets.token_hex(2)}"
+        job = replace(order.job, name=check_name(name), silos=(silo,), submitter=submitter)
+        made.append(replace(order, job=job, forget=folder.name))
+    return made
+
+
+def keep_receipts(jobs: Path, name: str, silo: str, receipts: list[dict[str, Any]]) -> None:
+    """Check a silo's receipts, and keep each with the job that it is of: this one, or one that has drawn from it.
+
+    Raises:
+        ProtocolError: one is not of this silo, or of another job.
+    """
+    known = {name, *(folder.name for folder in forgetting.drawn_from(jobs, name))}
+    for receipt in receipts:
+        job = str(receipt.get("job"))
+        forgetting.check_receipt(receipt, job if job in known else name, silo)
+        path = files.private_folder(jobs / job) / f"{forgetting.RECEIPT}-{silo}.json"
+        files.write_atomic(path, json.dumps(receipt, indent=2).encode(), files.PRIVATE)
+
+
 def read_trained(folder: Path) -> Outcome:
     """What the coordinator keeps of a model, without its table.
 
@@ -183,7 +231,8 @@ class Status:
     """A job's progress, as `silosynth status` shows it.
 
     Attributes:
-        state: "submitted", "running", "interrupted" (resumes when all silos are connected), "failed" or "done".
+        state: "submitted", "running", "interrupted" (resumes when all silos are connected), "failed", "done", or
+            "forgotten" later.
         stage, done, total: as in `Progress`.
         attempts: number of starts.
         error: why it was interrupted or failed.
@@ -270,6 +319,11 @@ def run_order(
     streams = Streams(checkpoint.secret_seed(folder, again=begun) if job.seed is None else job.seed)
     device = resolve_device(order.device)
     try:
+        if order.forget:
+            receipts = driver.drive(lambda _: have_forgotten(job.silos[0], order.forget), link, ledger)
+            keep_receipts(folder.parent, order.forget, job.silos[0], json.loads(receipts))
+            status.end(None)
+            return
         start: driver.Start[Outcome | Counted] = partial(conduct, job, streams, device, missing=order.missing)
         if job.drawing is not None:
             start = partial(redraw, job, read_trained(folder.parent / job.drawing.job), streams, device)

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.files import close_to_others, make_folder, private_folder, sweep
 from silosynth.deployment import coordinator, protocol
+from silosynth.deployment.forgetting import mark_running
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, refusal
 from silosynth.deployment.rows import read_silo
@@ -242,10 +244,14 @@ def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | 
     if opened:
         say(f"warning: others on this machine could enter {folder}; it is closed to them now")
     sweep(folder)
+    running = mark_running(folder)
     verified = None if submitter in (None, DISPATCHER) else submitter
     book = SiloLedger(folder, job, kit.seat())
     silo = DeploymentSilo(
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
         verified, say, book,
     )  # fmt: skip
-    return PartyEndpoint(kit.name, silo, folder / "checkpoints", book, say)
+    endpoint = PartyEndpoint(kit.name, silo, folder / "checkpoints", book, say)
+    if running is not None:
+        weakref.finalize(endpoint, os.close, running)
+    return endpoint

@@ -204,6 +204,7 @@ def _who(policy: SiloPolicy) -> Iterator[Exposure]:
 def _always(policy: SiloPolicy) -> Sequence[Exposure]:
     return [
         Exposure("names and kinds of the columns in silo.toml; leave out what it need not know", "", 0),
+        Exposure("nothing by it, but jobs are forgotten here at its wish: models and tables go, no ledger", "", 0),
         Exposure("which rule of this policy refused a message, and when; never a value", "", 0),
         Exposure(
             "what silos seal for each other, if one of them works with it; together they can also subtract random "

@@ -18,6 +18,7 @@ from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model
 
 PART, JOB, CLOSED, REFERENCE = "part.silosynth", "job", "closed", "reference.silosynth"
+FORGOTTEN = "forgotten.json"
 
 
 class KeptModel(Model):
@@ -91,10 +92,11 @@ def part_to_draw_from(folder: Path, job: protocol.Job) -> KeptPart:
     """What a job that draws draws from, of the folder of the job that trained.
 
     Raises:
-        ProtocolError: that job has not trained here, ended with a refusal, or was another than is said.
+        ProtocolError: that job has not trained here, was forgotten, ended with a refusal, or was another than is said.
         StorageError: a file is damaged, or of another version.
     """
     assert job.drawing is not None
+    check_kept(folder)
     name, trained = job.drawing.job, kept_job(folder)
     if (folder / CLOSED).exists():
         raise ProtocolError("Rows are drawn from no job that a silo has refused to go on with", name)
@@ -113,6 +115,19 @@ def part_to_draw_from(folder: Path, job: protocol.Job) -> KeptPart:
             "Rows are drawn from a job whose training has ended, by this version of silosynth", name, "Train again."
         )
     return KeptPart(content["part"], from_state(Schema, content["schema"]), content["rows"], content["charged"])
+
+
+def check_kept(folder: Path) -> None:
+    """Refuse to work with a job that was forgotten here.
+
+    Raises:
+        ProtocolError: it was.
+    """
+    if (folder / FORGOTTEN).exists():
+        raise ProtocolError(
+            "This silo has forgotten the job, and everything that was trained or drawn in it", folder.name,
+            "Train again, under another name.",
+        )  # fmt: skip
 
 
 def _terms(job: protocol.Job) -> tuple[object, ...]:

@@ -244,6 +244,8 @@ def _project(plan: FederationPlan) -> Project:
 
 SILO_TEMPLATE = """\
 # Where this silo's rows live. Nothing of this file leaves the silo. All keys: docs/guide/data-sources.md
+# retention_days = 90               # after how many days without use models, tables and checkpoints of a job go
+
 [data]
 path = "customers.csv"              # CSV, Parquet or Arrow, beside this file; or a database:
 # database = "postgresql://db.internal:5432/crm"

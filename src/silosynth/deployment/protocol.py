@@ -331,6 +331,21 @@ PASSED_ON: Mapping[str, type[Message]] = {
 """What silos are passed on, by how a job's tables open."""
 
 
+class Forget(Message):
+    """Coordinator: remove what a job has left with you, and what was drawn from it. The first and last ask of a job."""
+
+    job: str
+
+    def _check(self) -> None:
+        check_name(self.job)
+
+
+class Forgot(Message):
+    """Silo: done, with signed receipts, as JSON: names of files, and which ledger stays."""
+
+    receipts: str
+
+
 class AskNonce(Message, common=True):
     """Coordinator: draw a number for the comparison of ledgers."""
 
@@ -456,6 +471,16 @@ def redraw(
     table = yield from _synthesise(job, roster, streams, device, trained.coordinator, trained.schemas, rows)
     yield from _compare_ledgers(roster, catalog.algorithm(job.algorithm).horizontal)
     return Outcome(trained.coordinator, trained.schemas, trained.rows, {}, table)
+
+
+def have_forgotten(silo: str, job: str) -> Conversation[str]:
+    """Have a silo forget a job; returns its receipts.
+
+    Raises:
+        ConfigError: the job is at work there.
+    """
+    (reply,) = conversation.expect((yield Exchange({silo: Forget(job)})), Forgot)
+    return str(reply.receipts)
 
 
 def _agree(job: Job, roster: Roster) -> Conversation[Roster]:

@@ -54,6 +54,8 @@ class SiloFile(FileSection):
     data: SiloData | None = None
     """Left out by a silo that has no rows, and only deals in jobs that count."""
     columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
+    retention_days: Annotated[float, Field(gt=0)] | None = None
+    """After how many days without use a job is forgotten here; None keeps it until somebody says so."""
     _source: Path = PrivateAttr(default=Path())
 
     def source(self) -> Source:

@@ -7,6 +7,7 @@ the silo keeps lies in the job's own folder: checkpoints, its part of the model,
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 import traceback
@@ -19,7 +20,7 @@ import torch
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
-from silosynth.core.conversation import Party, Roster, State, Turns, often, once
+from silosynth.core.conversation import COORDINATOR, Party, Roster, State, Turns, often, once
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
 from silosynth.core.files import PRIVATE, locked, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
@@ -27,9 +28,9 @@ from silosynth.core.schema import Column, Schema, Table, pseudonyms
 from silosynth.core.streams import Chain, Streams
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
-from silosynth.deployment import holdout, protocol
+from silosynth.deployment import forgetting, holdout, protocol
 from silosynth.deployment.counted import keep_counted
-from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, keep_part, part_to_draw_from
+from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import Head, SiloLedger
@@ -125,6 +126,7 @@ class DeploymentSilo(Party):
         if self._closed:
             raise _closed()
         try:
+            check_kept(self.folder)
             self._check_ask(ask)
             self._chain.add(encode(ask) if self._blob is None else self._blob)
             reply = self._answered(ask)
@@ -201,6 +203,8 @@ class DeploymentSilo(Party):
                 return self._greet(ask)
             case protocol.Begin():
                 return self._begin(ask.job)
+            case protocol.Forget():
+                return self._forget(ask)
         if self._terms is not None or isinstance(ask, _OWN):
             with self._turns.taken(ask):
                 return self._answer_own(ask)
@@ -270,6 +274,7 @@ class DeploymentSilo(Party):
 
     def restore(self, state: State) -> None:
         """See `Party.restore`. The current policy applies, and the table must not have changed."""
+        check_kept(self.folder)
         if (self.folder / CLOSED).exists():
             raise _closed()
         version, sources = state["sources"]
@@ -335,6 +340,14 @@ class DeploymentSilo(Party):
             self._open_rows(job)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
         return Done()
+
+    def _forget(self, ask: protocol.Forget) -> protocol.Forgot:
+        """Remove what another job has left."""
+        if self.job is not None:
+            raise ProtocolError("A job that has begun has no other forgotten", ask.job, "Start another.")
+        receipts = forgetting.forget(self.folder.parent, ask.job, COORDINATOR, self.seat)
+        self._say(f"job {ask.job} was forgotten, as the coordinator asked: {len(receipts)} receipts")
+        return protocol.Forgot(json.dumps(receipts))
 
     def _take_up_part(self, job: protocol.Job) -> None:
         """Load what rows are drawn from: by the policy of now, and without the rows that it was trained on."""
@@ -518,6 +531,7 @@ class DeploymentSilo(Party):
     def _synthesised(self, party: Party, ask: Message) -> Message:
         """The reply to an ask for rows of the model, judged by all such asks of all jobs up to now."""
         with locked(self._trained_at / REFERENCE_LOCK):
+            check_kept(self._trained_at)  # still
             party.judge_by(self._reference())
             reply = party.answer(ask)
             self._keep_reference(party)

@@ -9,6 +9,7 @@ of messages have the fields of the coordinator's ledger as well (`silosynth.runt
 - "saved", "restored": a checkpoint, by its number. Lines after a checkpoint stay when it is restored.
 - "signed": a signature (Ed25519) on job, silo, and number and hash of the line before. The key is derived from the
   silo's sealing key. There is one after `EVERY` lines at most, at every checkpoint, after a refusal and at the end.
+- "forgotten": the job's traces were removed here, and by whose wish. The ledger stays.
 - "compared": what silos told each other of their ledgers (`Head`), and the verdict.
 
 A line is written before the reply leaves. Beside the ledger lies its newest signature (`HEAD`), which shows that the
@@ -145,6 +146,13 @@ class SiloLedger:
     def restored(self, number: int) -> None:
         """Record that a checkpoint was restored."""
         self._add({"kind": "restored", "number": number})
+
+    def forgotten(self, by: str) -> Head:
+        """Record that all else of the job was removed; returns what the receipt names."""
+        self._add({"kind": "forgotten", "by": by})
+        head = self.head()
+        flush(self._path)
+        return head
 
     def head(self) -> Head:
         """What other silos are told."""
