@@ -28,9 +28,8 @@ GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
-    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "draw", "forget", "status", "stop",
-    "ledger show", "ledger verify",
-    "fetch", "judge", "appraise",
+    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop",
+    "ledger show", "ledger verify", "fetch", "judge", "appraise", "draw", "forget",
 }  # fmt: skip
 
 
