@@ -20,7 +20,8 @@ Shapes: R rows that are drawn, A attributes, L levels of one, S states of a sepa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,7 +29,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from silosynth.core.conversation import State
@@ -39,8 +39,9 @@ Levels = npt.NDArray[np.int64]
 Attributes = tuple[int, ...]
 MOST_CELLS = 5_000_000  # of all cliques together: 40 MB for each copy of them
 EXACT = 1e-4  # variance that exact counts are taken to have
-SMOOTHING = 0.1  # of standard deviations of noise that entropy may move counts by, for each unit of θ
-GAP = 1e-4  # nats of likelihood for each measured number by which a fit may miss the optimum
+SMOOTHING = 0.05  # of standard deviations of noise that entropy may move counts by, for each unit of θ
+GAP = 1e-3  # nats of likelihood for each measured number by which a fit may miss the optimum
+BISECTIONS = 40  # of a step's length at most
 ITERATIONS = 2000  # of L-BFGS at most
 MEMORY = 20  # steps that it remembers
 
@@ -420,14 +421,7 @@ class _Fit:
 
     def run(self, start: GraphicalModel | None) -> GraphicalModel:
         """L-BFGS until the optimum is near."""
-        theta = self._start(start)
-        self._value(theta / self.scale)
-        if self.gap >= GAP * len(self.share):
-            options = {"maxiter": ITERATIONS, "maxfun": 2 * ITERATIONS, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
-            result = optimize.minimize(
-                self._value, theta / self.scale, jac=True, method="L-BFGS-B", options=options, callback=self._near
-            )
-            theta = result.x * self.scale
+        theta = _minimised(self._value, self._start(start) / self.scale, self._is_near) * self.scale
         return GraphicalModel(self.sizes, tuple(self._terms(theta)))
 
     def _start(self, start: GraphicalModel | None) -> Numbers:
@@ -455,9 +449,69 @@ class _Fit:
         self.gap = self.entropy * float(np.sum(gradient**2 / self.ridge)) / 2
         return float(log + theta @ (pull / 2 - self.share)), gradient * self.scale
 
-    def _near(self, intermediate_result: object) -> None:
-        if self.gap < GAP * len(self.share):
-            raise StopIteration
+    def _is_near(self) -> bool:
+        return self.gap < GAP * len(self.share)
+
+
+def _minimised(value: Callable[[Numbers], tuple[float, Numbers]], x: Numbers, done: Callable[[], bool]) -> Numbers:
+    """The least value of a smooth convex function, with its gradient, by L-BFGS (Nocedal, Wright: algorithm 7.5).
+
+    Args:
+        value: the function, and its gradient.
+        x: where it starts.
+        done: asked after each step, of the point for which ``value`` was asked last.
+    """
+    steps: deque[tuple[Numbers, Numbers, float]] = deque(maxlen=MEMORY)
+    found, slope = value(x)
+    for _ in range(ITERATIONS):
+        if done():
+            break
+        way = -_scaled(steps, slope)
+        moved, then, slope_then = _line_search(value, x, way, found, slope)
+        step, change = moved - x, slope_then - slope
+        along = _dot(step, change)
+        if along <= 0:  # as near as floating-point numbers come
+            break
+        steps.append((step, change, along))
+        x, found, slope = moved, then, slope_then
+    return x
+
+
+def _scaled(steps: Sequence[tuple[Numbers, Numbers, float]], slope: Numbers) -> Numbers:
+    """The slope times what is known of the inverse of second derivatives."""
+    found, parts = slope, list[float]()
+    for step, change, along in reversed(steps):
+        parts.append(_dot(step, found) / along)
+        found = found - parts[-1] * change
+    if steps:
+        _, change, along = steps[-1]
+        found = found * (along / _dot(change, change))
+    for (step, change, along), part in zip(steps, reversed(parts), strict=True):
+        found = found + (part - _dot(change, found) / along) * step
+    return found
+
+
+def _line_search(
+    value: Callable[[Numbers], tuple[float, Numbers]], x: Numbers, way: Numbers, found: float, slope: Numbers
+) -> tuple[Numbers, float, Numbers]:
+    """A point that is lower and less steep (weak conditions of Wolfe), by bisection; its value and gradient."""
+    low, high, length, steep = 0.0, math.inf, 1.0, _dot(way, slope)
+    for _ in range(BISECTIONS):
+        moved = x + length * way
+        then, slope_then = value(moved)
+        if then > found + 1e-4 * length * steep:
+            high = length
+        elif _dot(way, slope_then) < 0.9 * steep:
+            low = length
+        else:
+            break
+        length = 2 * low if math.isinf(high) else (low + high) / 2
+    return moved, then, slope_then
+
+
+def _dot(a: Numbers, b: Numbers) -> float:
+    """The sum of products in an order that does not hang on the number of threads, as that of BLAS may."""
+    return float(np.sum(a * b))
 
 
 def _combined(tables: Sequence[MeasuredTable]) -> list[MeasuredTable]:
