@@ -89,11 +89,19 @@ def test_whole_numbers_are_floats_where_the_option_is_one() -> None:
     )
 
 
+def test_shares_are_below_one() -> None:
+    for name in ("latent.held_out", "coder.held_out", "latent.dropout"):
+        with pytest.raises(ConfigError, match="must be at least 0 and below 1"):
+            algorithm("silofuse").configure("fast", {name: 1.0})
+
+
 def test_an_algorithm_of_the_other_kind_is_refused_with_the_function_to_use() -> None:
     assert names("representation") == ["tabvfl"]
     assert {*names("generator"), *names("counting"), "tabvfl"} == {*names()}
     with pytest.raises(ConfigError, match=r"takes a generator; the algorithm is a counting \(got: judge\).*command"):
         ss.fit("judge", COLUMNS, progress=False)
+    with pytest.raises(ConfigError, match=r"first argument, by name.*\(got: dict\)"):
+        algorithm({})
     with pytest.raises(ConfigError, match=r"takes a generator.*\(got: tabvfl\)\. Use silosynth\.represent"):
         ss.fit("tabvfl", COLUMNS, progress=False)
     with pytest.raises(ConfigError, match=r"takes a representation.*\(got: silofuse\)\. Use silosynth\.fit"):

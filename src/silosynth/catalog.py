@@ -269,12 +269,15 @@ def fitting(horizontal: bool) -> str:
     return ", ".join(name for name, entry in entries if entry.horizontal is horizontal and not entry.central) or "none"
 
 
-def algorithm(name: str, kind: AlgorithmKind | None = "generator") -> Algorithm:
+def algorithm(name: object, kind: AlgorithmKind | None = "generator") -> Algorithm:
     """The algorithm called ``name``, of this kind; of any kind if that is None.
 
     Raises:
         ConfigError: there is none (names the nearest), or it is of another kind (names the function to use).
     """
+    if not isinstance(name, str):
+        rule = "The algorithm is the first argument, by name, and the federation the second"
+        raise ConfigError(rule, type(name).__name__, 'Write fit("silofuse", federation).')
     entry = ALGORITHMS.get(name)
     if entry is None:
         what = "representation" if kind == "representation" else "algorithm"

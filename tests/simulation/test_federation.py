@@ -96,6 +96,11 @@ def test_there_is_one_way_to_deal_out(how: dict[str, Any], says: str) -> None:
         ss.simulate(**how)
 
 
+def test_silos_are_given_by_name() -> None:
+    with pytest.raises(DataError, match=r"by name, in a dictionary \(got: int\)"):
+        ss.simulate(frame(), silos=2)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("how", [{"frame": frame(), "rows": {}}, {"frame": {}}])
 def test_a_federation_has_a_silo(how: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="at least one silo"):

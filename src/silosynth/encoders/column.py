@@ -34,7 +34,7 @@ import torch
 from scipy.special import ndtr, ndtri
 
 from silosynth.core.errors import DataError
-from silosynth.core.messages import Struct, from_state, to_state
+from silosynth.core.messages import NonNegative, Struct, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table
 
 MOST_KNOTS = 1000
@@ -116,8 +116,8 @@ class EncoderConfig(Struct):
     min_count: int = 5  # values of fewer rows never become a level, an atom or a knot
     pool_rare: bool = True  # False keeps every level by name, even one that identifies somebody
     atom_count: int = 20  # least rows on an atom
-    atom_share: float = 0.001  # least share of rows on an atom
-    atom_ratio: float = 4.0  # least ratio of an atom's rows to the number expected from its neighbours' density
+    atom_share: NonNegative[float] = 0.001  # least share of rows on an atom
+    atom_ratio: NonNegative[float] = 4.0  # least ratio of its rows to the number expected from its neighbours' density
     most_levels: int = 20  # a numeric column with at most this many values, all common, consists of atoms
     # What a silo's columns say of each other: see `combinations`. Not shown: VFLGAN's random numbers hang on the text.
     dependencies: Literal["keep", "ignore"] = field(default="keep", repr=False)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from silosynth.core.messages import Positive, Size, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.training import Learner, batches, build, dropout, held_out, time_features
 
@@ -243,25 +243,25 @@ class LatentConfig(Struct):
     fit_to_rows: bool = True  # small tables get narrower networks, fewer steps and smaller batches: see `sized`
     width: Size[int] = 512  # of the denoiser's hidden layers
     depth: Size[int] = 4  # residual blocks, or plain layers (paper: 8)
-    dropout: float = 0.0  # of the plain layers (paper: 0.01)
+    dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
     steps: Positive[int] = 8000  # iterations, at most
     steps_per_rows: Positive[float] = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 1024
     rate: Positive[float] = 2.5e-3
-    decay: float = 1e-3  # weight decay
-    average: float = 0.12  # length of the moving average of the weights as a share of all steps; 0 for none
+    decay: NonNegative[float] = 1e-3  # weight decay
+    average: NonNegative[float] = 0.12  # length of the weights' moving average as a share of all steps; 0 for none
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
-    clip: float = 1.0  # gradient norm; 0 for no clipping
-    held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
+    clip: NonNegative[float] = 1.0  # gradient norm; 0 for no clipping
+    held_out: Fraction[float] = 0.1  # share of rows (at most 2 000) that choose among weights; 0: the last ones
     time_mean: float = 0.0  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
-    left: float = 0.15  # noise at which the flow ends, in data units: the decoders' sigma (0 for exact decoders)
+    left: NonNegative[float] = 0.15  # noise at which the flow ends, in data units: the decoders' sigma, or 0
     diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
     sample_steps: Positive[int] = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
-    eta: float = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
+    eta: NonNegative[float] = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where it is fast
 
 

@@ -267,7 +267,7 @@ def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
 def held_out(n: int, share: float, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Row numbers to train on and to judge by; below 20 rows, all are used for both."""
     order = torch.randperm(n, generator=generator, device=generator.device)
-    k = min(round(n * share), most)
+    k = min(round(n * share), most, n - 1)
     return (order, order) if n < 20 or k == 0 else (order[k:].sort().values, order[:k].sort().values)
 
 

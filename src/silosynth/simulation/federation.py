@@ -226,7 +226,7 @@ def _check_index(frame: Any) -> None:
 def _of_columns(frame: Any, silos: Mapping[str, Sequence[str]] | None, schema: Mapping[str, Any] | None) -> Federation:
     pandas = to_pandas(frame)
     silos = {"silo1": list(pandas.columns)} if silos is None else silos
-    _check_not_empty(silos, "Name silos and their columns.")
+    _check_not_empty(silos, 'Name silos and their columns, as in {"bank": ["age"], "shop": ["visits"]}.')
     check_partition(list(pandas.columns), silos, pseudonyms(schema or {}))
     held = {name for names in silos.values() for name in names}
     columns = tuple(name for name in pandas.columns if name in held)
@@ -272,6 +272,8 @@ def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Ta
 
 
 def _check_not_empty(silos: Mapping[str, Any], remedy: str) -> None:
+    if not isinstance(silos, Mapping):
+        raise DataError("Silos are given by name, in a dictionary", type(silos).__name__, remedy)
     if not silos:
         raise DataError("A federation needs at least one silo", dict(silos), remedy)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import AtMost, Positive, Size, Struct
+from silosynth.core.messages import AtMost, Fraction, NonNegative, Positive, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.latent import LatentConfig
 from silosynth.privacy.events import Target
@@ -20,18 +20,18 @@ class CoderConfig(Struct):
     hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
-    sigma: float = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
-    kl: float = 0.01  # weight of the divergence of a "vae"
+    sigma: NonNegative[float] = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
+    kl: NonNegative[float] = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
-    weight: float = 5.0  # of squared score errors against cross-entropy
+    weight: NonNegative[float] = 5.0  # of squared score errors against cross-entropy
     fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
     steps: Positive[int] = 1500  # iterations
     batch: Size[int] = 512
     rate: Positive[float] = 4e-3
-    decay: float = 1e-4
+    decay: NonNegative[float] = 1e-4
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
-    clip: float = 5.0  # gradient norm; 0 for no clipping
-    held_out: float = 0.1  # share of training rows (at most 2 000) that choose among weights; 0: the last ones
+    clip: NonNegative[float] = 5.0  # gradient norm; 0 for no clipping
+    held_out: Fraction[float] = 0.1  # share of rows (at most 2 000) that choose among weights; 0: the last ones
     sample_heads: bool = True  # decode by drawing from the heads; False takes their modes
     calibrate: bool = True  # match the decoded marginals to the silo's own
 

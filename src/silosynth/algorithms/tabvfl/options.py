@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import AtMost, Positive, Struct
+from silosynth.core.messages import AtMost, Fraction, NonNegative, Positive, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.models.tabnet import TabNetConfig
 
@@ -31,16 +31,16 @@ class TabVFLConfig(Struct):
     finetuning_epochs: Positive[int] = 300
     batch: AtMost[int] = 64  # B
     shuffle: bool = True  # draw batches anew in each epoch, or (paper) use the same in all
-    mask: float = 0.5  # share of the features that pre-training masks
+    mask: Fraction[float] = 0.5  # share of the features that pre-training masks
     net: TabNetConfig = field(default_factory=TabNetConfig)
-    sparsity: float = 1e-3  # λ_sparse
+    sparsity: NonNegative[float] = 1e-3  # λ_sparse
     rate: Positive[float] = 1e-3  # Adam's
-    betas: tuple[float, float] = (0.9, 0.999)
-    decay: float = 1e-4
-    validation: float = 0.0  # share of rows held out for early stopping; 0 for none
+    betas: Fraction[tuple[float, float]] = (0.9, 0.999)
+    decay: NonNegative[float] = 1e-4
+    validation: Fraction[float] = 0.0  # share of rows held out for early stopping; 0 for none
     patience: Positive[int] = 10  # evaluations without an improvement after which a phase ends
     missing: Literal["cache", "zeros", "wait", "fail"] = "cache"  # what happens when a silo is lost in training
-    absence: float = 0.0  # simulated probability that a silo is away for an epoch, from the second on
+    absence: Fraction[float] = 0.0  # simulated probability that a silo is away for an epoch, from the second on
     cache_limit: Positive[float] = 2048.0  # MiB
     numbers: Literal["standard", "quantile"] = "standard"  # numbers are standardised (paper), or normal scores
     encoders: EncoderConfig = EncoderConfig(dependencies="ignore")  # no rows are made
@@ -48,12 +48,6 @@ class TabVFLConfig(Struct):
     def _check(self) -> None:
         if self.batch < 2:
             raise ConfigError("Option 'batch' is at least 2: batch normalisation needs as many", self.batch)
-        for name in ("mask", "validation", "absence"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"Option {name!r} is a share, at least 0 and below 1", getattr(self, name))
-        if self.sparsity < 0 or self.decay < 0 or not all(0 <= beta < 1 for beta in self.betas):
-            rule = "Options 'sparsity' and 'decay' are not negative, 'betas' at least 0 and below 1"
-            raise ConfigError(rule, (self.sparsity, self.decay, self.betas))
         if not (self.pretrain or self.finetune):
             raise ConfigError("At least one of 'pretrain' and 'finetune' takes place", "neither", "Set one of them.")
         if self.design != "tabvfl" and not (self.pretrain or self.label_gradients):
