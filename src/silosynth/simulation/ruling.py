@@ -1,0 +1,196 @@
+"""Rules over a federation: what each silo describes anew before it trains, and which drawn rows keep all of them.
+
+A rule about columns of one silo is kept by how that silo describes its rows (`silosynth.encoders.ruled`). Sums across
+silos are added up where synthetic columns are shared. Every other rule across silos, keys that are unique, and what a
+description leaves over, are compared in synthetic rows, and rows that break one are drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import from_state, to_state
+from silosynth.core.rules import FixedCombination, Rule, Sum, UniqueKey, combined, keeps_all
+from silosynth.core.schema import Schema, Table, distinct_columns
+from silosynth.core.streams import Streams
+from silosynth.data.rules import bind, check_breaks, grids, tightened
+from silosynth.encoders.ruled import Ruled, Summed, ruled
+from silosynth.simulation.federation import Federation
+
+Parts = Mapping[str, Table]
+"""Synthetic columns of the same rows, by silo."""
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Rules, and how silos describe their columns under them.
+
+    Attributes:
+        rules: all rules, bound to columns.
+        forms: by silo.
+        horizontal: whether silos hold different rows of the same columns, which all describe alike.
+        across: sums of columns of several silos.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    forms: Mapping[str, Ruled] = field(default_factory=dict)
+    horizontal: bool = False
+    across: tuple[Summed, ...] = ()
+
+    @property
+    def draws_again(self) -> bool:
+        """Whether drawn rows are looked at, and may be drawn again."""
+        return bool(self.rules)
+
+    def schemas(self, whole: Mapping[str, Schema]) -> dict[str, Schema]:
+        """What silos describe, of their columns."""
+        return {silo: self.forms[silo].schema if silo in self.forms else own for silo, own in whole.items()}
+
+    def restored(self, parts: Parts, streams: Streams) -> dict[str, Table]:
+        """Each silo's columns of a batch of drawn descriptions."""
+        made = {silo: self._restored(silo, table, streams) for silo, table in parts.items()}
+        known = {column.name: column for table in made.values() for column in table.columns}
+        for total in self.across:
+            total.restore(known, streams.child("rules").numpy())
+        if self.across:
+            made = {name: Table(tuple(known[own] for own in table.names)) for name, table in made.items()}
+        return made
+
+    def _restored(self, silo: str, table: Table, streams: Streams) -> Table:
+        form = next(iter(self.forms.values()), None) if self.horizontal else self.forms.get(silo)
+        return table if form is None else form.restore(table, streams.child("rules", silo).numpy())
+
+    def to_state(self) -> dict[str, Any]:
+        """In storable form."""
+        return {
+            "rules": [to_state(rule) for rule in self.rules],
+            "forms": {silo: to_state(form) for silo, form in self.forms.items()},
+            "horizontal": self.horizontal,
+            "across": [to_state(total) for total in self.across],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Ruling:
+        """The rules that `to_state` stored; raises as `from_state` does."""
+        return cls(
+            tuple(from_state(Rule, rule) for rule in state["rules"]),
+            {silo: from_state(Ruled, form) for silo, form in state["forms"].items()},
+            bool(state["horizontal"]),
+            tuple(from_state(Summed, total) for total in state["across"]),
+        )
+
+
+class Keeping:
+    """Which rows of one sampling keep all rules: rows of all batches have different keys.
+
+    Where columns stay in their silos, each silo says it of its own; none of their rules is across silos.
+    """
+
+    def __init__(self, ruling: Ruling) -> None:
+        self.rules = [rule for rule in ruling.rules if not isinstance(rule, UniqueKey)]
+        self.keys = [(rule, set[str]()) for rule in ruling.rules if isinstance(rule, UniqueKey)]
+        self.drawn = self.kept = 0
+
+    def accepts(self, parts: Parts, wanted_N: Tensor | None = None) -> Tensor:
+        """Which rows (N,) of a batch, of those that are wanted, keep all rules, also beside rows of earlier batches."""
+        table = distinct_columns(parts.values())
+        kept_N = keeps_all(table, self.rules)
+        self.drawn += len(table)
+        if wanted_N is not None:
+            self.drawn -= int((~wanted_N).sum())
+            kept_N &= wanted_N
+        for rule, seen in self.keys:
+            kept_N[kept_N.nonzero().flatten()[~_new(rule, table.take(kept_N), seen)]] = False
+        for rule, seen in self.keys:
+            seen.update(combined([table[name].take(kept_N) for name in rule.columns])[0])
+        self.kept += int(kept_N.sum())
+        return kept_N
+
+    @property
+    def rate(self) -> float:
+        """The share of drawn rows that were kept."""
+        return self.kept / self.drawn if self.drawn else 1.0
+
+
+def _new(rule: UniqueKey, table: Table, seen: set[str]) -> Tensor:
+    """Which rows (N,) have a key that no row has had before."""
+    keys, place_N = combined([table[name] for name in rule.columns])
+    before = torch.tensor([key in seen for key in keys] or [False])
+    missing_N = torch.stack([table[name].missing for name in rule.columns]).any(0)
+    return missing_N | ~(before[place_N] | rule.broken(table)) if len(table) else missing_N
+
+
+def under_rules(
+    federation: Federation, rules: Sequence[Rule], *, private: bool, partitioned: bool
+) -> tuple[Federation, Ruling, list[str]]:
+    """The federation as its silos describe it under rules; the rules, bound; and what silos say of their rows.
+
+    Args:
+        federation: with the rows.
+        rules: as they were declared.
+        private: whether noise protects rows.
+        partitioned: whether synthetic columns stay in their silos.
+
+    Raises:
+        ConfigError, SchemaError, StorageError: rules cannot be kept: see `silosynth.data.rules.bind`.
+        DataError: rows break a rule that they must not break.
+    """
+    if not rules:
+        return federation, Ruling(horizontal=federation.horizontal), []
+    for rule in rules:
+        if private and rule.on_break == "error":  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"Where noise protects rows, whether they break a rule is not told: {rule.in_words!r}", "error",
+                'Leave on_break out, or set it to "ignore".',
+            )  # fmt: skip
+    held = list(federation.tables.values())[: 1 if federation.horizontal else None]
+    bound = bind(rules, federation.schema, distinct_columns(held))
+    owners = {silo: set(table.names) for silo, table in federation.tables.items()}
+    own = {silo: [rule for rule in bound if set(rule.named) <= names] for silo, names in owners.items()}
+    apart = [rule for rule in bound if not any(rule in rules for rules in own.values())]
+    _check_across(apart, partitioned)
+    said, tables, forms = [], {}, {}
+    for silo, table in federation.tables.items():
+        breaks = {rule: int(rule.broken(table).sum()) for rule in own[silo]}
+        said += check_breaks(breaks, len(table), silo, private)
+        schema = tightened(federation.schemas[silo], bound)
+        schema = _without_reasons(schema) if private else schema
+        rows = None if private or federation.horizontal else table
+        forms[silo] = ruled(schema, own[silo], grids(schema), table, rows)
+        tables[silo] = forms[silo].describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
+    ruling = Ruling(bound, forms, federation.horizontal, _totals(apart, federation))
+    schemas = ruling.schemas(federation.schemas)
+    return replace(federation, tables=tables, schemas=schemas), ruling, said
+
+
+def _check_across(rules: Sequence[Rule], partitioned: bool) -> None:
+    for rule in rules:
+        if partitioned:
+            raise ConfigError(
+                "Rules across silos compare synthetic columns, which stay in their silos", rule.in_words,
+                'Share them with synthesis = "shared", or leave the rule out and compare the columns afterwards.',
+            )  # fmt: skip
+        if isinstance(rule, FixedCombination) and rule.learn:
+            raise ConfigError(
+                "Combinations are learnt from the rows of one silo", rule.in_words, "List those that are allowed."
+            )
+
+
+def _totals(apart: Sequence[Rule], federation: Federation) -> tuple[Summed, ...]:
+    """Sums across silos: their totals are learnt, for where something is missing, and then added up."""
+    schema, columns = federation.schema, distinct_columns(federation.tables.values())
+    return tuple(
+        Summed(schema[r.total], r.parts, True, not columns[r.total].values.is_floating_point(), grids(schema)[r.total])
+        for r in apart
+        if isinstance(r, Sum)
+    )
+
+
+def _without_reasons(schema: Schema) -> Schema:
+    return Schema(tuple(replace(column, reason="", forms=()) for column in schema.columns))
