@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from silosynth.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from silosynth.core import rules
     from silosynth.core.errors import SilosynthError
     from silosynth.data import datasets
     from silosynth.data.sources import read
@@ -52,6 +53,7 @@ __all__ = [
     "load",
     "read",
     "represent",
+    "rules",
     "simulate",
     "split",
 ]
@@ -74,11 +76,12 @@ _HOMES = {
     "simulate": "silosynth.simulation.federation",
     "split": "silosynth.data.splits",
 }
+_MODULES = {"datasets": "silosynth.data.datasets", "rules": "silosynth.core.rules"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "datasets":
-        return importlib.import_module("silosynth.data.datasets")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -124,8 +124,8 @@ class Algorithm:
             why = "under differential privacy" if private else "with silos that hold different rows"
             said.append(
                 f"In all rows these columns determine others: {pairs}. Nothing is done about that {why}, so some "
-                "synthetic rows will not agree; the report counts them. Leave the second column out, and look it up in "
-                "the synthetic table"
+                "synthetic rows will not agree; the report counts them. Declare which combinations there are under "
+                "[[rules]], if they are public"
             )
         return said
 

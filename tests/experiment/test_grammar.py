@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.rules import KINDS
 from silosynth.core.schema import Kind
 from silosynth.experiment import grammar as experiment
 from silosynth.experiment.grammar import Experiment
@@ -261,3 +262,24 @@ def test_who_takes_part_is_said_once_for_all_commands(write: Write) -> None:
     both = experiment.read(write(MINIMAL + FEDERATED))
     assert both.taking_part == ("bank",) and list(both.participants) == ["bank"]
     assert experiment.read(write(SHARES + "[run]\nsilos = ['south']")).shares == {"south": 0.3}
+
+
+def test_rules_of_the_guide_can_be_read(write: Callable[[str], Path]) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guide/rules.md").read_text(encoding="utf-8")
+    rules = guide.partition("```toml\n")[2].partition("```")[0]
+    plan = experiment.read(write(MINIMAL + rules))
+    assert {rule.KIND for rule in plan.ruled()} == set(KINDS)
+    (missing,) = (rule for rule in plan.ruled() if rule.on_break)
+    assert missing.named == ("ward",)
+
+
+def test_files_of_rules_lie_beside_the_experiment(write: Callable[[str], Path]) -> None:
+    file = write(MINIMAL + '[[rules]]\nkind = "combination"\ncolumns = ["age", "visits"]\nfile = "sub/pairs.csv"\n')
+    (rule,) = experiment.read(file).ruled()
+    assert Path(rule.file) == file.parent / "sub/pairs.csv"
+
+
+def test_a_rule_that_cannot_be_read_is_named(write: Callable[[str], Path]) -> None:
+    rules = '[[rules]]\nkind = "unique"\ncolumns = ["age"]\n[[rules]]\nkind = "sum"\nparts = ["age", "visits"]\n'
+    with pytest.raises(ConfigError, match=r"\[\[rules\]\], number 2: A rule of kind 'sum' lacks a key \(got: total\)"):
+        experiment.read(write(MINIMAL + rules))

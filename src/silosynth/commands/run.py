@@ -210,7 +210,8 @@ def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool, fo
     limit = plan.run.limit if how.runtime == "processes" else None
     ui.note(f"Fitting {how.name} ({how.preset}) on {federation.rows:,} rows in {len(federation.silos)} silos …")
     model = silosynth.fit(
-        how.name, federation, preset=how.preset, seed=how.seed, options=how.options, runtime=how.runtime,
+        how.name, federation, preset=how.preset, seed=how.seed, options=how.options, rules=plan.ruled(),
+        runtime=how.runtime,
         limit=limit, missing=plan.run.missing, device=how.device, folder=plan.folder, resume=resume, overwrite=force,
         progress=ui.chatty,
     )  # fmt: skip
@@ -228,6 +229,7 @@ def _publish(ui: Session, plan: Experiment, material: Material, federation: Fede
     places = {key: plan.folder / name for key, name in paths.items()}
     report.save(places["report"])
     totals = show_ledger(ui, model.ledger)
+    show_acceptance(ui, model)
     privacy = model.describe()["privacy"]
     show_budget(ui, privacy)
     ui.show(f"Guarantee: {privacy['summary']}\n\n{report}\n")
@@ -335,6 +337,14 @@ def sample(
         sources.write_batches(loaded.sample_batches(rows, seed=seed), out, raw_text)
     ui.facts |= {"rows": rows, "columns": len(loaded.columns), "synthetic": [str(path) for path in written]}
     ui.show(f"{rows:,} synthetic rows of {len(loaded.columns)} columns: {', '.join(map(str, written))}")
+    show_acceptance(ui, loaded)
+
+
+def show_acceptance(ui: Session, model: Model) -> None:
+    """Which share of the rows that were drawn kept all rules."""
+    if model.acceptance is not None:
+        ui.facts["acceptance"] = model.acceptance
+        ui.show(f"Of the rows that were drawn, {model.acceptance:.2%} kept all {len(model.ruling.rules)} rules")
 
 
 def stays_in_silos(model: Model) -> bool:

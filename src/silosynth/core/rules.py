@@ -392,7 +392,7 @@ def added(values: Sequence[Tensor]) -> Tensor:
 def at_level(column: Column, level: Value) -> Tensor:
     """Where (N,) a column has a value."""
     if column.levels is None:
-        return (column.values == level) & ~column.missing  # type: ignore[operator]
+        return (column.values == level) & ~column.missing
     return torch.tensor([own == level for own in column.levels] or [False])[column.values] & ~column.missing
 
 

@@ -172,7 +172,7 @@ def _bound_combination(rule: FixedCombination, schema: Schema, table: Table, fol
         column = schema[name]
         for value in values:
             number = isinstance(value, int | float) and Kind(column.kind).numeric
-            if number and not (_least(column) <= value <= _most(column)):  # type: ignore[operator]
+            if number and not (_least(column) <= value <= _most(column)):
                 bounds = f"{column.low} to {column.high}"
                 _fail(rule, f"its values of {name!r} lie within the column's bounds, {bounds}", value, "Widen these.")
     return replace(rule, allowed=tuple(dict.fromkeys(rows)), file="")

@@ -100,13 +100,19 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     """What an experiment file asks of a federation of these silos.
 
     Raises:
-        ConfigError: the algorithm is a representation or pools all data; or a preset, an option or a silo is not known.
+        ConfigError: the algorithm is a representation or pools all data; a preset, an option or a silo is not known; or
+            there are rules, which no job carries.
     """
     chosen, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
     if entry.central:
         raise ConfigError(
             "A baseline that pools all data in one place cannot be submitted to a federation", chosen.name,
             f"Name another algorithm: {catalog.fitting(False)}, {catalog.fitting(True)}.",
+        )  # fmt: skip
+    if plan.rules:
+        raise ConfigError(
+            "Jobs of a federation do not carry rules", f"{len(plan.rules)} under [[rules]]",
+            "Leave them out; bounds can be declared in each silo's silo.toml. silosynth run keeps rules.",
         )  # fmt: skip
     silos = plan.taking_part or roster.parties
     for silo in silos:

@@ -90,8 +90,12 @@ class Joined(Struct):
         known = code_N[code_N >= 0].numpy()
         pool = np.array([number[key] for key in others]) if others else known if len(known) else np.arange(len(keys))
         code_N[unnamed] = torch.from_numpy(rng.choice(pool, len(unnamed)))
+        return [column.take(code_N) for column in self.columns_of(keys)]
+
+    def columns_of(self, keys: Sequence[str]) -> list[Column]:
+        """The columns of these combinations."""
         values = [ruling.values_of(key) for key in keys]
-        return [self._column(place, [row[place] for row in values]).take(code_N) for place in range(len(self.columns))]
+        return [self._column(place, [row[place] for row in values]) for place in range(len(self.columns))]
 
     def _column(self, place: int, values: Sequence[Value]) -> Column:
         """The column of all combinations."""
@@ -101,7 +105,7 @@ class Joined(Struct):
             numbers = [0 if value is None else value for value in values]
             kind = torch.int64 if self.whole[place] else torch.float64
             return Column(name, dtype, torch.tensor(numbers, dtype=kind), missing)
-        levels = tuple(sorted({value for value in values if value is not None}))  # type: ignore[type-var]
+        levels = tuple(sorted({value for value in values if value is not None}))
         codes = torch.tensor([0 if value is None else levels.index(value) for value in values])
         return Column(name, dtype, codes, missing, levels)
 

@@ -25,6 +25,7 @@ from typing_extensions import Self
 from silosynth import catalog
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.files import REPORTS, existing
+from silosynth.core.rules import Rule, read_rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -380,6 +381,7 @@ class Experiment(FileSection):
     data: DataSection | None = None
     silos: dict[str, SiloSection] = Field(default_factory=dict)
     columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
+    rules: list[dict[str, Any]] = Field(default_factory=list)
     algorithm: AlgorithmSection = AlgorithmSection()
     align: AlignSection = AlignSection()
     run: RunSection = RunSection()
@@ -397,6 +399,15 @@ class Experiment(FileSection):
             raise ValueError(f"silo {bare[0]!r} has no 'path', so a [data] table must be given")
         if self.data is not None and self.silos and not bare:
             raise ValueError("[data] is given although every silo has a 'path' of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _rules_can_be_read(self) -> Self:
+        for place, rule in enumerate(self.rules, 1):
+            try:
+                read_rules([rule])
+            except ConfigError as error:
+                raise ValueError(f"[[rules]], number {place}: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -469,6 +480,11 @@ class Experiment(FileSection):
     def overrides(self) -> dict[str, dict[str, Any]]:
         """What is declared about columns, as schema inference takes it."""
         return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
+
+    def ruled(self) -> tuple[Rule, ...]:
+        """The rules; files of combinations lie relative to the file itself."""
+        files = [rule | ({"file": str(self.resolve(rule["file"]))} if "file" in rule else {}) for rule in self.rules]
+        return read_rules(files)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole file with all defaults filled in, as plain values."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from typing_extensions import Self
 
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
@@ -33,6 +34,7 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.accepting import TRIES, Parts, SampleBatch, accepted, where_all
+from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
 
 BATCH = 16_384
@@ -344,21 +346,27 @@ class TrainedModel:
         """The ends of each column of numbers or instants (nanoseconds since 1970), and whether one was declared."""
         declared = {
             column.name: column.low is not None or column.high is not None
-            for schema in self.schemas.values()
+            for silo, schema in self._modelled.items()
             for column in schema.columns
+            if column in self.schemas[silo].columns  # and is not described anew, under a rule
         }
         return {
             fields["name"]: {"low": fields["low"], "high": fields["high"], "declared": declared[fields["name"]]}
             for fields in self._encoders()
-            if "low" in fields
+            if "low" in fields and fields["name"] in declared
         }
+
+    @property
+    def _modelled(self) -> Mapping[str, Schema]:
+        """Each silo's columns as they were trained on."""
+        return self.schemas
 
     def _parties(self, streams: Streams, tables: Mapping[str, Table] | None = None) -> dict[str, Party]:
         """Each silo's side as training left it, at its seat of training, with the rows of ``tables`` or none."""
         parties = {}
         for silo, seat in seats(self.roster, Streams(self.seed).child("seats")).items():
             table = Table(()) if tables is None else tables[silo]
-            own = table, self.schemas[silo], seat, streams.party(silo), self.device
+            own = table, self._modelled[silo], seat, streams.party(silo), self.device
             with self._fitting(f"the part of silo {silo!r}"):
                 parties[silo] = self._entry.party(*own, self.config)
                 parties[silo].restore(self.parts[silo])
@@ -380,6 +388,8 @@ class Model(TrainedModel):
     Attributes: those of `TrainedModel`, where under differential privacy bytes in the ledger are left out, as 0; and
         columns: the columns that `sample` returns, in order.
         flavour, types: the kind of frame that `sample` returns, and its columns' types (`arrow_types`).
+        ruling: the rules that its rows keep.
+        acceptance: the share of rows drawn in the last sampling that kept all rules; None where nothing was drawn.
     """
 
     KIND, FORM = "generator", "silosynth model"
@@ -387,6 +397,8 @@ class Model(TrainedModel):
     columns: tuple[str, ...]
     flavour: str
     types: bytes = b""
+    ruling: Ruling = field(default_factory=Ruling)
+    acceptance: float | None = field(default=None, init=False)
     _calls: int = field(default=0, init=False)  # samplings without a seed
 
     def __post_init__(self) -> None:
@@ -492,13 +504,22 @@ class Model(TrainedModel):
     def _about(self) -> dict[str, Any]:
         return {"columns": list(self.columns), "flavour": self.flavour, "types": self.types}
 
+    def _content(self) -> dict[str, Any]:
+        return {"ruling": self.ruling.to_state()} if self.ruling.rules else {}
+
     @classmethod
     def _restored(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         about = content["about"]
         columns = tuple(_is(name, str, "a column's name") for name in _is(about["columns"], list, "the columns' list"))
         if about["flavour"] not in _FLAVOURS:
             raise StorageError(f"A frame is one of {', '.join(_FLAVOURS)}", about["flavour"], _ALTERED)
-        return {"columns": columns, "flavour": about["flavour"], "types": _is(about["types"], bytes, "the types")}
+        ruling = Ruling.from_state(_is(content["ruling"], dict, "the rules")) if "ruling" in content else Ruling()
+        types = _is(about["types"], bytes, "the types")
+        return {"columns": columns, "flavour": about["flavour"], "types": types, "ruling": ruling}
+
+    @property
+    def _modelled(self) -> Mapping[str, Schema]:
+        return self.ruling.schemas(self.schemas)
 
     def _tables(self, n: int, batch: int, streams: Streams, wanted: _Wanted) -> Iterator[Table]:
         """All silos' synthetic columns, batch by batch."""
@@ -529,15 +550,24 @@ class Model(TrainedModel):
             conversation = draw(self._entry, self.roster, self.config, self.coordinator, one, streams, self.device)
             shared = self._converse(parties, conversation)
             kept = [] if self._entry.horizontal else [name for name in self.roster if name not in shared]
-            return {**shared, **{name: parties[name].take_kept() for name in kept}}
+            parts = {**shared, **{name: parties[name].take_kept() for name in kept}}
+            with self._fitting("what its rules say"):
+                return self.ruling.restored(parts, streams.child(one.number)) if self.ruling.rules else parts
 
-        if not wanted.conditions:
+        def accepts(parts: Parts) -> Tensor:
+            fulfils = partial(conditions.fulfils, conditions=wanted.conditions)
+            wanted_N = where_all(parts, fulfils).nonzero().flatten()
+            kept_N = torch.zeros(len(next(iter(parts.values()))), dtype=torch.bool)
+            kept_N[wanted_N] = keeping.accepts({silo: table.take(wanted_N) for silo, table in parts.items()})
+            return kept_N
+
+        keeping, asked = Keeping(self.ruling), (wanted.conditions, self.ruling.rules)
+        if not any(asked):
             yield from map(drawn, batches(n, size))
             return
-        yield from accepted(
-            drawn, n, partial(where_all, accepts=partial(conditions.fulfils, conditions=wanted.conditions)),
-            "fulfils the conditions", largest=size, tries=wanted.tries, watch=wanted.watch,
-        )  # fmt: skip
+        what = [words for words, some in zip(("fulfils the conditions", "keeps the rules"), asked, strict=True) if some]
+        yield from accepted(drawn, n, accepts, " and ".join(what), largest=size, tries=wanted.tries, watch=wanted.watch)
+        self.acceptance = keeping.rate if self.ruling.rules else None
 
     @contextmanager
     def _wanted(self, given: Mapping[str, Any] | None, tries: int, progress: bool) -> Iterator[_Wanted]:
@@ -554,6 +584,7 @@ class Model(TrainedModel):
             known = {name: facts for name, facts in made if name}
             for name, facts in (_looked_up(fields) for fields in self._encoders() if "keys" in fields):
                 known[name] = facts if name not in known else _either(known[name], facts)
+            known |= _under(self.ruling, known)
             return {
                 name: Made(name=name, read=partial(infer.read_number, self.schema[name]), **known[name])
                 for name in self.schema.modelled
@@ -595,6 +626,22 @@ def _looked_up(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     low, high = (None, None) if not len(present) else (float(present.min()), float(present.max()))
     ends = (None, None) if column["levels"] is not None else (low, high)
     return column["name"], _facts(column["levels"], *ends, bool(column["missing"].any()))
+
+
+def _under(ruling: Ruling, known: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What is made of columns that are described anew, under a rule."""
+    found = {}
+    for form in ruling.forms.values():
+        for one in form.joined:
+            keys = one.allowed or [str(level) for level in known[one.name]["levels"] if level != RARE]
+            for column in one.columns_of(keys):
+                present = column.values[~column.missing].tolist() if column.levels is None else []
+                ends = min(present, default=None), max(present, default=None)
+                found[column.name] = _facts(column.levels, *ends, bool(column.missing.any()))
+        for other in form.computed:
+            missing = known[other.name]["missing"] if other.name in known else False
+            found[other.name] = _facts(None, None, None, missing)
+    return found
 
 
 def _either(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,10 +21,8 @@ from silosynth.core.schema import Schema, Table, distinct_columns
 from silosynth.core.streams import Streams
 from silosynth.data.rules import bind, check_breaks, grids, tightened
 from silosynth.encoders.ruled import Ruled, Summed, ruled
+from silosynth.simulation.accepting import Parts
 from silosynth.simulation.federation import Federation
-
-Parts = Mapping[str, Table]
-"""Synthetic columns of the same rows, by silo."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,6 @@ class Ruling:
     forms: Mapping[str, Ruled] = field(default_factory=dict)
     horizontal: bool = False
     across: tuple[Summed, ...] = ()
-
-    @property
-    def draws_again(self) -> bool:
-        """Whether drawn rows are looked at, and may be drawn again."""
-        return bool(self.rules)
 
     def schemas(self, whole: Mapping[str, Schema]) -> dict[str, Schema]:
         """What silos describe, of their columns."""
@@ -97,19 +90,15 @@ class Keeping:
         self.keys = [(rule, set[str]()) for rule in ruling.rules if isinstance(rule, UniqueKey)]
         self.drawn = self.kept = 0
 
-    def accepts(self, parts: Parts, wanted_N: Tensor | None = None) -> Tensor:
-        """Which rows (N,) of a batch, of those that are wanted, keep all rules, also beside rows of earlier batches."""
+    def accepts(self, parts: Parts) -> Tensor:
+        """Which rows (N,) of a batch of rows that are wanted keep all rules, also beside rows of earlier batches."""
         table = distinct_columns(parts.values())
         kept_N = keeps_all(table, self.rules)
-        self.drawn += len(table)
-        if wanted_N is not None:
-            self.drawn -= int((~wanted_N).sum())
-            kept_N &= wanted_N
         for rule, seen in self.keys:
             kept_N[kept_N.nonzero().flatten()[~_new(rule, table.take(kept_N), seen)]] = False
         for rule, seen in self.keys:
             seen.update(combined([table[name].take(kept_N) for name in rule.columns])[0])
-        self.kept += int(kept_N.sum())
+        self.drawn, self.kept = self.drawn + len(table), self.kept + int(kept_N.sum())
         return kept_N
 
     @property
@@ -166,7 +155,8 @@ def under_rules(
         tables[silo] = forms[silo].describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
     ruling = Ruling(bound, forms, federation.horizontal, _totals(apart, federation))
     schemas = ruling.schemas(federation.schemas)
-    return replace(federation, tables=tables, schemas=schemas), ruling, said
+    columns = tuple(dict.fromkeys(name for table in tables.values() for name in table.names))
+    return replace(federation, tables=tables, schemas=schemas, columns=columns), ruling, said
 
 
 def _check_across(rules: Sequence[Rule], partitioned: bool) -> None:

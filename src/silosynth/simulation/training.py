@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +25,7 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
 from silosynth.core import files, messages, version
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
+from silosynth.core.rules import Rule, read_rules
 from silosynth.core.schema import LEAST_ROWS, Column, Table, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.data.infer import ColumnWarning
@@ -39,6 +40,7 @@ from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.federation import Federation, check_federation, digest
 from silosynth.simulation.model import Model, whole_number
 from silosynth.simulation.representation import Representation, read_labels
+from silosynth.simulation.ruling import Ruling, under_rules
 from silosynth.simulation.silos import InProcess, make_parties, spawn
 
 RUNTIMES = ("inprocess", "processes")
@@ -51,6 +53,7 @@ def fit(
     seed: int | None = None,
     *,
     options: Mapping[str, Any] | None = None,
+    rules: Sequence[Rule | Mapping[str, Any]] = (),
     runtime: str = "inprocess",
     limit: float | None = None,
     missing: str | None = None,
@@ -73,6 +76,7 @@ def fit(
             whoever has that folder knows the noise. A model whose noise follows from a seed that was given states no
             epsilon.
         options: changes to the preset, nested or dotted: ``{"latent.steps": 4000}``.
+        rules: what all rows keep: `silosynth.rules`, or mappings with a ``kind``, as in experiment files.
         runtime: "inprocess", or "processes" for one process per silo that shares nothing but messages (mTLS).
         limit: seconds that a silo has for an answer, or to write its part of a checkpoint, in runtime "processes"; None
             waits as long as it lives.
@@ -95,6 +99,8 @@ def fit(
     how = _TrainingRun(
         runtime, limit, folder, resume, overwrite, progress, resolve_device(device), threads, checkpoint_every
     )
+    whole = federation
+    federation, ruling = _under_rules(algorithm_name, federation, preset, options, rules)
     entry, config = how.prepared(algorithm_name, "generator", federation, preset, options)
     coordinate = entry.under(missing)
     secret = seed is None and draws_noise(config)
@@ -109,9 +115,27 @@ def fit(
     types = b"" if listed else federation.types
     return Model(
         algorithm=algorithm_name, preset=preset, seed=-1 if secret else drawn, config=config,
-        roster=federation.roster, columns=federation.columns, schemas=federation.schemas, flavour=federation.flavour,
-        types=types, rows=federation.rows, **trained,
+        roster=federation.roster, columns=whole.columns, schemas=whole.schemas, flavour=federation.flavour,
+        types=types, rows=federation.rows, ruling=ruling, **trained,
     )  # fmt: skip
+
+
+def _under_rules(
+    name: str, federation: Federation, preset: str, options: Mapping[str, Any] | None,
+    rules: Sequence[Rule | Mapping[str, Any]],
+) -> tuple[Federation, Ruling]:  # fmt: skip
+    """The federation as its silos describe it under rules, and the rules; with warnings of rows that break them."""
+    if not rules:
+        return federation, Ruling()
+    check_federation(federation)
+    config = algorithm(name, "generator").configure(preset, options)
+    partitioned = getattr(config, "synthesis", "shared") != "shared"
+    ruled, ruling, said = under_rules(
+        federation, read_rules(rules), private=draws_noise(config), partitioned=partitioned
+    )
+    for text in said:
+        warnings.warn(text, ColumnWarning, stacklevel=3)
+    return ruled, ruling
 
 
 def represent(
