@@ -62,7 +62,7 @@ limit = 600
 missing = "wait"
 """
 
-SECTIONS = ["data", "silos", "schema", "algorithm", "align", "run", "split", "sample", "evaluate", "output"]
+SECTIONS = ["data", "silos", "schema", "rules", "algorithm", "align", "run", "split", "sample", "evaluate", "output"]
 
 FEDERATED = """
 [algorithm]
@@ -264,7 +264,7 @@ def test_who_takes_part_is_said_once_for_all_commands(write: Write) -> None:
     assert experiment.read(write(SHARES + "[run]\nsilos = ['south']")).shares == {"south": 0.3}
 
 
-def test_rules_of_the_guide_can_be_read(write: Callable[[str], Path]) -> None:
+def test_rules_of_the_guide_can_be_read(write: Write) -> None:
     guide = (Path(__file__).parents[2] / "docs/guide/rules.md").read_text(encoding="utf-8")
     rules = guide.partition("```toml\n")[2].partition("```")[0]
     plan = experiment.read(write(MINIMAL + rules))
@@ -273,13 +273,13 @@ def test_rules_of_the_guide_can_be_read(write: Callable[[str], Path]) -> None:
     assert missing.named == ("ward",)
 
 
-def test_files_of_rules_lie_beside_the_experiment(write: Callable[[str], Path]) -> None:
+def test_files_of_rules_lie_beside_the_experiment(write: Write) -> None:
     file = write(MINIMAL + '[[rules]]\nkind = "combination"\ncolumns = ["age", "visits"]\nfile = "sub/pairs.csv"\n')
     (rule,) = experiment.read(file).ruled()
     assert Path(rule.file) == file.parent / "sub/pairs.csv"
 
 
-def test_a_rule_that_cannot_be_read_is_named(write: Callable[[str], Path]) -> None:
+def test_a_rule_that_cannot_be_read_is_named(write: Write) -> None:
     rules = '[[rules]]\nkind = "unique"\ncolumns = ["age"]\n[[rules]]\nkind = "sum"\nparts = ["age", "visits"]\n'
     with pytest.raises(ConfigError, match=r"\[\[rules\]\], number 2: A rule of kind 'sum' lacks a key \(got: total\)"):
         experiment.read(write(MINIMAL + rules))

@@ -12,6 +12,7 @@ import pytest
 import silosynth as ss
 from silosynth import rules
 from silosynth.core.errors import ConfigError
+from silosynth.simulation import accepting
 
 TINY = {"coder.steps": 20, "latent.steps": 20, "latent.width": 16, "latent.sample_steps": 2, "least_rows": 64}
 SILOS = {"bank": ["school", "years", "first", "key"], "clinic": ["last", "rent", "heat", "cost"]}
@@ -94,7 +95,10 @@ def test_a_stored_model_keeps_its_rules(model: ss.Model, tmp_path: Path) -> None
     assert set(model.describe()["ranges"]) == {"first", "last", "rent", "heat"}
 
 
-def test_rules_that_no_row_keeps_end_in_an_error_and_not_in_waiting(frame: pd.DataFrame) -> None:
+def test_rules_that_no_row_keeps_end_in_an_error_and_not_in_waiting(
+    frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "FIRST_TRIES", 2000)
     late = frame.assign(last=frame["last"] - pd.Timedelta("400D"))
     federation = ss.simulate(late, SILOS, schema={"key": "identifier"})
     made = ss.fit("silofuse", federation, "fast", seed=1, options=TINY, rules=RULES[1:2], progress=False)
