@@ -230,6 +230,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "a tree of tables of two columns, which silos count together and noise (MST, 2021)",
         marginals_options.MST, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
     ),
+    "aim": Algorithm(
+        "MST with more tables, chosen round by round where the model so far is furthest from the silos (AIM, 2022)",
+        marginals_options.AIM, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
+    ),
     "tabvfl": Algorithm(
         "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",
         tabvfl_options.PRESETS, tabvfl_silo.TabVFLSilo, tabvfl.coordinate, kind="representation", policies=(),

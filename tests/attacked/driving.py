@@ -21,7 +21,7 @@ from silosynth.runtime.wire import decode, encode, pack, unpack
 
 POLICY = SiloPolicy(
     least_rows=10, min_count=1, require_alignment=False,
-    algorithms=["silofuse", "vtgan", "vflgan", "vertigan", "dplt", "gdts", "mst"],
+    algorithms=["silofuse", "vtgan", "vflgan", "vertigan", "dplt", "gdts", "mst", "aim"],
 )  # fmt: skip
 BOUNDS = {"age": {"low": 18, "high": 80}, "income": {"low": 0, "high": 8000}, "visits": {"low": 0, "high": 40}}
 SPLIT = {"bank": ["age", "income"], "shop": ["visits", "paid"]}

@@ -118,6 +118,7 @@ GAN = {"batch": 16, "noise": 4, "epochs": 1, "least_rounds": 5}
 TINY = {
     "dplt": ("balanced", {}),
     "mst": ("fast", {"bins": 4}),
+    "aim": ("fast", {"bins": 4}),
     "vflgan": ("private", GAN | {"critic_steps": 10, "generator": [16], "critic": [16], "shared": [8]}),
     "vtgan": ("fast", GAN | {"width": 16, "generator_width": 16}),
     "silofuse": ("fast", {"coder.steps": 20, "coder.hidden": [8], "latent.width": 8, "latent.steps": 20,
@@ -128,8 +129,8 @@ TINY = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "trainings", "least"),
-    [("dplt", 300.0, 60, 1.0), ("dplt", 1.0, 60, 0.0), ("mst", 1.0, 60, 0.0), ("vflgan", 1.0, 20, 0.0),
-     ("vtgan", 1.0, 20, 0.0), ("silofuse", 1.0, 20, 0.0)],
+    [("dplt", 300.0, 60, 1.0), ("dplt", 1.0, 60, 0.0), ("mst", 1.0, 60, 0.0), ("aim", 1.0, 60, 0.0),
+     ("vflgan", 1.0, 20, 0.0), ("vtgan", 1.0, 20, 0.0), ("silofuse", 1.0, 20, 0.0)],
 )  # fmt: skip
 def test_canaries_in_generators_of_the_catalogue_show_no_more_than_is_accounted(
     name: str, target: float, trainings: int, least: float

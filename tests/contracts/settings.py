@@ -64,6 +64,8 @@ TINY = {
     "dplt": {"bins": 4, "states": 3, "fits": 5},
     "mst": {"bins": 5, "groups": 3},
     "mst private": {"bins": 5, "groups": 3} | PRIVATE,
+    "aim": {"bins": 4, "groups": 3},
+    "aim private": {"bins": 4, "groups": 3} | PRIVATE,
     "gdts": GDTS,
     "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
     "gdts diffusion": GDTS | DIFFUSION,

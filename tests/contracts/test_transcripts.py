@@ -74,6 +74,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dplt as in the paper": ("paper", {"dp": {"epsilon": 50.0, "delta": 1e-3}}),
     "mst": ("fast", {}),
     "mst private": ("fast", {"dp": {"epsilon": 1.0, "delta": 1e-3}}),
+    "aim": ("fast", {}),
+    "aim private": ("fast", {"dp": {"epsilon": 1.0, "delta": 1e-3}}),
     "vflgan": ("fast", LOCAL),
     "vflgan as in the paper": ("paper", LOCAL),
     "vflgan private": ("fast", LOCAL | {"dp": {"epsilon": 1.0, "delta": 1e-5, "encoders": 0.5}}),

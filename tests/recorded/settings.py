@@ -36,7 +36,7 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "gdts noised": GDTS | {"numbers": "noised"},
     "gdts absent": GDTS | {"participation": 0.5, "absence": 0.3},
     **{
-        f"{name} paper": TINY[name] for name in TINY if " " not in name and name not in ("silofuse-joint", "mst")
+        f"{name} paper": TINY[name] for name in TINY if " " not in name and name not in ("silofuse-joint", "mst", "aim")
     },  # ours, have none
 }
 REPRESENTATIONS = {

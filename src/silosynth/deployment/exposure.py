@@ -25,6 +25,7 @@ UNNOISED = {
     "gdts": "exact statistics of each column, and weights of a network trained on the rows",
     "dplt": "exact tables of pairs of attributes",
     "mst": "exact tables of pairs of columns",
+    "aim": "exact tables of pairs of columns",
 }
 """What leaves a silo in an algorithm's jobs without noise."""
 

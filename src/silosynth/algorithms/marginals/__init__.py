@@ -1,1 +1,1 @@
-"""Noised tables of two columns each, whichever silos hold them: MST, a tree of them."""
+"""Noised tables of two columns each, whichever silos hold them, and a model of them: MST and AIM."""

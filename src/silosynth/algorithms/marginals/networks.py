@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +27,12 @@ from silosynth.core.messages import Struct
 from silosynth.counting.groups import joined
 from silosynth.encoders.attributes import LEAST
 from silosynth.encoders.column import AtomEncoder, Encoder
+from silosynth.models.graphical import cells_of
 
 Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
 Edge = tuple[int, int]
+Attributes = tuple[int, ...]  # of a table: two; or the only one there is
 ROUNDS = 300  # of alternating projections, at most
 PARTS = 1e9  # shares are rounded to one over it
 CLOSE = 1e-9  # a share of rows by which margins may be missed
@@ -58,6 +60,11 @@ class Attribute(Struct):
     def groups(self) -> int:
         """How many groups there are."""
         return int(self.group_L.max()) + 1
+
+    @property
+    def group_ends(self) -> tuple[int, ...]:
+        """The level after each group, which are of neighbouring levels."""
+        return tuple(torch.bincount(self.group_L).cumsum(0).tolist())
 
     @property
     def margin_L(self) -> Tensor:
@@ -144,21 +151,48 @@ def spanning_tree(attributes: int, scores: Mapping[Edge, float]) -> tuple[Edge, 
     return tuple(edges)
 
 
-def is_forest(edges: Sequence[Edge]) -> bool:
-    """Whether no edges form a circle."""
-    part: dict[int, int] = {}
+def missed(coarse: Measured, expected: Numbers) -> float:
+    """By how many rows a model misses a table of groups: absolute deviations, less what the noise adds on average.
 
-    def root(one: int) -> int:
-        while part.get(one, one) != one:
-            one = part[one]
-        return one
+    Args:
+        coarse: noised counts (L, M) of groups.
+        expected: numbers of rows that the model says.
+    """
+    noise = coarse.counts.size * math.sqrt(2 * coarse.variance / math.pi)
+    return float(np.abs(coarse.counts - expected).sum()) - noise
 
-    for a, b in edges:
-        first, second = root(a), root(b)
-        if first == second:
-            return False
-        part[first] = second
-    return True
+
+def most_missed(
+    sizes: Sequence[int], scores: Mapping[Attributes, float], opened: Iterable[Attributes], count: int, cells: int
+) -> tuple[Attributes, ...]:
+    """At most so many more pairs with the largest scores above zero that fit into cliques of so many cells."""
+    tables, found = [*opened], list[Attributes]()
+    for pair in sorted(scores, key=lambda one: -scores[one]):
+        if len(found) < count and scores[pair] > 0 and cells_of(sizes, [*tables, pair]) <= cells:
+            tables.append(pair)
+            found.append(pair)
+    return tuple(found)
+
+
+def in_groups(table: Numbers, group_L: Levels, group_M: Levels) -> Numbers:
+    """The table of groups of a table of levels (L, M)."""
+    rows = np.zeros((group_L.max() + 1, table.shape[1]))
+    np.add.at(rows, group_L, table)
+    found = np.zeros((group_M.max() + 1, len(rows)))
+    np.add.at(found, group_M, rows.T)
+    return found.T
+
+
+def sharpened(full: Measured, coarse: Measured, group_L: Levels, group_M: Levels) -> Measured:
+    """A table of levels (L, M) whose sums over groups are averaged with those of the table of groups, by variances.
+
+    What that changes is divided evenly among a group's cells. The variance stays stated as that of single cells.
+    """
+    cells = np.outer(np.bincount(group_L), np.bincount(group_M))
+    own = cells * full.variance
+    weight = own / (own + coarse.variance) if coarse.variance else np.ones(cells.shape)
+    change = weight * (coarse.counts - in_groups(full.counts, group_L, group_M)) / cells
+    return Measured(full.counts + change[group_L][:, group_M], full.variance)
 
 
 # Fitting.

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Bound, Struct
+from silosynth.core.messages import Bound, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.privacy.events import Target
 
 _Levels = Annotated[int, Bound("from 2 to 256", lambda count: 2 <= count <= 256)]
+_Tables = Annotated[float, Bound("from 1 to 10", lambda times: 1 <= times <= 10)]
 _Share = Annotated[float, Bound("above 0 and below 1", lambda share: 0 < share < 1)]
 
 
@@ -24,9 +25,17 @@ class MarginalsConfig(Struct):
     bins: _Levels = 24  # of an attribute: its levels, at most; of a number's continuous part
     groups: _Levels = 5  # of an attribute's levels, in the tables by which the tree is selected
     selection: _Share = 0.2  # of the budget that encoders leave: what those tables take
+    tables: _Tables = 1.0  # that open in full, as multiples of a tree's: 1 is MST, more is AIM
+    rounds: Size[int] = 2  # in which tables beyond the tree are chosen
+    cells: Size[int] = 100_000  # of the cliques that hold all tables, at most: what time and memory grow with
     encoders: EncoderConfig = EncoderConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
     dp: Target = Target(encoders=0.25)  # that share is of the budget as 1 / variance
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether more tables open than those of a tree, chosen by what the model so far misses."""
+        return self.tables > 1
 
     def _check(self) -> None:
         if self.dp.mechanism != "dpsgd":
@@ -38,4 +47,10 @@ MST: Mapping[str, MarginalsConfig] = {
     "fast": MarginalsConfig(bins=12, groups=4),
     "balanced": MarginalsConfig(),
     "best": MarginalsConfig(bins=32, groups=6),
+}
+
+AIM: Mapping[str, MarginalsConfig] = {
+    "fast": MarginalsConfig(bins=12, groups=4, tables=2.0, rounds=1, cells=20_000),
+    "balanced": MarginalsConfig(tables=2.0),
+    "best": MarginalsConfig(bins=32, groups=6, tables=2.5, rounds=3, cells=200_000),
 }

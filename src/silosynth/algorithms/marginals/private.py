@@ -20,6 +20,7 @@ from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
 MANY = 1000  # tables, by which it is found what one alone would take: variances are whole numbers
 MOST_COLUMNS = 500  # of all silos
+_NAMING = "tables that open in full: "
 HALVINGS = 6  # of the variances that may be
 
 
@@ -43,14 +44,14 @@ class MarginalsPlan:
         columns: variance of the noise on what encoders are learnt from, and on the number of rows.
         names: for each column with names, the probability at most that that of a single row is released.
         groups: on each table by which the tree is selected.
-        tree: on each table of the tree.
+        full: on each table that opens in full.
         events: of all silos' encoders and numbers of rows.
     """
 
     columns: int
     names: float
     groups: CellNoise
-    tree: CellNoise
+    full: CellNoise
     events: tuple[Event, ...]
 
 
@@ -58,21 +59,21 @@ class MarginalsPlan:
 def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan | None:
     """The least noise with which all that is planned costs at most the target; None without one.
 
-    The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and the tree; each part in
-    equal parts among its tables: all pairs, whether the tree uses them or not, and as many as a tree has edges.
+    The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and what opens in full; each
+    part in equal parts among its tables: all pairs, whether the model uses them or not, and `most_tables`.
 
     Raises:
         ConfigError: there are too many columns; or too little epsilon.
     """
     dp, attributes = config.dp, sum(one.columns for one in held)
     if attributes > MOST_COLUMNS:
-        raise ConfigError(f"A tree is of at most {MOST_COLUMNS} columns", attributes, "Leave some out.")
+        raise ConfigError(f"A model is of at most {MOST_COLUMNS} columns", attributes, "Leave some out.")
     if not dp.private:
         return None
     learnt = attributes + len(held)
     named = sum(one.named for one in held)
-    pairs, edges = selected_pairs(attributes), max(1, attributes - 1)
-    counts = learnt, len(pairs), edges
+    pairs, most = selected_pairs(attributes), most_tables(config, attributes)
+    counts = learnt, len(pairs), most
     single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
     shares = dp.encoders, (1 - dp.encoders) * config.selection, (1 - dp.encoders) * (1 - config.selection)
     used = sum(share for share, count in zip(shares, counts, strict=True) if count)
@@ -80,14 +81,14 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
     names = dp.encoders * dp.delta / max(1, named)
 
     def planned(scale: float) -> MarginalsPlan:
-        columns, groups, tree = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
+        columns, groups, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
         one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
         events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
-        noises = CellNoise(half_variance=groups), CellNoise(half_variance=tree)
+        noises = CellNoise(half_variance=groups), CellNoise(half_variance=full)
         return MarginalsPlan(2 * columns, names, *noises, events)
 
     def within(plan: MarginalsPlan) -> bool:
-        tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.tree.event("", True, dp.delta)] * edges
+        tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.full.event("", True, dp.delta)] * most
         return affords(dp, [*plan.events, *tables])
 
     low, high = (LEAST_VARIANCE / max(halves), 1.0) if min(halves) < LEAST_VARIANCE else (1.0, 1.0)
@@ -99,13 +100,31 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
     return planned(high)
 
 
+def most_tables(config: MarginalsConfig, attributes: int) -> int:
+    """How many tables open in full: those of a tree, or ``tables`` times as many, but no more than there are pairs."""
+    pairs = attributes * (attributes - 1) // 2
+    return max(1, min(pairs, round(config.tables * (attributes - 1))))
+
+
+def naming(sets: Sequence[int]) -> str:
+    """The purpose of an agreement of all silos that these tables open in full."""
+    return _NAMING + " ".join(map(str, sets))
+
+
+def named_sets(purpose: str) -> tuple[int, ...]:
+    """The tables that an agreement is about; none if it is about something else."""
+    words = purpose.removeprefix(_NAMING).split()
+    told = purpose.startswith(_NAMING) and all(word.isascii() and word.isdigit() for word in words)
+    return tuple(map(int, words)) if told else ()
+
+
 def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
-    """The pairs whose tables select the tree; none where there is but one tree."""
+    """The pairs whose coarse tables say which open in full; none where there is but one pair."""
     return tuple(itertools.combinations(range(attributes), 2)) if attributes > 2 else ()
 
 
-def tree_sets(attributes: int) -> tuple[tuple[int, ...], ...]:
-    """The sets of which a tree's tables are some: all pairs; or the only attribute there is."""
+def full_sets(attributes: int) -> tuple[tuple[int, ...], ...]:
+    """The sets of which some open in full: all pairs; or the only attribute there is."""
     return tuple(itertools.combinations(range(attributes), 2)) if attributes > 1 else ((0,),)
 
 
@@ -137,8 +156,8 @@ def request_for(
     levels = tuple(_column(one.silo, one.name, one.levels) for one in attributes)
     pairs, number = selected_pairs(len(attributes)), len(attributes)
     groups = tuple(_column(one.silo, groups_name(one.name, names), one.groups) for one in attributes if pairs)
-    sets = tree_sets(number) + tuple((number + a, number + b) for a, b in pairs)
-    noises = (EXACT,) if plan is None else (plan.groups, plan.tree)
+    sets = full_sets(number) + tuple((number + a, number + b) for a, b in pairs)
+    noises = (EXACT,) if plan is None else (plan.groups, plan.full)
     return CountRequest(silos, levels + groups, sets, rows, max(bits_to_open(rows, noise) for noise in noises))
 
 

@@ -1,18 +1,23 @@
-"""MST: a maximum spanning tree of tables of two columns each, noised, over columns that several silos hold.
+"""MST and AIM: noised tables of two columns each, and a model of them, over columns that several silos hold.
 
 After R. McKenna, G. Miklau, D. Sheldon: *Winning the NIST Contest: A scalable and general approach to differentially
-private synthetic data* (Journal of Privacy and Confidentiality, 2021), whose table is in one place. What differs:
+private synthetic data* (Journal of Privacy and Confidentiality, 2021), and R. McKenna, B. Mullins, D. Sheldon,
+G. Miklau: *AIM: An Adaptive and Iterative Mechanism for Differentially Private Synthetic Data* (VLDB, 2022), whose
+tables are in one place. What differs:
 
 ====================================================  ==========================================================
-paper                                                 here
+papers                                                here
 ====================================================  ==========================================================
-levels of each column, noised                         `MarginalsSilo._make`: encoders are learnt from noised histograms
-the exponential mechanism chooses each edge           `_select`: a coarse noisy table of every pair; all else follows
+levels of each column, noised                         `MarginalsSilo._make`: encoders learn from noised histograms
+MST: the exponential mechanism chooses each edge      `_select`: a coarse noisy table of every pair; all else follows
                                                       from these without further cost (`networks.association`)
-noised tables of the tree's edges                     `_measure`: counted across silos, opened with noise
-Private-PGM fits a graphical model                    `networks.fitted`: of a tree that is exact, without iterations
-                                                      over a joint distribution
-rows are drawn by rounding                            `networks.TableTree.draw`; silos draw values within levels
+AIM: the same chooses one table after the other       `_extend`: several a round, by how far the model so far misses
+                                                      the coarse tables (`networks.missed`)
+AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned
+noised tables                                         `_open_full`: counted across silos, opened with noise
+Private-PGM fits a graphical model                    MST: `networks.fitted`, of a tree without iterations over a joint
+                                                      distribution; AIM: `models.graphical.GraphicalModel`
+rows are drawn by rounding                            the same; silos draw values within levels
 ====================================================  ==========================================================
 
 Nobody holds tables of columns of two silos: silos count them as shares (`silosynth.counting.protocol`), the coordinator
@@ -23,8 +28,9 @@ from everybody else: as long as all follow the protocol, and coordinator and sil
 of one silo are counted and noised by that silo.
 
 *The noise is nobody's message*: it follows from the options and numbers of columns (`private.plan_noise`), and all that
-is planned is charged up front. A silo opens each table of groups once, and tables of levels only as long as they form
-no circle; and no more than the target affords, with what all silos' encoders cost.
+is planned is charged up front. A silo opens each table of groups once. Before tables open in full, all silos agree on
+which these are (`privacy.agreement`, of which the tables are the purpose), so that each knows also those that it has no
+part in, and that the others were told the same: together no more than were planned (`private.most_tables`).
 
 Without ``dp`` the same tables open exactly: silos have small levels pooled by their encoders (``min_count``), and
 nothing else protects counts. No row and no encoding of one leaves a silo, unless hidden by random numbers for another.
@@ -36,6 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -51,8 +58,11 @@ from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, Plan, padded
+from silosynth.models.graphical import GraphicalModel, MeasuredTable
+from silosynth.privacy.agreement import agree
 from silosynth.privacy.events import Event
 
+Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
 REACH = 9.0  # standard deviations that no noise on a number of rows exceeds, but with a probability below 1e-18
 
 
@@ -76,12 +86,12 @@ class MakeAttributes(Message, common=True):
 
 
 class AttributesMade(Message, release=Release.COUNTS):
-    """Silo: how many rows I hold; and how my attributes are counted."""
+    """Silo: how many rows I hold; and how my attributes are counted: numbers of levels, and where groups end."""
 
     rows: int
     names: tuple[str, ...]
     levels: tuple[int, ...]
-    groups: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
 
 
 class NoisedAttributesMade(AttributesMade, release=Release.NOISED):
@@ -110,22 +120,25 @@ class SynthesiseLevels(Message, release=Release.SYNTHETIC):
 def coordinate(
     roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
 ) -> Conversation[State]:
-    """Learn the tree; returns it, which is the coordinator's part of the model."""
+    """Learn the model; returns it, which is the coordinator's part."""
     state = {"stage": 0} if state is None else state
-    for stage in range(state["stage"], len(STEPS)):
-        yield Progress("tree of tables", stage, len(STEPS))
+    steps = STEPS + (_extend,) * config.rounds if config.adaptive else STEPS
+    for stage in range(state["stage"], len(steps)):
+        yield Progress("tables", stage, len(steps))
         yield Checkpoint(state)
-        state = yield from STEPS[stage](roster, config, streams, state)
+        state = yield from steps[stage](roster, config, streams, state)
         state = {**state, "stage": stage + 1}
-    yield Progress("tree of tables", len(STEPS), len(STEPS))
-    return {"rows": state["rows"], "silos": state["silos"], "names": state["names"], "tree": state["tree"]}
+    yield Progress("tables", len(steps), len(steps))
+    return {key: state[key] for key in ("rows", "silos", "names", "model" if config.adaptive else "tree")}
 
 
 def synthesise(
     roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw levels of all attributes, and have silos draw ``rows`` rows for them."""
-    levels_RA = networks.TableTree.restored(model["tree"]).draw(rows, streams.child("levels").numpy())
+    drawn: networks.TableTree | GraphicalModel
+    drawn = GraphicalModel.restored(model["model"]) if config.adaptive else networks.TableTree.restored(model["tree"])
+    levels_RA = drawn.draw(rows, streams.child("levels").numpy())
     name = "/".join(streams.path)
     asks = {silo: SynthesiseLevels(levels_RA[:, _places(model, silo)], name) for silo in roster}
     return conversation.shared_columns((yield roster.each(asks)))
@@ -158,7 +171,7 @@ def _make(roster: Roster, config: MarginalsConfig, streams: Streams, state: Stat
         "silos": [silo for silo, reply in zip(roster, made, strict=True) for _ in reply.names],
         "names": [name for reply in made for name in reply.names],
         "levels": [size for reply in made for size in reply.levels],
-        "groups": [size for reply in made for size in reply.groups],
+        "groups": [list(ends) for reply in made for ends in reply.groups],
         "margins": [margin for reply in made for margin in getattr(reply, "margins", ())],
         "variances": [variance for reply in made for variance in getattr(reply, "variances", ())],
     }
@@ -176,40 +189,90 @@ def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: Sta
 
 
 def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree with the strongest associations, by tables of groups."""
+    """The tree with the strongest associations, by tables of groups of all pairs."""
     request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
-    pairs, first = private.selected_pairs(len(state["names"])), len(private.tree_sets(len(state["names"])))
+    pairs, first = private.selected_pairs(len(state["names"])), len(private.full_sets(len(state["names"])))
     noise = opening.EXACT if plan is None else plan.groups
     sets = range(first, first + len(pairs))
     opened = yield from _opened(roster, request, dict.fromkeys(sets, noise), streams.child("selection"))
-    scores = {
-        pair: networks.association(one.counts, one.variance)
-        for pair, one in zip(pairs, opened.values(), strict=True)
-    }  # fmt: skip
-    scores = scores or {(0, 1): 0.0}
-    return {**state, "edges": [list(edge) for edge in networks.spanning_tree(len(state["names"]), scores)]}
+    coarse = list(zip(pairs, opened.values(), strict=True))
+    scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse}
+    edges = networks.spanning_tree(len(state["names"]), scores or {(0, 1): 0.0})
+    return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(dict(coarse))}
 
 
 def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree's tables, and the tree."""
-    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
-    edges, sets = [tuple(edge) for edge in state["edges"]], private.tree_sets(len(state["names"]))
-    chosen = [sets.index((min(edge), max(edge))) for edge in edges] or [0]
-    noise = opening.EXACT if plan is None else plan.tree
-    opened = yield from _opened(roster, request, dict.fromkeys(chosen, noise), streams.child("tree"))
+    """The tree's tables, and its model."""
+    edges = [tuple(edge) for edge in state["edges"]]
+    pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
+    full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
+    if config.adaptive:
+        return _fit(state, full)
     margins: list[networks.Measured | None] = [None] * len(state["names"])
-    for place, (share, variance) in enumerate(zip(state["margins"], state["variances"], strict=True)):
-        margins[place] = networks.Measured(share.numpy() * state["rows"], variance)
+    margins[: len(state["margins"])] = _margins(state)
     tables = {}
-    for edge, number in zip(edges, chosen, strict=bool(edges)):
-        one = opened[number]
+    for edge in edges:
+        one = full[min(edge), max(edge)]
         tables[edge] = one if edge[0] < edge[1] else networks.Measured(one.counts.T, one.variance)
     if not edges:
-        margins = [opened[0]]
+        margins = [full[(0,)]]
     return {**state, "tree": networks.fitted(state["rows"], margins, tables).state()}
 
 
+def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
+    """More tables: of the pairs whose tables of groups the model misses most; and the model of all so far."""
+    full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
+    number = state["stage"] - len(STEPS)
+    left = private.most_tables(config, len(state["names"])) - len(full)
+    scores = {}
+    for pair in [pair for pair in coarse if left and pair not in full]:
+        expected = networks.in_groups(state["rows"] * model.marginal(pair), *_groups(state, pair))
+        scores[pair] = networks.missed(coarse[pair], expected)
+    count = math.ceil(left / (config.rounds - number))
+    chosen = networks.most_missed(state["levels"], scores, full, count, config.cells)
+    if not chosen:
+        return state
+    more = yield from _open_full(roster, config, streams.child("more", number), state, chosen)
+    return _fit(state, full | more, model)
+
+
 STEPS = (_describe, _make, _count, _select, _measure)
+
+
+def _fit(state: State, full: Tables, start: GraphicalModel | None = None) -> State:
+    """The graphical model of all tables that are open, and of all margins."""
+    coarse, tables = _restored(state["coarse"]), list[MeasuredTable]()
+    for place, one in enumerate(_margins(state)):
+        tables.append(MeasuredTable((place,), one.counts, one.variance))
+    for pair, one in full.items():
+        if pair in coarse:
+            one = networks.sharpened(one, coarse[pair], *_groups(state, pair))
+        tables.append(MeasuredTable(pair, one.counts, one.variance))
+    model = GraphicalModel.fitted(state["levels"], tables, state["rows"], start=start)
+    return {**state, "full": _stored(full), "model": model.state()}
+
+
+def _margins(state: State) -> list[networks.Measured]:
+    """What silos have told of each attribute; nothing without noise."""
+    told = zip(state["margins"], state["variances"], strict=True)
+    return [networks.Measured(share.numpy() * state["rows"], variance) for share, variance in told]
+
+
+def _groups(state: State, pair: networks.Attributes) -> list[networks.Levels]:
+    """Each level's group, of both attributes."""
+    ends = [state["groups"][place] for place in pair]
+    return [np.repeat(np.arange(len(of_group)), np.diff([0, *of_group])) for of_group in ends]
+
+
+def _stored(tables: Tables) -> list[State]:
+    return [
+        {"attributes": list(pair), "counts": torch.from_numpy(one.counts), "variance": one.variance}
+        for pair, one in tables.items()
+    ]
+
+
+def _restored(state: list[State]) -> Tables:
+    return {tuple(one["attributes"]): networks.Measured(one["counts"].numpy(), one["variance"]) for one in state}
 
 
 def _held(state: State) -> tuple[Held, ...]:
@@ -217,12 +280,23 @@ def _held(state: State) -> tuple[Held, ...]:
 
 
 def _request(roster: Roster, config: MarginalsConfig, state: State) -> CountRequest:
-    parts: Sequence[tuple[str, str, int, int]] = list(
-        zip(state["silos"], state["names"], state["levels"], state["groups"], strict=True)
-    )
+    groups = map(len, state["groups"])
+    parts = zip(state["silos"], state["names"], state["levels"], groups, strict=True)
     attributes = [private.CountedAttribute(*part) for part in parts]
     plan = private.plan_noise(config, _held(state))
     return private.request_for(roster.parties, attributes, state["most"], plan)
+
+
+def _open_full(
+    roster: Roster, config: MarginalsConfig, streams: Streams, state: State, pairs: Sequence[networks.Attributes]
+) -> Conversation[Tables]:
+    """Tables in full, after all silos have agreed which these are."""
+    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
+    sets = private.full_sets(len(state["names"]))
+    chosen, noise = [sets.index(pair) for pair in pairs], opening.EXACT if plan is None else plan.full
+    yield from agree(roster, private.naming(chosen))
+    opened = yield from _opened(roster, request, dict.fromkeys(chosen, noise), streams)
+    return {pair: opened[number] for pair, number in zip(pairs, chosen, strict=True)}
 
 
 def _opened(

@@ -15,14 +15,14 @@ from silosynth.algorithms.marginals import networks, private, protocol as margin
 from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.core.conversation import State, Turn, check_tensor, often, once
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Message, from_state, to_state
+from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
 from silosynth.encoders import attributes as cells
 from silosynth.encoders.table import MOST_BINS, ColumnParty, Learnt, named_columns
-from silosynth.privacy.agreement import ASKS
+from silosynth.privacy.agreement import ASKS, Confirmations, Group, OfferShares, RelayedShares
 from silosynth.privacy.events import Event
 
 _LEVELS = "str"  # dtype of columns that are counted
@@ -37,7 +37,10 @@ class MarginalsSilo(ColumnParty):
         self.told = 0  # as told: noised with differential privacy
         self.attributes: tuple[networks.Attribute, ...] = ()
         self.events: list[Event] = []  # of this silo's encoders
-        self.opened: list[tuple[int, ...]] = []  # sets, by their columns
+        self.opened: list[int] = []  # sets
+        self.named: list[int] = []  # sets that open in full, of which all silos have been told
+        self.naming: tuple[int, ...] = ()  # those that silos are agreeing on
+        self.group = Group(self.seat)
         self.counter = self._make_counter()
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
@@ -50,7 +53,7 @@ class MarginalsSilo(ColumnParty):
             *once(counting.PrepareCount),
             *often(counting.DealSeed, counting.HideBlock, counting.TakeBlock),
             *once(counting.FinishCount),
-            *often(opening.OpenTables, opening.RevealTables),
+            *often(opening.OpenTables, opening.RevealTables, *ASKS),
         )
 
     def _answer(self, ask: Message) -> Message:
@@ -63,6 +66,8 @@ class MarginalsSilo(ColumnParty):
                 return self._synthesise(ask)
             case counting.PrepareCount():
                 self._check_request(ask.request)
+            case OfferShares() | RelayedShares() | Confirmations():
+                return self._agree(ask)
             case opening.OpenTables() | opening.RevealTables():
                 return self._open(ask)
         return self.counter.answer(ask)
@@ -97,7 +102,7 @@ class MarginalsSilo(ColumnParty):
         )
         self.counter = self._make_counter()
         names, levels = tuple(encoder.name for encoder in columns.encoders), tuple(a.size for a in self.attributes)
-        made = self.told, names, levels, tuple(attribute.groups for attribute in self.attributes)
+        made = self.told, names, levels, tuple(attribute.group_ends for attribute in self.attributes)
         if plan is None:
             return marginals.AttributesMade(*made)
         self.counter.events = list(plan.events)  # of all silos: what opens is to be afforded with them
@@ -176,21 +181,45 @@ class MarginalsSilo(ColumnParty):
             return counts == said
         return all(count <= said.get(silo, 0) for silo, count in counts.items())
 
+    @property
+    def _counted(self) -> int:
+        """How many attributes of all silos were counted; 0 before."""
+        request = self.counter.request
+        return 0 if request is None else len(request.columns) // (2 if len(request.columns) > 2 else 1)
+
+    def _agree(self, ask: Message) -> Message:
+        """Agree with all silos on the secret of a counting; and after it, on which tables open in full.
+
+        So each silo knows all of them, those of others too, and that the others were told the same.
+        """
+        if self._counted == 0:
+            return self.counter.answer(ask)
+        if isinstance(ask, OfferShares):
+            self.naming = self._nameable(ask)
+        reply = self.group.answer(ask)
+        if isinstance(ask, Confirmations):
+            self.named, self.naming = [*self.named, *self.naming], ()
+        return reply or Done()
+
+    def _nameable(self, ask: OfferShares) -> tuple[int, ...]:
+        """The tables that silos are to agree on: not too many with those before, and each once."""
+        sets = private.named_sets(ask.purpose)
+        named, most = [*self.named, *sets], private.most_tables(self.config, self._counted)
+        there = all(number < len(private.full_sets(self._counted)) for number in sets)
+        if not (sets and there and ask.fresh and len(set(named)) == len(named) <= most):
+            raise self._refusal(f"opens at most {most} tables in full, each once, by a new agreement", ask.purpose)
+        return sets
+
     def _open(self, ask: opening.OpenTables | opening.RevealTables) -> Message:
-        """Open tables of groups, each once, or of levels, as long as they form no circle; with the noise planned."""
-        request, plan = self.counter.request, self._plan
-        sets = [request.sets[place] for place in ask.sets if request is not None and 0 <= place < len(request.sets)]
-        levels = 0 if request is None else len(request.columns) // (2 if len(request.columns) > 2 else 1)
-        noises = [
-            opening.EXACT if plan is None else plan.tree if max(places) < levels else plan.groups for places in sets
-        ]
+        """Open tables of groups, and in full those that silos have agreed on, each once; with the noise planned."""
+        plan, full = self._plan, len(private.full_sets(self._counted)) if self._counted else 0
+        noises = [opening.EXACT if plan is None else plan.full if one < full else plan.groups for one in ask.sets]
         given = list(ask.noises) if isinstance(ask, opening.OpenTables) else [opening.EXACT] * len(ask.sets)
         if given != noises:
             raise self._refusal("opens tables with the noise that follows from its options", "another")
-        opened = [*self.opened, *sets]
-        edges = [(places[0], places[-1]) for places in opened if max(places) < levels and len(places) == 2]
-        if len(set(opened)) < len(opened) or not networks.is_forest(edges):
-            raise self._refusal("opens each table once, and those of a tree", "again, or more than a tree has")
+        opened = [*self.opened, *ask.sets]
+        if len(set(opened)) < len(opened) or not {one for one in ask.sets if one < full} <= set(self.named):
+            raise self._refusal("opens each table once, in full those that all silos agreed on", "again, or another")
         reply = self.counter.answer(ask)
         self.opened = opened
         return reply
@@ -225,8 +254,8 @@ class MarginalsSilo(ColumnParty):
         }
         if not training:
             return state
-        opened = [list(places) for places in self.opened]
-        return {**state, "rows": self.told, "opened": opened, "counter": self.counter.state()}
+        tables = {"opened": list(self.opened), "named": list(self.named)}
+        return {**state, "rows": self.told, **tables, "counter": self.counter.state()}
 
     def _restore(self, state: State) -> None:
         self.columns.restore(state["encoders"])
@@ -234,7 +263,7 @@ class MarginalsSilo(ColumnParty):
         self.attributes = tuple(from_state(networks.Attribute, one) for one in state["attributes"])
         self.events = [from_state(Event, event) for event in state["events"]]
         if "counter" in state:
-            self.told, self.opened = state["rows"], [tuple(places) for places in state["opened"]]
+            self.told, self.opened, self.named = state["rows"], list(state["opened"]), list(state["named"])
             self.counter = self._make_counter()
             self.counter.restore(state["counter"])
 
