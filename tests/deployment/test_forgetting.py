@@ -24,6 +24,7 @@ from silosynth.core.messages import to_state
 from silosynth.deployment import coordinator, entry, forgetting, silo_ledger
 from silosynth.deployment.coordinator import KEPT, MODEL, Order, forget_here, forget_requests, read_status
 from silosynth.deployment.kept import FORGOTTEN, JOB, PART
+from silosynth.deployment.label import LABEL
 from silosynth.deployment.protocol import Begin, Forget, Greet, KeepPart, installed
 from silosynth.deployment.rows import read_silo
 from silosynth.runtime.wire import unpack
@@ -60,7 +61,9 @@ def test_a_silo_forgets_a_job_and_what_was_drawn_from_it(here: Path) -> None:
     receipts = forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
     assert [receipt["job"] for receipt in receipts] == ["trial", "late"]
     assert receipts[0]["removed"] == ["checkpoints", PART, "reference.silosynth", "synthetic.parquet"]
-    assert names(here / "bank" / "trial") == {"ledger.jsonl", "ledger.head", "drawn.jsonl", JOB, FORGOTTEN}
+    assert names(here / "bank" / "trial") == {
+        "ledger.jsonl", "ledger.head", "drawn.jsonl", "label.json", JOB, FORGOTTEN,
+    }  # fmt: skip
     assert "synthetic.parquet" not in names(here / "bank" / "late")
     assert PART in names(here / "shop" / "trial")  # other sites are left alone
     for receipt in receipts:
@@ -198,7 +201,7 @@ def test_jobs_are_forgotten_by_themselves_days_after_their_last_use(here: Path) 
 
 
 def test_what_stays_is_called_as_sites_call_it() -> None:
-    assert {coordinator.ORDER, coordinator.STATUS, coordinator.LEDGER, entry.LOG} <= set(forgetting.STAYS)
+    assert {coordinator.ORDER, coordinator.STATUS, coordinator.LEDGER, entry.LOG, LABEL} <= set(forgetting.STAYS)
     assert not {KEPT, MODEL, PART, coordinator.RESULT, coordinator.SYNTHETIC} & set(forgetting.STAYS)
 
 

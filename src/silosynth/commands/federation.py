@@ -76,6 +76,8 @@ def register(app: typer.Typer) -> None:
     add_command(group, "verify", verify_ledger, "Example: silosynth ledger verify --kit kits/bank")
     app.add_typer(group, name="ledger", no_args_is_help=True)
     add_command(app, "fetch", fetch, "Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")
+    add_command(app, "label", label, "Example: silosynth label JOB --kit kits/coordinator --out synthetic.label.json")
+    add_command(app, "verify", verify, "Example: silosynth verify synthetic.csv synthetic.label.json --kit kits/bank")
     add_command(app, "judge", judge, JUDGE)
 
 
@@ -514,11 +516,13 @@ def fetch(
     """Write a job's synthetic table to a file, and a report: across silos if it was judged, else of the silo's rows."""
     from silosynth.data import sources
     from silosynth.deployment.coordinator import SYNTHETIC
+    from silosynth.deployment.label import LABEL
 
     to.check()
-    check_free([out], to.force)
     site = _kit(kit)
     place = _kept_job(site, job) / SYNTHETIC
+    labelled = _labels(out) if (place.parent / LABEL).exists() else ()
+    check_free([out, *labelled], to.force)
     if not place.exists():
         raise ConfigError(
             f"Job {job} has left a synthetic table at {site.name}", "none",
@@ -528,6 +532,8 @@ def fetch(
     sources.write(table, out, raw_text)
     ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
     ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
+    if labelled:
+        _write_label(ui, place.parent, *labelled)
     if to.report is not None:
         from silosynth.deployment import judging
 
@@ -536,6 +542,97 @@ def fetch(
             _show_report(ui, _across(ui, site, judged.name, table, target, job), to.report)
         else:
             _report(ui, site, job, table, to.report, target)
+
+
+def _labels(table: Path) -> tuple[Path, Path]:
+    """The files of a table's label: signed, and to be read."""
+    stem = table.name.removesuffix(".gz")
+    return tuple(table.with_name(Path(stem).stem + ending) for ending in (".label.json", ".label.html"))  # type: ignore[return-value]
+
+
+def _write_label(ui: Session, folder: Path, out: Path, shown: Path) -> None:
+    from silosynth.core.files import write_atomic
+    from silosynth.deployment.label import LABEL, read_label
+    from silosynth.evaluation.pages import page, source
+
+    write_atomic(out, read(folder / LABEL))
+    write_atomic(shown, page("label.html.j2", **read_label(out), style=source("report.css")).encode())
+    ui.show(f"label {out}, to be read {shown}")
+    ui.facts |= {"label": out, "page": shown}
+
+
+def label(
+    ui: Session,
+    job: JobName,
+    kit: KitFolder = Path(),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The signed label, .json; a page lies beside it.")] = Path(
+        "synthetic.label.json"
+    ),
+    force: Force = False,
+) -> None:
+    """Write the label of a job's published table: what made it, what that gave away, signed by all silos."""
+    from silosynth.deployment import silo_ledger
+    from silosynth.deployment.label import LABEL
+
+    check_suffix(out, (".json",))
+    shown = out.with_suffix(".html")
+    check_free([out, shown], force)
+    site = _kit(kit)
+    folder = _job(site, job)
+    if not (folder / LABEL).exists():
+        raise ConfigError(
+            f"Job {job} has published a table, which silos have signed", "no label",
+            "Is it done (silosynth status)? Columns that stay in their silos, and jobs of earlier versions, have none.",
+        )  # fmt: skip
+    _write_label(ui, folder, out, shown)
+    if site.name in site.roster:
+        own = silo_ledger.public_key(site.seat()).hex()
+        ui.show(f"The key of this silo's signatures, for whoever asks: {site.name}={own}")
+        ui.facts["key"] = own
+
+
+def verify(
+    ui: Session,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The table: .csv, .parquet or .arrow.")],
+    path: Annotated[Path, typer.Argument(metavar="LABEL", help="Its label, .json.")],
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="A silo's key, from the silo itself: NAME=KEY; repeatable.")
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option("--kit", "-k", help="A silo's kit, which knows its own and the others' keys.")
+    ] = None,
+) -> None:
+    """Check a table and its label, without a network: that no row and no field has changed since silos signed."""
+    from silosynth.deployment import label as labels
+
+    known = dict(_named_key(text) for text in key or ())
+    if kit is not None:
+        site = _kit(kit)
+        if site.name not in site.roster:
+            raise ConfigError("Keys of silos are known at silos", site.name, "Use a silo's kit, or --key NAME=KEY.")
+        known = labels.known_keys(site.jobs, site.seat()) | known
+    read_label = labels.read_label(path)
+    found = [*labels.faults(read_label, known), *labels.table_faults(read_label, table)]
+    for fault in found:
+        ui.show(f"  {fault}")
+    ui.facts |= {"faults": found, "keys": {silo: one["key"] for silo, one in read_label["silos"].items()}}
+    if found:
+        raise DataError("Table and label are as silos signed them", found[0], "Ask those who published them.")
+    facts = read_label["facts"]
+    ui.show(
+        f"{table} is what {', '.join(read_label['silos'])} have signed: {facts['rows']:,} rows, job {facts['job']}."
+    )
+    ui.show(f"Guarantee: {facts['guarantee']}")
+    for silo, one in read_label["silos"].items():
+        by = "known to be its own" if silo in known else "by the label's own word: ask the silo, and give --key"
+        ui.show(f"{silo}: key {one['key']}, {by}")
+
+
+def _named_key(text: str) -> tuple[str, str]:
+    silo, _, key = text.partition("=")
+    if not silo or len(key) != 64 or not all(char in "0123456789abcdef" for char in key):
+        raise ConfigError("A silo's key is given as NAME=KEY, 64 hexadecimal digits", text)
+    return silo, key
 
 
 def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None) -> None:

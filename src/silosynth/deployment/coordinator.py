@@ -29,7 +29,7 @@ from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, S
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.data import sources
-from silosynth.deployment import forgetting
+from silosynth.deployment import forgetting, label
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 from silosynth.deployment.kept import guarantee_of
@@ -358,6 +358,7 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
     if outcome.table is not None:
         streams = drawing_streams(job, job_streams(job))
         sources.write(to_synthetic_frame([outcome.table], schema, streams), folder / SYNTHETIC)
+        label.keep_label(folder, label.facts(job, sources.read(folder / SYNTHETIC)), outcome.signed)
     result = {key: value for key, value in model.describe().items() if key != "config"}
     if job.drawing is None:
         _keep(outcome, folder)

@@ -1,8 +1,8 @@
 """Erasure of a job at a site: what it leaves behind, and the receipt for it.
 
 Whatever lies in a job's folder goes, but for what `STAYS` lists: the ledger, the policy's tallies, what the job was,
-its log. So do the jobs that have drawn from it. What other jobs have made of the same rows, such as one that judged its
-table, is forgotten by their own names.
+its log, the label of a table that was published. So do the jobs that have drawn from it. What other jobs have made of the
+same rows, such as one that judged its table, is forgotten by their own names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from silosynth.runtime.wire import unpack
 RECEIPT = "receipt"
 STAYS = (
     silo_ledger.FILE, silo_ledger.HEAD, DrawnRows.FILE, ComparedIdentifiers.FILE, CLOSED, JOB, FORGOTTEN, "log.txt",
-    "order", "status.json",
+    "order", "status.json", "label.json",
 )  # fmt: skip
 """Files of a job that stay: those by which a silo keeps to its policy, and by which it can be told what was done."""
 _RUNNING = "running.lock"

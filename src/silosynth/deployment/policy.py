@@ -44,6 +44,7 @@ UNDER_A_BUDGET = {
     "deployment.SealedHoldoutKey": "a key, or none, sealed for the other silos; of one length",
     "deployment.HoldoutTag": "a proof of holding out the same rows, which is random to all but silos",
     "deployment.DrawnNonce": "a random number",
+    "deployment.LabelSigned": "which kinds of messages have left, a hash of its ledger, which holds times; a signature",
     "deployment.Forgot": "names of files that a job left, and a hash of its ledger, whose lines hold times",
     "deployment.SealedHeads": "digests of what all silos were asked, sealed for the others",
     "privacy.Shares": "random numbers, sealed for the other silos",

@@ -2,7 +2,8 @@
 
 In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the job), (alignment), `PrepareRows` →
 `PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
-→ `Done`, `AskNonce` → `DrawnNonce`, `SealHead` → `SealedHeads`, `RelayedHeads` → `Done`.
+→ `Done`, `AskNonce` → `DrawnNonce`, `SealHead` → `SealedHeads`, `RelayedHeads` → `Done`. If the table is shared, silos
+then sign what they say of it: `SignLabel` → `LabelSigned`, `KeepLabel` → `Done` (`silosynth.deployment.label`).
 
 Jobs that count (`silosynth.catalog`, kind "counting") train nothing, and leave no part of a model. In place of all from
 `KeepPart` to `Publish` silos are passed on what opened: `CountedTables` or `NoisedTables` → `Done`.
@@ -381,6 +382,24 @@ class RelayedHeads(Message, release=Release.SEALED):
     envelopes: tuple[Envelope, ...]
 
 
+class SignLabel(Message, common=True):
+    """Coordinator: sign what you say of the table that you were sent."""
+
+
+class LabelSigned(Message):
+    """Silo: my statement, as JSON, the key of my signatures in hexadecimal, and my signature on it and on the facts."""
+
+    statement: str
+    key: str
+    signature: str
+
+
+class KeepLabel(Message, common=True):
+    """Coordinator: what all silos have signed, for you to check and keep."""
+
+    signed: tuple[LabelSigned, ...]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of a job.
@@ -391,6 +410,7 @@ class Outcome:
         rows: number of training rows, aligned or of all silos; noised under differential privacy.
         matched: each silo's counts of the alignment; empty without one.
         table: synthetic columns of all silos; None if they stay in the silos.
+        signed: what silos say of it.
     """
 
     coordinator: dict[str, Any]
@@ -398,6 +418,7 @@ class Outcome:
     rows: int
     matched: dict[str, Matched]
     table: Table | None
+    signed: tuple[LabelSigned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -451,8 +472,9 @@ def conduct(
     else:
         rows = state["rows"] or sum(coordinator["rows"])  # with different rows: as far as silos have reported them
     table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
-    yield from _compare_ledgers(roster, entry.horizontal)
-    return Outcome(coordinator, schemas, rows, matched, table)
+    silos = yield from _compare_ledgers(roster, entry.horizontal)
+    signed = yield from _have_signed(job, silos)
+    return Outcome(coordinator, schemas, rows, matched, table, signed)
 
 
 def redraw(
@@ -469,8 +491,9 @@ def redraw(
         yield conversation.Checkpoint({"stage": "draw"})
     rows = job.rows or 0
     table = yield from _synthesise(job, roster, streams, device, trained.coordinator, trained.schemas, rows)
-    yield from _compare_ledgers(roster, catalog.algorithm(job.algorithm).horizontal)
-    return Outcome(trained.coordinator, trained.schemas, trained.rows, {}, table)
+    silos = yield from _compare_ledgers(roster, catalog.algorithm(job.algorithm).horizontal)
+    signed = yield from _have_signed(job, silos)
+    return Outcome(trained.coordinator, trained.schemas, trained.rows, {}, table, signed)
 
 
 def have_forgotten(silo: str, job: str) -> Conversation[str]:
@@ -592,8 +615,24 @@ def _publish(
         first += len(table)
 
 
-def _compare_ledgers(roster: Roster, alike: bool) -> Conversation[None]:
+def shares_table(job: Job) -> bool:
+    """Whether a job of a generator publishes its table, rather than leaving columns in their silos."""
+    return getattr(job.config, "synthesis", "shared") == "shared"
+
+
+def _have_signed(job: Job, silos: tuple[str, ...]) -> Conversation[tuple[LabelSigned, ...]]:
+    """What silos sign of the published table, which each of them is then passed on."""
+    if not shares_table(job):
+        return ()
+    signed = tuple(conversation.expect((yield Exchange(dict.fromkeys(silos, SignLabel()))), LabelSigned))
+    conversation.expect((yield Exchange(dict.fromkeys(silos, KeepLabel(signed)))), Done)
+    return signed
+
+
+def _compare_ledgers(roster: Roster, alike: bool) -> Conversation[tuple[str, ...]]:
     """Relay what silos tell each other of their ledgers. Silos that training has gone on without take no part.
+
+    Returns those that took part.
 
     Raises:
         ProtocolError: silos were asked different things.
@@ -605,6 +644,7 @@ def _compare_ledgers(roster: Roster, alike: bool) -> Conversation[None]:
     sent = [envelope for reply in sealed for envelope in reply.envelopes]
     asks = {silo: RelayedHeads(tuple(one for one in sent if one.receiver == silo)) for silo in drawn}
     conversation.expect((yield Exchange(asks)), Done)
+    return tuple(drawn)
 
 
 def _noticing(part: Conversation[R], listed: dict[Event, None]) -> Conversation[R]:

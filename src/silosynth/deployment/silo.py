@@ -28,12 +28,12 @@ from silosynth.core.schema import Column, Schema, Table, pseudonyms
 from silosynth.core.streams import Chain, Streams
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
-from silosynth.deployment import forgetting, holdout, protocol
+from silosynth.deployment import forgetting, holdout, label, protocol
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
-from silosynth.deployment.silo_ledger import Head, SiloLedger
+from silosynth.deployment.silo_ledger import FILE, Head, SiloLedger
 from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
 from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 
 SYNTHETIC, REFERENCE_LOCK = "synthetic.parquet", "reference.lock"
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
+_LABEL = protocol.SignLabel, protocol.KeepLabel
 _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
 _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
 _PASSED_ON = tuple(protocol.PASSED_ON.values())
 _OWN = (
     protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG,
-    *_PASSED_ON, *_HEADS,
+    *_PASSED_ON, *_HEADS, *_LABEL,
 )  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
@@ -114,6 +115,8 @@ class DeploymentSilo(Party):
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._identifiers = ComparedIdentifiers(folder)
         self._charged = False  # whether all that the model has from rows was charged
+        self._head: Head | None = None  # of its ledger, as it told the others
+        self._heads: dict[str, Head] = {}  # of the others
         self._compared: tuple[str, tuple[str, ...]] = ("", ())  # what heads were sealed for, and whose are awaited
 
     def answer(self, ask: Message) -> Message:
@@ -249,6 +252,11 @@ class DeploymentSilo(Party):
                 return self._seal_head(ask)
             case protocol.RelayedHeads():
                 return self._compare(ask)
+            case protocol.SignLabel():
+                return self._sign_label()
+            case protocol.KeepLabel():
+                label.keep_label(self.folder, label.facts(self._begun(), self._published()), ask.signed)
+                return Done()
         return self._agree(ask)
 
     def _state(self, training: bool) -> State:
@@ -400,16 +408,17 @@ class DeploymentSilo(Party):
         entry = self._entry
         if protocol.dealer(job) == self.seat.name:
             return Turns(*once(protocol.PrepareRows))
+        ends = once(*_HEADS, *(_LABEL if protocol.shares_table(job) else ()))
         if job.drawing is not None:
             parts = once(protocol.PrepareSynthesis) if entry.parts else ()
-            return Turns(*once(*agreement.ASKS), *parts, *often(protocol.Publish, by="first"), *once(*_HEADS))
+            return Turns(*once(*agreement.ASKS), *parts, *often(protocol.Publish, by="first"), *ends)
         common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
             return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if entry.parts else ()
-        return Turns(*begin, *parts, *often(protocol.Publish, by="first"), *once(*_HEADS))
+        return Turns(*begin, *parts, *often(protocol.Publish, by="first"), *ends)
 
     def _agree(self, ask: Message) -> Message:
         """Agree with the other silos on the job that this one was told, before any row is touched."""
@@ -580,7 +589,8 @@ class DeploymentSilo(Party):
             self._say(f"ledgers are not compared with those of {', '.join(away)}, which went away")
         purpose = protocol.heads_purpose(job.name, ask)
         self._nonce, self._compared = b"", (purpose, tuple(silo for silo in silos if silo != self.seat.name))
-        head = b"" if self._book is None else pack(to_state(self._book.head()))
+        self._head = None if self._book is None else self._book.head()
+        head = b"" if self._head is None else pack(to_state(self._head))
         seat = self._seat(job)
         return protocol.SealedHeads(tuple(seat.seal(silo, purpose, head) for silo in self._compared[1]))
 
@@ -594,11 +604,24 @@ class DeploymentSilo(Party):
         told = {one.sender: seat.open(one, purpose) for one in ask.envelopes}
         if self._book is None:
             return Done()
-        verdict = self._book.compare({silo: from_state(Head, unpack(head)) for silo, head in told.items()})
+        self._heads = {silo: from_state(Head, unpack(head)) for silo, head in told.items()}
+        verdict = self._book.compare(self._heads)
         if verdict:
             raise ProtocolError("All silos are asked the same", verdict, "Do not trust this coordinator.")
         self._say("all silos were asked the same")
         return Done()
+
+    def _sign_label(self) -> protocol.LabelSigned:
+        """Sign what this silo has found out by itself of the table that it was sent."""
+        stated = label.facts(self._begun(), self._published())
+        ledgers = [place / FILE for place in dict.fromkeys((self._trained_at, self.folder))]
+        return label.sign_label(self.seat, stated, self._head, self._heads, ledgers)
+
+    def _published(self) -> pd.DataFrame:
+        """The table that this silo was sent."""
+        if self._drawn or not (self.folder / SYNTHETIC).exists():
+            raise ProtocolError("A table is signed once it is published", "it is not", "Start a new run.")
+        return sources.read(self.folder / SYNTHETIC)
 
     # Helpers.
 
