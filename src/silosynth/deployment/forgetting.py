@@ -1,8 +1,8 @@
 """Erasure of a job at a site: what it leaves behind, and the receipt for it.
 
 Whatever lies in a job's folder goes, but for what `STAYS` lists: the ledger, the policy's tallies, what the job was,
-its log, the label of a table that was published. So do the jobs that have drawn from it. What other jobs have made of the
-same rows, such as one that judged its table, is forgotten by their own names.
+its log, the label of a table that was published. So do the jobs that have drawn from it. What other jobs have made of
+the same rows, such as one that judged its table, is forgotten by their own names.
 """
 
 from __future__ import annotations
