@@ -199,7 +199,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_job_may_go_on(tmp_path: Path, mo
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda handle, text: write(handle, text[:20]))
         with pytest.raises(StorageError, match="disk is full"):
-            ledger.asked(1, PrepareRows(), b"")
+            talk(ledger, 1, 1)
     talk(ledger, 1, 3)
     ledger.sign()
     assert verified(tmp_path).faults == ()

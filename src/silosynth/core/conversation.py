@@ -296,8 +296,8 @@ class Party(ABC):
     def judge_by(self, reference: State) -> None:  # noqa: B027  # most algorithms send no asks that need it
         """Judge asks for synthetic rows by what `reference` returned, here or before training ended."""
 
-    def hear(self, blob: bytes) -> None:  # noqa: B027  # most parties need no bytes
-        """The next ask came in these bytes: a silo of another organisation hashes them."""
+    def hear(self, digest: bytes) -> None:  # noqa: B027  # most parties need none
+        """The next ask came in bytes with this digest, which a silo of another organisation keeps a chain of."""
 
     def refuse(self, error: Exception) -> None:  # noqa: B027  # most parties go on
         """An ask was refused, here or before it could be read: a silo of another organisation ends the job."""

@@ -29,9 +29,9 @@ class Chain:
     def __init__(self, value: bytes) -> None:
         self.value = value
 
-    def add(self, ask: bytes) -> None:
-        """Go on by what is asked now."""
-        self.value = hashlib.sha256(self.value + blake3(ask).digest()).digest()
+    def add(self, digest: bytes) -> None:
+        """Go on by what is asked now, given its digest, 32 bytes."""
+        self.value = blake3(self.value + digest).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from blake3 import blake3
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
@@ -95,8 +96,9 @@ class DeploymentSilo(Party):
         self._submitter, self._say, self._book, self._nonce = submitter, say, book, b""
         self.job: protocol.Job | None = None
         self._secret, self._chain = 0, Chain(b"")
-        self._blob: bytes | None = None  # of the ask that is answered
-        self._allowed = set[type[Message]]()  # by the policy
+        self._heard: bytes | None = None  # the digest of the ask that is answered
+        self._allowed = set[type[Message]]()  # by the policy, whatever a message of the type holds
+        self._leaving = set[tuple[type[Message], bool, bool]]()  # replies that the policy allows; see `_check_reply`
         self._frame: pd.DataFrame | None = None  # until its rows become a table
         self._order: torch.Tensor | None = None
         self._schema, self._digest, self._n_rows = Schema(()), "", 0
@@ -114,7 +116,7 @@ class DeploymentSilo(Party):
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._identifiers = ComparedIdentifiers(folder)
-        self._charged = False  # whether all that the model has from rows was charged
+        self._charged = False  # whether the job is private, and all that its model has from rows was charged
         self._head: Head | None = None  # of its ledger, as it told the others
         self._heads: dict[str, Head] = {}  # of the others
         self._compared: tuple[str, tuple[str, ...]] = ("", ())  # what heads were sealed for, and whose are awaited
@@ -131,20 +133,22 @@ class DeploymentSilo(Party):
         try:
             check_kept(self.folder)
             self._check_ask(ask)
-            self._chain.add(encode(ask) if self._blob is None else self._blob)
+            self._chain.add(blake3(encode(ask)).digest() if self._heard is None else self._heard)
             reply = self._answered(ask)
-            self._check_type(reply)
-            self._release(reply)
+            events = getattr(reply, "events", ())
+            self._check_reply(reply, bool(events))
+            if events:
+                self._charge(events)
         except Exception as error:
             self.refuse(error)
             raise
         finally:
-            self._blob = None
+            self._heard = None
         return reply
 
-    def hear(self, blob: bytes) -> None:
-        """See `Party.hear`: without it, `answer` encodes the ask."""
-        self._blob = blob
+    def hear(self, digest: bytes) -> None:
+        """See `Party.hear`: without it, `answer` encodes and hashes the ask."""
+        self._heard = digest
 
     def refuse(self, error: Exception) -> None:
         """Answer no more; nor from a checkpoint, unless the error is one of this machine, which may be mended."""
@@ -157,15 +161,13 @@ class DeploymentSilo(Party):
         if not isinstance(error, _PASSING):
             write_atomic(make_folder(self.folder) / CLOSED, f"{type(error).__name__}\n".encode(), PRIVATE)
 
-    def _check_type(self, message: Message) -> None:
-        """The policy's rules on types of messages, once for each."""
-        if type(message) not in self._allowed:
-            self.policy.check_message(message)
-            self._allowed.add(type(message))
-
     def _check_ask(self, ask: Message) -> None:
-        self._check_type(ask)
-        if type(ask) not in DRAWN:
+        """The policy's rules on asks: on their types, once for each; and on rows drawn."""
+        if (kind := type(ask)) in self._allowed:
+            return
+        self.policy.check_message(ask)
+        if kind not in DRAWN:
+            self._allowed.add(kind)
             return
         most = self.policy.most_rows_drawn
         drawn = of_model = self._drawn_rows.with_ask(ask, min(most, self._rows_of_job))
@@ -179,6 +181,14 @@ class DeploymentSilo(Party):
                 "A silo draws twice as many rows as a job asks for, or as there are to train on, at most",
                 wire_name(type(ask)), "Name the number of rows in the job.",
             )  # fmt: skip
+
+    def _check_reply(self, reply: Message, noised: bool) -> None:
+        """The policy's rules on replies: once for each type, with events or without, charged or not."""
+        kind = type(reply), noised, self._charged
+        if kind not in self._leaving:
+            self.policy.check_message(reply)
+            self.policy.check_reply(reply, self._charged)
+            self._leaving.add(kind)
 
     @property
     def _rows_of_job(self) -> float:
@@ -692,18 +702,15 @@ class DeploymentSilo(Party):
         streams = (self._streams() if streams is None else streams).party(self.seat.name)
         return self._entry.party(table, self._schema, self._seat(job), streams, self.device, job.config)
 
-    def _release(self, reply: Message) -> None:
+    def _charge(self, events: tuple[Event, ...]) -> None:
         """Record a noised release before it leaves: once for the same asks, which get the same noise."""
-        self.policy.check_reply(reply, self._private and self._charged if self.job is not None else False)
-        if not (events := getattr(reply, "events", ())):
-            return
         with self.releases.locked():
             asked, job = self._chain.value.hex(), self._trained_in
             of_job = self.releases.without(asked, job)
             self.policy.check_spending(events, of_job, self.releases.without(asked))
             self._check_target([*of_job, *events])
             self.releases.add(job, asked, events)
-        self._charged = self._charged or any(event.scope != "readers" for event in events)
+        self._charged = self._charged or (self._private and any(event.scope != "readers" for event in events))
 
     def _check_target(self, events: list[Event]) -> None:
         """Refuse to release more than the job's own target, whatever was asked before a checkpoint was restored."""

@@ -1,6 +1,6 @@
 """A silo's own ledger of a job: what it was asked, and what it replied. A hash chain, signed by the silo.
 
-Lines are JSON. Each holds its number ``n``, the time ``at`` (UTC), and ``before``: SHA-256 of the line before it. Lines
+Lines are JSON. Each holds its number ``n``, the time ``at`` (UTC), and ``before``: BLAKE3 of the line before it. Lines
 of messages have the fields of the coordinator's ledger as well (`silosynth.runtime.ledger`), the ``digest``
 (BLAKE3) of the encoded message, and ``common`` where all silos are asked the same. The others have a ``kind``:
 
@@ -12,22 +12,22 @@ of messages have the fields of the coordinator's ledger as well (`silosynth.runt
 - "forgotten": the job's traces were removed here, and by whose wish. The ledger stays.
 - "compared": what silos told each other of their ledgers (`Head`), and the verdict.
 
-A line is written before the reply leaves. Beside the ledger lies its newest signature (`HEAD`), which shows that the
-tail was cut. What nobody can show: that lines after the last signature are those that the silo wrote; and that both
-files were set back together, unless another silo holds a later head.
+The lines of an ask and of its reply are written together, before the reply leaves: an ask that nothing answers, as the
+process is killed, has none. Beside the ledger lies its newest signature (`HEAD`), which shows that the tail was cut.
+What nobody can show: that lines after the last signature are those that the silo wrote; and that both files were set
+back together, unless another silo holds a later head.
 """
 
 from __future__ import annotations
 
 import base64
 import errno
-import hashlib
 import json
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ from silosynth.runtime import ledger
 
 FILE, HEAD = "ledger.jsonl", "ledger.head"
 EVERY = 64  # lines, at most, between two signatures
-_LABEL = "silosynth silo ledger 1"
+_LABEL = "silosynth silo ledger 2"
 _NOTHING = "0" * 64  # the hash before the first line
 _REMEDY = "Keep the file as evidence, and submit the job under another name."
 
@@ -94,23 +94,23 @@ class SiloLedger:
         folder: the silo's folder of the job.
         job: its name.
         seat: the silo's.
-        clock: the time.
+        clock: nanoseconds since 1970.
 
     Raises:
         StorageError: the file cannot be written; or it is not what this silo has written.
     """
 
-    def __init__(
-        self, folder: Path, job: str, seat: Seat, clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
-    ) -> None:
+    def __init__(self, folder: Path, job: str, seat: Seat, clock: Callable[[], int] = time.time_ns) -> None:
         self._job, self._seat, self._clock = job, seat, clock
         self._key = signing_key(seat)
         self._path, self._head = make_folder(folder) / FILE, folder / HEAD
         self._asks = CommonAsks()
         self._lines, self._last, self._signed = 0, _NOTHING, 0
+        self._second = -1, ""  # the last second that a line came in, since 1970 and as lines have it
+        self._begun: list[tuple[int, str]] = []  # lines to be written with the next: when, and their fields
         self._open()
         opened = {"kind": "opened", "job": job, "silo": seat.name, "key": _public(self._key).hex()}
-        lost = _lines_of(self._stored_head()) - self._lines  # by a power cut, or because the tail was cut
+        lost = _lines_of(read(self._head)) - self._lines  # by a power cut, or because the tail was cut
         self._add(opened | ({"lost": lost} if lost > 0 else {}))
         self.sign()
 
@@ -119,18 +119,20 @@ class SiloLedger:
         """The asks of this attempt that all silos get alike."""
         return self._asks.all
 
-    def asked(self, step: int, ask: Message, blob: bytes) -> None:
-        """Record an ask, as it came."""
+    def asked(self, step: int, ask: Message, blob: bytes) -> bytes:
+        """Record an ask, as it came; returns its digest."""
         more = ', "common": true' if type(ask).common else ""
         if isinstance(ask, Begin) and ask.job.seed is not None:
             more += ', "noise": "known"'  # as `silosynth.privacy.statement` reads it
         digest = self._message(step, COORDINATOR, self._seat.name, ask, blob, more)
         if type(ask).common:
-            self._asks.ask(CommonAsk(step, wire_name(type(ask)), digest))
+            self._asks.ask(CommonAsk(step, wire_name(type(ask)), digest.hex()))
+        return digest
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
         """Record the reply to the last ask, before it leaves."""
         self._message(step, self._seat.name, COORDINATOR, reply, blob, "")
+        self._write()
 
     def refused(self, step: int, error: Exception) -> None:
         """Record that the last ask was refused; what was wrong with it stays in the silo's log."""
@@ -180,46 +182,79 @@ class SiloLedger:
 
     def sign(self) -> None:
         """Sign what there is."""
+        if self._begun:
+            self._lay_down()
         self._last_but_signature = self._last
         self._signature = self._key.sign(_signed(self._job, self._seat.name, self._lines, self._last))
-        self._line(f'"kind": "signed", "signature": "{base64.b64encode(self._signature).decode()}"')
+        self._begin(f'"kind": "signed", "signature": "{base64.b64encode(self._signature).decode()}"')
+        self._lay_down()
         self._signed = self._lines
-        _replace(self._head, f"{self._lines} {self._last}\n".encode())
+        self._write_head(f"{self._lines:012d} {self._last}\n".encode())
 
-    def _message(self, step: int, sender: str, receiver: str, message: Message, blob: bytes, more: str) -> str:
+    def _message(self, step: int, sender: str, receiver: str, message: Message, blob: bytes, more: str) -> bytes:
         """Add a message; returns its digest."""
-        digest = blake3(blob).hexdigest()
-        self._write(f'{ledger.fields_of(step, sender, receiver, message, len(blob))}, "digest": "{digest}"{more}')
+        digest = blake3(blob).digest()
+        fields = ledger.fields_of(step, sender, receiver, message, len(blob))
+        self._begin(f'{fields}, "digest": "{digest.hex()}"{more}')
         return digest
 
     def _add(self, content: dict[str, Any]) -> None:
+        """Write a line of content."""
         self._asks.add(content)
-        self._write(json.dumps(content)[1:-1])
+        self._begin(json.dumps(content)[1:-1])
+        self._write()
 
-    def _write(self, fields: str) -> None:
-        """Write a line, and sign if it is time to."""
-        self._line(fields)
-        if self._lines - self._signed >= EVERY - 1:
+    def _begin(self, fields: str) -> None:
+        """A line, to be written with the next."""
+        self._begun.append((self._clock(), fields))
+
+    def _write(self) -> None:
+        """Write the lines that have begun, and sign if it is time to."""
+        self._lay_down()
+        if self._lines - self._signed >= EVERY - 2:
             self.sign()
 
-    def _line(self, fields: str) -> None:
-        at = self._clock().isoformat(timespec="microseconds")
-        text = f'{{"n": {self._lines}, "at": "{at}", {fields}, "before": "{self._last}"}}'.encode()
+    def _lay_down(self) -> None:
+        """Write the lines that have begun."""
+        begun, self._begun = self._begun, []
+        number, last, lines = self._lines, self._last, list[bytes]()
+        for at, fields in begun:
+            text = f'{{"n": {number}, "at": "{self._moment(at)}", {fields}, "before": "{last}"}}'.encode()
+            number, last = number + 1, _hash(text)
+            lines.append(text + b"\n")
+        text = b"".join(lines)
         try:
-            if os.write(self._file, text + b"\n") != len(text) + 1:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write(self._file, text)
         except OSError as error:
-            os.ftruncate(self._file, self._size)  # of a line that was cut nothing stays
+            os.ftruncate(self._file, self._size)  # of lines that were cut nothing stays
             raise storage_error(error, "written", self._path) from error
-        self._size += len(text) + 1
-        self._lines, self._last = self._lines + 1, hashlib.sha256(text).hexdigest()
+        self._size += len(text)
+        self._lines, self._last = number, last
+
+    def _moment(self, at: int) -> str:
+        """A time as it stands in a line; `datetime` would take longer than all else that writes it."""
+        second, rest = divmod(at, 10**9)
+        if second != self._second[0]:
+            self._second = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._second[1]}.{rest // 1000:06d}+00:00"
+
+    def _write_head(self, text: bytes) -> None:
+        """In place, without waiting for the disk: it is of one length and in one sector, so whole or as it was."""
+        try:
+            os.lseek(self._head_file, 0, os.SEEK_SET)
+            _write(self._head_file, text)
+        except OSError as error:
+            raise storage_error(error, "written", self._head) from error
 
     def _open(self) -> None:
         """Go on after the last whole line. An unfinished one, of a killed process, was followed by no reply."""
         try:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
             weakref.finalize(self, os.close, self._file)
-            close_to_others(self._path)
+            self._head_file = os.open(self._head, os.O_WRONLY | os.O_CREAT, PRIVATE)
+            weakref.finalize(self, os.close, self._head_file)
+            for path in (self._path, self._head):
+                close_to_others(path)
             text = read(self._path)
             whole = text[: text.rfind(b"\n") + 1]
             self._size = len(whole)
@@ -236,9 +271,6 @@ class SiloLedger:
         for record in map(json.loads, text.splitlines()):
             self._asks.add(record)
         self._lines, self._last = verdict.lines, verdict.hash
-
-    def _stored_head(self) -> bytes | None:
-        return read(self._head) if self._head.exists() else None
 
 
 class CommonAsks:
@@ -359,7 +391,7 @@ class _Checking:
             self._signature(number, record)
         elif kind == "compared":
             self._compared(number, record)
-        self._hash, self._number = hashlib.sha256(text).hexdigest(), number + 1
+        self._hash, self._number = _hash(text), number + 1
         self._hashes.append(self._hash)
 
     def end(self, head: bytes | None) -> None:
@@ -427,7 +459,7 @@ def cross_check(ledgers: Sequence[tuple[Verdict, bytes]]) -> Iterator[str]:
         for silo, (lines, digest) in verdict.heads.items():
             held = by_silo.get(silo)
             if held is not None and (
-                len(held) <= lines or hashlib.sha256(held[lines - 1]).hexdigest() != digest
+                len(held) <= lines or _hash(held[lines - 1]) != digest
             ):  # the last part of a split text is empty
                 yield f"{silo}, line {lines - 1}: it is not the one that {silo} told {verdict.silo} of"
 
@@ -458,6 +490,10 @@ def _key_of(record: Mapping[str, Any]) -> bytes:
         return b""
 
 
+def _hash(line: bytes) -> str:
+    return blake3(line).hexdigest()
+
+
 def _lines_of(head: bytes | None) -> int:
     """How many lines the newest signature covers, of the file beside a ledger."""
     lines = (head or b"").decode("ascii", "replace").partition(" ")[0]
@@ -473,12 +509,11 @@ def public_key(seat: Seat) -> bytes:
     return _public(signing_key(seat))
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a small private file, without waiting for the disk: after a power cut an older one does as well."""
-    part = path.with_name(f".{path.name}.new")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
-            file.write(content)
-        os.replace(part, path)
-    except OSError as error:
-        raise storage_error(error, "written", path) from error
+def _write(file: int, text: bytes) -> None:
+    """Write all of a text.
+
+    Raises:
+        OSError: the disk is full…
+    """
+    if os.write(file, text) != len(text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -17,8 +17,8 @@ from silosynth.runtime import checkpoint, hub, link, wire
 class Book(Protocol):
     """Where a party's asks and replies are recorded. The coordinator gets nothing that could not be."""
 
-    def asked(self, step: int, ask: Message, blob: bytes) -> None:
-        """An ask came, in these bytes."""
+    def asked(self, step: int, ask: Message, blob: bytes) -> bytes:
+        """An ask came, in these bytes, whose digest is returned."""
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
         """Its reply is about to leave."""
@@ -158,8 +158,7 @@ class PartyEndpoint:
         if not isinstance(ask, Message):
             raise ProtocolError("A party is asked with a message", type(ask).__name__)
         if self._book is not None:
-            self._book.asked(step, ask, blob)
-        self.party.hear(blob)
+            self.party.hear(self._book.asked(step, ask, blob))
         try:
             reply = self.party.answer(ask)
         except SilosynthError:

@@ -57,9 +57,8 @@ class _Route(NamedTuple):
     events: tuple[Event, ...]
 
     @classmethod
-    def of(cls, sender: str, receiver: str, message: Message) -> _Route:
-        """That of a message. Noised statistics without an event are exact statistics."""
-        kind, events = type(message), getattr(message, "events", ())
+    def of(cls, sender: str, receiver: str, kind: type[Message], events: tuple[Event, ...]) -> _Route:
+        """That of a type of messages. Noised statistics without an event are exact statistics."""
         exact = kind.release is Release.NOISED and not events
         release = Release.STATISTICS if exact else kind.release
         return cls(sender, receiver, wire_name(kind), release.value, events)
@@ -102,7 +101,7 @@ class Ledger:
         kind, events = type(message), getattr(message, "events", ())
         index = self._known.get((sender, receiver, kind, events))
         if index is None:
-            index = self._known[sender, receiver, kind, events] = self._route(_Route.of(sender, receiver, message))
+            index = self._known[sender, receiver, kind, events] = self._route(_Route.of(sender, receiver, kind, events))
         self._steps.append(step)
         self._sizes.append(size)
         self._route_of.append(index)
@@ -249,13 +248,14 @@ _START_OVER = "Restore the file, or start over without resuming."
 
 def fields_of(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
     """One message as it stands in a line of a ledger's file, without the braces: for a silo's own record."""
-    head, tail = _frame(_Route.of(sender, receiver, message))
-    return f'"step": {step}{head}{size}{tail[:-2]}'
+    head, tail = _frame(sender, receiver, type(message), getattr(message, "events", ()))
+    return f'"step": {step}{head}{size}{tail}'
 
 
 @lru_cache(maxsize=1024)
-def _frame(route: _Route) -> tuple[str, str]:
-    return route.frame()
+def _frame(sender: str, receiver: str, kind: Any, events: tuple[Event, ...]) -> tuple[str, str]:
+    head, tail = _Route.of(sender, receiver, kind, events).frame()
+    return head, tail[:-2]  # no brace
 
 
 class _Records(Sequence[Record]):
