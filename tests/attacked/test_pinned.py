@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +18,11 @@ from tests.runtime.toy import STREAMS, Adder
 
 from silosynth.core.errors import PolicyError, ProtocolError
 from silosynth.deployment.entry import StartKit, check_coordinator
+from silosynth.deployment.flare.pinning import allowed_coordinators, pin
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.stream import StreamHub, serve_endpoint
-from silosynth.runtime.tls import Authority, Certificates, dialled_fingerprint, fingerprint
+from silosynth.runtime.tls import Authority, Certificates, dialled_certificate, fingerprint
 
 pytestmark = pytest.mark.live
 AUTHORITY = Authority()
@@ -60,4 +65,108 @@ def test_no_job_opens_at_another_certificate(
 def test_a_certificate_of_another_authority_has_no_fingerprint_that_counts(impostor: StreamHub) -> None:
     host, _, port = impostor.address.rpartition(":")
     with pytest.raises(ProtocolError, match="shows a certificate of this federation"):
-        dialled_fingerprint(host, int(port), Authority().party("bank"))
+        dialled_certificate(host, int(port), Authority().party("bank"))
+
+
+@contextlib.contextmanager
+def engine(certificates: Certificates) -> Iterator[int]:
+    """A server as the engine has one; its port."""
+    grpc = pytest.importorskip("grpc")
+    server = grpc.server(ThreadPoolExecutor(1))
+    pair = [(certificates.key, certificates.certificate)]
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(pair, certificates.authority, True))
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(0)
+
+
+@contextlib.contextmanager
+def passing_on(ports: list[int]) -> Iterator[int]:
+    """A port whose connections are passed on to these, one after the other, and to the last from then on."""
+    opened = [listener := socket.create_server(("127.0.0.1", 0))]
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(near := listener.accept()[0])
+                opened.append(far := socket.create_connection(("127.0.0.1", ports[0])))
+                del ports[: len(ports) > 1]
+                for pair in ((near, far), (far, near)):
+                    threads.append(threading.Thread(target=copy, args=pair))
+                    threads[-1].start()
+
+    threads = [threading.Thread(target=accept)]
+    threads[0].start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        for open_socket in opened:
+            with contextlib.suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        for open_socket in opened:
+            open_socket.close()
+
+
+class TestEngine:
+    """FLARE's own connection, by which jobs, and the relay's messages, arrive."""
+
+    @pytest.fixture(autouse=True)
+    def pinned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.grpc = pytest.importorskip("grpc")
+        pytest.importorskip("nvflare")
+        from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
+
+        self.driver, self.said = grpc_driver, list[str]()
+        self.trusting = grpc_driver.get_grpc_client_credentials
+        for driver in (grpc_driver, aio_grpc_driver):
+            monkeypatch.setattr(driver, "get_grpc_client_credentials", self.trusting)
+        AUTHORITY.party("bank").write(tmp_path)
+        self.paths = {"ca_cert": "ca.pem", "client_cert": "cert.pem", "client_key": "key.pem"}
+        self.paths = {key: str(tmp_path / name) for key, name in self.paths.items()}
+        (tmp_path / "policy.toml").write_text(f'allow_coordinators = ["{of(RIGHT)}"]\n')
+        pin(tmp_path, self.said.append)
+
+    def connects(self, port: int, credentials: Callable[[dict[str, object]], object]) -> bool:
+        found = credentials({"host": "127.0.0.1", "port": port, **self.paths})
+        channel = self.grpc.secure_channel(f"127.0.0.1:{port}", found)
+        try:
+            self.grpc.channel_ready_future(channel).result(timeout=5)
+        except self.grpc.FutureTimeoutError:
+            return False
+        finally:
+            channel.close()
+        return True
+
+    def test_it_goes_to_the_named_certificate_and_to_no_other(self) -> None:
+        with engine(RIGHT) as right, engine(SECOND) as second:
+            assert self.connects(second, self.trusting)  # FLARE trusts the authority
+            assert self.connects(right, self.driver.get_grpc_client_credentials)
+            for _ in range(2):
+                with pytest.raises(ProtocolError, match="lists under allow_coordinators"):
+                    self.connects(second, self.driver.get_grpc_client_credentials)
+        assert len(self.said) == 1 and of(SECOND) in self.said[0]
+
+    def test_whoever_passes_the_check_on_fails_the_handshake(self) -> None:
+        with engine(RIGHT) as right, engine(SECOND) as second:
+            with passing_on([right, second]) as port:
+                assert not self.connects(port, self.driver.get_grpc_client_credentials)
+            with passing_on([right, second]) as port:
+                checked = dialled_certificate("127.0.0.1", port, AUTHORITY.party("bank"))
+                assert fingerprint(checked) == of(RIGHT)
+                assert self.connects(port, self.trusting)  # without the pin: this was the gap
+
+
+def test_a_kit_without_a_policy_names_no_coordinator(tmp_path: Path) -> None:
+    assert allowed_coordinators(tmp_path) == []
+    (tmp_path / "policy.toml").write_text("least_rows = 10\n")
+    assert allowed_coordinators(tmp_path) == []

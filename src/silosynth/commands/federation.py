@@ -136,7 +136,7 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     ui.note(f"Silo {site.name!r} of {site.federation!r}; {held}.")
     ui.note(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
     if rules.allow_coordinators:
-        ui.note("The coordinator's certificate is compared with the policy's before each job.")
+        ui.note("The coordinator's certificate is compared with the policy's at each connection.")
     log, stop = _timed(ui), threading.Event()
     if rows.retention_days is not None:
         args = (site.jobs, rows.retention_days, site.seat(), log, stop)

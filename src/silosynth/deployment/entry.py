@@ -33,7 +33,7 @@ from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed, resolve_device
 from silosynth.runtime.stream import StreamHub, serve_endpoint
-from silosynth.runtime.tls import dialled_fingerprint, same_fingerprint
+from silosynth.runtime.tls import dialled_certificate, fingerprint, same_fingerprint
 
 LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be disconnected
@@ -231,7 +231,7 @@ def check_coordinator(kit: StartKit, policy: SiloPolicy) -> None:
         ProtocolError: it cannot be reached.
     """
     if policy.allow_coordinators:
-        found = dialled_fingerprint(kit.host, kit.port, kit.certificates())
+        found = fingerprint(dialled_certificate(kit.host, kit.port, kit.certificates()))
         if not any(same_fingerprint(found, allowed) for allowed in policy.allow_coordinators):
             raise refusal("allow_coordinators", "the coordinator has a certificate that is listed", found)
 

@@ -139,8 +139,8 @@ def same_fingerprint(one: str, other: str) -> bool:
     return one.replace(":", "").lower() == other.replace(":", "").lower()
 
 
-def dialled_fingerprint(host: str, port: int, certificates: Certificates) -> str:
-    """The fingerprint of the certificate that a server shows; it must be from the same authority.
+def dialled_certificate(host: str, port: int, certificates: Certificates) -> bytes:
+    """The certificate that a server shows, in DER form; it must be from the same authority.
 
     Raises:
         ProtocolError: the server cannot be reached, or its certificate is from another authority.
@@ -150,7 +150,7 @@ def dialled_fingerprint(host: str, port: int, certificates: Certificates) -> str
     context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection((host, port), _DIAL) as plain, context.wrap_socket(plain) as secure:
-            return fingerprint(secure.getpeercert(binary_form=True) or b"")
+            return secure.getpeercert(binary_form=True) or b""
     except OSError as error:
         raise ProtocolError(
             "The coordinator can be reached, and shows a certificate of this federation",

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.deployment.flare.provisioning import Project, provision
 from silosynth.deployment.flare.site import ENTRY
+from silosynth.runtime.tls import fingerprint
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 120.0
@@ -93,13 +96,21 @@ class SiteProcess:
         return psutil.wait_procs(family, timeout=20)[1]
 
 
+def certificate_of(kit: Path) -> str:
+    """The fingerprint of the certificate in the coordinator's kit."""
+    pem = (kit / "engine" / "startup" / "server.crt").read_bytes()
+    return fingerprint(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+
+
 class Deployment:
-    """A coordinator and two parties, provisioned in ``folder``, all running."""
+    """A coordinator and two parties, provisioned in ``folder``, all running; the bank has pinned the coordinator."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         provision(Project("toys", "127.0.0.1", free_port(), ["bank", "clinic"], ["alice"]), folder)
         self.coordinator = SiteProcess(COORDINATOR, folder / COORDINATOR)
+        pinned = certificate_of(folder / COORDINATOR)
+        (folder / "bank" / "policy.toml").write_text(f'allow_coordinators = ["{pinned}"]\n')
         self.parties = {name: SiteProcess(name, folder / name) for name in ("bank", "clinic")}
 
     def start(self) -> Deployment:

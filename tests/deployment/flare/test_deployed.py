@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 
 pytest.importorskip("nvflare")
 
-from tests.deployment.flare.deployment import Deployment
+from tests.deployment.flare.deployment import Deployment, SiteProcess, certificate_of
 from tests.deployment.flare.toy_flare import Task, outcome
 from tests.runtime.toy import run
 
 from silosynth.core.files import read
 from silosynth.deployment.flare.console import FINISHED, Console
 from silosynth.deployment.flare.daemon import target
-from silosynth.runtime.tls import Certificates, dialled_fingerprint, fingerprint
+from silosynth.runtime.tls import Certificates, dialled_certificate, fingerprint
 
 PARTIES = ["bank", "clinic"]
 
@@ -43,8 +44,23 @@ def test_a_conversation_runs_over_the_relay_to_the_same_numbers(deployment: Depl
 
 @pytest.mark.live
 def test_the_engines_port_shows_the_certificate_that_a_policy_may_name(deployment: Deployment) -> None:
-    startup, own = (deployment.folder / name / "engine" / "startup" for name in ("bank", "coordinator"))
+    startup = deployment.folder / "bank" / "engine" / "startup"
     certificates = Certificates(*(read(startup / name) for name in ("rootCA.pem", "client.crt", "client.key")))
-    shown = x509.load_pem_x509_certificate(read(own / "server.crt")).public_bytes(Encoding.DER)
     port = int(target(startup).rpartition(":")[2])
-    assert dialled_fingerprint("127.0.0.1", port, certificates) == fingerprint(shown)
+    shown = fingerprint(dialled_certificate("127.0.0.1", port, certificates))
+    assert shown == certificate_of(deployment.coordinator.kit)
+
+
+@pytest.mark.live
+def test_a_silo_connects_to_no_coordinator_that_is_not_named(deployment: Deployment, tmp_path: Path) -> None:
+    """The coordinator's certificate is the authority's, and for its address, but the silo's policy names another."""
+    kit = tmp_path / "bank"
+    shutil.copytree(deployment.folder / "bank" / "engine", kit / "engine")
+    (kit / "policy.toml").write_text(f'allow_coordinators = ["{"0" * 64}"]\n')
+    site = SiteProcess("bank", kit).start()
+    try:
+        site.says(f"lists under allow_coordinators (got: {certificate_of(deployment.coordinator.kit)})")
+    finally:
+        site.end()
+    assert "party bank" not in deployment.coordinator.said.partition("refused a second one")[2]
+    assert "connected" not in site.said

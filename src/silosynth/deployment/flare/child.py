@@ -11,6 +11,9 @@ import sys
 import threading
 import time
 
+from silosynth.deployment.flare.pinning import pin
+from silosynth.deployment.flare.site import this_site
+
 _POLL = 0.5  # seconds between checks of the parent
 
 
@@ -29,6 +32,7 @@ def leave_with_parent() -> None:
 def main() -> None:
     """Run the module named by the first argument."""
     leave_with_parent()
+    pin(this_site().kit)
     module = sys.argv[1]
     sys.argv = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

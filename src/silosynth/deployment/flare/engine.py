@@ -30,6 +30,7 @@ from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential
 from nvflare.utils.process_utils import spawn_process
 
 from silosynth.deployment.flare.child import leave_with_parent
+from silosynth.deployment.flare.pinning import pin
 from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, this_site
 
 CHILD = "silosynth.deployment.flare.child"
@@ -173,6 +174,7 @@ def main() -> None:
     if role == "client":
         from nvflare.private.fed.app.client import client_train as program
 
+        pin(this_site().kit, notice)
         name = sys.argv[2]
         settings += [f"uid={name}", f"heart_beat_interval={_HEARTBEAT}"]
     else:
