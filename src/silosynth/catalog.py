@@ -125,7 +125,7 @@ class Algorithm:
             said.append(
                 f"In all rows these columns determine others: {pairs}. Nothing is done about that {why}, so some "
                 "synthetic rows will not agree; the report counts them. Declare which combinations there are under "
-                "[[rules]], if they are public"
+                "[[rules]], if they are public: silosynth inspect TABLE proposes what to write"
             )
         return said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from silosynth.commands import run
 from silosynth.commands.session import CsvOptions, Force, Session, add_command, check_free
 from silosynth.core.errors import DataError
 from silosynth.core.files import existing
+
+if TYPE_CHECKING:
+    from silosynth.core.schema import Schema, Table
 
 EXAMPLE = """Example: silosynth inspect table.csv
 
@@ -78,9 +81,26 @@ def _table(ui: Session, path: Path, csv: Mapping[str, Any]) -> None:
         ui.show()
         lines = [(name, mark or "(empty field)", n) for name, marks in named.items() for mark, n in marks.items()]
         ui.table("Read as missing values", ("column", "text", "rows"), lines)
-    ui.facts["cautions"] = cautions(schema, to_table(frame, schema))
+    held = to_table(frame, schema)
+    ui.facts["cautions"] = cautions(schema, held)
     for text in ui.facts["cautions"]:
         ui.show(f"\n{text}.")
+    _propose(ui, held, schema)
+
+
+def _propose(ui: Session, table: Table, schema: Schema) -> None:
+    """The rules that all rows keep, as a block to be judged, and put into an experiment file."""
+    from silosynth.core.rules import to_mapping
+    from silosynth.evaluation.proposals import propose, to_toml
+
+    found = propose(table, schema)
+    ui.facts["rules"] = [to_mapping(rule) for rule in found]
+    if found:
+        ui.show(
+            "\nAll rows keep these rules, more than chance explains. Put those that are true, and may be public, into an "
+            "experiment file: every synthetic row then keeps them.\n"
+        )
+        ui.show(to_toml(found, schema))
 
 
 def _experiment(ui: Session, path: Path) -> None:
