@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import silosynth as ss
-from silosynth.evaluation.coding import code_tables
-from silosynth.evaluation.combinations import Combination, Combinations, find
+from silosynth.evaluation.coding import code_tables, plain_table
+from silosynth.evaluation.combinations import Combination, Combinations, find, ruled_rows
 from silosynth.evaluation.report import render
 
 
@@ -125,13 +125,31 @@ def test_the_report_lists_them() -> None:
     report = ss.evaluate(people(300, 1), people(300, 3), made, figures="gan", silos={"a": ["town", "role", "sex"],
                          "b": ["land", "rent", "weight"]})  # fmt: skip
     assert report.combinations.rate == pytest.approx(0.1)
-    assert "rows with combinations that training rows never hold: 10.00% of synthetic rows, 0.00% of" in str(report)
+    assert (
+        "rows that break a rule which was declared, or which training rows keep: 10.00% of synthetic rows, 0.00%"
+        in str(report)
+    )
     assert "role + sex: 10.00% of synthetic rows, 0.00% of hold-out rows (husband with f)" in str(report)
     page = render(report)
     assert (
-        "Combinations that do not occur" in page
+        "Rules, and rows that break them" in page
         and '<a href="#combinations">' in page
         and "husband with f" in page
         and "two silos" in page
     )
     assert json.loads(json.dumps(report.to_dict()))["combinations"]["found"][0]["first"] == "role"
+
+
+def test_declared_rules_and_those_that_training_rows_keep_are_in_one_list() -> None:
+    rng = np.random.default_rng(0)
+    low = rng.normal(0, 1, 300).round(2)
+    frame = pd.DataFrame({"low": low, "high": low + rng.gamma(2, 1, 300).round(2), "n": rng.integers(0, 900, 300)})
+    made = frame.assign(high=np.where(frame.index < 30, frame["low"] - 1.0, frame["high"]))
+    schema, given = ss.simulate(frame).schema, (ss.rules.ValueRange("n", low=100.0),)
+    coded = code_tables({"training": frame, "synthetic": made}, schema)
+    ruled = ruled_rows([plain_table(each, schema) for each in (frame, made)], given)
+    found = find(coded["training"], None, coded["synthetic"], ["a", "b", "b"], ruled)
+    declared, order = sorted(found.found, key=lambda one: one.kind, reverse=True)
+    assert (order.rule, order.declared, order.rate, order.across) == ("low < high", False, 0.1, True)
+    assert (declared.rule, declared.declared, declared.across) == ("n from 100.0", True, False)
+    assert declared.rate == float((made["n"] < 100).mean())

@@ -97,8 +97,8 @@ def _propose(ui: Session, table: Table, schema: Schema) -> None:
     ui.facts["rules"] = [to_mapping(rule) for rule in found]
     if found:
         ui.show(
-            "\nAll rows keep these rules, more than chance explains. Put those that are true, and may be public, into an "
-            "experiment file: every synthetic row then keeps them.\n"
+            "\nAll rows keep these rules, more than chance explains. Put those that are true, and may be public, into "
+            "an experiment file: every synthetic row then keeps them.\n"
         )
         ui.show(to_toml(found, schema))
 

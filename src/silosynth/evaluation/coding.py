@@ -21,10 +21,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from silosynth.core.errors import DataError, nearest
-from silosynth.core.schema import UNMODELLED, ColumnSchema, Kind, Schema
+from silosynth.core.errors import DataError, SchemaError, nearest
+from silosynth.core.schema import UNMODELLED, ColumnSchema, Kind, Schema, Table
 from silosynth.data.dtypes import detail, spell
-from silosynth.data.frames import encode, to_pandas
+from silosynth.data.frames import encode, to_pandas, to_table
 from silosynth.data.infer import infer, without_marks
 from silosynth.data.texts import is_date_form, is_number_form
 from silosynth.evaluation.scores import ColumnKind, Floats, Ints
@@ -134,6 +134,21 @@ def unmarked(table: Any, schema: Schema) -> pd.DataFrame:
     frame = to_pandas(table)
     marks = {column.name: column.missing for column in schema.columns if column.name in frame.columns}
     return without_marks(frame, {name: {"missing": them} for name, them in marks.items() if them})
+
+
+def plain_table(table: Any, schema: Schema) -> tuple[Table, Schema]:
+    """The columns that are modelled, as tables hold them, of the kinds of ``schema`` where values fit these."""
+    frame, known = unmarked(table, schema), {column.name: column for column in schema.columns}
+    kinds = [_fitting(frame[name], known[name]) for name in frame.columns if known[name].kind not in UNMODELLED]
+    own = Schema(tuple(kind for kind in kinds if kind.kind != BY_DTYPE))
+    return to_table(frame, own), own
+
+
+def _fitting(series: pd.Series[Any], known: ColumnSchema) -> ColumnSchema:
+    try:
+        return _column_of(series, known)
+    except SchemaError:  # a synthetic table may hold other values than the training table
+        return _column_schema(series.to_frame(), {})
 
 
 def _column_schema(column: pd.DataFrame, declared: Mapping[str, Any]) -> ColumnSchema:

@@ -1,4 +1,4 @@
-"""Combinations of two columns' values that training rows never hold, and how often synthetic rows do.
+"""Rules: those that were declared, and those that training rows keep; and how often other rows break them.
 
 Found in the training rows alone, whether or not a rule was declared, within silos and across them:
 
@@ -6,9 +6,10 @@ Found in the training rows alone, whether or not a rule was declared, within sil
   first value is known from training, and whose second is another than there.
 - *pairs that never occur*: no training row holds these two levels, though at least `EXPECTED` would if the columns were
   independent.
+- inequalities, sums, columns that are missing together, and keys: see `silosynth.evaluation.proposals`.
 
-Both may be broken by real rows too: beside each rate stands that of the hold-out. All rows of all tables are counted.
-Columns of many values, most numbers among them, take no part.
+All may be broken by real rows too: beside each rate stands that of the hold-out. All rows of all tables are counted.
+Columns of many values, most numbers among them, take no part in dependencies and pairs.
 
 Shapes: n rows; K values of a column, L of another.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -25,9 +26,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from silosynth.core.rules import FixedCombination, Rule, combined, values_of
+from silosynth.core.schema import Schema, Table
 from silosynth.encoders.combinations import EXPECTED, believable
 from silosynth.evaluation import svg
 from silosynth.evaluation.coding import Coded
+from silosynth.evaluation.proposals import propose
 from silosynth.evaluation.scores import Floats, Ints
 
 MOST_COLUMNS = 200  # of wider tables, the first ones are looked at
@@ -40,24 +44,29 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What two columns' training rows say of each other, and how often other rows break it.
+    """A rule about columns that training rows keep, or that was declared, and how often other rows break it.
 
     Attributes:
-        first, second: the columns; ``first`` determines ``second`` where it is a dependency.
-        kind: which of the two: see the module's docstring.
+        first, second: the columns; ``first`` determines ``second`` where it is a dependency. Of more than two columns,
+            ``second`` names all but the first.
+        kind: "dependency", "pairs", or the kind of a rule: see the module's docstring.
         across: whether two silos hold them; None without silos.
         rate: share of synthetic rows that break it.
         holdout: share of hold-out rows that break it; None without.
         examples: the most frequent of the synthetic pairs that training rows never hold.
+        declared: whether it was declared; others were found.
+        rule: in words, but for dependencies and pairs.
     """
 
     first: str
     second: str
-    kind: Literal["dependency", "pairs"]
+    kind: str
     across: bool | None
     rate: float
     holdout: float | None
     examples: tuple[str, ...] = ()
+    declared: bool = False
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,8 @@ class Combinations:
     """All that was found.
 
     Attributes:
-        found: dependencies, and pairs of columns that synthetic or hold-out rows break; the most broken first.
+        found: declared rules; those that training rows keep; and pairs of columns that synthetic or hold-out rows
+            break. The most broken first.
         rate, holdout: shares of synthetic and hold-out rows that break at least one.
         columns: number of columns looked at.
     """
@@ -76,10 +86,53 @@ class Combinations:
     columns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RuledRows:
+    """Rules, and the rows that are held to them.
+
+    Attributes:
+        declared, found: rules that were declared, and that training rows keep.
+        tables: training, synthetic, and perhaps hold-out rows.
+    """
+
+    declared: tuple[Rule, ...]
+    found: tuple[Rule, ...]
+    tables: tuple[Table, ...]
+
+
+def ruled_rows(tables: Sequence[tuple[Table, Schema]], declared: Sequence[Rule]) -> RuledRows:
+    """Declared rules, and those that the first table keeps; of learnt combinations, those that it holds."""
+    train, schema = tables[0]
+    plain = [{column.name: column.levels is None for column in table.columns} for table, _ in tables]
+    alike = {name for name in plain[0] if all(own.get(name) is plain[0][name] for own in plain)}
+    learnt = [
+        replace(rule, allowed=tuple(tuple(values_of(key)) for key in _held(train, rule)), learn=False)
+        if isinstance(rule, FixedCombination) and rule.learn
+        else rule
+        for rule in declared
+        if alike.issuperset(rule.named)
+    ]
+    known = {(rule.KIND, rule.named) for rule in learnt}
+    found = propose(train.select([name for name in train.names if name in alike]), schema, dependencies=False)
+    others = [rule for rule in found if (rule.KIND, rule.named) not in known]
+    return RuledRows(tuple(learnt), tuple(others), tuple(table for table, _ in tables))
+
+
+def _held(train: Table, rule: FixedCombination) -> list[str]:
+    return combined([train[name] for name in rule.columns])[0]
+
+
 def find(
-    train: Coded, holdout: Coded | None, synthetic: Coded, owners: Sequence[str | None] | None = None
+    train: Coded,
+    holdout: Coded | None,
+    synthetic: Coded,
+    owners: Sequence[str | None] | None = None,
+    ruled: RuledRows | None = None,
 ) -> Combinations:
-    """Find what training rows never hold, and how often the others do. ``owners``: each column's silo."""
+    """Find what training rows never hold, and how often the others do; list it with other rules.
+
+    ``owners``: each column's silo.
+    """
     tables = [train, synthetic] + ([] if holdout is None else [holdout])
     known = {j: _known(train, j) for j in range(len(train.fields))}
     taken = [j for j, own in known.items() if 1 < len(own) <= min(MOST_VALUES, len(train) // LEAST_ROWS)][:MOST_COLUMNS]
@@ -92,6 +145,11 @@ def find(
         broken = [before | own for before, own in zip(broken, hits, strict=True)]
         if rule.kind == "dependency" or any(own.any() for own in hits[1:]):
             found.append(_combination(rule, train, hits, columns, labels, owners))
+    if ruled is not None:
+        for one in (*ruled.declared, *ruled.found):
+            hits = [one.broken(table).numpy() for table in ruled.tables]
+            broken = [before | own for before, own in zip(broken, hits, strict=True)]
+            found.append(_listed(one, one in ruled.declared, hits, train, owners))
     found.sort(key=lambda one: (-one.rate, one.kind, one.first, one.second))
     shares = [_share(own) for own in broken]
     return Combinations(tuple(found), shares[1], shares[2] if holdout is not None else None, len(taken))
@@ -190,6 +248,18 @@ def _combination(
     names = [train.fields[j].name for j in rule.pair]
     holdout = _share(hits[2]) if len(hits) > 2 else None
     return Combination(names[0], names[1], rule.kind, across, _share(hits[1]), holdout, examples)
+
+
+def _listed(
+    rule: Rule, declared: bool, hits: Sequence[NDArray[np.bool_]], train: Coded, owners: Sequence[str | None] | None
+) -> Combination:
+    owner = dict(zip((field.name for field in train.fields), owners or (), strict=False))
+    silos = {owner.get(name) for name in rule.named}
+    across = None if None in silos else len(silos) > 1
+    first, *others = rule.named
+    holdout = _share(hits[2]) if len(hits) > 2 else None
+    words, rate = rule.in_words, _share(hits[1])
+    return Combination(first, ", ".join(others), rule.KIND, across, rate, holdout, declared=declared, rule=words)
 
 
 def _share(rows: NDArray[np.bool_]) -> float:

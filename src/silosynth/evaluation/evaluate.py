@@ -15,7 +15,7 @@ from silosynth.data.frames import to_pandas
 from silosynth.data.splits import stacked
 from silosynth.evaluation import combinations, disclosure, fidelity, gan_papers, premises, silofuse_paper, utility
 from silosynth.evaluation.about import AnyModel, about
-from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, schema_of
+from silosynth.evaluation.coding import Coded, Field, check_silos, check_target, code_tables, plain_table, schema_of
 from silosynth.evaluation.report import Report
 from silosynth.evaluation.scores import NEEDS_HOLDOUT, OnProgress, Rows, Score, SiloScores, Skipped
 
@@ -114,7 +114,9 @@ def evaluate(
         premises=examined,
         about=about(coded["training"], coded["synthetic"], subject.unmodelled, data, subject.silos, model, ledger),
         by_silo=tuple(_silo(name, held, coded, max_rows, streams[10]) for name, held in subject.rows.items()),
-        combinations=combinations.find(coded["training"], coded.get("hold-out"), coded["synthetic"], owners),
+        combinations=combinations.find(
+            coded["training"], coded.get("hold-out"), coded["synthetic"], owners, _ruled(subject, model)
+        ),
     )
     on_progress("done", 1.0)
     return report
@@ -201,6 +203,13 @@ def _figures(
         classifiers = GAN_CLASSIFIERS.get(figures, utility.VTGAN)
         found += _gan(tables, compared, floor, target, owners, classifiers, streams[8])
     return _Found(found, compared, floor)
+
+
+def _ruled(subject: _Subject, model: AnyModel | None) -> combinations.RuledRows:
+    """The model's rules and those that training rows keep, with the rows of all tables."""
+    declared = getattr(getattr(model, "ruling", None), "rules", ())
+    tables = [plain_table(frame, subject.kinds) for frame in subject.frames.values()]
+    return combinations.ruled_rows(tables, declared)
 
 
 def _one_table(table: Any, rows: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:

@@ -47,14 +47,14 @@ _OFTEN = 0.1  # share of rows at least in which an inequality would be broken by
 _PROBE = 200  # rows that most rules are told apart by
 
 
-def propose(table: Table, schema: Schema) -> tuple[Rule, ...]:
-    """Rules that all rows keep, each bound to the columns; those of dependent columns first."""
+def propose(table: Table, schema: Schema, dependencies: bool = True) -> tuple[Rule, ...]:
+    """Rules that all rows keep, each bound to the columns; those of dependent columns first, if they are looked for."""
     table = modelled_columns(table, schema)
     table = table.select(table.names[:MOST_COLUMNS])
     if len(table) < EXPECTED:
         return ()
     missing = _missing(table)
-    joined = _combinations(table, schema, missing)
+    joined = _combinations(table, schema, missing) if dependencies else []
     sums = [rule for rule in _sums(table, schema) if not _within(rule, joined)]
     orders = [rule for rule in _inequalities(table, schema) if not _within(rule, [*joined, *sums])]
     return (*joined, *orders, *sums, *missing, *_keys(table, schema))

@@ -28,7 +28,7 @@ from silosynth.core.files import REPORTS, check_suffix, write_atomic
 from silosynth.data.infer import MUCH
 from silosynth.evaluation import svg
 from silosynth.evaluation.about import About
-from silosynth.evaluation.combinations import Combinations
+from silosynth.evaluation.combinations import Combination, Combinations
 from silosynth.evaluation.pages import page, source
 from silosynth.evaluation.predictors import Predictor
 from silosynth.evaluation.scores import ColumnScore, Floats, Pairs, Premise, Rows, Score, SiloScores, Skipped
@@ -221,17 +221,24 @@ def _cells(view: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _made_up(combinations: Combinations) -> list[str]:
-    """Which combinations of values training rows never hold, and how often others do."""
+    """Which rules there are, declared or kept by training rows, and how often others break them."""
     if not combinations.found:
         return []
     lines = [
-        f"  {one.first} {'→' if one.kind == 'dependency' else '+'} {one.second}: {_rates(one.rate, one.holdout)}"
+        f"  {_rule_in_words(one)}: {_rates(one.rate, one.holdout)}"
         + (f" ({'; '.join(one.examples)})" if one.examples else "")
         for one in combinations.found[:MOST_COMBINATIONS]
     ]
     more = len(combinations.found) - len(lines)
-    whole = f"rows with combinations that training rows never hold: {_rates(combinations.rate, combinations.holdout)}"
-    return ["", whole, *lines, *([f"  and {more} more pairs of columns"] if more else [])]
+    rates = _rates(combinations.rate, combinations.holdout)
+    whole = f"rows that break a rule which was declared, or which training rows keep: {rates}"
+    return ["", whole, *lines, *([f"  and {more} more"] if more else [])]
+
+
+def _rule_in_words(one: Combination) -> str:
+    if one.rule:
+        return f"{one.rule} (declared)" if one.declared else one.rule
+    return f"{one.first} {'→' if one.kind == 'dependency' else '+'} {one.second}"
 
 
 def _rates(rate: float, holdout: float | None) -> str:
