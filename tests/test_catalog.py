@@ -168,6 +168,6 @@ def test_where_dependencies_are_not_kept_their_owner_is_told() -> None:
 
     assert told("silofuse") == []
     (rows,) = told("gdts")
-    assert "town → land" in rows and "with silos that hold different rows" in rows and "look it up" in rows
+    assert "town → land" in rows and "with silos that hold different rows" in rows and "under [[rules]]" in rows
     (private,) = told("silofuse", dp={"epsilon": 5.0, "delta": 1e-5})
     assert "town → land" in private and "under differential privacy" in private
