@@ -15,9 +15,8 @@ AIM: the same chooses one table after the other       `_extend`: several a round
                                                       the coarse tables (`networks.missed`)
 AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned
 noised tables                                         `_open_full`: counted across silos, opened with noise
-Private-PGM fits a graphical model                    MST: `networks.fitted`, of a tree without iterations over a joint
-                                                      distribution; AIM: `models.graphical.GraphicalModel`
-rows are drawn by rounding                            the same; silos draw values within levels
+Private-PGM fits a graphical model                    `models.graphical.GraphicalModel`
+rows are drawn by rounding                            next to their expected numbers; silos draw values within levels
 ====================================================  ==========================================================
 
 Nobody holds tables of columns of two silos: silos count them as shares (`silosynth.counting.protocol`), the coordinator
@@ -58,7 +57,7 @@ from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, Plan, padded
-from silosynth.models.graphical import GraphicalModel, MeasuredTable
+from silosynth.models.graphical import GraphicalModel, Levels, MeasuredTable
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.events import Event
 
@@ -129,16 +128,14 @@ def coordinate(
         state = yield from steps[stage](roster, config, streams, state)
         state = {**state, "stage": stage + 1}
     yield Progress("tables", len(steps), len(steps))
-    return {key: state[key] for key in ("rows", "silos", "names", "model" if config.adaptive else "tree")}
+    return {key: state[key] for key in ("rows", "silos", "names", "model")}
 
 
 def synthesise(
     roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw levels of all attributes, and have silos draw ``rows`` rows for them."""
-    drawn: networks.TableTree | GraphicalModel
-    drawn = GraphicalModel.restored(model["model"]) if config.adaptive else networks.TableTree.restored(model["tree"])
-    levels_RA = drawn.draw(rows, streams.child("levels").numpy())
+    levels_RA = GraphicalModel.restored(model["model"]).draw(rows, streams.child("levels").numpy())
     name = "/".join(streams.path)
     asks = {silo: SynthesiseLevels(levels_RA[:, _places(model, silo)], name) for silo in roster}
     return conversation.shared_columns((yield roster.each(asks)))
@@ -206,17 +203,7 @@ def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: S
     edges = [tuple(edge) for edge in state["edges"]]
     pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
     full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
-    if config.adaptive:
-        return _fit(state, full)
-    margins: list[networks.Measured | None] = [None] * len(state["names"])
-    margins[: len(state["margins"])] = _margins(state)
-    tables = {}
-    for edge in edges:
-        one = full[min(edge), max(edge)]
-        tables[edge] = one if edge[0] < edge[1] else networks.Measured(one.counts.T, one.variance)
-    if not edges:
-        margins = [full[(0,)]]
-    return {**state, "tree": networks.fitted(state["rows"], margins, tables).state()}
+    return _fit(state, full)
 
 
 def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -258,7 +245,7 @@ def _margins(state: State) -> list[networks.Measured]:
     return [networks.Measured(share.numpy() * state["rows"], variance) for share, variance in told]
 
 
-def _groups(state: State, pair: networks.Attributes) -> list[networks.Levels]:
+def _groups(state: State, pair: networks.Attributes) -> list[Levels]:
     """Each level's group, of both attributes."""
     ends = [state["groups"][place] for place in pair]
     return [np.repeat(np.arange(len(of_group)), np.diff([0, *of_group])) for of_group in ends]
