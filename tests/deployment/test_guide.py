@@ -29,7 +29,8 @@ CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
     "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop",
-    "ledger show", "ledger verify", "fetch", "judge", "appraise", "draw", "forget", "label", "verify",
+    "ledger show", "ledger verify", "fetch", "judge", "appraise",
+    "draw", "forget", "label", "verify", "approve", "refuse",
 }  # fmt: skip
 
 

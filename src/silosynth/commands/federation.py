@@ -76,6 +76,10 @@ def register(app: typer.Typer) -> None:
     add_command(group, "verify", verify_ledger, "Example: silosynth ledger verify --kit kits/bank")
     app.add_typer(group, name="ledger", no_args_is_help=True)
     add_command(app, "fetch", fetch, "Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")
+    add_command(app, "approve", approve, "Example: silosynth approve JOB --kit kits/bank --reason 'report looked at'")
+    add_command(
+        app, "refuse", refuse, "Example: silosynth refuse JOB --kit kits/bank --reason 'too close to real rows'"
+    )
     add_command(app, "label", label, "Example: silosynth label JOB --kit kits/coordinator --out synthetic.label.json")
     add_command(app, "verify", verify, "Example: silosynth verify synthetic.csv synthetic.label.json --kit kits/bank")
     add_command(app, "judge", judge, JUDGE)
@@ -512,17 +516,23 @@ def fetch(
     own: Annotated[
         bool, typer.Option("--own", help="Report on this silo's own rows, even if the table was judged across silos.")
     ] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="What this silo holds until a person approves, in place of the table.")
+    ] = False,
 ) -> None:
     """Write a job's synthetic table to a file, and a report: across silos if it was judged, else of the silo's rows."""
     from silosynth.data import sources
+    from silosynth.deployment import approval
     from silosynth.deployment.coordinator import SYNTHETIC
     from silosynth.deployment.label import LABEL
 
     to.check()
     site = _kit(kit)
     place = _kept_job(site, job) / SYNTHETIC
-    labelled = _labels(out) if (place.parent / LABEL).exists() else ()
+    labelled = _labels(out) if (place.parent / LABEL).exists() and not held else ()
     check_free([out, *labelled], to.force)
+    if held:
+        place = approval.looked_at(place.parent)
     if not place.exists():
         raise ConfigError(
             f"Job {job} has left a synthetic table at {site.name}", "none",
@@ -538,10 +548,44 @@ def fetch(
         from silosynth.deployment import judging
 
         judged = site.jobs / (job + judging.JUDGED)
-        if judging.has_counted(judged) and not own:
+        if judging.has_counted(judged) and not (own or held):
             _show_report(ui, _across(ui, site, judged.name, table, target, job), to.report)
         else:
             _report(ui, site, job, table, to.report, target)
+
+
+def approve(
+    ui: Session,
+    job: JobName,
+    kit: KitFolder = Path(),
+    reason: Annotated[str, typer.Option("--reason", help="For the ledger.")] = "",
+    further: Annotated[
+        bool, typer.Option("--further", help="Also what the job draws after this, as many rows as it has said; unseen.")
+    ] = False,
+) -> None:
+    """Let the synthetic columns leave that this silo holds, and that somebody has looked at: `fetch JOB --held`."""
+    _decide(ui, kit, job, True, reason, further)
+
+
+def refuse(
+    ui: Session,
+    job: JobName,
+    reason: Annotated[str, typer.Option("--reason", help="For the ledger; nobody else is told.")],
+    kit: KitFolder = Path(),
+) -> None:
+    """Let the synthetic columns not leave that this silo holds: the job ends at this silo."""
+    _decide(ui, kit, job, False, reason, False)
+
+
+def _decide(ui: Session, kit: Path, job: str, approved: bool, reason: str, further: bool) -> None:
+    from silosynth.deployment import approval
+
+    site = _kit(kit)
+    if site.name not in site.roster:
+        raise ConfigError("Silos hold synthetic columns, and persons there decide", site.name, "Use a silo's kit.")
+    decided = approval.decide(_kept_job(site, job), approved, reason, further)
+    ui.show(f"{decided['rows']:,} rows of {job} are {decided['verdict']}, by {decided['by']}, {decided['at']}.")
+    ui.facts |= decided
 
 
 def _labels(table: Path) -> tuple[Path, Path]:

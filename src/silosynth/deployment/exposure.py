@@ -183,8 +183,10 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
         noised = policy.budgeted
         yield Exposure(
             f"up to {policy.most_rows_drawn:,} synthetic rows of each model, then or later"
+            + (", once a person here has approved them" if policy.approval == "person" else "")
             + ("" if noised else ", of a model that has seen each person: rows of persons may be among them"),
-            "share_synthetic = false, or most_rows_drawn, smaller", 0 if noised else 2,
+            "share_synthetic = false, or most_rows_drawn, smaller; approval = \"person\" to see them first",
+            0 if noised else 2,
         )  # fmt: skip
 
 

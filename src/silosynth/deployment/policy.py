@@ -115,6 +115,10 @@ class SiloPolicy(FileSection):
     could read the rows that are counted."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
+    approval: Literal["none", "person"] = "none"
+    """Whether synthetic values of this silo's columns leave it only once a person here has looked at them."""
+    approval_hours: Annotated[float, Field(gt=0)] = 72.0
+    """After how many hours without a decision the answer is no."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
     """Synthetic rows of the model of a job, over all times and all later jobs in which it is asked for some."""
     public_seed: bool = False
@@ -161,7 +165,13 @@ class SiloPolicy(FileSection):
                 "share_synthetic", "synthetic columns stay in their silo", "shared",
                 'Set options = { synthesis = "partitioned" }, with an algorithm that has it.',
             )  # fmt: skip
-        if catalog.algorithm(job.algorithm, kind=None).counts:
+        entry = catalog.algorithm(job.algorithm, kind=None)
+        if self.approval == "person" and entry.kind == "generator" and not entry.parts:
+            raise refusal(
+                "approval", "a person approves of synthetic columns before they leave",
+                f"{job.algorithm}, whose rows the coordinator draws itself", "Choose another algorithm.",
+            )  # fmt: skip
+        if entry.counts:
             self._check_counted(job)
         self._check_links(job)
         self._check_target(getattr(job.config, "dp", Target()))

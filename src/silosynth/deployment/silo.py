@@ -21,7 +21,16 @@ from blake3 import blake3
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
-from silosynth.core.conversation import COORDINATOR, Party, Roster, State, Turns, often, once
+from silosynth.core.conversation import (
+    COORDINATOR,
+    Party,
+    Roster,
+    State,
+    SyntheticColumns,
+    Turns,
+    often,
+    once,
+)
 from silosynth.core.errors import CheckpointError, DataError, ProtocolError, SilosynthError, StorageError, nearest
 from silosynth.core.files import PRIVATE, locked, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
@@ -30,6 +39,7 @@ from silosynth.core.streams import Chain, Streams
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
 from silosynth.deployment import forgetting, holdout, label, protocol
+from silosynth.deployment.approval import Approvals
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
@@ -116,6 +126,7 @@ class DeploymentSilo(Party):
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._identifiers = ComparedIdentifiers(folder)
+        self._approvals = Approvals(folder, policy, say, book)
         self._charged = False  # whether the job is private, and all that its model has from rows was charged
         self._head: Head | None = None  # of its ledger, as it told the others
         self._heads: dict[str, Head] = {}  # of the others
@@ -139,6 +150,8 @@ class DeploymentSilo(Party):
             self._check_reply(reply, bool(events))
             if events:
                 self._charge(events)
+            if isinstance(reply, SyntheticColumns):
+                self._hold(reply)
         except Exception as error:
             self.refuse(error)
             raise
@@ -160,6 +173,16 @@ class DeploymentSilo(Party):
         self._say(f"refused: {error}{cause}" if known else f"failed: {type(error).__name__}")
         if not isinstance(error, _PASSING):
             write_atomic(make_folder(self.folder) / CLOSED, f"{type(error).__name__}\n".encode(), PRIVATE)
+
+    def _hold(self, reply: SyntheticColumns) -> None:
+        """Wait until a person has approved of synthetic columns, if the policy says so."""
+
+        def table() -> pd.DataFrame:
+            schema = self._schema.select(reply.table.names)
+            made: pd.DataFrame = model.to_synthetic_frame([reply.table], schema, Streams(0))  # no pseudonyms among them
+            return made
+
+        self._approvals.hold(reply, table, self._begun().rows or self._n_rows)
 
     def _check_ask(self, ask: Message) -> None:
         """The policy's rules on asks: on their types, once for each; and on rows drawn."""

@@ -9,6 +9,7 @@ of messages have the fields of the coordinator's ledger as well (`silosynth.runt
 - "saved", "restored": a checkpoint, by its number. Lines after a checkpoint stay when it is restored.
 - "signed": a signature (Ed25519) on job, silo, and number and hash of the line before. The key is derived from the
   silo's sealing key. There is one after `EVERY` lines at most, at every checkpoint, after a refusal and at the end.
+- "decided": a person here has approved or refused that synthetic columns leave: verdict, reason, who and when.
 - "forgotten": the job's traces were removed here, and by whose wish. The ledger stays.
 - "compared": what silos told each other of their ledgers (`Head`), and the verdict.
 
@@ -148,6 +149,12 @@ class SiloLedger:
     def restored(self, number: int) -> None:
         """Record that a checkpoint was restored."""
         self._add({"kind": "restored", "number": number})
+
+    def decided(self, decision: Mapping[str, Any]) -> None:
+        """Record what a person has decided about columns that are held; it is on disk when this returns."""
+        self._add({"kind": "decided", **decision})
+        self.sign()
+        flush(self._path)
 
     def forgotten(self, by: str) -> Head:
         """Record that all else of the job was removed; returns what the receipt names."""

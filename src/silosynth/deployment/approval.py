@@ -1,0 +1,188 @@
+"""Release with a person's approval: synthetic columns that a silo holds until somebody at that silo has said yes or no.
+
+What is held lies in the job's folder (`HELD`), as a table for a person to look at, with a digest of the very message. A
+decision is about that message, and no other: if the coordinator has other rows drawn meanwhile, these are held again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from silosynth.core.conversation import SyntheticColumns
+from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.files import PRIVATE, locked, read, write_atomic
+from silosynth.data import sources
+from silosynth.deployment.policy import SiloPolicy, refusal
+from silosynth.deployment.silo_ledger import SiloLedger
+from silosynth.runtime.wire import encode
+
+HELD = "held.parquet"
+_ASKED, _DECIDED, _LOCK = "held.json", "decisions.jsonl", "decisions.lock"
+_LOOK = 2.0  # seconds between two looks for a decision
+_HOUR = 3600.0
+
+
+def wait() -> None:
+    """Pause until the next look for a decision."""
+    time.sleep(_LOOK)
+
+
+class Approvals:
+    """Holds synthetic columns of one job.
+
+    Args:
+        folder: the job's.
+        policy: the silo's rules.
+        say: called with one line per event.
+        book: the silo's ledger of the job, which decisions go into.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self, folder: Path, policy: SiloPolicy, say: Callable[[str], None], book: SiloLedger | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._folder, self._policy, self._say, self._book, self._clock = folder, policy, say, book, clock
+
+    def hold(self, reply: SyntheticColumns, table: Callable[[], pd.DataFrame], most: int) -> None:
+        """Return once a person has approved of these columns.
+
+        Args:
+            reply: the message.
+            table: its columns, for people.
+            most: rows of the job, beyond which no approval of further ones reaches.
+
+        Raises:
+            PolicyError: a person has refused, or nobody has said anything in time.
+        """
+        if self._policy.approval != "person":
+            return
+        digest, rows = hashlib.sha256(encode(reply)).hexdigest(), len(reply.table)
+        if self._verdict(digest, rows, most):
+            return
+        since = self._ask(digest, rows, table)
+        while not self._verdict(digest, rows, most):
+            if self._clock() > since + self._policy.approval_hours * _HOUR:
+                (self._folder / HELD).unlink(missing_ok=True)
+                self._note({"verdict": "refused", "reason": "nobody has decided in time", "by": "", "digest": digest})
+                raise refusal("approval", f"a person approves within {self._policy.approval_hours:g} hours", "nobody")
+            wait()
+        (self._folder / HELD).unlink(missing_ok=True)
+        self._say(f"{rows:,} synthetic rows are approved")
+
+    def _ask(self, digest: str, rows: int, table: Callable[[], pd.DataFrame]) -> float:
+        """Lay out what is held; since when it is."""
+        asked = _read(self._folder / _ASKED)
+        if asked.get("digest") != digest:
+            asked = {"digest": digest, "rows": rows, "since": self._clock()}
+        sources.write(table(), self._folder / HELD)
+        write_atomic(self._folder / _ASKED, json.dumps(asked).encode(), PRIVATE)
+        self._say(
+            f"{rows:,} synthetic rows are held until a person approves: silosynth fetch {self._folder.name} --held, "
+            f"then silosynth approve {self._folder.name}"
+        )
+        return float(asked["since"])
+
+    def _verdict(self, digest: str, rows: int, most: int) -> bool:
+        """Whether a person has approved. What is approved as one of further ones is put down, and counts."""
+        with locked(self._folder / _LOCK):
+            decided = _lines(self._folder / _DECIDED)
+            if no := next((line for line in decided if line["verdict"] == "refused"), None):
+                (self._folder / HELD).unlink(missing_ok=True)
+                self._note(no)
+                raise refusal("approval", "a person at this silo has refused", no["reason"] or "no")
+            if yes := next((line for line in decided if line["digest"] == digest), None):
+                self._note(yes)
+                return True
+            further = next((line for line in decided if line["further"]), None)
+            if further is None or sum(int(line["rows"]) for line in decided) + rows > most:
+                return False
+            line = {**further, "digest": digest, "rows": rows}
+            _append(self._folder / _DECIDED, [*decided, line])
+        self._note(line)
+        return True
+
+    def _note(self, line: dict[str, Any]) -> None:
+        """Put a decision into the signed ledger."""
+        if self._book is not None:
+            self._book.decided({key: line.get(key) for key in ("verdict", "digest", "rows", "by", "at", "reason")})
+
+
+def held(folder: Path) -> dict[str, Any]:
+    """What is held in a job's folder: digest, rows, since when, and which digest was looked at last.
+
+    Raises:
+        ConfigError: nothing is.
+    """
+    asked = _read(folder / _ASKED)
+    if not asked or not (folder / HELD).exists():
+        raise ConfigError(
+            "A person decides about synthetic rows that are held", f"{folder.name} holds none", "See: silosynth status."
+        )
+    return asked
+
+
+def looked_at(folder: Path) -> Path:
+    """Note that somebody looks at what is held; returns the table.
+
+    Raises:
+        ConfigError: nothing is held.
+    """
+    asked = held(folder)
+    write_atomic(folder / _ASKED, json.dumps({**asked, "seen": asked["digest"]}).encode(), PRIVATE)
+    return folder / HELD
+
+
+def decide(folder: Path, approved: bool, reason: str, further: bool = False) -> dict[str, Any]:
+    """Put down what a person has decided about what is held.
+
+    Args:
+        folder: the job's.
+        approved: yes or no. A no is the last word in this job.
+        reason: why.
+        further: whether a yes is also to what the job draws after this, as many rows as it has said.
+
+    Raises:
+        ConfigError: nothing is held; or what is held is not what somebody has looked at.
+    """
+    asked = held(folder)
+    if approved and asked.get("seen") != asked["digest"]:
+        raise ConfigError(
+            "What is approved was looked at", "nobody has, or it has changed since",
+            f"First: silosynth fetch {folder.name} --held --out held.csv --report held.html",
+        )  # fmt: skip
+    at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    line = {
+        "verdict": "approved" if approved else "refused", "digest": asked["digest"], "rows": asked["rows"],
+        "by": getpass.getuser(), "at": at, "reason": reason, "further": further,
+    }  # fmt: skip
+    with locked(folder / _LOCK):
+        _append(folder / _DECIDED, [*_lines(folder / _DECIDED), line])
+    return line
+
+
+def _append(path: Path, lines: list[dict[str, Any]]) -> None:
+    write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode(), PRIVATE)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in read(path).splitlines()]
+    except ValueError as error:
+        raise StorageError("Decisions about a job can be read", str(path), "Restore the file from a copy.") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found = _lines(path)
+    return found[0] if found else {}
