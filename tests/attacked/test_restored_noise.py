@@ -24,7 +24,15 @@ from tests.attacked.driving import (
     until,
 )
 
-from silosynth.algorithms.dplt.protocol import GroupAttributes, NoisedRelated, PrepareAttributes, Relate
+from silosynth.algorithms.dplt.protocol import (
+    GroupAttributes,
+    Hidden,
+    HiddenPeer,
+    Hide,
+    NoisedRelated,
+    PrepareAttributes,
+    Relate,
+)
 from silosynth.algorithms.gdts.protocol import Describe, NoisedSummaries, Summarise
 from silosynth.algorithms.silofuse import private as silofuse
 from silosynth.algorithms.vflgan.protocol import VFLGANPrepare
@@ -69,6 +77,26 @@ def test_the_same_asks_after_kill_9_have_the_same_noise_and_count_once(algorithm
     for _ in range(2):
         assert encode(across(killed(silo, again(), before), ask)) == encode(first)
         assert charged(folder) == events
+
+
+def test_a_job_killed_after_its_tables_have_left_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    """The newest checkpoint may lie before `Hide`: sealed anew, its replies would make another ask of `Relate`."""
+    rows, told, charges = columns_of_the_same_rows(), [], []
+    silos = sides(rows, tmp_path)
+    hide, _ = until(secret_job(rows, "dplt", most=1, states=4, **DP), silos, lambda ask: isinstance(ask, Hide))
+    before = {name: saved(silo) for name, silo in silos.items()}
+    states = {name: tuple(silo._party._sizes()) for name, silo in silos.items()}  # type: ignore[union-attr]
+    for _ in range(2):
+        silos = {name: killed(silo, sides(rows, tmp_path)[name], before[name]) for name, silo in silos.items()}
+        hidden = [across(silos[name], ask) for name, ask in hide.items()]
+        dealt = torch.zeros([sum(sizes) for sizes in states.values()], dtype=torch.int64)
+        for reply in hidden:
+            assert isinstance(reply, Hidden)
+            (envelope,) = reply.envelopes
+            ask = Relate(0.1, (HiddenPeer(envelope, states[envelope.sender], dealt),))
+            told.append(encode(across(silos[envelope.receiver], ask)))
+        charges.append([event for name in rows for event in charged(tmp_path / name)])
+    assert told[:2] == told[2:] and charges[0] == charges[1]
 
 
 def test_counts_asked_for_at_another_epsilon_have_other_noise_and_are_charged(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ A key seals one message, hence the constant nonce. What this guarantees, where s
 
 - only the receiver can read a message, and only the sender or the receiver can have written it;
 - it opens for the context that it was sealed for, and for no other;
-- a sender's key that is stolen later opens none of the messages that it had sealed.
+- a sender's key that is stolen later opens none of the messages that it had sealed; where a secret made the ephemeral
+  key (``again``), not without that secret.
 
 What it does not guarantee:
 
@@ -82,13 +83,21 @@ class Seat:
                 "Put this silo's public key into every silo's roster.",
             )
 
-    def seal(self, receiver: str, context: str, plaintext: bytes) -> Envelope:
+    def seal(self, receiver: str, context: str, plaintext: bytes, again: bytes | None = None) -> Envelope:
         """Seal ``plaintext`` for another silo; it opens for the same ``context`` only.
+
+        Args:
+            receiver, context, plaintext: for whom, for what, and what.
+            again: a secret, by which the same message becomes the same bytes when a silo is brought back to a
+                checkpoint; without it, envelopes are never alike.
 
         Raises:
             ProtocolError: there is no such other silo, or its pinned key is not usable.
         """
-        return _seal(self, receiver, context, plaintext, os.urandom(KEY_BYTES))
+        if again is None:
+            return _seal(self, receiver, context, plaintext, os.urandom(KEY_BYTES))
+        message = framed(_LABEL, "again", receiver, context, hashlib.sha256(plaintext).digest())
+        return _seal(self, receiver, context, plaintext, derive(again, message))  # another message, another key
 
     def open(self, envelope: Envelope, context: str) -> bytes:
         """What another silo sealed for this one and ``context``.

@@ -109,7 +109,8 @@ class DPLTSilo(ColumnParty):
             hidden = own_NK - random_words(factor.seed, len(own_NK), own_NK.shape[1], 64)
             head = len(self.columns.table).to_bytes(8, "big") + self._mask(factor.peer)
             content = head + hidden.astype("<u8").tobytes()
-            envelopes.append(self.seat.seal(factor.peer, _context(self.seat.name, factor.peer), content))
+            context, again = _context(self.seat.name, factor.peer), self.streams.child("sealed", factor.peer).noise()
+            envelopes.append(self.seat.seal(factor.peer, context, content, again.words(4).tobytes()))
         return dplt.Hidden(tuple(envelopes))
 
     def _relate(self, ask: dplt.Relate) -> Message:
