@@ -46,6 +46,14 @@ def told(jobs: dict[str, Job], silos: dict[str, DeploymentSilo], purposes: dict[
         across(silo, agreement.Confirmations(tags))
 
 
+def test_a_silos_secret_has_256_bits(tmp_path: Path) -> None:
+    """62 could be searched for, by what else followed from them."""
+    rows = columns_of_the_same_rows()
+    silo = sides(rows, tmp_path)["bank"]
+    across(silo, Begin(secret_job(rows, "silofuse")))
+    assert 200 < silo._secret.bit_length() <= 256
+
+
 @pytest.mark.parametrize("asked", ["its own job", "the other's job"])
 @pytest.mark.parametrize(
     "change",
