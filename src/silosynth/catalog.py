@@ -47,6 +47,8 @@ class Algorithm:
             conversation; of a representation: (roster, config, labels, streams, device, state) → conversation.
         synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation; None where
             nothing is synthesised.
+        synthesise_given: the same where silos have been told conditions (`Party.restrict`) that nearly all rows are to
+            fulfil; None where rows are drawn as without conditions, and others are thrown away.
         kind: "generator" for `silosynth.fit`, "representation" for `silosynth.represent`, "counting" for jobs that
             train nothing and open tables, or figures of them.
         central: whether it needs a federation of one silo.
@@ -66,6 +68,7 @@ class Algorithm:
     party: MakeParty
     coordinate: Callable[..., Conversation[dict[str, Any]]]
     synthesise: Callable[..., Conversation[dict[str, Table]]] | None = None
+    synthesise_given: Callable[..., Conversation[dict[str, Table]]] | None = None
     kind: AlgorithmKind = "generator"
     central: bool = False
     horizontal: bool = False
@@ -170,12 +173,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
         silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise,
-        private=silofuse_options.PRIVATE,
+        silofuse.synthesise_given, private=silofuse_options.PRIVATE,
     ),
     "latentdiff": Algorithm(
         "SiloFuse's central baseline: the same with all columns in one silo",
-        silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise, central=True,
-        private=silofuse_options.PRIVATE,
+        silofuse_options.PRESETS, silofuse_silo.SiloFuseSilo, silofuse.coordinate, silofuse.synthesise,
+        silofuse.synthesise_given, central=True, private=silofuse_options.PRIVATE,
     ),
     "silofuse-joint": Algorithm(
         "SiloFuse with latents learnt jointly, as in TabVFL: each reveals columns of all silos; thousands of rounds",

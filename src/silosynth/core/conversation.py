@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from silosynth.core.conditions import Condition
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.schema import Table, below
@@ -295,6 +296,9 @@ class Party(ABC):
 
     def judge_by(self, reference: State) -> None:  # noqa: B027  # most algorithms send no asks that need it
         """Judge asks for synthetic rows by what `reference` returned, here or before training ended."""
+
+    def restrict(self, conditions: Sequence[Condition]) -> None:  # noqa: B027  # others draw rows that are thrown away
+        """Make no synthetic rows but those that fulfil these conditions on its columns, as far as the algorithm can."""
 
     def hear(self, digest: bytes) -> None:  # noqa: B027  # most parties need none
         """The next ask came in bytes with this digest, which a silo of another organisation keeps a chain of."""

@@ -369,7 +369,8 @@ class LatentGenerator:
         else:
             self.learner.restore(state["learner"])
 
-    def _arithmetic(self) -> Any:
+    def arithmetics(self) -> Any:
+        """The context in which networks compute."""
         if self.arithmetic == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, self.arithmetic)
@@ -379,10 +380,10 @@ class LatentGenerator:
         noise = torch.randn(x_BL.shape, generator=draw, device=self.device)
         if config.path == "flow":
             t = draw_times(len(x_BL), config.time_mean, config.time_sd, config.left, draw)
-            with self._arithmetic():
+            with self.arithmetics():
                 return flow_loss(self.network, x_BL, t, noise, drop)
         steps = torch.randint(self.gaussian.steps, (len(x_BL),), generator=draw, device=self.device)
-        with self._arithmetic():
+        with self.arithmetics():
             return self.gaussian.loss(self.network, x_BL, steps, noise, drop)
 
     @torch.no_grad()
@@ -394,7 +395,7 @@ class LatentGenerator:
 
     def _denoised(self, noise_GL: Tensor, draw: torch.Generator) -> Tensor:
         config = self.config
-        with self._arithmetic():
+        with self.arithmetics():
             if config.path == "flow":
                 x = sample_flow(self.network, noise_GL, config.sample_steps, config.left)
             else:

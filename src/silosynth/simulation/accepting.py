@@ -21,7 +21,7 @@ from silosynth.core.schema import Table
 Parts = Mapping[str, Table]
 """Synthetic columns of the same rows, by silo."""
 
-LEAST = 1024  # rows of a batch
+LEAST = 1024  # rows of a batch, of generators that take no less time for fewer
 FIRST_TRIES = 200_000  # rows that may be drawn, however few are wanted
 TRIES = 1000  # further ones for each row wanted: enough where one row in 1000 is accepted
 
@@ -41,6 +41,7 @@ def accepted(
     what: str,
     *,
     largest: int,
+    least: int = LEAST,
     tries: int = TRIES,
     watch: Callable[[Progress], None] | None = None,
 ) -> Iterator[dict[str, Table]]:
@@ -51,7 +52,7 @@ def accepted(
         rows: how many rows are wanted.
         accepts: which rows (N,) bool of a batch are accepted.
         what: what rows must be to be accepted, for errors: "fulfils the conditions".
-        largest: batch.
+        largest, least: rows of a batch.
         tries: rows that may be drawn for each that is wanted, beside `FIRST_TRIES`.
         watch: is told how many rows are accepted, and the rate.
 
@@ -61,7 +62,7 @@ def accepted(
     most = FIRST_TRIES + tries * rows
     drawn = found = number = 0
     while found < rows:
-        size = _size(rows, found, drawn, largest)
+        size = min(largest, max(least, _expected(rows, found, drawn)))
         parts = draw(SampleBatch(number, drawn, size))
         kept = accepts(parts).nonzero().flatten()
         number, drawn = number + 1, drawn + size
@@ -75,10 +76,9 @@ def accepted(
             _check_rate(found, drawn, rows, most, what)
 
 
-def _size(rows: int, found: int, drawn: int, largest: int) -> int:
-    """Of the next batch: as many rows as are expected to do, by the rate so far."""
-    expected = 1.2 * (rows - found) * (drawn + 1) / (found + 1)
-    return min(largest, max(LEAST, math.ceil(expected)))
+def _expected(rows: int, found: int, drawn: int) -> int:
+    """How many rows of the next batch will do, by the rate so far; at first, as many as are wanted."""
+    return math.ceil(1.2 * (rows - found) * (drawn + 1) / (found + 1)) if drawn else rows
 
 
 def _check_rate(found: int, drawn: int, rows: int, most: int, what: str) -> None:

@@ -33,7 +33,7 @@ from silosynth.runtime import driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
-from silosynth.simulation.accepting import TRIES, Parts, SampleBatch, accepted, where_all
+from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted, where_all
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
 
@@ -53,14 +53,15 @@ def batches(rows: int, size: int = BATCH) -> Iterator[SampleBatch]:
 
 def draw(
     entry: Algorithm, roster: Roster, config: messages.Struct, coordinator: Mapping[str, Any], batch: SampleBatch,
-    streams: Streams, device: torch.device,
+    streams: Streams, device: torch.device, given: bool = False,
 ) -> Conversation[dict[str, Table]]:  # fmt: skip
     """The coordinator's side of drawing a batch: synthetic columns by silo, without those that stay in their silo.
 
-    ``streams`` are those of all batches (`sampling_streams`).
+    ``streams`` are those of all batches (`sampling_streams`). With ``given``, silos have been told conditions.
     """
-    assert entry.synthesise is not None  # a generator has it
-    return entry.synthesise(roster, config, coordinator, batch.rows, streams.child(batch.number), device)
+    synthesise = (given and entry.synthesise_given) or entry.synthesise
+    assert synthesise is not None  # a generator has it
+    return synthesise(roster, config, coordinator, batch.rows, streams.child(batch.number), device)
 
 
 def all_columns(schemas: Mapping[str, Schema], horizontal: bool) -> Schema:
@@ -544,10 +545,15 @@ class Model(TrainedModel):
         """Synthetic columns by silo, batch by batch: shared ones, and those that are kept."""
         n = whole_number("The number of rows to sample", n, positive=True)
         size = whole_number("The number of rows of a batch", batch, positive=True)
-        parties = self._parties(streams)
+        parties, led = self._parties(streams), bool(wanted.conditions)
+        for name in parties if led else ():
+            own = self.schemas[name].modelled
+            with self._fitting(f"the part of silo {name!r}"):
+                parties[name].restrict([condition for condition in wanted.conditions if condition.column in own])
 
         def drawn(one: SampleBatch) -> Parts:
-            conversation = draw(self._entry, self.roster, self.config, self.coordinator, one, streams, self.device)
+            how = self._entry, self.roster, self.config, self.coordinator
+            conversation = draw(*how, one, streams, self.device, given=led)
             shared = self._converse(parties, conversation)
             kept = [] if self._entry.horizontal else [name for name in self.roster if name not in shared]
             parts = {**shared, **{name: parties[name].take_kept() for name in kept}}
@@ -566,7 +572,8 @@ class Model(TrainedModel):
             yield from map(drawn, batches(n, size))
             return
         what = [words for words, some in zip(("fulfils the conditions", "keeps the rules"), asked, strict=True) if some]
-        yield from accepted(drawn, n, accepts, " and ".join(what), largest=size, tries=wanted.tries, watch=wanted.watch)
+        sizes = {"largest": size, "least": 64 if led else LEAST}
+        yield from accepted(drawn, n, accepts, " and ".join(what), **sizes, tries=wanted.tries, watch=wanted.watch)
         self.acceptance = keeping.rate if self.ruling.rules else None
 
     @contextmanager

@@ -5,14 +5,20 @@ Shapes: N training rows, B a batch of them, C columns with levels, S columns wit
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.silofuse.options import CoderConfig
+from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State
 from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
+from silosynth.encoders.allowed import Allowed, allowed
 from silosynth.encoders.table import Learnt, TableCoder
 from silosynth.models.autoencoder import JointEncoder, TableAutoencoder
 from silosynth.models.encoded import shape_of
@@ -21,6 +27,10 @@ from silosynth.models.training import Learner, batches, build, held_out
 from silosynth.privacy.events import Target
 
 _JUDGES = 2000  # held-out rows at most
+_FAINT, _LOUD = 0.7, 2.0  # noise below which guesses tell what is behind it, and above which the pilot's latents do
+_GUESSES = 8  # latents about a guess by which conditions' probability is guessed
+_FLOOR = 1e-4  # of guessed probabilities
+_NEVER = -1e9  # logit of a level that conditions do not allow
 _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
 
 
@@ -38,6 +48,8 @@ class Coder:
         self.config = CoderConfig()
         self.calibration: Calibration | None = None
         self.read = 0
+        self.allowed: list[Allowed] = []
+        self.pilot: _Pilot | None = None
 
     @property
     def rows(self) -> int:
@@ -128,9 +140,106 @@ class Coder:
                 means = means + (0.5 * spread).exp() * torch.randn(means.shape, generator=draw, device=self.device)
             if self.calibration is not None:
                 logits, means = self.calibration.apply(logits, means)
+            logits = self._narrowed(logits, means)
             levels.append(self.network.buckets.draw(logits, draw if self.config.sample_heads else None))
             scores.append(means)
         return self.columns.decode(torch.cat(levels).cpu(), torch.cat(scores).cpu(), streams)
+
+    def restrict(self, conditions: Sequence[Condition]) -> None:
+        """Decode no codes but those that go with the conditions, wherever the heads give these any probability."""
+        self.allowed = allowed(self.columns.encoders, self.columns.determined, conditions)
+
+    def weigh(self, z_GL: Tensor, guess_GL: Tensor, noise: float, streams: Streams) -> tuple[Tensor, Tensor]:
+        """How probable (G,) the conditions are, given latents; and its logarithm's gradient (G, L) in guesses of them.
+
+        Latents that are seen through ``noise``, in standard deviations, come with a guess of what is behind it. Then
+        the probability is a guess too: where noise is high, the average of those of the first call's latents that may
+        be behind it; where it is low, of latents about the guess. The first call's must be drawn without a condition;
+        it also finds the corrections of `decode`.
+        """
+        self.network.eval()
+        if self.pilot is None:
+            self.pilot = self._pilot(z_GL.to(self.device), streams)
+        slopes = torch.zeros_like(z_GL)
+        if not self.allowed:
+            return torch.ones(len(z_GL)), slopes
+        if not noise:
+            none_KL = torch.zeros_like(self.pilot.offsets_KL[:1])
+            with torch.no_grad():
+                found = [self._chances(z.to(self.device), none_KL).cpu() for z in z_GL.split(self._chunk)]
+            return torch.cat(found), slopes
+        pairs = zip(z_GL.split(self._chunk), guess_GL.split(self._chunk), strict=True)
+        guessed = [self._guessed(z.to(self.device), guess.to(self.device), noise) for z, guess in pairs]
+        return torch.cat([chance_B for chance_B, _ in guessed]), torch.cat([slope_BL for _, slope_BL in guessed])
+
+    def _guessed(self, z_BL: Tensor, guess_BL: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+        """How probable (B,) conditions seem, and the gradient of its logarithm in the guess (B, L)."""
+        assert self.pilot is not None
+        share = min(1.0, max(0.0, math.log(noise / _FAINT) / math.log(_LOUD / _FAINT)))
+        logarithm_B = torch.zeros(len(z_BL), device=self.device)
+        if share > 0:
+            with torch.no_grad():
+                logarithm_B = logarithm_B + share * self.pilot.chance(z_BL, noise).clamp_min(_FLOOR).log()
+        slope_BL = torch.zeros_like(guess_BL)
+        if share < 1:
+            guess_BL = guess_BL.detach().requires_grad_()
+            offsets_KL = self.pilot.offsets_KL * noise / math.sqrt(1 + noise**2)
+            chance_B = self._chances(guess_BL, offsets_KL)
+            by_guess_B = (1 - share) * (chance_B + 1e-9).log()
+            (slope_BL,) = torch.autograd.grad(by_guess_B.sum(), guess_BL)
+            logarithm_B = logarithm_B + by_guess_B.detach()
+        return logarithm_B.exp().cpu(), slope_BL.nan_to_num(0.0, 0.0, 0.0).cpu()
+
+    def _pilot(self, z_PL: Tensor, streams: Streams) -> _Pilot:
+        draw = streams.child("weights").torch(self.device)
+        if self.config.calibrate and self.calibration is None:
+            with torch.no_grad():
+                self.calibration = self._calibration(z_PL, draw)
+        scale_L = z_PL.std(0, correction=0).clamp_min(1e-6)
+        offsets_KL = scale_L * torch.randn(_GUESSES, z_PL.shape[1], generator=draw, device=self.device)
+        with torch.no_grad():
+            chance_P = self._chances(z_PL, offsets_KL[:1] * 0) if self.allowed else torch.ones(len(z_PL))
+        return _Pilot(z_PL, chance_P, scale_L, offsets_KL)
+
+    def _chances(self, z_BL: Tensor, offsets_KL: Tensor) -> Tensor:
+        """The probability (B,) that all conditions hold, columns being independent given latents."""
+        shares, scores = [], []
+        for offset_L in offsets_KL:
+            logits, means, _ = self.network.decode(z_BL + offset_L)
+            if self.calibration is not None:
+                logits, means = self.calibration.apply(logits, means)
+            shares.append(self.network.buckets.probabilities(logits))
+            scores.append(means)
+        share_BK, score_KBS = torch.stack(shares).mean(0), torch.stack(scores)
+        chance_B = torch.ones(len(z_BL), device=self.device)
+        for one in self.allowed:
+            line_B = chance_B
+            if one.score >= 0:
+                score_KB = score_KBS[:, :, one.score]
+                line_B = one.near(score_KB) if len(offsets_KL) > 1 else one.scores(score_KB[0].cpu()).to(chance_B)
+            chance_B = chance_B * one.chance(share_BK[:, self._levels_of(one)], line_B)
+        return chance_B
+
+    def _narrowed(self, logits_BK: Tensor, score_BS: Tensor) -> Tensor:
+        """Logits of levels that conditions do not allow become so low that none is drawn if another one can be."""
+        for one in self.allowed:
+            if one.column < 0:
+                continue
+            allowed_BL = one.level_L.to(logits_BK.device).expand(len(logits_BK), -1).clone()
+            if one.score >= 0:
+                on_line = one.scores(score_BS[:, one.score].cpu()).to(logits_BK.device)
+                allowed_BL[:, : one.encoder.lines] = on_line[:, None]
+            place = self._levels_of(one)
+            logits_BK = logits_BK.clone()
+            logits_BK[:, place] = logits_BK[:, place].masked_fill(~allowed_BL, _NEVER)
+        return logits_BK
+
+    def _levels_of(self, one: Allowed) -> slice:
+        """The levels of a column among all K."""
+        if one.column < 0:
+            return slice(0, 0)
+        start = int(self.network.shape.starts[one.column])
+        return slice(start, start + one.encoder.width)
 
     def state(self, training: bool) -> State:
         """All that is needed to continue training, or (smaller) to decode."""
@@ -191,6 +300,21 @@ class Coder:
         loss = float(self._loss(self.judge_rows, self.streams.child("judge").torch(self.device)))
         self.network.train()
         return loss
+
+
+@dataclass(frozen=True)
+class _Pilot:
+    """Latents (P, L) drawn without conditions, and how probable (P,) these are; and fixed offsets (K, L) to guesses."""
+
+    z_PL: Tensor
+    chance_P: Tensor
+    scale_L: Tensor
+    offsets_KL: Tensor
+
+    def chance(self, z_BL: Tensor, noise: float) -> Tensor:
+        """How probable (B,) conditions are on average of the latents that may be behind these, seen through noise."""
+        apart_BP = torch.cdist(z_BL / self.scale_L, self.z_PL / self.scale_L)
+        return (-apart_BP.square() / (2 * noise**2)).softmax(1) @ self.chance_P
 
 
 class JointCoder:

@@ -81,6 +81,11 @@ class SiloFuseConfig(Struct):
         """Whether differential privacy protects what is released only, so that the model of latents needs DP-SGD."""
         return self.dp.private and self.dp_mode == "release"
 
+    @property
+    def guided(self) -> bool:
+        """Whether latents can be led to conditions: those of a flow, decoded by drawing levels and nothing else."""
+        return self.latent.path == "flow" and self.coder.sample_heads and not self.coder.spread
+
     def coder_of(self, silos: int) -> CoderConfig:
         """A silo's autoencoder: hidden widths are divided among ``silos`` where the options say so."""
         if self.dp.private:

@@ -31,6 +31,10 @@ Readings and deviations, each an option:
   its own training rows. It needs no message.
 * The paper's C_1, coordinator and silo at once, runs both roles; the conversation is the same.
 
+**Conditions** (ours). `synthesise_given` leads latents to conditions that a silo has been told: `models.particles`. The
+coordinator learns of each generated latent how probable they are, so how frequent they are, but not their columns or
+values; a silo learns that there are conditions, and its own.
+
 What leaves a silo: the number of its rows and latents; **one latent vector per training row, un-noised**, to the
 coordinator; synthetic columns, to whoever assembles the table (not at all if they stay partitioned). Latents hide
 values only from somebody who knows nothing about them; they are not anonymous. Without ``dp`` (`private`), no formal
@@ -69,6 +73,7 @@ Shapes: N training rows, B rows of a batch, L latents of all silos, L_i of silo 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -77,16 +82,30 @@ from torch import Tensor
 from silosynth.algorithms.silofuse import networks, private
 from silosynth.algorithms.silofuse.options import SiloFuseConfig
 from silosynth.core import conversation
-from silosynth.core.conversation import Checkpoint, Conversation, Exchange, Progress, Roster, State, expect
+from silosynth.core.conversation import (
+    Checkpoint,
+    Conversation,
+    Exchange,
+    Progress,
+    Roster,
+    State,
+    check_tensor,
+    expect,
+)
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Done, Message, Release, Rows, Size, check_part
+from silosynth.core.messages import Done, Message, NonNegative, Release, Rows, Size, check_part
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentGenerator
+from silosynth.models.particles import Particles
 from silosynth.models.training import batches
 
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 _CHUNK = 8192  # rows that are encoded at once when joint training has ended
+_WORTH = 2.5  # times as many latents as without conditions are drawn before particles are led to these instead
+_PARTICLES = 3072  # at least
+_SPARE = 1.25  # particles for each row
+_HOPELESS = 1e-9  # share of latents; below it so many would be drawn that it does not matter how many
 
 
 # Messages in talking order.
@@ -131,6 +150,26 @@ class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
     z_GL: Tensor
     rows: Rows[int]
     draw: str
+
+
+class WeighLatents(Message, release=Release.SYNTHETIC):
+    """Coordinator: how probable are your conditions, given latents (G, L_i) that are seen through noise?
+
+    ``noise`` is in deviations of latents; the coordinator's own guess of what is behind it comes with them. The first
+    in a sampling are drawn without a condition, and serve to match marginals. ``draw`` names the stream.
+    """
+
+    z_GL: Tensor
+    guess_GL: Tensor
+    noise: NonNegative[float]
+    draw: str
+
+
+class LatentWeights(Message, release=Release.SYNTHETIC):
+    """Silo: that probability of each (G,), 1 where it has no conditions; and its logarithm's gradient in guesses."""
+
+    chance_G: Tensor
+    slope_GL: Tensor
 
 
 # Messages of joint training, in talking order.
@@ -220,6 +259,51 @@ def synthesise(
     return (yield from _decoded(roster, split(z_GL, model["widths"]), rows, streams))
 
 
+def synthesise_given(
+    roster: Roster, config: SiloFuseConfig, model: State, rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """As `synthesise`, for silos that have been told conditions: nearly all rows fulfil them, and maybe fewer come.
+
+    Latents are drawn as without conditions, and kept by how probable these are. Where that would take too many,
+    particles are led to the conditions.
+    """
+    if not config.guided:
+        return (yield from synthesise(roster, config, model, rows, streams, device))
+    generator, widths = _restored(config, model, streams, device), model["widths"]
+    pilot_GL = generator.sample(config.least_rows, streams.child("pilot"))
+    chance_G, _ = yield from _weighed(roster, widths, pilot_GL, pilot_GL, 0.0, streams.child("pilot"))
+    enough = math.ceil(1.1 * rows / max(float(chance_G.mean()), _HOPELESS))
+    if enough <= _WORTH * max(rows, config.least_rows):
+        z_GL = generator.sample(enough, streams.child("latents"))
+        chance_G, _ = yield from _weighed(roster, widths, z_GL, z_GL, 0.0, streams.child("latents"))
+        z_GL = z_GL[torch.rand(len(z_GL), generator=streams.child("kept").torch()) < chance_G]
+    else:
+        particles = Particles(generator, max(_PARTICLES, math.ceil(_SPARE * rows)), streams.child("particles"))
+        while not particles.finished:
+            particles.move()
+            seen = particles.latents, particles.guess, particles.noise
+            weights = yield from _weighed(roster, widths, *seen, streams.child("particles", particles.at))
+            particles.weigh(*weights)
+        z_GL = particles.take(rows)
+    if not len(z_GL):
+        z_GL = pilot_GL[:1]  # which is thrown away
+    return (yield from _decoded(roster, split(z_GL, widths), min(rows, len(z_GL)), streams))
+
+
+def _weighed(
+    roster: Roster, widths: list[int], z_GL: Tensor, guess_GL: Tensor, noise: float, streams: Streams
+) -> Conversation[tuple[Tensor, Tensor]]:
+    """How probable (G,) all silos' conditions are, given latents; and its logarithm's gradient (G, L) in guesses."""
+    draw, parts = "/".join(streams.path), zip(split(z_GL, widths), split(guess_GL, widths), strict=True)
+    asks = {silo: WeighLatents(z, guess, noise, draw) for silo, (z, guess) in zip(roster, parts, strict=True)}
+    replies = expect((yield roster.each(asks)), LatentWeights)
+    for width, reply in zip(widths, replies, strict=True):
+        check_tensor("Probabilities of conditions", reply.chance_G, len(z_GL))
+        check_tensor("Gradients of their logarithms", reply.slope_GL, len(z_GL), width)
+    chance_G = torch.stack([reply.chance_G for reply in replies]).prod(dim=0)
+    return chance_G, torch.cat([reply.slope_GL for reply in replies], dim=1)
+
+
 def _prepare(roster: Roster) -> Conversation[State]:
     replies = expect((yield roster.everyone(FitCoder())), CoderFitted)
     conversation.check_same_rows(roster, [reply.rows for reply in replies])
@@ -269,10 +353,15 @@ def _model(state: State, generator: LatentGenerator) -> State:
     return {"rows": state["rows"], "widths": state["widths"], "generator": generator.state(training=False)}
 
 
-def _drawn(config: SiloFuseConfig, model: State, rows: int, streams: Streams, device: torch.device) -> Tensor:
-    """Generated latents (G, L): for ``rows`` rows, or more of them to match marginals by (Algorithm 2, lines 1-4)."""
+def _restored(config: SiloFuseConfig, model: State, streams: Streams, device: torch.device) -> LatentGenerator:
     generator = LatentGenerator(model["rows"], sum(model["widths"]), config.generator(), streams, device)
     generator.restore(model["generator"])
+    return generator
+
+
+def _drawn(config: SiloFuseConfig, model: State, rows: int, streams: Streams, device: torch.device) -> Tensor:
+    """Generated latents (G, L): for ``rows`` rows, or more of them to match marginals by (Algorithm 2, lines 1-4)."""
+    generator = _restored(config, model, streams, device)
     return generator.sample(max(rows, config.least_rows) if config.coder.calibrate else rows, streams.child("latents"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from silosynth.algorithms.silofuse import networks, private, protocol
 from silosynth.algorithms.silofuse.options import CoderConfig
+from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State, Turn, check_place, check_tensor, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
@@ -38,8 +40,24 @@ class CoderSilo(ColumnParty):
                 self._check_latents(ask)
                 table = self.coder.decode(ask.z_GL, ask.rows, self.streams.child("synthesise", ask.draw))
                 return self.publish(table, self._shares)
+            case protocol.WeighLatents():
+                return self._weigh(ask)
             case _:
                 raise ProtocolError("A SiloFuse silo does not understand this message", type(ask).__name__)
+
+    def restrict(self, conditions: Sequence[Condition]) -> None:
+        """See `Party.restrict`; where latents are not led to conditions, rows are left as they are drawn."""
+        if self.config.guided:
+            self.coder.restrict(conditions)
+
+    def _weigh(self, ask: protocol.WeighLatents) -> protocol.LatentWeights:
+        """How probable conditions are: a coordinator that has latents of training rows must not learn that of them."""
+        if self.nearness is not None:
+            raise ProtocolError("Silos of other organisations take no conditions on rows", "a weight")
+        check_tensor("Latents to weigh", ask.z_GL, None, self.coder.latents)
+        check_tensor("Guesses of latents", ask.guess_GL, *ask.z_GL.shape)
+        streams = self.streams.child("synthesise", ask.draw)
+        return protocol.LatentWeights(*self.coder.weigh(ask.z_GL, ask.guess_GL, ask.noise, streams))
 
     def _check_latents(self, ask: protocol.SynthesiseFromLatents) -> None:
         check_tensor("Latents to decode", ask.z_GL, None, self.coder.read or self.coder.latents)
@@ -82,7 +100,7 @@ class SiloFuseSilo(CoderSilo):
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
         if not training:
-            return often(protocol.SynthesiseFromLatents)
+            return often(protocol.SynthesiseFromLatents, protocol.WeighLatents)
         train = often(protocol.TrainAutoencoder, by="part")
         if self.config.dp.private:
             first = once(private.LearnCoder, *agreement.ASKS, accounting.Charge)
@@ -130,7 +148,7 @@ class EndToEndSilo(CoderSilo):
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
         if not training:
-            return often(protocol.SynthesiseFromLatents)
+            return often(protocol.SynthesiseFromLatents, protocol.WeighLatents)
         return (*once(protocol.FitCoder), *often(*_ITERATION))
 
     def _answer(self, ask: Message) -> Message:
@@ -187,7 +205,7 @@ class JointSilo(EndToEndSilo):
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
         if not training:
-            return often(protocol.SynthesiseFromLatents)
+            return often(protocol.SynthesiseFromLatents, protocol.WeighLatents)
         iterations = often(*_ITERATION, protocol.AskLoss, protocol.KeepWeights)
         ends = (*once(protocol.SettleWeights), *often(protocol.EncodeBatch))
         return (*once(protocol.FitCoder, protocol.JoinLatents), *iterations, *ends)
