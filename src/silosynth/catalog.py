@@ -53,6 +53,8 @@ class Algorithm:
             train nothing and open tables, or figures of them.
         central: whether it needs a federation of one silo.
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
+        across_rows: the same algorithm for silos that hold different rows, if it is for both: see `of`. Its options say
+            so (``horizontal``), since a silo must know before it answers.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
         counts: whether silos count tables of their columns together to train, for which the coordinator deals random
@@ -72,6 +74,7 @@ class Algorithm:
     kind: AlgorithmKind = "generator"
     central: bool = False
     horizontal: bool = False
+    across_rows: Algorithm | None = None
     parts: bool = True
     counts: bool = False
     private: Mapping[str, Any] = field(default_factory=dict)
@@ -88,8 +91,18 @@ class Algorithm:
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
         tree = _nested(options or {})
+        if self.across_rows is not None and tree.get("horizontal") is True:
+            return self.across_rows.configure(preset, tree)
         presets = self.private if preset in self.private and _asks_for_privacy(tree) else self.presets
         return _changed(presets[preset], tree, "")
+
+    def divided(self, horizontal: bool) -> Algorithm:
+        """This algorithm for silos that hold different rows, or different columns; itself if it is for one of both."""
+        return self.across_rows if horizontal and self.across_rows is not None else self
+
+    def of(self, config: Any) -> Algorithm:
+        """This algorithm as its options say that silos hold the table."""
+        return self.divided(bool(getattr(config, "horizontal", False)))
 
     def check_config(self, config: Struct) -> None:
         """Refuse another algorithm's options.
@@ -169,6 +182,13 @@ def _central(name: str, summary: str) -> Algorithm:
     return Algorithm(summary, presets, silo, central.coordinate, central.synthesise, central=True)
 
 
+def _across_rows(presets: Mapping[str, marginals_options.MarginalsConfig]) -> Algorithm:
+    """Marginals of silos that hold different rows, by sums over all silos; one conversation for all algorithms."""
+    summary, made = "the same by sums over silos that hold different rows", marginals_options.across_rows(presets)
+    party, coordinate, synthesise = marginals_silo.RowsSilo, marginals.coordinate_rows, marginals.synthesise_rows
+    return Algorithm(summary, made, party, coordinate, synthesise, horizontal=True, parts=False)
+
+
 ALGORITHMS: Mapping[str, Algorithm] = {
     "silofuse": Algorithm(
         "autoencoders in the silos, one latent generative model at the coordinator; one round (ICDE 2024)",
@@ -232,10 +252,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "mst": Algorithm(
         "a tree of tables of two columns, which silos count together and noise (MST, 2021)",
         marginals_options.MST, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
+        across_rows=_across_rows(marginals_options.MST),
     ),
     "aim": Algorithm(
         "MST with more tables, chosen round by round where the model so far is furthest from the silos (AIM, 2022)",
         marginals_options.AIM, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
+        across_rows=_across_rows(marginals_options.AIM),
     ),
     "tabvfl": Algorithm(
         "one latent vector per row, learnt across silos, and a label predicted from it (TabVFL, 2023)",
@@ -273,7 +295,8 @@ def names(kind: AlgorithmKind | None = None) -> list[str]:
 def fitting(horizontal: bool) -> str:
     """The names of the generators for silos with different rows of the same columns; otherwise of the others."""
     entries = {name: ALGORITHMS[name] for name in names("generator")}.items()
-    return ", ".join(name for name, entry in entries if entry.horizontal is horizontal and not entry.central) or "none"
+    fit = (name for name, one in entries if one.divided(horizontal).horizontal is horizontal and not one.central)
+    return ", ".join(fit) or "none"
 
 
 def algorithm(name: object, kind: AlgorithmKind | None = "generator") -> Algorithm:
@@ -292,6 +315,11 @@ def algorithm(name: object, kind: AlgorithmKind | None = "generator") -> Algorit
     if kind not in (None, entry.kind):
         raise ConfigError(f"This takes a {kind}; the algorithm is a {entry.kind}", name, _USE[entry.kind].format(name))
     return entry
+
+
+def of_config(name: str, config: Any, kind: AlgorithmKind | None = "generator") -> Algorithm:
+    """The algorithm called ``name``, as its options say that silos hold the table: see `algorithm`, `Algorithm.of`."""
+    return algorithm(name, kind).of(config)
 
 
 def _asks_for_privacy(tree: Mapping[str, Any]) -> bool:

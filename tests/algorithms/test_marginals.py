@@ -268,8 +268,8 @@ def test_what_opens_has_the_noise_that_is_charged(kind: str, monkeypatch: pytest
     play, units, added = Play(kind=kind, dp=DP, **KINDS[kind]), list[np.ndarray](), list[np.ndarray]()
     real = opening.open_tables
 
-    def open_tables(roster: Any, request: Any, noises: Any, rng: Any) -> Any:
-        opened = yield from real(roster, request, noises, rng)
+    def open_tables(roster: Any, request: Any, noises: Any, rng: Any, *sums: int) -> Any:
+        opened = yield from real(roster, request, noises, rng, *sums)
         for number, noise in noises.items():
             counts = sum(silo.counter.shares[number].astype(np.int64) for silo in play.silos.values())
             units.append((opened.own[number] - counts % (1 << request.bits)) / noise.deviation(2))

@@ -66,6 +66,9 @@ TINY = {
     "mst private": {"bins": 5, "groups": 3} | PRIVATE,
     "aim": {"bins": 4, "groups": 3},
     "aim private": {"bins": 4, "groups": 3} | PRIVATE,
+    "mst rows": {"bins": 5, "groups": 3},
+    "mst rows private": {"bins": 5, "groups": 3} | PRIVATE,
+    "aim rows private": {"bins": 5, "groups": 3, "rounds": 1, "cells": 300} | PRIVATE,
     "gdts": GDTS,
     "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
     "gdts diffusion": GDTS | DIFFUSION,
@@ -88,7 +91,12 @@ def algorithm_of(name: str) -> str:
 def entry_of(name: str) -> Algorithm:
     from silosynth.catalog import ALGORITHMS
 
-    return ALGORITHMS[algorithm_of(name)]
+    return ALGORITHMS[algorithm_of(name)].divided(across_rows(name))
+
+
+def across_rows(name: str) -> bool:
+    """Whether silos of a setting hold different rows, of an algorithm that is for both."""
+    return "rows" in name.split()
 
 
 def frame(rows: int = 90) -> pd.DataFrame:
@@ -113,6 +121,9 @@ def federation(name: str) -> ss.Federation:
         return ss.simulate(frame(), rows={"bank": range(50), "shop": range(50, 90)})
     silos = {"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]}
     private = "dp" in TINY.get(name, {}) or name.endswith(" private")
+    if across_rows(name):
+        rows = {"bank": range(40), "shop": range(40, 65), "club": range(65, 90)}
+        return ss.simulate(frame(), rows=rows, schema=BOUNDS if private else None)
     whole = ss.simulate(frame(), silos=silos, schema=BOUNDS if private else None)
     return whole.central() if algorithm_of(name) in CENTRAL else whole
 

@@ -53,6 +53,8 @@ LEVELS = "levels that rows hold, by number"
 GRADIENTS = "un-noised gradients of training rows"
 STATISTICS = ("un-noised statistics of a column", "noised statistics, by the events listed")
 MADE = "what networks trained on the rows make: features of made rows, and gradients in what they were made from"
+SUMS = "masked values; only their sum over silos can be opened"
+MERGED = "what silos told of their columns, merged"
 WEIGHTS = "un-noised weights of a network trained on the rows"
 RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic columns that it draws
     **dict.fromkeys(("silofuse", "latentdiff", "silofuse private"), (ROWS,)),
@@ -64,6 +66,8 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
     "dplt": STATISTICS[:1],
     **dict.fromkeys(("mst", "aim"), ("exact tables of how many rows hold levels together",)),
     **dict.fromkeys(("mst private", "aim private"), STATISTICS[1:]),
+    "mst rows": ("exact tables of how many rows hold levels together", SUMS, MERGED),
+    **dict.fromkeys(("mst rows private", "aim rows private"), (*STATISTICS[1:], SUMS)),
     **dict.fromkeys(("vflgan", "vflgan-base", "vflgan frechet", "vflgan private"), (ROWS, GRADIENTS, MADE)),
     **dict.fromkeys(("vertigan", "vertigan private", "wgan-gp", "wgan-gp private"), (GRADIENTS,)),
     **dict.fromkeys(("gdts", "gdts diffusion"), (*STATISTICS, WEIGHTS)),
@@ -72,8 +76,8 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
 
 
 def alone(name: str, data: pd.DataFrame) -> ss.Federation:
-    """A table in one silo; or, where silos hold rows, in each of two. Numbers have bounds where privacy asks for it."""
-    rows = {"bank": range(len(data)), "shop": range(len(data))}
+    """A table in one silo; or, where silos hold rows, in each of three. Numbers have bounds where privacy asks."""
+    rows = dict.fromkeys(("bank", "shop", "club"), range(len(data)))
     known = BOUNDS | {"x": {"low": 0, "high": 40}} if "dp" in TINY[name] else {}
     bounds = {column: known[column] for column in data if column in known}
     return ss.simulate(data, rows=rows if entry_of(name).horizontal else None, schema=bounds)

@@ -151,7 +151,7 @@ def _planned(
 
     plan = grammar.read(file)
     how, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
-    if entry.horizontal or plan.shares:
+    if plan.shares or tables.hold_rows(plan, entry):
         raise ConfigError(
             "An audit leaves out a row of all silos' columns; these silos hold different rows", how.name,
             "Audit with --train and --fit.",

@@ -161,9 +161,11 @@ def forget(folder: Path) -> None:
 def _algorithm(file: Path, plan: Experiment) -> Algorithm:
     """The experiment's algorithm, after checking its options and that it is for such silos."""
     from silosynth import catalog
+    from silosynth.commands import tables
 
     entry = catalog.algorithm(plan.algorithm.name)
     entry.configure(plan.algorithm.preset, plan.algorithm.options)
+    entry = entry.divided(tables.hold_rows(plan, entry))
     for name, silo in plan.participants.items():
         if entry.horizontal and silo.share is None and silo.path is None:
             raise ConfigError(
@@ -432,7 +434,7 @@ def _of_run(ui: Session, folder: Path, synthetic: Path | None, target: str | Non
     from silosynth.commands import tables
 
     plan, held, digest = tables.kept_split(folder)
-    material = tables.gather(plan, catalog.algorithm(plan.algorithm.name).horizontal, held)
+    material = tables.gather(plan, tables.hold_rows(plan, catalog.algorithm(plan.algorithm.name)), held)
     if material.digest() != digest:
         raise DataError(
             "The tables must be those that the run was trained on", f"{plan.source.name}: they have changed",
@@ -465,10 +467,11 @@ def _silos(file: Path | None, columns: Sequence[str]) -> dict[str, list[str]] | 
     if file is None:
         return None
     from silosynth import catalog
+    from silosynth.commands import tables
     from silosynth.experiment import grammar
 
     plan = grammar.read(file)
-    if plan.shares or catalog.algorithm(plan.algorithm.name).horizontal:
+    if plan.shares or tables.hold_rows(plan, catalog.algorithm(plan.algorithm.name)):
         return None
     silos = plan.participants
     bare = [name for name, silo in silos.items() if silo.columns is None]

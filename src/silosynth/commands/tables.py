@@ -14,10 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from silosynth.catalog import Algorithm
 from silosynth.commands.session import Session
 from silosynth.core.errors import DataError, StorageError, nearest
 from silosynth.core.files import read as contents, write_atomic
-from silosynth.core.schema import DURATIONS, ColumnSchema, Schema, beyond_bounds, check_partition, pseudonyms
+from silosynth.core.schema import (
+    DURATIONS,
+    ColumnSchema,
+    Schema,
+    beyond_bounds,
+    check_partition,
+    pseudonyms,
+    same_columns,
+)
 from silosynth.core.streams import Streams
 from silosynth.data import datasets, sources
 from silosynth.data.csvfiles import EncodingWarning
@@ -96,6 +105,20 @@ def read_real(paths: Mapping[str, Path | None], csv: Mapping[str, Any]) -> dict[
         if not isinstance(other.message, EncodingWarning):
             warnings.warn(other.message, stacklevel=2)
     return frames
+
+
+def hold_rows(experiment: Experiment, entry: Algorithm) -> bool:
+    """Whether silos hold different rows of the same columns: as the algorithm needs, or else as their columns say.
+
+    Raises:
+        ConfigError: silos of an algorithm that is for both share some of their columns, and not all.
+    """
+    silos = experiment.participants
+    if entry.across_rows is None or experiment.shares or any(silo.path is None for silo in silos.values()):
+        return entry.horizontal or bool(experiment.shares and entry.across_rows is not None)
+    held = {name: _columns_of(name, silo, _table(experiment, silo, None)) for name, silo in silos.items()}
+    linking = pseudonyms(experiment.overrides())
+    return len(held) > 1 and same_columns({name: set(own) - linking for name, own in held.items()})
 
 
 def gather(experiment: Experiment, horizontal: bool = False, held: Held | None = None) -> Material:

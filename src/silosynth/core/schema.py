@@ -7,6 +7,7 @@ columns can cross a border; that no real ones do is checked message by message i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from silosynth.core.errors import DataError, ProtocolError, SchemaError, nearest
+from silosynth.core.errors import ConfigError, DataError, ProtocolError, SchemaError, nearest
 from silosynth.core.messages import Struct
 
 
@@ -319,6 +320,25 @@ def _check_alike(rule: str, declared: Mapping[str, str], remedy: str) -> None:
 
 def _if_all(choose: Callable[[Iterable[Any]], Any], values: Sequence[Any]) -> Any:
     return None if None in values else choose(values)
+
+
+def same_columns(held: Mapping[str, Collection[str]]) -> bool:
+    """Whether silos hold the same columns, and so different rows of them; if not, no two hold a common one.
+
+    Raises:
+        ConfigError: silos share some of their columns, and not all.
+    """
+    own = [set(names) for names in held.values()]
+    if all(names == own[0] for names in own):
+        return True
+    shared = sorted(set().union(*(a & b for a, b in itertools.combinations(own, 2))))
+    if shared:
+        raise ConfigError(
+            "Silos hold either the same columns, of different rows, or different columns, of the same rows",
+            f"{len(shared)} columns in some silos, others not: {', '.join(shared)}",
+            "Leave these out in all silos but one, or leave out what not all silos hold.",
+        )
+    return False
 
 
 def check_partition(columns: Sequence[str], silos: Mapping[str, Sequence[str]], shared: Collection[str] = ()) -> None:

@@ -209,14 +209,15 @@ def count(roster: Roster, request: CountRequest) -> Conversation[None]:
     """
     if request.silos != roster.parties:
         raise ConfigError("Tables are counted in the silos of the roster", request.silos, "Name them in its order.")
-    yield Progress(STAGE, 0, len(Plan(request).blocks))
+    plan = Plan(request)
+    if plan.factors:
+        yield Progress(STAGE, 0, len(plan.blocks))
     yield from agree(roster, PURPOSE)
     prepared = expect((yield roster.everyone(PrepareCount(request))), CountPrepared)
     if not request.horizontal:
         tags = {silo: reply.tag for silo, reply in zip(roster, prepared, strict=True) if silo != request.dealer}
         check_same_rows(tags, tags.values())
     nonces = {silo: reply.nonce for silo, reply in zip(roster, prepared, strict=True)}
-    plan = Plan(request)
     rest = {silo: FinishCount(()) for silo in roster}
     if plan.factors:
         rest |= yield from _dealt_by_party(plan, nonces) if request.dealer else _dealt_here(plan, nonces)

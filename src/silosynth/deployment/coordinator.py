@@ -104,6 +104,8 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
             there are rules, which no job carries.
     """
     chosen, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
+    config = entry.configure(chosen.preset, chosen.options)
+    entry = entry.of(config)
     if entry.central:
         raise ConfigError(
             "A baseline that pools all data in one place cannot be submitted to a federation", chosen.name,
@@ -124,7 +126,7 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
         align = AlignConfig(plan.align.method, plan.align.least)
     job = Job(
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
-        chosen.name, chosen.preset, entry.configure(chosen.preset, chosen.options), silos, chosen.seed, align,
+        chosen.name, chosen.preset, config, silos, chosen.seed, align,
         plan.sample.rows, submitter, plan.split.holdout or 0.0,
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
@@ -153,7 +155,7 @@ def drawing_order(folder: Path, rows: int, seed: int | None, name: str | None, s
     if state != "done":
         raise ConfigError("Rows are drawn from a job that is done", f"{folder.name} is {state}")
     schemas = read_trained(folder).schemas
-    check_identifiers_fit(all_columns(schemas, catalog.algorithm(trained.algorithm).horizontal), rows)
+    check_identifiers_fit(all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal), rows)
     named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     job = replace(
         trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, rows=rows, submitter=submitter,
@@ -347,7 +349,7 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
     if isinstance(outcome, Counted):
         _write_counted(job, outcome, folder)
         return
-    entry = catalog.algorithm(job.algorithm)
+    entry = catalog.of_config(job.algorithm, job.config)
     schema = all_columns(outcome.schemas, entry.horizontal)
     model = Model(
         algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,

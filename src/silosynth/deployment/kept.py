@@ -107,7 +107,7 @@ def part_to_draw_from(folder: Path, job: protocol.Job) -> KeptPart:
             "Rows are drawn from a job as it was trained: by the same algorithm, options, silos and seed", name,
             "Do not trust this coordinator; or has a later job of this name been begun?",
         )  # fmt: skip
-    if not catalog.algorithm(job.algorithm).parts:
+    if not catalog.of_config(job.algorithm, job.config).parts:
         return KeptPart({}, Schema(()), 0, charged=False)
     content = unpack(read(folder / PART)) if (folder / PART).exists() else {}
     if "schema" not in content or from_state(protocol.Job, content["job"]) != replace(trained, seed=None):

@@ -55,6 +55,8 @@ UNDER_A_BUDGET = {
     "privacy.Revealed": "shares of random numbers that hide one sum, of which nothing but what is noised takes part",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
     "algorithms.marginals.HeldDescribed": "how many columns it holds, and of which kinds, which are taken as public",
+    "algorithms.marginals.RowsDescribed": "names, kinds and dtypes of columns, which are taken as public",
+    "algorithms.marginals.NoisedNames": "names of levels whose noised counts the job has listed, in a sum over silos",
     "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",
     "counting.ColumnsDescribed": "names of its columns and which hold numbers, which are taken as public",
     "counting.CountPrepared": "a random number, and a proof of holding as many rows as others, random to all but silos",
@@ -203,7 +205,7 @@ class SiloPolicy(FileSection):
 
     def _check_counted(self, job: Job) -> None:
         """A training by tables that silos count together."""
-        if self.require_dealer:
+        if self.require_dealer and not horizontal(job):
             rule = "a silo without rows deals where silos count"
             raise refusal("require_dealer", rule, "the coordinator", "Choose another algorithm.")
         private = getattr(job.config, "dp", Target()).private

@@ -50,7 +50,7 @@ from silosynth.core import conversation
 from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release, Struct, from_state, to_state
-from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition, pseudonyms
+from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition, pseudonyms, same_columns
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.privacy.agreement import agree
@@ -443,7 +443,7 @@ def conduct(
     Raises:
         PolicyError, ConfigError, DataError, ProtocolError: a silo refuses or cannot take part, or versions differ.
     """
-    roster, entry = Roster(job.silos), catalog.algorithm(job.algorithm, kind=None)
+    roster, entry = Roster(job.silos), catalog.of_config(job.algorithm, job.config, None)
     if state is None:
         state = yield from _begin(job, roster)
     schemas = {silo: from_state(Schema, schema) for silo, schema in state["schemas"].items()}
@@ -470,7 +470,8 @@ def conduct(
     if getattr(job.config, "dp", Target()).private:
         rows = max(1, int(coordinator["rows"]))  # noised
     else:
-        rows = state["rows"] or sum(coordinator["rows"])  # with different rows: as far as silos have reported them
+        told = coordinator.get("rows", 0)  # with different rows: as far as silos have reported them, or their sum
+        rows = state["rows"] or (sum(told) if isinstance(told, list) else int(told))
     table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
     silos = yield from _compare_ledgers(roster, entry.horizontal)
     signed = yield from _have_signed(job, silos)
@@ -491,7 +492,7 @@ def redraw(
         yield conversation.Checkpoint({"stage": "draw"})
     rows = job.rows or 0
     table = yield from _synthesise(job, roster, streams, device, trained.coordinator, trained.schemas, rows)
-    silos = yield from _compare_ledgers(roster, catalog.algorithm(job.algorithm).horizontal)
+    silos = yield from _compare_ledgers(roster, catalog.of_config(job.algorithm, job.config).horizontal)
     signed = yield from _have_signed(job, silos)
     return Outcome(trained.coordinator, trained.schemas, trained.rows, {}, table, signed)
 
@@ -533,7 +534,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     prepared = yield roster.everyone(PrepareRows())
     if by := dealer(job):
         conversation.expect((yield Exchange({by: PrepareRows()})), PreparedSchema)
-    schemas, rows = _same_columns(prepared) if alike else _same_rows(prepared)
+    schemas, rows = _same_columns(prepared) if alike else _same_rows(job, prepared)
     if job.holdout and not alike:
         tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
         shown = ShownHoldoutTags(tuple(reply.tag for reply in tags))
@@ -571,13 +572,20 @@ def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
     return dict.fromkeys(schemas, agreed(schemas)), 0
 
 
-def _same_rows(prepared: Replies) -> tuple[dict[str, Schema], int]:
+def _same_rows(job: Job, prepared: Replies) -> tuple[dict[str, Schema], int]:
     """Each silo's columns, and the number of rows (0 where it is not told), after checking that they fit together."""
     replies = conversation.expect(prepared, PreparedRows, PreparedSchema)
     schemas = {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}
     names = {silo: list(schema.names) for silo, schema in schemas.items()}
     kinds: list[set[str]] = [pseudonyms({c.name: c.kind for c in schema.columns}) for schema in schemas.values()]
-    check_partition([name for columns in names.values() for name in columns], names, set().union(*kinds))
+    linking = set[str]().union(*kinds)
+    both = catalog.algorithm(job.algorithm, kind=None).across_rows is not None and len(names) > 1
+    if both and same_columns({silo: set(columns) - linking for silo, columns in names.items()}):
+        raise ConfigError(
+            "A job says whether silos hold different rows of the same columns",
+            f"the same columns in {', '.join(names)}", "Set algorithm.options.horizontal = true.",
+        )  # fmt: skip
+    check_partition([name for columns in names.values() for name in columns], names, linking)
     rows = [reply.rows if isinstance(reply, PreparedRows) else 0 for reply in replies]
     conversation.check_same_rows(prepared, rows)
     return schemas, rows[0]
@@ -588,7 +596,7 @@ def _synthesise(
     schemas: Mapping[str, Schema], rows: int,
 ) -> Conversation[Table | None]:  # fmt: skip
     """The synthetic table, as the first `Model.sample` draws it; every silo gets it as well."""
-    entry, streams = catalog.algorithm(job.algorithm), drawing_streams(job, streams)
+    entry, streams = catalog.of_config(job.algorithm, job.config), drawing_streams(job, streams)
     if entry.parts:
         conversation.expect((yield roster.everyone(PrepareSynthesis())), Done)
     drawn: list[Table] = []

@@ -666,7 +666,7 @@ class DeploymentSilo(Party):
     @property
     def _entry(self) -> catalog.Algorithm:
         """The job's algorithm."""
-        return catalog.algorithm(self._begun().algorithm, kind=None)
+        return catalog.of_config(self._begun().algorithm, self._begun().config, None)
 
     @property
     def _private(self) -> bool:

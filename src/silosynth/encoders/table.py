@@ -62,7 +62,7 @@ from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import gaussian_counts, gaussian_levels, noised_counts, noised_levels
 from silosynth.privacy.sealed import Seat
 
-_GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
+GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
 _CLEAR = 0.05  # expected number of empty cells that pass for occupied
 
 
@@ -125,13 +125,23 @@ def find_unit(column: Column, schema: ColumnSchema, epsilon: float, noise: Noise
     if schema.kind != Kind.DATETIME.value:
         none = 0.0 if column.values.is_floating_point() else 1.0
         return none if schema.decimals is None else 10.0**-schema.decimals, epsilon
-    share, exact = epsilon * _GRIDS, column.values[~column.missing]
-    finer = torch.stack([exact % grid != 0 for grid in coding.INSTANT_GRIDS]).sum(0)  # grids that a value misses
-    cells = torch.bincount(finer, minlength=len(coding.INSTANT_GRIDS) + 1)
-    counts = noise.counts(cells, share, f"grids that values of column {column.name!r} lie on")
-    clear = (counts >= 0.05 * float(counts.sum()) + math.log(len(counts) / _CLEAR) / share).nonzero().flatten()
+    share = epsilon * GRIDS
+    counts = noise.counts(missed_grids(column), share, f"grids that values of column {column.name!r} lie on")
+    return coarsest_grid(counts, share), epsilon - share
+
+
+def missed_grids(column: Column) -> Tensor:
+    """How many values of a column of instants miss how many of the usual grids, int64."""
+    exact = column.values[~column.missing]
+    finer = torch.stack([exact % grid != 0 for grid in coding.INSTANT_GRIDS]).sum(0)
+    return torch.bincount(finer, minlength=len(coding.INSTANT_GRIDS) + 1)
+
+
+def coarsest_grid(counts: Tensor, epsilon: float) -> float:
+    """The coarsest usual grid that clearly no rows miss, by noised `missed_grids`; infinite epsilon for exact ones."""
+    clear = (counts >= 0.05 * float(counts.sum()) + math.log(len(counts) / _CLEAR) / epsilon).nonzero().flatten()
     units = (*coding.INSTANT_GRIDS, 1)
-    return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())]), epsilon - share
+    return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())])
 
 
 def check_bounds(held: Sequence[tuple[Table, Schema]]) -> None:
@@ -309,26 +319,27 @@ def _learnt(
         else:
             encoder, counts = _categorical(column, each, names, rows, noise)
         encoders.append(encoder)
-        shares.append(_shares(counts))
+        shares.append(shares_of(counts))
     return Learnt(tuple(encoders), rows, tuple(noise.events), tuple(shares))
 
 
-def _shares(counts_L: Tensor) -> Tensor:
+def shares_of(counts_L: Tensor) -> Tensor:
+    """Shares (L,) of noised counts, float32, which sum to one."""
     positive = counts_L.double().clamp_min(0)
     shares = positive / positive.sum() if positive.any() else torch.full_like(positive, 1 / max(1, len(positive)))
     return shares.float()
 
 
 def _has_names(column: Column, schema: ColumnSchema) -> bool:
-    return not is_number(column, schema) and not _binary(column)
+    return not is_number(column, schema) and not is_binary(column)
 
 
-def _binary(column: Column) -> bool:
+def is_binary(column: Column) -> bool:
     """Whether the dtype says that levels are false and true, whether or not both occur."""
     return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
 
 
-def _text(column: Column) -> bool:
+def is_text(column: Column) -> bool:
     """Whether the dtype, which includes the categories of category columns, says that levels are text."""
     if column.dtype.startswith("category"):
         return all(isinstance(level, str) for level in column.levels or ())
@@ -348,47 +359,97 @@ def _categorical(
     column: Column, epsilon: float, delta: float, rows: int, noise: Noise
 ) -> tuple[coding.CategoricalEncoder, Tensor]:
     """The encoder of categories, and the noised counts of its levels."""
-    levels, text = column.levels or (), _text(column)
-    what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
-    if _binary(column):
+    levels, what = column.levels or (), f"counts of the levels of column {column.name!r}"
+    if is_binary(column):
         levels = (False, True)
-        cells = torch.bincount(torch.where(column.missing, 2, column.values), minlength=3)
-        noised = noise.counts(cells, epsilon, what)
-        places = [i for i in (0, 1) if noised[i] > deviation] or [int(noised[:2].argmax())]
-        counts, absent, pooled = noised[places].tolist(), int(noised[2]), 0
+        places, counts, absent = shown_flags(noise.counts(flags(column), epsilon, what), _deviation(epsilon))
+        pooled = 0
     else:
         cells = torch.bincount(torch.where(column.missing, len(levels), column.values), minlength=len(levels) + 1)
         places_shown, counts_shown, absent = noise.levels(cells, epsilon, delta, what)
         places, counts = list(places_shown), counts_shown.tolist()
         pooled = rows - sum(counts) - absent
+    kept, budget = tuple(levels[place] for place in places), f"epsilon {epsilon:.3g}, delta {delta:.3g}"
+    return category_encoder(column, kept, (counts, pooled, absent), rows, _deviation(epsilon), budget)
+
+
+def flags(column: Column) -> Tensor:
+    """How many rows of a column of booleans are false, true and missing, int64."""
+    return torch.bincount(torch.where(column.missing, 2, column.values), minlength=3)
+
+
+def shown_flags(noised: Tensor, deviation: float) -> tuple[list[int], list[int], int]:
+    """By noised `flags`: the values that clearly occur, one at least, their counts, and that of missing ones."""
+    places = [i for i in (0, 1) if noised[i] > deviation] or [int(noised[:2].argmax())]
+    return places, noised[places].tolist(), int(noised[2])
+
+
+def category_encoder(
+    column: Column, kept: tuple[Any, ...], counts: tuple[Sequence[int], int, int], rows: int, deviation: float,
+    budget: str,
+) -> tuple[coding.CategoricalEncoder, Tensor]:  # fmt: skip
+    """The encoder of the levels that are kept, and the noised counts of its levels.
+
+    Args:
+        column: its name and dtype are used, and of categories whether they are text.
+        kept: levels.
+        counts: noised ones: of these levels, of all others, and of missing values.
+        rows: their number.
+        deviation: of the noise.
+        budget: in words, for errors.
+
+    Raises:
+        DataError: no level is kept, and they are no text that could be pooled.
+    """
+    (shown, pooled, absent), text = counts, is_text(column)
     missing = can_be_missing(column) and absent > 4 * deviation
-    if not places and not missing and not text:
+    if not kept and not missing and not text:
         raise DataError(
             f"Column {column.name!r} is categorical, and no level of it has enough rows to be released",
-            f"{rows} rows, epsilon {epsilon:.3g}, delta {delta:.3g}",
+            f"{rows} rows, {budget}",
             "Raise dp.epsilon, dp.delta or dp.encoders; or declare the column integer or identifier, or leave it out.",
         )
-    clear = pooled > 2 * deviation * math.sqrt(len(places) + 2)
-    rare = (clear and (text or bool(places))) or not (places or missing)
-    kept = tuple(levels[place] for place in places)
+    clear = pooled > 2 * deviation * math.sqrt(len(kept) + 2)
+    rare = (clear and (text or bool(kept))) or not (kept or missing)
     encoder = coding.CategoricalEncoder(column.name, column.dtype, kept, text, rare, missing)
-    return encoder, torch.tensor([*counts, *[pooled] * rare, *[absent] * missing])
+    return encoder, torch.tensor([*shown, *[pooled] * rare, *[absent] * missing])
 
 
 def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise) -> Column:
     """A column made from noised counts alone."""
-    exact = column.values[~column.missing].double()
     unit, epsilon = find_unit(column, schema, epsilon, noise)
-    low, high = _bounds(schema, unit)
-    edges = _edges(low, high, unit, min(MOST_BINS, max(_LEAST_BINS, round(rows * epsilon / _PER_BIN))))
+    edges = bin_edges(schema, unit, bins_for(rows, epsilon))
+    counts = noise.counts(histogram(column, edges), epsilon, f"a histogram of column {column.name!r}")
+    return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
+
+
+def bins_for(rows: int, epsilon: float) -> int:
+    """How many bins stand out from noise."""
+    return min(MOST_BINS, max(_LEAST_BINS, round(rows * epsilon / _PER_BIN)))
+
+
+def bin_edges(schema: ColumnSchema, unit: float, bins: int) -> Tensor:
+    """Edges (B + 1) of bins between the declared bounds: one per step of the grid if these are few, else equal ones."""
+    return _edges(*_bounds(schema, unit), unit, bins)
+
+
+def histogram(column: Column, edges: Tensor) -> Tensor:
+    """How many values are in each bin, are zero, and are missing, (B + 2,) int64."""
+    exact = column.values[~column.missing].double()
     zero, absent = len(edges) - 1, len(edges)  # cells after the bins
-    cells = torch.bucketize(exact.clamp(low, high), edges[1:-1], right=True)
+    cells = torch.bucketize(exact, edges[1:-1], right=True)
     cells = torch.cat([torch.where(exact == 0, zero, cells), torch.full((int(column.missing.sum()),), absent)])
-    counts = noise.counts(
-        torch.bincount(cells, minlength=absent + 1), epsilon, f"a histogram of column {column.name!r}"
-    )
-    shown = torch.where(counts > _deviation(epsilon), counts, 0)
-    if not can_be_missing(column) or shown[absent] <= 4 * _deviation(epsilon):
+    return torch.bincount(cells, minlength=absent + 1)
+
+
+def column_of_bins(
+    column: Column, schema: ColumnSchema, edges: Tensor, unit: float, counts: Tensor, rows: int, deviation: float
+) -> Column:
+    """A column like another, but made from its noised `histogram`; ``deviation`` is that of the noise."""
+    low, high = _bounds(schema, unit)
+    zero, absent = len(edges) - 1, len(edges)
+    shown = torch.where(counts > deviation, counts, 0)
+    if not can_be_missing(column) or shown[absent] <= 4 * deviation:
         shown[absent] = 0
     if not shown.any():
         shown[:zero] = max(1, rows // zero)  # no count is clear: uniform between the bounds

@@ -468,7 +468,8 @@ class Experiment(FileSection):
         if command == "run" and self.run.limit is not None and self.algorithm.runtime != "processes":
             unused["run.limit"] = "silos have a time limit in processes of their own: runtime = 'processes'"
         entry = catalog.ALGORITHMS.get(self.algorithm.name)
-        if command == "submit" and self._says("align") and entry is not None and entry.horizontal:
+        rows = entry is not None and entry.divided(self.algorithm.options.get("horizontal") is True).horizontal
+        if command == "submit" and self._says("align") and rows:
             unused["align"] = f"silos of {self.algorithm.name} hold different rows: there are none to link"
         return unused
 

@@ -202,6 +202,18 @@ def secure_sum(
         ConfigError: see `check_policy`.
         ProtocolError: too few silos are left; or one answers something else.
     """
+    words, arrived = yield from secure_words(asks, number, width + 1, least, colluding)
+    numbers = to_numbers(words, len(arrived))
+    return WeightedSum(numbers[:-1], float(numbers[-1]), arrived)
+
+
+def secure_words(
+    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
+) -> Conversation[tuple[Words, tuple[str, ...]]]:
+    """The sum of the silos' words modulo 2⁶⁴, (W,), which they reply with by `Masker.mask_words`; and whose.
+
+    See `secure_sum` for all else.
+    """
     check_policy(least, colluding)
     if len(asks) > MOST:
         raise ProtocolError(f"A sum is over at most {MOST} silos", len(asks), "Sum in groups.")
@@ -211,8 +223,7 @@ def secure_sum(
     tags = yield from _confirmed(members, arrived)
     shares = yield from _revealed(members, arrived, tags)
     _unmask(words, members, arrived, shares)
-    numbers = to_numbers(words, len(arrived))
-    return WeightedSum(numbers[:-1], float(numbers[-1]), arrived)
+    return words, arrived
 
 
 def _set_up(
@@ -290,14 +301,14 @@ def _ask(asks: Mapping[str, Message]) -> Exchange:
 
 def _gathered(asks: Mapping[str, Message], silos: Sequence[str], width: int) -> Conversation[tuple[Words, list[str]]]:
     """The sum of the masked updates, and whose arrived; a few updates are held at a time."""
-    words, arrived = np.zeros(width + 1, dtype=np.uint64), []
+    words, arrived = np.zeros(width, dtype=np.uint64), []
     for first in range(0, len(silos), TOGETHER):
         updates = yield _ask({silo: asks[silo] for silo in silos[first : first + TOGETHER]})
         for silo in updates:
             masked = expect_one(silo, updates[silo], Masked).words
-            if masked.dtype != torch.int64 or masked.shape != (width + 1,):
+            if masked.dtype != torch.int64 or masked.shape != (width,):
                 got = f"{tuple(masked.shape)} of {masked.dtype}"
-                raise ProtocolError(f"Silo {silo!r} masks {width} numbers and their weight, as int64", got, _NEXT)
+                raise ProtocolError(f"Silo {silo!r} masks {width} words, as int64", got, _NEXT)
             words += masked.numpy().view(np.uint64)
             arrived.append(silo)
     return words, arrived

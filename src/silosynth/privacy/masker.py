@@ -14,7 +14,7 @@ from silosynth.core.conversation import KEY_BYTES, State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.privacy import aggregation
-from silosynth.privacy.masks import SECRET, SHARE, add_mask, pair_seed, public_key, split, to_words
+from silosynth.privacy.masks import SECRET, SHARE, Words, add_mask, pair_seed, public_key, split, to_words
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 _LABEL = "silosynth masker 1"
@@ -98,8 +98,16 @@ class Masker:
             ProtocolError: the round is not at this point, or this silo masked for it already; the weight or a number is
                 not finite or too large, see `silosynth.privacy.masks.to_words`.
         """
+        self._at(number, "ready")
+        return self.mask_words(to_words(update_W, weight, self._seat.name), number)
+
+    def mask_words(self, words: Words, number: int) -> aggregation.Masked:
+        """Words of 64 bits, (W,), masked for the round of this number; they change in place.
+
+        Raises:
+            ProtocolError: the round is not at this point, or this silo masked for it already.
+        """
         now = self._at(number, "ready")
-        words = to_words(update_W, weight, self._seat.name)
         self._last, now.stage = number, "masked"
         add_mask(words, now.seed, 1)
         silos = now.members_now().silos

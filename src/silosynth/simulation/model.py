@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
+from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, of_config
 from silosynth.core import conditions, files, messages, notebook
 from silosynth.core.conditions import Condition, Made
 from silosynth.core.conversation import Conversation, Party, Progress, Roster
@@ -336,7 +336,7 @@ class TrainedModel:
 
     @property
     def _entry(self) -> Algorithm:
-        return algorithm(self.algorithm, self.KIND)
+        return of_config(self.algorithm, self.config, self.KIND)
 
     def _encoders(self) -> list[dict[str, Any]]:
         """The fields of all column encoders."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from silosynth.catalog import Algorithm, algorithm
+from silosynth.catalog import Algorithm, of_config
 from silosynth.core import files
 from silosynth.core.conversation import Party, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, StorageError, UnavailableError, nearest
@@ -332,5 +332,5 @@ def serve(place: Path) -> None:
     streams = Streams(content["seed"]).party(kit.name)
     table, schema = from_state(Table, content["table"]), from_state(Schema, content["schema"])
     seat = Seat(kit.name, content["private"], Roster(tuple(content["silos"]), tuple(content["keys"])))
-    entry, device = algorithm(content["algorithm"], kind=None), link.resolve_device(content["device"])
-    kit.serve(entry.party(table, schema, seat, streams, device, from_state(Struct, content["config"])))
+    config, device = from_state(Struct, content["config"]), link.resolve_device(content["device"])
+    kit.serve(of_config(content["algorithm"], config, None).party(table, schema, seat, streams, device, config))

@@ -237,9 +237,10 @@ class _TrainingRun:
         self, name: str, kind: AlgorithmKind, federation: Federation, preset: str, options: Mapping[str, Any] | None
     ) -> tuple[Algorithm, Any]:
         """The catalog's entry and the config, after all checks that can be made before anything starts."""
-        entry = algorithm(name, kind)
+        both = algorithm(name, kind)
         check_federation(federation)
-        config = entry.configure(preset, options)
+        config = both.divided(federation.horizontal).configure(preset, options)
+        entry = both.of(config)
         entry.check(federation.roster, federation.horizontal)
         if self.runtime not in RUNTIMES:
             raise ConfigError("There is no such runtime", self.runtime, nearest(self.runtime, RUNTIMES))

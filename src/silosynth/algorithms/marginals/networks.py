@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from silosynth.core.messages import Struct
+from silosynth.core.streams import Streams
 from silosynth.counting.groups import joined
-from silosynth.encoders.attributes import LEAST
+from silosynth.encoders.attributes import LEAST, codes
 from silosynth.encoders.column import AtomEncoder, Encoder
+from silosynth.encoders.table import MOST_BINS
 from silosynth.models.graphical import Levels, Numbers, cells_of, spread
 
 Edge = tuple[int, int]
@@ -29,18 +31,16 @@ Attributes = tuple[int, ...]  # of a table: two; or the only one there is
 PARTS = 1e9  # shares are rounded to one over it
 
 
-class Attribute(Struct):
+class CountedLevels(Struct):
     """How a column's cells make an attribute.
 
     Attributes:
         level_F: the level of each cell, int64.
         group_L: the group of each level, in the tables by which the tree is selected, int64.
-        share_F: of all rows, float64: by which a level's cells are drawn.
     """
 
     level_F: Tensor
     group_L: Tensor
-    share_F: Tensor
 
     @property
     def size(self) -> int:
@@ -57,6 +57,33 @@ class Attribute(Struct):
         """The level after each group, which are of neighbouring levels."""
         return tuple(torch.bincount(self.group_L).cumsum(0).tolist())
 
+    def without_shares(self) -> Attribute:
+        """For those who count, and draw nothing."""
+        return Attribute(self.level_F, self.group_L, torch.zeros(len(self.level_F), dtype=torch.float64))
+
+    def valid(self, cells: int, most: int) -> bool:
+        """Whether each of so many cells has one of at most ``most`` levels (and missing values), and these groups."""
+        numbers = self.level_F.dtype == self.group_L.dtype == torch.int64
+        shaped = self.level_F.shape == (cells,) and self.group_L.dim() == 1 and 1 <= len(self.group_L) <= most + 1
+        if not (numbers and shaped and cells):
+            return False
+        return all(int(of.min()) >= 0 and int(of.max()) < len(self.group_L) for of in (self.level_F, self.group_L))
+
+
+class Attribute(CountedLevels):
+    """The same, with what its cells are drawn by.
+
+    Attributes:
+        share_F: each cell's share of all rows, float64: by which a level's cells are drawn; zero where nothing is.
+    """
+
+    share_F: Tensor
+
+    @property
+    def counted(self) -> CountedLevels:
+        """What silos count by."""
+        return CountedLevels(self.level_F, self.group_L)
+
     @property
     def margin_L(self) -> Tensor:
         """Each level's share of all rows."""
@@ -67,6 +94,27 @@ class Attribute(Struct):
         of_level_LF = self.level_F == torch.arange(self.size)[:, None]
         drawn = spread((of_level_LF * (self.share_F + LEAST)).numpy(), level_R.numpy(), rng)
         return torch.from_numpy(drawn)
+
+
+def cell_shares(encoder: Encoder, share_L: Tensor, bins: int) -> Tensor:
+    """Shares (F,) of cells from those of an encoder's levels: a continuous part is divided evenly, as its bins are."""
+    lines = share_L[: encoder.lines].double().repeat_interleave(bins) / bins
+    return torch.cat([lines, share_L[encoder.lines :].double()])
+
+
+def level_variance(variance: float, encoder: Encoder, attribute: CountedLevels) -> float:
+    """Of a level's number of rows: one of numbers is made of some of a histogram's bins, which have this variance."""
+    return variance * (1.0 if encoder.categorical else max(1.0, MOST_BINS / attribute.size))
+
+
+def drawn(
+    levels_RA: Tensor, attributes: Sequence[Attribute], encoders: Sequence[Encoder], bins: int, streams: Streams
+) -> tuple[Tensor, Tensor]:
+    """Levels and scores of columns (`encoders.column`): a cell for each level that was drawn, a score in each cell."""
+    rng, cells_RA = streams.child("cells").numpy(), torch.zeros_like(levels_RA)
+    for place, attribute in enumerate(attributes):
+        cells_RA[:, place] = attribute.draw(levels_RA[:, place].clamp(max=attribute.size - 1), rng)
+    return codes(cells_RA, encoders, bins, streams.child("scores").torch())
 
 
 def make_attribute(encoder: Encoder, share_F: Tensor, bins: int, groups: int) -> Attribute:

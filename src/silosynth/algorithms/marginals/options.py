@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from silosynth.core.errors import ConfigError
@@ -31,6 +32,7 @@ class MarginalsConfig(Struct):
     encoders: EncoderConfig = EncoderConfig()
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
     dp: Target = Target(encoders=0.25)  # that share is of the budget as 1 / variance
+    horizontal: bool = False  # whether silos hold different rows of the same columns; as the federation does
 
     @property
     def adaptive(self) -> bool:
@@ -41,6 +43,12 @@ class MarginalsConfig(Struct):
         if self.dp.mechanism != "dpsgd":
             rule = "VFLGAN's own mechanism is for gradients, and tables have none"
             raise ConfigError(rule, self.dp.mechanism, "Give dp.epsilon.")
+        if self.horizontal and self.synthesis == "partitioned":
+            rule = "Silos that hold different rows have no columns of their own that could stay in them"
+            raise ConfigError(rule, self.synthesis, "Set synthesis = 'shared'.")
+        if self.horizontal and self.encoders.dependencies != "ignore":
+            rule = "Silos that hold different rows do not tell each other which columns determine others"
+            raise ConfigError(rule, self.encoders.dependencies, "Set encoders.dependencies = 'ignore'.")
 
 
 MST: Mapping[str, MarginalsConfig] = {
@@ -54,3 +62,9 @@ AIM: Mapping[str, MarginalsConfig] = {
     "balanced": MarginalsConfig(tables=2.0),
     "best": MarginalsConfig(bins=32, groups=6, tables=2.5, rounds=3, cells=200_000),
 }
+
+
+def across_rows(presets: Mapping[str, MarginalsConfig]) -> dict[str, MarginalsConfig]:
+    """The same for silos that hold different rows."""
+    ignoring = {name: replace(preset.encoders, dependencies="ignore") for name, preset in presets.items()}
+    return {name: replace(preset, horizontal=True, encoders=ignoring[name]) for name, preset in presets.items()}

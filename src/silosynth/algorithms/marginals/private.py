@@ -11,9 +11,11 @@ from functools import lru_cache
 from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import NonNegative, Positive, Struct
+from silosynth.core.schema import Schema
 from silosynth.counting.levels import CountedColumn
 from silosynth.counting.opening import EXACT, CellNoise, bits_to_open
 from silosynth.counting.plan import CountRequest
+from silosynth.encoders import summed
 from silosynth.privacy.accounting import affords, table_variance
 from silosynth.privacy.events import Event, gaussian_table
 from silosynth.privacy.mechanisms import LEAST_VARIANCE
@@ -171,3 +173,16 @@ def groups_name(name: str, names: set[str]) -> str:
 
 def _column(silo: str, name: str, size: int) -> CountedColumn:
     return CountedColumn(silo, name, tuple(range(size)), missing=False)
+
+
+# Silos with different rows.
+
+
+def held_of(schema: Schema) -> Held:
+    """What all of them hold together: one row of all is in one silo, so that columns are charged once."""
+    return Held(len(schema.columns), len(summed.named(schema)))
+
+
+def column_noise(plan: MarginalsPlan, factor: float = 1.0) -> CellNoise:
+    """The noise on a column's counts, of this many times the variance."""
+    return CellNoise(half_variance=math.ceil(factor * plan.columns / 2))

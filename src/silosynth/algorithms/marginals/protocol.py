@@ -40,7 +40,7 @@ Shapes: R rows, A attributes of one silo.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -52,16 +52,21 @@ from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.algorithms.marginals.private import Held
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
-from silosynth.core.messages import Message, Release, from_state, to_state
-from silosynth.core.schema import Table
+from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Done, Message, Positive, Release, from_state, to_state
+from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, Plan, padded
+from silosynth.encoders import summed
+from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.models.graphical import GraphicalModel, Levels, MeasuredTable
-from silosynth.privacy.agreement import agree
+from silosynth.privacy.aggregation import LEAST, Masked, secure_words
+from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
 
 Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
+Step: TypeAlias = Callable[[Roster, MarginalsConfig, Streams, State], Conversation[State]]
 REACH = 9.0  # standard deviations that no noise on a number of rows exceeds, but with a probability below 1e-18
 
 
@@ -120,15 +125,25 @@ def coordinate(
     roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
 ) -> Conversation[State]:
     """Learn the model; returns it, which is the coordinator's part."""
+    state = yield from _taken(config, roster, streams, state)
+    return {key: state[key] for key in ("rows", "silos", "names", "model")}
+
+
+def _taken(config: MarginalsConfig, roster: Roster, streams: Streams, state: State | None) -> Conversation[State]:
+    """Take all steps, or those after a checkpoint's."""
     state = {"stage": 0} if state is None else state
-    steps = STEPS + (_extend,) * config.rounds if config.adaptive else STEPS
+    steps = _steps(config) + (_extend,) * config.rounds if config.adaptive else _steps(config)
     for stage in range(state["stage"], len(steps)):
         yield Progress("tables", stage, len(steps))
         yield Checkpoint(state)
         state = yield from steps[stage](roster, config, streams, state)
         state = {**state, "stage": stage + 1}
     yield Progress("tables", len(steps), len(steps))
-    return {key: state[key] for key in ("rows", "silos", "names", "model")}
+    return state
+
+
+def _steps(config: MarginalsConfig) -> tuple[Step, ...]:
+    return ROW_STEPS if config.horizontal else STEPS
 
 
 def synthesise(
@@ -191,7 +206,7 @@ def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
     pairs, first = private.selected_pairs(len(state["names"])), len(private.full_sets(len(state["names"])))
     noise = opening.EXACT if plan is None else plan.groups
     sets = range(first, first + len(pairs))
-    opened = yield from _opened(roster, request, dict.fromkeys(sets, noise), streams.child("selection"))
+    opened = yield from _opened(roster, request, dict.fromkeys(sets, noise), streams.child("selection"), state["stage"])
     coarse = list(zip(pairs, opened.values(), strict=True))
     scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse}
     edges = networks.spanning_tree(len(state["names"]), scores or {(0, 1): 0.0})
@@ -209,7 +224,7 @@ def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: S
 def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """More tables: of the pairs whose tables of groups the model misses most; and the model of all so far."""
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
-    number = state["stage"] - len(STEPS)
+    number = state["stage"] - len(_steps(config))
     left = private.most_tables(config, len(state["names"])) - len(full)
     scores = {}
     for pair in [pair for pair in coarse if left and pair not in full]:
@@ -282,20 +297,243 @@ def _open_full(
     sets = private.full_sets(len(state["names"]))
     chosen, noise = [sets.index(pair) for pair in pairs], opening.EXACT if plan is None else plan.full
     yield from agree(roster, private.naming(chosen))
-    opened = yield from _opened(roster, request, dict.fromkeys(chosen, noise), streams)
+    opened = yield from _opened(roster, request, dict.fromkeys(chosen, noise), streams, state["stage"])
     return {pair: opened[number] for pair, number in zip(pairs, chosen, strict=True)}
 
 
 def _opened(
-    roster: Roster, request: CountRequest, noises: Mapping[int, opening.CellNoise | None], streams: Streams
+    roster: Roster, request: CountRequest, noises: Mapping[int, opening.CellNoise | None], streams: Streams, step: int
 ) -> Conversation[dict[int, networks.Measured]]:
-    """Tables as they may be passed on, each with the variance of its noise."""
+    """Tables as they may be passed on, each with the variance of its noise; ``step`` numbers secure sums."""
     if not noises:
         return {}
-    opened, plan = (yield from opening.open_tables(roster, request, noises, streams.noise())), Plan(request)
-    found = {}
+    opened = yield from opening.open_tables(roster, request, noises, streams.noise(), step)
+    plan, found, silos = Plan(request), dict[int, networks.Measured](), len(roster)
     for number, noise in noises.items():
-        halves = 3 if len(plan.parts[number]) == 2 else 2
-        variance = 0.0 if noise is None else noise.deviation(halves) ** 2
+        parts = (silos, silos - 1) if request.horizontal else (3 if len(plan.parts[number]) == 2 else 2, 2)
+        variance = 0.0 if noise is None else noise.deviation(*parts) ** 2
         found[number] = networks.Measured(opened.passed_on[number].astype(np.float64), variance)
     return found
+
+
+# Silos with different rows: sums over all of them, of what each counts in its own.
+
+NAMES = "marginals: names of levels"  # what silos agree on a secret for
+_FIRST, _NAMES, _BINS = range(3)  # rounds of sums, before tables are counted
+
+
+class DescribeRows(Message):
+    """Coordinator: describe your columns, of which you hold other rows than other silos."""
+
+
+class RowsDescribed(Message, release=Release.SCHEMA):
+    """Silo: these, without reasons and forms; which numbers are whole ones; a nonce, for the secret of names."""
+
+    schema: Schema
+    whole: tuple[str, ...]
+    nonce: str
+
+
+class SumCells(Message, common=True):
+    """Coordinator: mask what is counted first, for the sum over all silos in this round. Kinds are as silos agreed."""
+
+    number: int
+    schema: Schema
+
+
+class SumNames(Message, common=True):
+    """Coordinator: mask names of levels in these buckets of each table, those of one column after those of another."""
+
+    number: int
+    places: tuple[Tensor, ...]
+
+
+class SumBins(Message, common=True):
+    """Coordinator: mask histograms of so many bins, at most."""
+
+    number: int
+    grids: tuple[summed.Grid, ...]
+    bins: int
+
+
+class NoisedCells(Masked, release=Release.NOISED):
+    """Silo: my counts with my part of the noise, masked; and their events, those of names included."""
+
+    events: tuple[Event, ...]
+
+
+class ExactCells(Masked, release=Release.TABLES):
+    """Silo: my counts, masked; their sum over all silos opens exactly."""
+
+
+class NoisedNames(Masked, release=Release.MASKED):
+    """Silo: names of which noised counts have passed, in a sum that does not say who holds them.
+
+    What that costs the events of `NoisedCells` have said.
+    """
+
+
+class ExactNames(Masked, release=Release.TABLES):
+    """Silo: the same, by exact counts."""
+
+
+class TakeAttributes(Message, release=Release.MERGED, common=True):
+    """Coordinator: make these attributes of your columns, for a table of at most so many rows."""
+
+    encoders: tuple[Encoder, ...]
+    attributes: tuple[networks.CountedLevels, ...]
+    most: Positive[int]
+
+
+class TakeNoisedAttributes(TakeAttributes, release=Release.NOISED):
+    """Coordinator: the same, made of noised sums, whose events it repeats."""
+
+    events: tuple[Event, ...]
+
+
+def coordinate_rows(
+    roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
+) -> Conversation[State]:
+    """Learn encoders and the tree, by sums; returns the model, which is all that sampling needs.
+
+    Raises:
+        ConfigError: there are too few silos.
+    """
+    least = 2 if config.dp.private else LEAST
+    if len(roster) < least:
+        rule = f"Sums over silos with different rows are over {least} or more, of which each knows its own"
+        remedy = "Put all rows into one silo: federation.central()." if len(roster) < 2 else "Give dp, or find more."
+        raise ConfigError(rule, len(roster), remedy)
+    state = yield from _taken(config, roster, streams, state)
+    return {name: state[name] for name in ("rows", "names", "encoders", "attributes", "model")}
+
+
+def synthesise_rows(
+    roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """Make ``rows`` synthetic rows. The coordinator needs no silo for that."""
+    yield from ()
+    encoders = restored(model["encoders"])
+    attributes = [from_state(networks.Attribute, one) for one in model["attributes"]]
+    levels_RA = GraphicalModel.restored(model["model"]).draw(rows, streams.child("levels").numpy())
+    codes = networks.drawn(levels_RA, attributes, encoders, config.bins, streams)
+    return {"coordinator": decode_table(*codes, encoders, streams.child("columns").numpy())}
+
+
+def _describe_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
+    """Columns that all silos have, from which the noise follows."""
+    described = expect((yield roster.everyone(DescribeRows())), RowsDescribed)
+    schema = agreed({silo: reply.schema for silo, reply in zip(roster, described, strict=True)})
+    whole = [name for name in schema.names if all(name in reply.whole for reply in described)]
+    return {
+        "schema": to_state(schema),
+        "whole": whole,
+        "nonces": [reply.nonce for reply in described],
+        "held": [to_state(private.held_of(schema))],
+    }
+
+
+def _sum_cells(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
+    """The number of rows, encoders of columns with levels, and where numbers lie."""
+    schema, plan = from_state(Schema, state["schema"]), private.plan_noise(config, _held(state))
+    yield from agree(roster, new_purpose(NAMES, state["nonces"]), fresh=False)
+    found = yield from _summed(roster, SumCells(_FIRST, schema), summed.first_cells(_blank(state), schema, b""))
+    rows = max(1, int(found.pop("")[0]))
+    named = [one.name for one in summed.named(schema)]
+    sketches = {name: found[name][0].reshape(summed.TABLES, -1) for name in named}
+    told = yield from _named(roster, config, plan, sketches)
+    known = _known(roster, config, {**state, "rows": rows})
+    made = {name: known.of_names(name, sketches[name], told[name]) for name in named}
+    numbers = [one.name for one in summed.numbers(schema)]
+    made |= {name: known.of_flags(name, found[name][0]) for name in schema.names if name not in (*named, *numbers)}
+    grids = [known.grid(name, found.get(name, [])) for name in numbers]
+    most = padded(rows + math.ceil(REACH * known.deviation))
+    return {**state, "rows": rows, "most": most, "levelled": _kept(made), "grids": [to_state(grid) for grid in grids]}
+
+
+def _named(
+    roster: Roster, config: MarginalsConfig, plan: private.MarginalsPlan | None, sketches: Mapping[str, Tensor]
+) -> Conversation[dict[str, summed.Told]]:
+    """Names of levels of these columns, by sums of sketches."""
+    if not sketches:
+        return {}
+    least = config.encoders.min_count if config.encoders.pool_rare else 1
+    delta = 1.0 if plan is None else plan.names
+    places = {name: summed.passing(sums[:, : summed.BUCKETS], delta, least) for name, sums in sketches.items()}
+    widths = [summed.SLOT * sum(map(len, of)) for of in places.values()]
+    ask = SumNames(_NAMES, tuple(row for of in places.values() for row in of))
+    words, _ = yield from secure_words(dict.fromkeys(roster, ask), _NAMES, sum(widths), len(roster))
+    parts = np.split(words, np.cumsum(widths)[:-1])
+    return {name: summed.told_names(part, of) for (name, of), part in zip(places.items(), parts, strict=True)}
+
+
+def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
+    """Encoders of numbers; and attributes, for all silos."""
+    known, plan = _known(roster, config, state), private.plan_noise(config, _held(state))
+    grids = [from_state(summed.Grid, grid) for grid in state["grids"]]
+    bins, made, rng = known.bins, _unkept(state["levelled"]), streams.child("encoders").numpy()
+    if grids:
+        cells = summed.second_cells(_blank(state), known.schema, grids, bins)
+        found = yield from _summed(roster, SumBins(_BINS, tuple(grids), bins), cells)
+        for declared, grid in zip(summed.numbers(known.schema), grids, strict=True):
+            counts = found[declared.name][0]
+            made[declared.name] = known.of_bins(declared.name, grid, bins, counts, config.encoders, rng)
+    encoders, shares = zip(*(made[name] for name in known.schema.names), strict=True)
+    attributes = [
+        networks.make_attribute(
+            encoder, networks.cell_shares(encoder, share_L, config.bins), config.bins, config.groups
+        )
+        for encoder, share_L in zip(encoders, shares, strict=True)
+    ]
+    take = encoders, tuple(attribute.counted for attribute in attributes), state["most"]
+    ask = TakeAttributes(*take) if plan is None else TakeNoisedAttributes(*take, plan.events)
+    expect((yield roster.everyone(ask)), Done)
+    noised = [] if plan is None else list(zip(encoders, attributes, strict=True))
+    return {
+        **{name: state[name] for name in ("stage", "held", "rows", "most")},
+        "silos": [""] * len(encoders),
+        "names": list(known.schema.names),
+        "levels": [attribute.size for attribute in attributes],
+        "groups": [list(attribute.group_ends) for attribute in attributes],
+        "margins": [attribute.margin_L for _, attribute in noised],
+        "variances": [networks.level_variance(known.variance, *one) for one in noised],
+        "encoders": stored(encoders),
+        "attributes": [to_state(attribute) for attribute in attributes],
+    }
+
+
+ROW_STEPS = (_describe_rows, _sum_cells, _make_rows, _count, _select, _measure)
+
+
+def _summed(
+    roster: Roster, ask: SumCells | SumBins, cells: Sequence[summed.Cells]
+) -> Conversation[dict[str, list[Tensor]]]:
+    """What all silos count together, by column; all of them must take part, as each brings a part of the noise."""
+    sizes = [len(one.counts) for one in cells]
+    words, _ = yield from secure_words(dict.fromkeys(roster, ask), ask.number, sum(sizes), len(roster))
+    found: dict[str, list[Tensor]] = {}
+    for one, sums in zip(cells, torch.from_numpy(words.view(np.int64)).split(sizes), strict=True):
+        found.setdefault(one.column, []).append(sums)
+    return found
+
+
+def _blank(state: State) -> Table:
+    """A table without rows, by which sums are laid out."""
+    schema = from_state(Schema, state["schema"])
+    return Table(tuple(summed.blank(one, one.name in state["whole"]) for one in schema.columns))
+
+
+def _known(roster: Roster, config: MarginalsConfig, state: State) -> summed.KnownSums:
+    plan = private.plan_noise(config, _held(state))
+    deviation = 0.0 if plan is None else private.column_noise(plan).deviation(len(roster), len(roster) - 1)
+    budget = "no noise" if plan is None else f"epsilon {config.dp.epsilon:.3g}, delta {config.dp.delta:.3g}"
+    return summed.KnownSums(from_state(Schema, state["schema"]), state["whole"], state["rows"], deviation, budget)
+
+
+def _kept(made: Mapping[str, tuple[Encoder, Tensor]]) -> list[State]:
+    return [{"encoder": to_state(encoder), "share": share} for encoder, share in made.values()]
+
+
+def _unkept(kept: Sequence[State]) -> dict[str, tuple[Encoder, Tensor]]:
+    encoders = [(restored([one["encoder"]])[0], one["share"]) for one in kept]
+    return {encoder.name: (encoder, share) for encoder, share in encoders}

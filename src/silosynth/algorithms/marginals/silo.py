@@ -6,23 +6,26 @@ Shapes: N rows, A attributes, R rows that are drawn.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from silosynth.algorithms.marginals import networks, private, protocol as marginals
 from silosynth.algorithms.marginals.options import MarginalsConfig
-from silosynth.core.conversation import State, Turn, check_tensor, often, once
+from silosynth.core.conversation import State, Turn, check_tensor, maybe, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_agreed, check_trainable
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
-from silosynth.encoders import attributes as cells
-from silosynth.encoders.table import MOST_BINS, ColumnParty, Learnt, named_columns
-from silosynth.privacy.agreement import ASKS, Confirmations, Group, OfferShares, RelayedShares
+from silosynth.encoders import attributes as cells, summed
+from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_columns
+from silosynth.privacy import masker
+from silosynth.privacy.agreement import ASKS, Agreements, Confirmations, Group, OfferShares, RelayedShares, is_new
 from silosynth.privacy.events import Event
 
 _LEVELS = "str"  # dtype of columns that are counted
@@ -107,7 +110,8 @@ class MarginalsSilo(ColumnParty):
             return marginals.AttributesMade(*made)
         self.counter.events = list(plan.events)  # of all silos: what opens is to be afforded with them
         margins = tuple(attribute.margin_L for attribute in self.attributes)
-        variances = tuple(self._variances(plan))
+        each = zip(self.columns.encoders, self.attributes, strict=True)
+        variances = tuple(networks.level_variance(plan.columns, *one) for one in each)
         return marginals.NoisedAttributesMade(*made, margins, variances, tuple(self.events))
 
     def _exact_shares(self) -> list[Tensor]:
@@ -118,17 +122,9 @@ class MarginalsSilo(ColumnParty):
         return [count.double() / max(1, len(cells_NA)) for count in counts]
 
     def _noised_shares(self, learnt: Learnt) -> list[Tensor]:
-        """The same from noised histograms: a continuous part is divided evenly, since its bins are so."""
-        found = []
-        for encoder, share_L in zip(learnt.encoders, learnt.shares, strict=True):
-            lines = share_L[: encoder.lines].double().repeat_interleave(self.config.bins) / self.config.bins
-            found.append(torch.cat([lines, share_L[encoder.lines :].double()]))
-        return found
-
-    def _variances(self, plan: private.MarginalsPlan) -> Iterator[float]:
-        """Of each attribute's numbers of rows: a level of numbers is made of some of a histogram's bins."""
-        for encoder, attribute in zip(self.columns.encoders, self.attributes, strict=True):
-            yield plan.columns * (1.0 if encoder.categorical else max(1.0, MOST_BINS / attribute.size))
+        """The same from noised histograms."""
+        each, bins = zip(learnt.encoders, learnt.shares, strict=True), self.config.bins
+        return [networks.cell_shares(encoder, share_L, bins) for encoder, share_L in each]
 
     def _cells(self) -> Tensor:
         """(N, A) of the rows."""
@@ -210,11 +206,11 @@ class MarginalsSilo(ColumnParty):
             raise self._refusal(f"opens at most {most} tables in full, each once, by a new agreement", ask.purpose)
         return sets
 
-    def _open(self, ask: opening.OpenTables | opening.RevealTables) -> Message:
+    def _open(self, ask: opening.OpenTables | opening.RevealTables | opening.OpenSums) -> Message:
         """Open tables of groups, and in full those that silos have agreed on, each once; with the noise planned."""
         plan, full = self._plan, len(private.full_sets(self._counted)) if self._counted else 0
         noises = [opening.EXACT if plan is None else plan.full if one < full else plan.groups for one in ask.sets]
-        given = list(ask.noises) if isinstance(ask, opening.OpenTables) else [opening.EXACT] * len(ask.sets)
+        given = list(getattr(ask, "noises", ())) or [opening.EXACT] * len(ask.sets)
         if given != noises:
             raise self._refusal("opens tables with the noise that follows from its options", "another")
         opened = [*self.opened, *ask.sets]
@@ -231,15 +227,10 @@ class MarginalsSilo(ColumnParty):
 
     def _synthesise(self, ask: marginals.SynthesiseLevels) -> Message:
         """Draw a cell for each level, and a value for each cell, by noised histograms where ``dp`` asks for it."""
-        sizes = [attribute.size for attribute in self.attributes]
+        sizes, streams = [one.size for one in self.attributes], self.streams.child("synthesise", ask.draw)
         check_tensor("Levels of this silo's attributes", ask.levels_RA, None, len(sizes), below=max(sizes, default=1))
-        streams, encoders = self.streams.child("synthesise", ask.draw), self.columns.encoders
-        rng = streams.child("cells").numpy()
-        cells_RA = torch.zeros_like(ask.levels_RA)
-        for place, attribute in enumerate(self.attributes):
-            cells_RA[:, place] = attribute.draw(ask.levels_RA[:, place].clamp(max=attribute.size - 1), rng)
-        levels, scores = cells.codes(cells_RA, encoders, self.config.bins, streams.child("scores").torch())
-        return self.publish(self.columns.decode(levels, scores, streams), self._shares)
+        made = networks.drawn(ask.levels_RA, self.attributes, self.columns.encoders, self.config.bins, streams)
+        return self.publish(self.columns.decode(*made, streams), self._shares)
 
     # State.
 
@@ -266,6 +257,169 @@ class MarginalsSilo(ColumnParty):
             self.told, self.opened, self.named = state["rows"], list(state["opened"]), list(state["named"])
             self.counter = self._make_counter()
             self.counter.restore(state["counter"])
+
+
+class RowsSilo(MarginalsSilo):
+    """A silo that holds other rows of the same columns: its part in sums. It keeps no part of the model."""
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        group = self.names_group = Group(self.seat)
+        self.nonce = f"{self.streams.child('nonce', repr(self.config)).integer():016x}"
+        rule = "The secret of names is new, and for nothing else"
+        self._agreements = Agreements(
+            rule, lambda ask: group if is_new(ask, marginals.NAMES, self.nonce) else None, group
+        )
+        self._masker = masker.Masker(self.seat, max(2, len(self.seat.roster)))  # of sums over all silos
+        self.agreed: Schema | None = None
+
+    def _script(self, training: bool) -> tuple[Turn, ...]:
+        """What is summed is summed once; the coordinator samples alone."""
+        if not training:
+            return ()
+        return (
+            *once(marginals.DescribeRows),
+            *often(*ASKS, *masker.ASKS),
+            *once(marginals.SumCells),
+            *often(*masker.ASKS),
+            *maybe(marginals.SumNames),
+            *often(*masker.ASKS),
+            *maybe(marginals.SumBins),
+            *often(*masker.ASKS),
+            *once(marginals.TakeAttributes),
+            *often(*ASKS),
+            *once(counting.PrepareCount, counting.FinishCount),
+            *often(opening.OpenSums, *ASKS, *masker.ASKS),
+        )
+
+    def _answer(self, ask: Message) -> Message:
+        if not self.attributes and (reply := self._agreements.answer(ask) or self._masker.answer(ask)) is not None:
+            return reply
+        match ask:
+            case marginals.DescribeRows():
+                return self._describe_rows()
+            case marginals.SumCells():
+                return self._sum_cells(ask)
+            case marginals.SumNames():
+                return self._sum_names(ask)
+            case marginals.SumBins():
+                return self._sum_bins(ask)
+            case marginals.TakeAttributes():
+                return self._take(ask)
+            case opening.OpenSums():
+                return self._open(ask)
+        return super()._answer(ask)
+
+    # Sums of columns.
+
+    def _describe_rows(self) -> marginals.RowsDescribed:
+        table, schema = self.columns.table, self.columns.schema
+        check_trainable(table, schema)
+        described = tuple(replace(schema[name], reason="", missing=(), forms=()) for name in table.names)
+        whole = tuple(column.name for column in table.columns if not column.values.is_floating_point())
+        return marginals.RowsDescribed(Schema(described), whole, self.nonce)
+
+    def _sum_cells(self, ask: marginals.SumCells) -> Message:
+        """Count rows, levels in buckets, and where numbers lie."""
+        check_agreed(self.columns.schema.select(self.columns.table.names), ask.schema)
+        self.agreed, self.columns.table = ask.schema, summed.alike(self.columns.table, ask.schema)
+        self.held = (private.held_of(ask.schema),)
+        if self._plan is not None:
+            check_bounds([(self.columns.table, ask.schema)])
+        return self._summed(ask, summed.first_cells(self.columns.table, ask.schema, self._names_key))
+
+    def _sum_names(self, ask: marginals.SumNames) -> Message:
+        """Names of levels, in the buckets that pass: so few that none passes for a single row's sake."""
+        named, plan = summed.named(self._agreed), self._plan
+        if len(ask.places) != len(named) * summed.TABLES:
+            raise self._refusal("names levels in buckets of each table", len(ask.places))
+        words = []
+        for place, declared in enumerate(named):
+            places = ask.places[place * summed.TABLES :][: summed.TABLES]
+            summed.check_passing(places, 1.0 if plan is None else plan.names)
+            words.append(summed.name_words(self.columns.table[declared.name], places, self._names_key))
+        told = marginals.ExactNames if plan is None else marginals.NoisedNames
+        return told(self._masker.mask_words(np.concatenate(words), ask.number).words)
+
+    def _sum_bins(self, ask: marginals.SumBins) -> Message:
+        return self._summed(ask, summed.second_cells(self.columns.table, self._agreed, ask.grids, ask.bins))
+
+    def _summed(self, ask: marginals.SumCells | marginals.SumBins, cells: Sequence[summed.Cells]) -> Message:
+        """Mask counts; with one of n - 1 parts of the noise, of n silos, so that n - 1 are enough."""
+        plan, counts = self._plan, [one.counts.numpy() for one in cells]
+        if plan is None:
+            words = np.concatenate(counts).view(np.uint64)
+            return marginals.ExactCells(self._masker.mask_words(words, ask.number).words)
+        rng, parts = self.streams.child("sums", repr(ask)).noise(), len(self.seat.roster) - 1
+        noises, events = [private.column_noise(plan, one.factor) for one in cells], []
+        for one, noise in zip(cells, noises, strict=True):
+            event = noise.event(one.what, joint=False, delta=self.config.dp.delta)
+            events.append(replace(event, scope="all", times=one.times, delta=plan.names * one.names / one.times))
+        noised = [own + noise.part(parts, own.shape, rng) for own, noise in zip(counts, noises, strict=True)]
+        self.events += events
+        words = np.concatenate(noised).view(np.uint64)
+        return marginals.NoisedCells(self._masker.mask_words(words, ask.number).words, tuple(events))
+
+    @property
+    def _agreed(self) -> Schema:
+        if self.agreed is None:
+            raise self._refusal("agrees on columns before it names levels", "not yet")
+        return self.agreed
+
+    @property
+    def _names_key(self) -> bytes:
+        return self.names_group.key(marginals.NAMES)
+
+    # Attributes, and tables.
+
+    def _take(self, ask: marginals.TakeAttributes) -> Done:
+        """Attributes for all silos; whatever they are, a row counts in one cell of each table."""
+        bins, names = self.config.bins, tuple(encoder.name for encoder in ask.encoders)
+        sizes = cells.sizes_of(ask.encoders, bins)
+        valid = names == self._agreed.names and len(ask.attributes) == len(sizes) and all(
+            one.valid(size, bins) for one, size in zip(ask.attributes, sizes, strict=True)
+        )  # fmt: skip
+        if not valid:
+            raise self._refusal("takes attributes of the columns that silos agreed on", names)
+        self.columns.encoders, self.told = ask.encoders, ask.most
+        self.attributes = tuple(one.without_shares() for one in ask.attributes)
+        self.counter = self._make_counter()
+        self.counter.events = [] if self._plan is None else list(self._plan.events)
+        return Done()
+
+    def _check_request(self, request: CountRequest) -> None:
+        """Check that what is counted follows from the options and from the attributes."""
+        attributes = [
+            private.CountedAttribute("", encoder.name, one.size, one.groups)
+            for encoder, one in zip(self.columns.encoders, self.attributes, strict=True)
+        ]
+        if request != private.request_for(self.seat.roster.parties, attributes, self.told, self._plan):
+            raise self._refusal("counts what its options say", "other columns, sets, bits or blocks")
+
+    # State.
+
+    def _state(self, training: bool) -> State:
+        """Nothing once trained: the coordinator has the model."""
+        if not training:
+            return {}
+        schema = None if self.agreed is None else to_state(self.agreed)
+        return {
+            **super()._state(training),
+            "agreed": schema,
+            "masker": self._masker.state(),
+            "group": self.names_group.state(),
+        }
+
+    def _restore(self, state: State) -> None:
+        """What `trained` returned restores nothing."""
+        if not state:
+            return
+        if state["agreed"] is not None:
+            self.agreed = from_state(Schema, state["agreed"])
+            self.columns.table = summed.alike(self.columns.table, self.agreed)
+        self._masker.restore(state["masker"])
+        self.names_group.restore(state["group"])
+        super()._restore(state)
 
 
 def _column(name: str, level_N: Tensor, size: int) -> Column:
