@@ -299,9 +299,14 @@ class TestFigures:
                 replace(config, references=references)
 
     def test_scales_are_next_to_equal_and_small(self) -> None:
-        for rows, others, most in ((50_000, 1_000, 50_176), (7, 3, 1024), (10**6, 999_983, 2**20), (3, 10**6, 2**30)):
-            real, public = judge._scales(rows, others, most)
-            assert real * rows <= 1 << 30 and (public == 0 or real * rows == pytest.approx(public * others, rel=1e-2))
+        for rows, others in ((50_000, 1_000), (7, 3), (10**6, 999_983), (3, 10**6), (1000, 16_000_000)):
+            real, public = judge._scales(rows, others)
+            assert real * rows <= 1 << 30 and real * rows == pytest.approx(public * others, rel=1e-3)
+        with pytest.raises(ConfigError, match="not too far apart"):
+            judge._scales(10**6, 1_234_567_891)
+
+    def test_a_loose_bound_of_rows_changes_nothing(self) -> None:
+        assert judged(replace(FIGURES, most_rows=10**6))["distances"] == judged(FIGURES)["distances"]
 
 
 @pytest.mark.parametrize("config", [EXACT, NOISED, FIGURES])

@@ -21,7 +21,7 @@ from silosynth.alignment import AlignConfig
 from silosynth.cli import app
 from silosynth.commands import federation
 from silosynth.core.conversation import Roster
-from silosynth.core.errors import ConfigError, DataError, StorageError
+from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError
 from silosynth.data import infer
 from silosynth.deployment import coordinator, judging
 from silosynth.deployment.judging import JudgeOptions, Terms
@@ -133,6 +133,14 @@ def test_figures_are_reported_without_tables(tmp_path: Path) -> None:
     assert json.loads((place / "result.json").read_text())["opening"] == "figures"
     with pytest.raises(ConfigError, match="takes tables, not figures"):
         judging.judging_order(drawn(), JudgeOptions("figures", target="paid"), TERMS, ROSTER, "coordinator", "x")
+
+
+def test_figures_of_a_job_open_once_in_all_attempts(tmp_path: Path) -> None:
+    judged(tmp_path, JudgeOptions("figures", levels=3))
+    shutil.rmtree(tmp_path / "coordinator")
+    shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+    with pytest.raises(SilosynthError, match="figures of a job once, all attempts together"):
+        judged(tmp_path, JudgeOptions("figures", levels=3))
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def test_identifiers_are_not_counted_and_a_target_must_be() -> None:
         plan(frame, {"person": "identifier"}, target="person")
     with pytest.raises(DataError, match="neither an identifier"):
         plan(frame[["person"]], {"person": "identifier"})
-    with pytest.raises(ConfigError, match="two levels"):
+    with pytest.raises(ConfigError, match="at least two"):
         plan(frame, levels=1)
 
 

@@ -56,7 +56,8 @@ def test_it_finds_who_knows_what(told: Any) -> None:
 def test_it_costs_what_it_says_and_no_row_leaves(told: Any) -> None:
     found, ledger = told
     known = {Release.NOTHING.value, Release.SCHEMA.value, Release.SEALED.value, Release.NOISED.value}
-    assert {entry["privacy"] for entry in ledger.entries()} <= known and (found.epsilon, found.delta) == (4.0, 1e-6)
+    assert {entry["privacy"] for entry in ledger.entries()} <= known
+    assert found.epsilon is None and "no epsilon can be stated" in str(found)  # a seed was given
     assert any(entry["events"] for entry in ledger.entries() if "events" in entry)
 
 

@@ -57,6 +57,7 @@ from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
 REFERENCES = 4  # most tables that one set is compared with: many figures are as good as the table
+NEXT_TO = 1000  # numbers of rows that figures compare are made equal to one in so many, at least
 HOLDOUT = "(hold-out)"
 """The column that says of each row whether it was held out: boolean, in every silo, the same in all."""
 
@@ -70,7 +71,8 @@ class JudgeConfig(Struct):
         opening: "exact"; "noised", by the target; or "figures", exact ones, without the tables.
         dp: what all tables together may cost; private exactly if tables open with noise.
         holdout: whether each set gets a last axis: rows that were trained on, rows that were held out.
-        most_rows: a public bound of the number of rows; 0 for none. With a target there must be one.
+        most_rows: a public bound of the number of rows; 0 for none. With a target there must be one; figures, which
+            tell numbers of rows, take no notice of it.
         references: of figures, for each set the public tables that it is compared with, int64: one of the set's shape,
             or up to `REFERENCES` of them along a first axis. Each is scaled to the number of rows.
         horizontal: whether silos hold different rows of the same columns: then sums over all of them open, by
@@ -231,18 +233,25 @@ def figures_for(config: JudgeConfig, request: CountRequest, numbers: tuple[int, 
     for place, number in enumerate(opened_sets(config, owners)):
         figures = []
         for table in config.compared(number):
-            real, public = _scales(trained, int(table.sum()), request.rows)
+            real, public = _scales(trained, int(table.sum()))
             figures.append(Figure(place, (real, 0) if config.holdout else (real,), table * public))
         if config.holdout:
-            real, other = _scales(trained, held_out, request.rows)
+            real, other = _scales(trained, held_out)
             figures.append(Figure(place, (real, -other), torch.zeros_like(table)))
         found.append(figures)
     return found
 
 
-def _scales(rows: int, others: int, most: int) -> tuple[int, int]:
-    """Whole numbers by which ``rows`` and ``others`` are multiplied to be next to equal, at most 2^30."""
-    scale = Fraction(rows, others).limit_denominator(max(1, (1 << 30) // max(most, rows)))
+def _scales(rows: int, others: int) -> tuple[int, int]:
+    """Whole numbers by which ``rows`` and ``others`` are multiplied to be next to equal, at most about 2^30.
+
+    Raises:
+        ConfigError: no such numbers make them equal to one in `NEXT_TO`.
+    """
+    scale = Fraction(rows, others).limit_denominator(max(1, (1 << 30) // planning.padded(rows)))
+    if abs(scale * others - rows) * NEXT_TO > rows:
+        remedy = "Judge fewer synthetic rows, or open tables."
+        raise ConfigError("Figures compare numbers of rows that are not too far apart", (rows, others), remedy)
     return scale.denominator, scale.numerator
 
 
@@ -278,9 +287,8 @@ def coordinate(
     if state is None:
         owners = yield from _found(roster, config)
         numbers = (yield from _numbers(roster, config)) if config.opening == "figures" else (0, 0)
-        rows = config.most_rows or (
-            planning.padded(sum(numbers)) if sum(numbers) else (yield from _bound(roster, config))
-        )
+        rows = planning.padded(sum(numbers)) if sum(numbers) else config.most_rows
+        rows = rows or (yield from _bound(roster, config))
         yield from protocol.count(roster, request_for(config, roster.parties, owners, rows))
         yield Checkpoint({"owners": list(owners), "rows": rows, "numbers": list(numbers)})
     else:
@@ -440,7 +448,8 @@ class JudgingSilo(Party):
             raise self._refusal("counts the columns that it holds", owners)
         if not set(owners) <= known or len(owners) != len(config.columns):
             raise self._refusal("counts columns of the silos of its roster", owners)
-        if request.rows != (config.most_rows or planning.padded(request.rows)):  # others could be told from its own
+        bound = 0 if config.opening == "figures" else config.most_rows
+        if request.rows != (bound or planning.padded(request.rows)):  # others could be told from its own
             raise self._refusal("counts as many rows as its job says, or a rounded number of them", request.rows)
         if request != request_for(config, self._seat.roster.parties, owners, request.rows):
             raise self._refusal("counts what its job says", "other columns, sets, bits or blocks")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from silosynth.core.conversation import Party, State
-from silosynth.core.errors import ProtocolError, SilosynthError
+from silosynth.core.errors import DataError, ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Keystream, Streams
@@ -165,6 +165,11 @@ class TableCounter(Party):
             raise self._refusal("counts with the silos of its roster", request.silos)
         if rows > request.rows:
             raise self._refusal("holds no more rows than the request says", f"more than {request.rows}")
+        if not self._table.columns and request.dealer != self._seat.name:
+            raise DataError(
+                "A silo that takes part in a counting has a column that can be counted", "identifiers at most",
+                'Leave it out; or declare what a column is, such as schema={"city": "categorical"}.',
+            )  # fmt: skip
         secret = self._group.key("one counting")
         if secret == self._used:
             raise self._refusal("counts once with each secret", "the same again")

@@ -36,6 +36,7 @@ from silosynth.core.files import PRIVATE, locked, make_folder, read, write_atomi
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Column, Schema, Table, pseudonyms
 from silosynth.core.streams import Chain, Streams
+from silosynth.counting.distances import TakeShares
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
 from silosynth.deployment import forgetting, holdout, label, protocol
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SYNTHETIC, REFERENCE_LOCK = "synthetic.parquet", "reference.lock"
+FIGURES = "figures-opened"  # a job of this folder has opened figures
 _HEADS = protocol.AskNonce, protocol.SealHead, protocol.RelayedHeads  # by which silos compare their ledgers
 _LABEL = protocol.SignLabel, protocol.KeepLabel
 _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
@@ -245,6 +247,8 @@ class DeploymentSilo(Party):
             with self._turns.taken(ask):
                 return self._answer_own(ask)
         if self._party is not None:
+            if isinstance(ask, TakeShares):
+                self._open_figures_once()
             return self._party.answer(ask) if self._part is None else self._synthesised(self._party, ask)
         if self._aligner is not None:
             reply = self._aligner.answer(ask)
@@ -423,6 +427,15 @@ class DeploymentSilo(Party):
         if alike:
             self._key = holdout.own_key(self.seat)
         self._say(f"{len(frame):,} rows read")
+
+    def _open_figures_once(self) -> None:
+        """Refuse to open figures in a second attempt: a dealer could choose anew what they tell besides."""
+        if (self.folder / FIGURES).exists():
+            raise ProtocolError(
+                "A silo opens the figures of a job once, all attempts together", "a second time",
+                "Submit the job anew, under another name.",
+            )  # fmt: skip
+        write_atomic(make_folder(self.folder) / FIGURES, b"", PRIVATE)
 
     def _check_exact(self, job: protocol.Job) -> None:
         """Refuse another hold-out than that of earlier jobs, if tables of it open without noise."""

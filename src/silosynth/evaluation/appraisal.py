@@ -114,7 +114,7 @@ class Appraisal:
         rows, rows_low, rows_high: how many rows the silos have in common, as the noised tables say, with a 95 %
             interval.
         groups: most groups of a column.
-        epsilon, delta: what all of it cost, for each row.
+        epsilon, delta: what all of it cost, for each row; None where the noise follows from a seed that was given.
         noise: standard deviation of the noise on each cell of a table.
     """
 
@@ -125,8 +125,8 @@ class Appraisal:
     rows_low: float
     rows_high: float
     groups: int
-    epsilon: float
-    delta: float
+    epsilon: float | None
+    delta: float | None
     noise: float
 
     def pair(self, first: str, second: str) -> AppraisedPair:
@@ -189,13 +189,14 @@ class Appraisal:
         return notebook.table(head, rows, repr(self)) + "".join(map(notebook.paragraph, lines))
 
 
-def appraise_tables(found: Mapping[str, Any], dp: Target, groups: int) -> Appraisal:
+def appraise_tables(found: Mapping[str, Any], dp: Target, groups: int, seeded: bool = False) -> Appraisal:
     """Conclude from tables that opened.
 
     Args:
         found: of `silosynth.counting.appraise.coordinate`.
         dp: the target that it kept.
         groups: most groups of a column.
+        seeded: whether the noise follows from a seed that was given: then no epsilon is stated.
     """
     columns = found["columns"]
     pairs = [(int(a), int(b)) for a, b in found["pairs"]]
@@ -217,7 +218,7 @@ def appraise_tables(found: Mapping[str, Any], dp: Target, groups: int) -> Apprai
         tuple(sorted(held.pairs(), key=_strongest)),
         tuple(predictions),
         max(0.0, margins.rows), max(0.0, margins.rows - reach), max(0.0, margins.rows + reach),
-        groups, dp.epsilon, dp.delta, found["noise"],
+        groups, None if seeded else dp.epsilon, None if seeded else dp.delta, found["noise"],
     )  # fmt: skip
 
 
@@ -368,6 +369,8 @@ def _worth(silo: str, partner: str, own: Sequence[Prediction]) -> str:
 
 def cost(appraisal: Appraisal) -> str:
     """What it cost, and what for."""
+    if appraisal.epsilon is None:
+        return "cost: no epsilon can be stated, since the noise follows from a seed that was given"
     return (
         f"cost: at most epsilon {appraisal.epsilon:g} at delta {appraisal.delta:g} for each row, for all groups "
         f"and all {len(appraisal.pairs):,} tables together"

@@ -130,8 +130,8 @@ def plan(
         DataError: the table cannot be read, has nothing to count, or has no such target.
         ConfigError: ``levels`` is below 2.
     """
-    if levels < 2:
-        raise ConfigError("Columns are counted by at least two levels", levels)
+    if not isinstance(levels, int) or levels < 2:
+        raise ConfigError("Columns are counted by a whole number of levels, at least two", levels)
     kinds, table = _read(synthetic, schema)
     columns = tuple(_counted(column, levels) for column in table.columns)
     place = None if target is None else _place(target, kinds.names)
@@ -199,7 +199,7 @@ def _read(frame: Any, schema: Schema | Mapping[str, Any] | None) -> tuple[Schema
 
 def _place(target: str, names: Sequence[str]) -> int:
     if target not in names:
-        raise DataError("The target is a column that is counted", target, nearest(target, names))
+        raise DataError("The target is a column that is counted", target, nearest(str(target), names))
     return list(names).index(target)
 
 

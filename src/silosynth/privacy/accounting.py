@@ -275,7 +275,7 @@ def _narrowed(
     """The upper end of a bracket, narrowed by interpolating linearly in logarithms to just below ``most``."""
     while price < 0.998 * most and high > 1.0005 * low:
         share = 0.5
-        if above < math.inf:
+        if above < math.inf and price > 0:
             share = (math.log(above) - math.log(0.999 * most)) / (math.log(above) - math.log(price))
         trial = low * (high / low) ** min(0.95, max(0.05, share))
         if (trial_cost := cost(trial)) <= most:

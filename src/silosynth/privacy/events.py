@@ -33,6 +33,7 @@ DISCRETE_GAUSSIAN = "discrete Gaussian"
 UNSOUND = "paper-unsound"
 KNOWN = (DISCRETE_LAPLACE, THRESHOLDED, SAMPLED_GAUSSIAN, DISCRETE_GAUSSIAN, UNSOUND)
 GAUSSIAN = (SAMPLED_GAUSSIAN, DISCRETE_GAUSSIAN)
+LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e9  # of a target: beyond, noise cannot be accounted for, or is none
 LEAST_DELTA = 1e-10  # below, rounding errors of accounting would count
 
 Scope = Literal["readers", "release", "all"]
@@ -165,6 +166,9 @@ class Target(Struct):
         return self.epsilon * share, self.delta * share
 
     def _check_sound(self) -> None:
+        if self.private and not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON:
+            rule = f"An epsilon is from {LEAST_EPSILON:g} to {MOST_EPSILON:g}"
+            raise ConfigError(rule, self.epsilon, "Usual ones are from 0.1 to 10; leave it out for no privacy.")
         if self.private and not LEAST_DELTA / self.encoders <= self.delta < 0.5:
             raise ConfigError(
                 f"An epsilon needs a delta, of at least {LEAST_DELTA / self.encoders:g} and below 1/2",

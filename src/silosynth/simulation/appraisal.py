@@ -19,6 +19,7 @@ from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.federation import Federation, check_federation
+from silosynth.simulation.model import seed_number
 from silosynth.simulation.silos import InProcess
 
 _CPU = torch.device("cpu")
@@ -44,8 +45,8 @@ def appraise(
         federation: from `simulate`; silos hold different columns of the same rows.
         epsilon, delta: what all of it costs, for each row.
         groups: most groups of a column, from 2 to 20.
-        seed: of the noise: the same seed gives the same appraisal, and whoever knows it knows the noise. None for the
-            operating system's randomness.
+        seed: of the noise: the same seed gives the same appraisal, and whoever knows it knows the noise, so that no
+            epsilon is stated. None for the operating system's randomness.
         ledger: records all messages, if given.
         progress: called with the name of a stage and the share of it that is done.
 
@@ -62,13 +63,14 @@ def appraise(
     (True, True)
     """
     check_federation(federation)
+    seed = None if seed is None else seed_number(seed)
     if federation.horizontal or len(federation.silos) < 2:
         rule = "An appraisal is of silos that hold different columns of the same rows"
         value = "different rows" if federation.horizontal else "one silo"
         raise ConfigError(rule, value, 'Such as simulate(frame, {"bank": ["income"], "clinic": ["age"]}).')
     config = AppraiseConfig(Target(epsilon, delta), groups, most_rows=padded(federation.rows))
     found = _opened(federation, config, seed, Ledger() if ledger is None else ledger, progress)
-    return appraise_tables(found, config.dp, config.groups)
+    return appraise_tables(found, config.dp, config.groups, seeded=seed is not None)
 
 
 def _opened(

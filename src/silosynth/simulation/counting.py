@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import secrets
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,18 @@ import pandas as pd
 
 from silosynth import counting
 from silosynth.core.conversation import COORDINATOR, Conversation
-from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
 from silosynth.counting import CountRequest, TableCounter
 from silosynth.counting.products import AnyWords
+from silosynth.data import dtypes
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.federation import Federation, check_federation, common_levels
+from silosynth.simulation.model import seed_number
 from silosynth.simulation.silos import InProcess
 
 _DELTA = 1e-9  # of a target that is a sum of epsilons, which need none; the least that targets take
@@ -69,6 +71,7 @@ def count(
         ConfigError: a set names an unknown column, or columns of more than three silos (with noise, two); a column of
             numbers has no edges, or another has some; tables are too large; or the dealer is no silo, or holds one of
             the columns.
+        DataError: all of a column is missing, or a silo holds nothing but identifiers and pseudonyms.
 
     >>> import pandas as pd, silosynth as ss
     >>> frame = pd.DataFrame({"age": [30, 40, 50], "sex": ["f", "m", "f"], "ill": ["no", None, "yes"]})
@@ -87,6 +90,9 @@ def count(
     ≥ 40    0    1    1
     """
     check_federation(federation)
+    seed = None if seed is None else seed_number(seed)
+    if epsilon is not None and not isinstance(epsilon, int | float):
+        raise ConfigError("An epsilon is a number above zero", epsilon)
     names, edges = [tuple(columns) for columns in sets], dict(edges or {})
     request = replace(_request(federation, names, edges, epsilon), dealer=dealer)
     tables = _counted(federation, request, epsilon, seed, Ledger() if ledger is None else ledger)
@@ -155,6 +161,8 @@ def _request(
     columns = []
     for name in used:
         column = tables[owner[name]][name]
+        if column.levels == () and name not in edges:
+            raise DataError("A column that is counted holds a value", name, "Leave it out: all of it is missing.")
         silo, declared = "" if federation.horizontal else owner[name], _edges(column, edges.get(name, ()))
         columns.append(counting.CountedColumn(silo, name, column.levels or (), declared))
     rows = counting.padded(max(len(table) for table in tables.values()))
@@ -166,21 +174,30 @@ def _request(
 
 
 def _edges(column: Column, edges: Sequence[Any]) -> tuple[int | float, ...]:
-    """Edges as the column's values are: dates in nanoseconds."""
+    """Edges as the column's values are: dates and durations in nanoseconds."""
+    name = column.name
+    if isinstance(edges, str) or not isinstance(edges, Sequence | np.ndarray | pd.Index):
+        raise ConfigError(f"The edges of column {name!r} are a list", type(edges).__name__, "Such as [10, 20].")
     if column.levels is None and not len(edges):
-        remedy = f'Declare where bins begin, such as edges={{"{column.name}": [10, 20]}}.'
-        raise ConfigError("A column of numbers or dates is counted between edges", column.name, remedy)
+        remedy = f'Declare where bins begin, such as edges={{"{name}": [10, 20]}}.'
+        raise ConfigError("A column of numbers or dates is counted between edges", name, remedy)
     if column.levels is not None and len(edges):
-        raise ConfigError("Only columns of numbers and dates have edges", column.name, "Leave them out.")
-    return tuple(map(_edge, edges))
+        raise ConfigError("Only columns of numbers and dates have edges", name, "Leave them out.")
+    return tuple(_edge(column, edge) for edge in edges)
 
 
-def _edge(edge: Any) -> int | float:
-    if isinstance(edge, str | datetime | np.datetime64):
-        return int(pd.Timestamp(edge).value)
-    if isinstance(edge, timedelta | np.timedelta64):
-        return int(pd.Timedelta(edge).value)
-    return int(edge) if isinstance(edge, int | np.integer) else float(edge)
+def _edge(column: Column, edge: Any) -> int | float:
+    kind = dtypes.resolve(column.dtype).kind
+    try:
+        if kind in "mM":
+            made = (pd.Timestamp if kind == "M" else pd.Timedelta)(edge)
+            return int(made.as_unit("ns").value) if not pd.isna(made) else math.nan
+        if isinstance(edge, str | bool | np.bool_):
+            raise TypeError
+        return operator.index(edge) if hasattr(edge, "__index__") else float(edge)
+    except (TypeError, ValueError, OverflowError) as error:
+        what = {"M": "dates", "m": "durations"}.get(kind, "numbers")
+        raise ConfigError(f"The edges of column {column.name!r} are {what}, as it holds", str(edge)) from error
 
 
 def _labels(column: counting.CountedColumn, edges: Mapping[str, Sequence[Any]]) -> list[Hashable]:

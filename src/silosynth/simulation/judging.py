@@ -25,7 +25,7 @@ from silosynth.privacy.statement import known_noise
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.federation import Federation, check_federation, common_levels
-from silosynth.simulation.model import Model
+from silosynth.simulation.model import Model, seed_number
 from silosynth.simulation.silos import InProcess
 
 _CPU = torch.device("cpu")
@@ -92,10 +92,11 @@ def judge(
     ['column_shape_error', 'pair_trend_error']
     """
     check_federation(federation)
+    seed = None if seed is None else seed_number(seed)
     how: Opening = opening or ("exact" if epsilon is None else "noised")
     if (how == "noised") is (epsilon is None):
         raise ConfigError("Tables that open with noise have an epsilon, and no others", how, "Leave one of them out.")
-    most = levels or (joint.COARSE if how == "noised" else joint.LEVELS)
+    most = levels if levels is not None else (joint.COARSE if how == "noised" else joint.LEVELS)
     if progress is not None:
         progress("planning", 0.0)
     predicted = None if how == "figures" else target

@@ -534,7 +534,7 @@ class Model(TrainedModel):
     def _sampling(self, n: int, seed: int | None) -> Streams:
         """The streams of a sampling of ``n`` rows; without a seed, each call has other ones."""
         n = whole_number("The number of rows to sample", n, positive=True)
-        seed = None if seed is None else whole_number("A seed", seed)
+        seed = None if seed is None else seed_number(seed)
         with self._fitting("its columns"):
             check_identifiers_fit(self.schema, n)
         streams = sampling_streams(Streams(self.seed), self._calls, seed)
@@ -687,6 +687,17 @@ def whole_number(what: str, value: Any, positive: bool = False) -> int:
     if number is None or isinstance(value, bool) or (positive and number < 1):
         raise ConfigError(f"{what} is a {'positive ' * positive}whole number", value, "Pass an int.")
     return number
+
+
+def seed_number(value: Any) -> int:
+    """A seed as an int, at least 0: below, it is not one that somebody gave (`TrainedModel.seed`).
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if (seed := whole_number("A seed", value)) < 0:
+        raise ConfigError("A seed is at least 0", seed, "Give another, or none.")
+    return seed
 
 
 def _without_reasons(schema: Schema) -> Schema:

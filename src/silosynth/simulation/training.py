@@ -38,7 +38,7 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.federation import Federation, check_federation, digest
-from silosynth.simulation.model import Model, whole_number
+from silosynth.simulation.model import Model, seed_number
 from silosynth.simulation.representation import Representation, read_labels
 from silosynth.simulation.ruling import Ruling, under_rules
 from silosynth.simulation.silos import InProcess, make_parties, spawn
@@ -104,7 +104,7 @@ def fit(
     entry, config = how.prepared(algorithm_name, "generator", federation, preset, options)
     coordinate = entry.under(missing)
     secret = seed is None and draws_noise(config)
-    drawn = whole_number("A seed", 0 if seed is None else seed)
+    drawn = seed_number(0 if seed is None else seed)
     fingerprint = how.fingerprint(algorithm_name, config, federation, drawn)
     if secret:
         drawn, fingerprint = secret_run(_secret(folder, resume), fingerprint)
@@ -181,7 +181,7 @@ def represent(
         runtime, limit, folder, resume, overwrite, progress, resolve_device(device), threads, checkpoint_every
     )
     entry, config = how.prepared(name, "representation", federation, preset, options)
-    seed = whole_number("A seed", seed)
+    seed = seed_number(seed)
     features, target, column = _without_label(federation, label)
     labels = None if target is None or column is None else target.labels(column)
     streams, label_table = Streams(seed), Table(() if column is None else (column,))
