@@ -221,6 +221,8 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
     for wrong in (True, False, 1.0, "1"):
         with pytest.raises(ConfigError, match="A seed is a whole number"):
             fit(seed=wrong)
+    with pytest.raises(ConfigError, match="A seed is at least 0"):
+        fit(seed=-1)  # which would pass for a secret one
 
 
 def test_one_run_at_a_time_works_in_a_folder(tmp_path):
