@@ -157,6 +157,8 @@ def _planned(
             "Audit with --train and --fit.",
         )  # fmt: skip
     entry.configure(how.preset, how.options)
+    if plan.rules:
+        ui.note("The generator is attacked without [[rules]]: its many trainings do not keep them.")
     material = tables.gather(plan)
     federation = material.federation(plan.overrides())
     kinds = {column.name: column.kind for column in federation.schema.columns}

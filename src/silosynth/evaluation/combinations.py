@@ -146,6 +146,8 @@ def find(
         if rule.kind == "dependency" or any(own.any() for own in hits[1:]):
             found.append(_combination(rule, train, hits, columns, labels, owners))
     if ruled is not None:
+        held = [set(rule.named) for rule in ruled.declared]
+        found = [one for one in found if not any({one.first, one.second} <= names for names in held)]
         for one in (*ruled.declared, *ruled.found):
             hits = [one.broken(table).numpy() for table in ruled.tables]
             broken = [before | own for before, own in zip(broken, hits, strict=True)]
