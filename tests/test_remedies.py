@@ -15,6 +15,7 @@ import typer
 
 import silosynth
 from silosynth.cli import app
+from silosynth.core.rules import KINDS
 from silosynth.data.infer import ColumnOverride
 from silosynth.deployment.rows import SiloData
 from silosynth.experiment.grammar import ColumnRules, CsvKeys, DataSection, SiloSection
@@ -63,6 +64,7 @@ def test_keys_for_files_and_columns_exist_in_toml_and_in_python() -> None:
 @pytest.mark.parametrize("room", ["data", "simulation"])
 def test_keys_that_remedies_name_exist(room: str) -> None:
     keys = set(ColumnRules.model_fields) | set(SiloData.model_fields)
+    keys |= {field.name for kind in KINDS.values() for field in fields(kind)}
     named = found(r"\b([a-z_]+) = [\"\[]", room)
     assert named <= keys, named - keys
     assert room != "data" or {"format", "decimal", "missing", "encoding", "separator", "kind"} <= named

@@ -547,7 +547,9 @@ class Model(TrainedModel):
         size = whole_number("The number of rows of a batch", batch, positive=True)
         parties, led = self._parties(streams), bool(wanted.conditions)
         for name in parties if led else ():
-            own = self.schemas[name].modelled
+            own = [
+                c.name for c in self._modelled[name].columns if c in self.schemas[name].columns
+            ]  # not anew, by rules
             with self._fitting(f"the part of silo {name!r}"):
                 parties[name].restrict([condition for condition in wanted.conditions if condition.column in own])
 

@@ -164,7 +164,7 @@ def _check_across(rules: Sequence[Rule], partitioned: bool) -> None:
         if partitioned:
             raise ConfigError(
                 "Rules across silos compare synthetic columns, which stay in their silos", rule.in_words,
-                'Share them with synthesis = "shared", or leave the rule out and compare the columns afterwards.',
+                'Share them, with "shared" for the option synthesis; or leave the rule out.',
             )  # fmt: skip
         if isinstance(rule, FixedCombination) and rule.learn:
             raise ConfigError(
