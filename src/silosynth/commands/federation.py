@@ -14,11 +14,12 @@ from typer.core import TyperGroup
 
 from silosynth.commands import run
 from silosynth.commands.session import Force, ReportOptions, Session, add_command, check_free, session
-from silosynth.core.errors import ConfigError, DataError, ProtocolError, nearest
+from silosynth.core.errors import ConfigError, DataError, ProtocolError, SilosynthError, nearest
 from silosynth.core.files import REPORTS, check_suffix, read
 
 if TYPE_CHECKING:
     from silosynth.deployment import coordinator, kits, silo_ledger
+    from silosynth.deployment.rows import SiloFile
     from silosynth.evaluation.report import Report
     from silosynth.experiment.grammar import Experiment
 
@@ -113,6 +114,7 @@ def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
     from silosynth.deployment.flare import console, daemon
 
     site = _kit(kit, coordinator=True)
+    site.check_private()
     log, stop = _timed(ui), threading.Event()
     dispatcher = Dispatcher(site.jobs, lambda: console.Console(site.dispatcher), log)
     watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
@@ -133,8 +135,11 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
     from silosynth.deployment.rows import read_silo
 
     site = _kit(kit)
+    site.check_private()
     site.seat()  # raises unless its key is there, and is the pinned one
     rows, rules = read_silo(site.folder), policy.read_policy(site.folder)
+    if rows.data is not None:
+        _check_rows(ui, site, rows)
     ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
     held = "no rows: it only deals" if rows.data is None else f"rows from {rows.source().describe()}"
     ui.note(f"Silo {site.name!r} of {site.federation!r}; {held}.")
@@ -150,6 +155,21 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
         daemon.serve_party(site.folder, say=log)
     finally:
         stop.set()
+
+
+def _check_rows(ui: Session, site: kits.StartKit, rows: SiloFile) -> None:
+    """Whether the rows can be read, and have the identifiers. A database may be away for now, and is only warned of."""
+    from silosynth.deployment.kits import SILO_TEMPLATE
+    from silosynth.deployment.rows import SILO, check_rows
+
+    if (site.folder / SILO).read_text("utf-8") == SILO_TEMPLATE:
+        raise ConfigError(f"{SILO} says where this silo's rows are", "the template, unchanged", f"Fill in {SILO}.")
+    try:
+        check_rows(rows)
+    except SilosynthError as error:
+        if rows.source().database is None:
+            raise
+        ui.note(f"warning: {error}")
 
 
 def check_policy(ui: Session, kit: KitFolder = Path()) -> None:
@@ -393,7 +413,9 @@ def _jobs(kit: kits.StartKit) -> list[dict[str, Any]]:
     for folder in sorted(path for path in kit.jobs.glob("*") if path.is_dir()):
         if kit.name == COORDINATOR and (folder / coordinator.STATUS).exists():
             now = asdict(coordinator.read_status(folder))
-            rows.append({"job": folder.name, **{key: value for key, value in now.items() if key != "since"}})
+            for key in ("since", "begun"):
+                now[key] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now[key])) if now[key] else ""
+            rows.append({"job": folder.name, **now})
         elif (log := folder / entry.LOG).exists():
             rows.append({"job": folder.name, "last": log.read_text("utf-8").splitlines()[-1]})
     return rows

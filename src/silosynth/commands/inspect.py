@@ -161,10 +161,13 @@ def _folder(ui: Session, path: Path) -> None:
     from silosynth.privacy.statement import known_noise, statement
     from silosynth.runtime.checkpoint import SEED
 
-    ui.facts |= {"kind": "run", "path": str(path), **_state(path)}
+    ui.facts |= {"kind": "run", "path": str(path), **(_job_state(path) or _state(path))}
     ui.show(f"{path}: {ui.facts['state']}")
     for name in ui.facts["files"]:
         ui.show(f"  {name}")
+    if "options" in ui.facts:
+        told = {key: ui.facts[key] for key in ("algorithm", "preset", "silos", "submitter", "seed", "rows", "options")}
+        ui.show("\n" + "\n".join(_lines(told)))
     records = run.read_ledger(path / run.LEDGER) if run.LEDGER in ui.facts["files"] else []
     ui.facts["ledger_totals"] = []
     if records:
@@ -173,8 +176,42 @@ def _folder(ui: Session, path: Path) -> None:
         if run.MODEL in ui.facts["files"]:
             ui.facts["privacy"] = silosynth.load(path / run.MODEL).describe()["privacy"]
         else:  # a run with a secret seed keeps it until it has ended
-            ui.facts["privacy"] = statement(records if (path / SEED).exists() else known_noise(records))
+            secret = ui.facts["seed"] == "secret" if "seed" in ui.facts else (path / SEED).exists()
+            ui.facts["privacy"] = statement(records if secret else known_noise(records))
         _privacy(ui, ui.facts["privacy"])
+
+
+def _job_state(folder: Path) -> dict[str, Any] | None:
+    """Of a folder of a federation's job: what it was, as the coordinator or a silo keeps it; None of other folders."""
+    from silosynth.core import messages
+    from silosynth.deployment import coordinator, kept, label
+    from silosynth.deployment.forgetting import when_forgotten
+
+    order = folder / coordinator.ORDER
+    job = coordinator.unpack_order(order.read_bytes()).job if order.exists() else kept.kept_job(folder)
+    if job is None:
+        return None
+    gone = when_forgotten(folder)
+    if gone is not None:
+        state = f"forgotten, {gone}"
+    elif (folder / coordinator.STATUS).exists():
+        state = coordinator.read_status(folder).state
+    else:
+        state = "trained" if (folder / kept.PART).exists() else "not trained here, or not yet"
+    options = messages.to_state(job.config)["fields"]
+    about: dict[str, Any] = {
+        "job": job.name,
+        "algorithm": job.algorithm,
+        "preset": job.preset,
+        "silos": list(job.silos),
+    }
+    about |= {"submitter": job.submitter, "rows": job.rows, "options": label.plain(options)}
+    about["seed"] = "secret" if job.training_seed is None else "public"
+    if job.drawing is not None:
+        state, about["drawn_from"] = state.replace("not trained here, or not yet", "drawn"), job.drawing.job
+    files = sorted(entry.name for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    checkpoints = len([*folder.glob("coordinator/*.ckpt"), *folder.glob("checkpoints/*.ckpt")])
+    return {"state": f"job {job.name}, {state}", "files": files, "checkpoints": checkpoints, **about}
 
 
 def _state(folder: Path) -> dict[str, Any]:

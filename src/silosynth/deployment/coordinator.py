@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from silosynth.core.conversation import Progress, Roster
 from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
+from silosynth.core.version import VERSION
 from silosynth.data import sources
 from silosynth.deployment import forgetting, label
 from silosynth.deployment.counted import keep_counted
@@ -244,7 +246,8 @@ class Status:
         stage, done, total: as in `Progress`.
         attempts: number of starts.
         error: why it was interrupted or failed.
-        since: when this state began, in seconds since 1970.
+        since: when this state began, in seconds since 1970; while it runs, of the last progress.
+        begun: when it was submitted, likewise; 0 of jobs of earlier versions.
     """
 
     state: str = "submitted"
@@ -254,6 +257,7 @@ class Status:
     attempts: int = 0
     error: str = ""
     since: float = 0.0
+    begun: float = 0.0
 
     def write(self, folder: Path) -> None:
         """Replace the job's status."""
@@ -274,7 +278,8 @@ class StatusWriter:
 
     def __init__(self, folder: Path, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._say, self._clock = folder, say, clock
-        self._attempts = read_status(folder).attempts + 1 if (folder / STATUS).exists() else 1
+        before = read_status(folder) if (folder / STATUS).exists() else Status(begun=time.time())
+        self._attempts, self.begun = before.attempts + 1, before.begun
         self._written, self._stage = float("-inf"), ""
         self._set("running")
 
@@ -299,7 +304,8 @@ class StatusWriter:
 
     def _set(self, state: str, **fields: Any) -> None:
         self._written = self._clock()
-        Status(state, attempts=self._attempts, since=time.time(), **fields).write(self._folder)
+        now = time.time()
+        Status(state, attempts=self._attempts, since=now, begun=self.begun, **fields).write(self._folder)
 
 
 def resumable(error: BaseException) -> bool:
@@ -389,11 +395,19 @@ def _write_counted(job: Job, outcome: Counted, folder: Path) -> None:
 
 def _write_result(job: Job, outcome: Outcome | Counted, result: dict[str, Any], folder: Path) -> None:
     """Facts for people, as JSON; and the silos' columns."""
+    began = read_status(folder).begun
+    about = {"name": job.name, "submitter": job.submitter, "version": VERSION, "preset": job.preset}
+    about |= {"begun": _instant(began) if began else "", "ended": _instant(time.time())}
+    result = {**about, **result, "options": label.plain(messages.to_state(job.config)["fields"])}
     if not getattr(job.config, "dp", Target()).private:  # they are exact
         result["matched"] = {silo: asdict(counts) for silo, counts in outcome.matched.items()}
     files.write_atomic(folder / RESULT, json.dumps(result, indent=2).encode())
     schemas = {silo: messages.to_state(schema) for silo, schema in outcome.schemas.items()}
     files.write_atomic(folder / SCHEMAS, wire.pack({"schemas": schemas}))
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def read_schemas(folder: Path) -> dict[str, Schema]:
@@ -533,7 +547,7 @@ def enqueue(order: Order, folder: Path) -> None:
     if (folder / STATUS).exists():
         raise ConfigError("A job's name is used only once", order.job.name, "Submit it under another name.")
     order.keep(folder)
-    Status(since=time.time()).write(folder)
+    Status(since=time.time(), begun=time.time()).write(folder)
 
 
 def request_stop(folder: Path) -> None:

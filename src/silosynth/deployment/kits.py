@@ -98,6 +98,16 @@ class StartKit:
         """The kit with which commands on the coordinator's machine talk to the engine."""
         return self.folder / DISPATCHER if self.name == COORDINATOR else self.folder
 
+    def check_private(self) -> None:
+        """Refuse private keys that everybody on this machine can read.
+
+        Raises:
+            ConfigError: names the file.
+        """
+        for path in (self.folder / KEY, *sorted((self.folder / "engine" / "startup").glob("*.key"))):
+            if os.name == "posix" and path.exists() and path.stat().st_mode & 0o007:
+                raise ConfigError("Others cannot use a private key", str(path), f"Close it to them: chmod 600 {path}")
+
     def seat(self) -> Seat:
         """This silo's seat among the silos.
 

@@ -45,7 +45,7 @@ def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
     target = getattr(job.config, "dp", Target())
     return {
         "form": _FORM, "job": job.name, "drawn_from": "" if job.drawing is None else job.drawing.job,
-        "algorithm": job.algorithm, "preset": job.preset, "options": _plain(to_state(job.config)["fields"]),
+        "algorithm": job.algorithm, "preset": job.preset, "options": plain(to_state(job.config)["fields"]),
         "silos": list(job.silos), "submitter": job.submitter, "held_out": job.holdout,
         "linked_by": "nothing" if job.align is None else job.align.method,
         "seed_of_training": "secret" if job.training_seed is None else "public",
@@ -66,12 +66,14 @@ def digest(table: pd.DataFrame, raw_text: bool) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """A config's state as JSON has it."""
+def plain(value: Any) -> Any:
+    """A config's state as JSON has it; tensors by their shapes."""
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.get("fields", value).items()}
+        return {name: plain(item) for name, item in value.get("fields", value).items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
+    if hasattr(value, "shape"):
+        return f"tensor of shape {tuple(value.shape)}"
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

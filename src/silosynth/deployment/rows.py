@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 import pandas as pd
 from pydantic import Field, PrivateAttr
 
-from silosynth.core.errors import DataError
+from silosynth.core.errors import DataError, nearest
 from silosynth.data.sources import Source
 from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
 
@@ -86,6 +86,18 @@ class SiloFile(FileSection):
     def declared(self) -> dict[str, dict[str, Any]]:
         """What is declared about columns, as schema inference takes it."""
         return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
+
+
+def check_rows(silo: SiloFile) -> None:
+    """Read the first rows, and find the identifiers among their columns.
+
+    Raises:
+        SilosynthError: the rows cannot be read, or lack an identifier; names it.
+    """
+    first = next(silo.source().batches())
+    for name in silo.identifiers:
+        if name not in first.columns:
+            raise DataError(f"{SILO}: identifiers names columns", name, nearest(name, map(str, first.columns)))
 
 
 def read_silo(folder: Path) -> SiloFile:

@@ -47,6 +47,7 @@ from silosynth.runtime import ledger
 FILE, HEAD = "ledger.jsonl", "ledger.head"
 EVERY = 64  # lines, at most, between two signatures
 _LABEL = "silosynth silo ledger 2"
+_KEY = "silosynth silo ledger 1"  # which stays, whatever a ledger's lines become: labels and receipts name the key
 _NOTHING = "0" * 64  # the hash before the first line
 _REMEDY = "Keep the file as evidence, and submit the job under another name."
 
@@ -85,7 +86,7 @@ class Head(Struct):
 
 def signing_key(seat: Seat) -> Ed25519PrivateKey:
     """The key of a silo's signatures."""
-    return Ed25519PrivateKey.from_private_bytes(derive(seat.private, framed(_LABEL, "key")))
+    return Ed25519PrivateKey.from_private_bytes(derive(seat.private, framed(_KEY, "key")))
 
 
 class SiloLedger:
