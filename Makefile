@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # A worker process per physical core, up to four. All tests of a file share a worker and its fixtures.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help demo federation-demo test live slow ci check format wheel clean
+.PHONY: help demo federation-demo private-demo test live slow ci check format wheel clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -17,6 +17,9 @@ demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
 
 federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: a few minutes
 	$(BIN)/python examples/federation_demo.py
+
+private-demo: $(VENV)/.federation ## The same where silos let nothing leave without noise: epsilon 1 in all
+	$(BIN)/python examples/federation_demo.py --private
 
 test: $(VENV)/.dev ## Quick tests: one process each, no sockets
 	$(BIN)/python -m pytest $(PARALLEL)

@@ -1,6 +1,7 @@
 """A federation of four processes on this machine: a coordinator and three silos, over NVIDIA FLARE with mutual TLS.
 
     make federation-demo            # or: python examples/federation_demo.py --out federation-demo
+    make private-demo               # or: python examples/federation_demo.py --private
 
 Three organisations hold different columns of mostly the same people, each in its own order. Their rows are linked by
 private set intersection, one person in five is held out, SiloFuse is trained across them, and the synthetic table is
@@ -11,6 +12,10 @@ by all silos, which is checked. All sites are ended and started again, and draw 
 Then the same training runs again in this one process, with the same keys and the same seed: both tables must have the
 same bytes. A second report, pooled.html, uses all real rows, which is possible because the silos are made from one
 table here.
+
+With --private no silo lets anything leave that is not noised: each has `largest_epsilon = 1` in its policy, which one
+training of `aim` may cost. Seeds of the noise are secret, so that this run cannot be repeated; no budget is kept for
+counting, so that there is no report but the pooled one.
 
 The table is that of `silosynth demo`: real people, from the RAND Health Insurance Experiment.
 """
@@ -80,37 +85,75 @@ target = "{target}"
 name = "demo"
 """
 
+PRIVATE = """\
+[algorithm]
+name = "aim"
+options.dp = {{ epsilon = 1.0, delta = 1e-5 }}
+
+[align]
+method = "psi"
+
+[split]
+holdout = 0.2
+
+[run]
+name = "demo"
+"""
+BOUNDS = {  # public: differential privacy takes them as known
+    "visits": (0, 80), "coinsurance_percent": (0, 100), "incentive_dollars": (0, 1500),
+    "log_maximum_expenditure": (0, 9), "physical_limitation": (0, 1), "chronic_disease_index": (0, 60),
+}  # fmt: skip
+POLICY = """\
+algorithms = ["aim"]
+largest_epsilon = 1.0
+exact_rows = true       # linking tells silos how many people they have in common
+"""
+
 
 def main() -> None:
     """Run the demonstration."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("federation-demo"), help="an empty or new folder")
     parser.add_argument("--port", type=int, default=8002, help="the coordinator's port, on loopback")
+    parser.add_argument("--private", action="store_true", help="train under largest_epsilon = 1")
     options = parser.parse_args()
     out, started = options.out.absolute(), time.monotonic()
     if out.exists() and any(out.iterdir()):
         if not (out / "federation.toml").exists():
             sys.exit(f"{out} is not empty. Name another folder with --out.")
         shutil.rmtree(out)  # left by an earlier demonstration
-    people, target = prepare(out, options.port)
+    people, target = prepare(out, options.port, options.private)
     with daemons(out / "kits"):
         silosynth("submit", out / "experiment.toml", "--kit", out / "kits" / "coordinator")
     silosynth("ledger", JOB, "--kit", out / "kits" / "clinic")
-    files = ("--out", out / "synthetic.csv", "--report", out / "report.html")
+    report = ("--report", out / "report.html")
+    files = ("--out", out / "synthetic.csv", *(() if options.private else report))
     silosynth("fetch", JOB, "--kit", out / "kits" / "coordinator", *files)
-    check_label(out)
+    if not options.private:
+        check_label(out)
+        draw_more(out)
+        compare(out)
+    pooled_report(out, people, target)
+    name = "pooled.html" if options.private else "report.html"
+    print(f"\nDone in {time.monotonic() - started:.0f} s. Open {out / name}")
+
+
+def draw_more(out: Path) -> None:
+    """Draw more rows of the model, without training."""
     with daemons(out / "kits"):
         draw = ("draw", JOB, "--rows", 500, "--seed", 3, "--kit", out / "kits" / "coordinator", "--name")
         silosynth(*draw, "demo-more")
     more = digest(out / "kits" / "insurer" / "work" / "jobs" / "demo-more")
     print(f"500 more rows, after a restart of all sites: sha256 {more}")
+
+
+def compare(out: Path) -> None:
+    """Train again in this process, and compare the bytes."""
     federated, local = digest(out / "kits" / "coordinator" / "work" / "jobs" / JOB), digest(rehearse(out))
     print(f"synthetic table, three organisations: sha256 {federated}")
     print(f"the same, in this one process:        sha256 {local}")
     if federated != local:
         sys.exit("The two tables differ. This is a bug in silosynth: please report it.")
-    pooled_report(out, people, target)
-    print(f"\nDone in {time.monotonic() - started:.0f} s. Open {out / 'report.html'}")
 
 
 def check_label(out: Path) -> None:
@@ -126,25 +169,30 @@ def check_label(out: Path) -> None:
     print(f"{changed}: one character is another, and `silosynth verify` says so")
 
 
-def prepare(out: Path, port: int) -> tuple[pd.DataFrame, str]:
+def prepare(out: Path, port: int, private: bool) -> tuple[pd.DataFrame, str]:
     """Distribute the table, provision, and put each silo's rows and settings into its kit."""
     table, rng = ss.datasets.demo(), np.random.default_rng(0)
     people = table.frame.copy()
     people.insert(0, "person", [f"P-{number:05d}" for number in rng.permutation(99_999)[: len(people)]])
     out.mkdir(parents=True, exist_ok=True)
     (out / "federation.toml").write_text(FEDERATION.format(port=port), encoding="utf-8")
-    (out / "experiment.toml").write_text(EXPERIMENT.format(target=table.target), encoding="utf-8")
+    (out / "experiment.toml").write_text(
+        (PRIVATE if private else EXPERIMENT).format(target=table.target), encoding="utf-8"
+    )
     silosynth("provision", out / "federation.toml", "--out", out / "kits")
     columns = [name for name in people.columns if name != "person"]
     for number, silo in enumerate(SILOS):
         kit, own_columns = out / "kits" / silo, columns[number :: len(SILOS)]
         own_rows = people.iloc[rng.permutation(len(people))[: int(0.97 * len(people))]]  # each silo lacks some people
         sources.write(own_rows[["person", *own_columns]], kit / "people.csv")
-        (kit / "silo.toml").write_text(SILO, encoding="utf-8")
+        bounds = [
+            f"[schema.{one}]\nlow = {BOUNDS[one][0]}\nhigh = {BOUNDS[one][1]}\n" for one in own_columns if one in BOUNDS
+        ]
+        (kit / "silo.toml").write_text(SILO + "".join(bounds if private else ()), encoding="utf-8")
         policy = (kit / "policy.toml").read_text(encoding="utf-8")
         policy = policy.replace("public_seed = false", "public_seed = true")
         policy = policy.replace('"gdts"]', '"gdts", "judge"]', 1)
-        (kit / "policy.toml").write_text(policy, encoding="utf-8")
+        (kit / "policy.toml").write_text(POLICY if private else policy, encoding="utf-8")
     return people, table.target
 
 

@@ -178,6 +178,15 @@ def test_attributes_have_as_many_levels_as_asked_for_and_come_back(kind: str) ->
         assert (np.diff(levels) >= 0).mean() > 0.98  # but for ties, spread over a grid cell
 
 
+def test_margins_that_tables_contradict_count_little() -> None:
+    """As of a column whose histogram has most rows in one bin, at one value."""
+    own, table = Measured(np.array([300.0, 700.0]), 100.0), Measured(np.full((2, 2), 250.0), 200.0)
+    said = networks.sums(0, {(0, 1): table})  # of two cells each: variance 400
+    assert networks.doubted(own, said).variance == pytest.approx(200**2 - 400)
+    assert networks.doubted(Measured(np.array([510.0, 490.0]), 100.0), said).variance == 100
+    assert networks.doubted(own, []) is own
+
+
 # Without differential privacy.
 
 

@@ -148,7 +148,7 @@ TINY = {
 
 @pytest.mark.parametrize("link", ["none", pytest.param("psi", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "algorithm", ["dplt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mst", "silofuse"))]
+    "algorithm", ["dplt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mst", "aim", "silofuse"))]
 )
 def test_a_private_job_runs_while_an_epsilon_is_limited(tmp_path: Path, algorithm: str, link: Any) -> None:
     whole, align = customers(160), None if link == "none" else AlignConfig(link)

@@ -240,3 +240,27 @@ def sharpened(full: Measured, coarse: Measured, group_L: Levels, group_M: Levels
     weight = own / (own + coarse.variance) if coarse.variance else np.ones(cells.shape)
     change = weight * (coarse.counts - in_groups(full.counts, group_L, group_M)) / cells
     return Measured(full.counts + change[group_L][:, group_M], full.variance)
+
+
+def sums(attribute: int, tables: Mapping[Attributes, Measured]) -> list[Measured]:
+    """What tables of two attributes say of one of them, (L,) each."""
+    found = []
+    for pair, measured in tables.items():
+        if attribute in pair and len(pair) == 2:
+            axis = int(attribute == pair[0])
+            found.append(Measured(measured.counts.sum(axis), measured.variance * measured.counts.shape[axis]))
+    return found
+
+
+def doubted(own: Measured, others: Sequence[Measured]) -> Measured:
+    """An attribute's margin with a variance that covers how far it is from what tables say, beyond their noise.
+
+    Margins follow from histograms, within whose bins values are taken to be spread evenly. Where they are not, levels
+    hold other numbers of rows: by far, where a bin is wide, or holds a value that most rows share.
+    """
+    if not others:
+        return own
+    weights = [1 / one.variance for one in others]
+    mean = np.average([one.counts for one in others], axis=0, weights=weights)
+    apart = float(np.mean((own.counts - mean) ** 2)) - own.variance - 1 / sum(weights)
+    return Measured(own.counts, own.variance + max(0.0, apart))

@@ -67,6 +67,7 @@ from silosynth.privacy.events import Event
 
 Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
 Step: TypeAlias = Callable[[Roster, MarginalsConfig, Streams, State], Conversation[State]]
+FINEST = 2000  # parts of all rows, of which counts are not told apart further: a fit would take many times as long
 REACH = 9.0  # standard deviations that no noise on a number of rows exceeds, but with a probability below 1e-18
 
 
@@ -243,13 +244,16 @@ STEPS = (_describe, _make, _count, _select, _measure)
 
 def _fit(state: State, full: Tables, start: GraphicalModel | None = None) -> State:
     """The graphical model of all tables that are open, and of all margins."""
-    coarse, tables = _restored(state["coarse"]), list[MeasuredTable]()
-    for place, one in enumerate(_margins(state)):
-        tables.append(MeasuredTable((place,), one.counts, one.variance))
-    for pair, one in full.items():
-        if pair in coarse:
-            one = networks.sharpened(one, coarse[pair], *_groups(state, pair))
-        tables.append(MeasuredTable(pair, one.counts, one.variance))
+    coarse, measured = _restored(state["coarse"]), dict(full)
+    for pair in full.keys() & coarse.keys():
+        measured[pair] = networks.sharpened(full[pair], coarse[pair], *_groups(state, pair))
+    for place, own in enumerate(_margins(state)):
+        measured[place,] = networks.doubted(own, networks.sums(place, full))
+    least = (state["rows"] / FINEST) ** 2
+    tables = [
+        MeasuredTable(pair, one.counts, max(least, one.variance) if one.variance else 0.0)
+        for pair, one in measured.items()
+    ]
     model = GraphicalModel.fitted(state["levels"], tables, state["rows"], start=start)
     return {**state, "full": _stored(full), "model": model.state()}
 
