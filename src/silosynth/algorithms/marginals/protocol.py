@@ -244,15 +244,16 @@ STEPS = (_describe, _make, _count, _select, _measure)
 
 def _fit(state: State, full: Tables, start: GraphicalModel | None = None) -> State:
     """The graphical model of all tables that are open, and of all margins."""
-    coarse, measured = _restored(state["coarse"]), dict(full)
-    for pair in full.keys() & coarse.keys():
-        measured[pair] = networks.sharpened(full[pair], coarse[pair], *_groups(state, pair))
+    coarse, measured = _restored(state["coarse"]), list[tuple[networks.Attributes, networks.Measured]]()
     for place, own in enumerate(_margins(state)):
-        measured[place,] = networks.doubted(own, networks.sums(place, full))
+        measured.append(((place,), networks.doubted(own, networks.sums(place, full))))
+    for pair, one in full.items():
+        if pair in coarse:
+            one = networks.sharpened(one, coarse[pair], *_groups(state, pair))
+        measured.append((pair, one))
     least = (state["rows"] / FINEST) ** 2
     tables = [
-        MeasuredTable(pair, one.counts, max(least, one.variance) if one.variance else 0.0)
-        for pair, one in measured.items()
+        MeasuredTable(pair, one.counts, max(least, one.variance) if one.variance else 0.0) for pair, one in measured
     ]
     model = GraphicalModel.fitted(state["levels"], tables, state["rows"], start=start)
     return {**state, "full": _stored(full), "model": model.state()}
