@@ -164,3 +164,13 @@ def test_tests_that_the_documents_name_exist() -> None:
         if not all(re.search(rf"^\s*(?:def|class) {scope}\b", text, re.MULTILINE) for scope in scopes):
             gone.append(name)
     assert gone == []
+
+
+def test_claims_of_the_protection_table_have_numbers_and_numbers_have_tests() -> None:
+    claims, tests = (ROOT / "docs/guide/protection.md").read_text(encoding="utf-8").split("| | tests |")
+    told = dict(re.findall(r"^\| (\d+) \| (.*) \|$", tests, re.MULTILINE))
+    cited = {number for group in re.findall(r"\[(\d+(?:, \d+)*)\]", claims) for number in group.split(", ")}
+    assert cited == told.keys()
+    for path, _, name in re.findall(r"`(tests/[\w/]+\.py)(::([\w:]+))?`", tests):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert all(f"def {part}(" in text or f"class {part}" in text for part in name.split("::") if part), (path, name)

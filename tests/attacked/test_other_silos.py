@@ -59,6 +59,20 @@ def test_silofuse_tells_a_silo_nothing_about_others_rows() -> None:
     assert asked_of_the_bank("silofuse", 1) == asked_of_the_bank("silofuse", 2)
 
 
+CHOICE, RANDOM = (
+    (b"tables that open in full", b"counting.RevealTables"),
+    (b"privacy.Confirmations", b"counting.DealSeed"),
+)
+
+
+@pytest.mark.parametrize("name", ["mst", "aim"])
+def test_marginals_tell_a_silo_which_tables_open_in_full_and_nothing_else(name: str) -> None:
+    asked, again, other = (asked_of_the_bank(name, seed) for seed in (1, 1, 2))
+    for one, same, changed in zip(asked, again, other, strict=True):
+        assert one == same or any(kind in one for kind in RANDOM)  # new ones each time
+        assert one == changed or any(kind in one for kind in (*CHOICE, *RANDOM))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 def test_a_silo_is_told_something_about_others_rows(name: str) -> None:
