@@ -18,7 +18,7 @@ from silosynth.algorithms.marginals.silo import RowsSilo
 from silosynth.catalog import algorithm
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message
-from silosynth.core.schema import Schema
+from silosynth.core.schema import Schema, same_columns
 from silosynth.core.streams import Streams
 from silosynth.counting import opening
 from silosynth.counting.opening import CellNoise
@@ -276,6 +276,13 @@ def test_a_federation_of_columns_refuses_to_be_one_of_rows() -> None:
         ss.fit("mst", columns, options={"horizontal": True}, progress=False)
     with pytest.raises(ConfigError, match="is for silos that hold different columns"):
         ss.fit("mst", divided(frame()), options={"horizontal": False}, progress=False)
+
+
+def test_what_decides_are_the_columns_that_silos_hold() -> None:
+    assert same_columns({"a": ["x", "y"], "b": ["y", "x"]})
+    assert not same_columns({"a": ["x"], "b": ["y"]})
+    with pytest.raises(ConfigError, match=r"the same columns, of different rows, or different columns.*others not: x"):
+        same_columns({"a": ["x", "y"], "b": ["x"]})
 
 
 # What a silo refuses.

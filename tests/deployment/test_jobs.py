@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -22,7 +23,7 @@ from silosynth.alignment import AlignConfig
 from silosynth.commands.federation import _report
 from silosynth.commands.session import Session
 from silosynth.core.conversation import Party, SyntheticColumns
-from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError, StorageError
+from silosynth.core.errors import ConfigError, PolicyError, ProtocolError, SilosynthError, StorageError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.data.infer import infer
@@ -206,6 +207,36 @@ def test_rows_of_horizontal_silos_need_no_alignment(tmp_path: Path) -> None:
     made = pd.read_parquet(place / "synthetic.parquet")
     assert list(made.columns) == list(whole.columns) and len(made) == 50
     assert list(ss.load(place / "model.silosynth").sample(5).columns) == list(whole.columns)
+
+
+def rows_of(whole: pd.DataFrame, count: int = 3) -> dict[str, Rows]:
+    """Silos with different rows, whose numbers have bounds."""
+    bounds = {"age": {"low": 0, "high": 120}, "income": {"low": 0, "high": 500_000}}
+    parts = np.array_split(np.arange(len(whole)), count)
+    frames = [whole.iloc[part][["customer", "age", "income"]].reset_index(drop=True) for part in parts]
+    return {f"silo{number}": Rows(frame, ["customer"], bounds) for number, frame in enumerate(frames)}
+
+
+@pytest.mark.slow
+def test_tables_of_different_rows_under_a_largest_epsilon(tmp_path: Path) -> None:
+    """All silos get the synthetic table; what the training has cost is in each one's record, once."""
+    silos, options = rows_of(customers(240)), {"horizontal": True, "dp": {"epsilon": 0.9, "delta": 1e-5}}
+    policy = OPEN.model_copy(update={"algorithms": ["mst"], "largest_epsilon": 1.0, "open_tables": "noised"})
+    sides = parties(silos, tmp_path, policy)
+    asked = job(silos, algorithm="mst", seed=None, align=None, rows=40, options=options)
+    place = run(asked, sides, tmp_path)
+    assert len(pd.read_parquet(place / "synthetic.parquet")) == 40
+    assert len(pd.read_parquet(tmp_path / "silo1" / "synthetic.parquet")) == 40
+    assert ss.load(place / "model.silosynth").sample(7).shape == (7, 2)
+    with pytest.raises(PolicyError, match="largest_epsilon"):
+        run(replace(asked, name="again"), sides, tmp_path / "again")
+
+
+def test_silos_with_the_same_columns_of_a_job_that_does_not_say_so(tmp_path: Path) -> None:
+    silos = rows_of(customers(240))
+    asked = job(silos, algorithm="mst", seed=None, align=None, options={"dp": {"epsilon": 1.0, "delta": 1e-5}})
+    with pytest.raises(ConfigError, match=r"the same columns in silo0, silo1, silo2.*horizontal = true"):
+        run(asked, parties(silos, tmp_path, OPEN.model_copy(update={"algorithms": ["mst"]})), tmp_path)
 
 
 def test_partitioned_columns_stay_in_their_silo(tmp_path: Path) -> None:
