@@ -87,6 +87,15 @@ def test_a_changed_receipt_is_noticed(here: Path, field: str) -> None:
         forgetting.check_receipt(other, "late", "bank")
 
 
+def test_a_ledger_that_cannot_be_continued_keeps_nothing_alive(here: Path) -> None:
+    ledger = here / "bank" / "trial" / "ledger.jsonl"
+    ledger.write_bytes(text := ledger.read_bytes().replace(b"opened", b"closed"))
+    receipts = forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
+    assert [receipt["ledger"] is None for receipt in receipts] == [True, False] and ledger.read_bytes() == text
+    assert PART not in names(here / "bank" / "trial")
+    forgetting.check_receipt(receipts[0], "trial", "bank")
+
+
 def test_nothing_is_drawn_from_a_forgotten_job_nor_is_it_begun_again(here: Path) -> None:
     asked = more(here, 20, 2, "later")
     forgetting.forget(here / "shop", "trial", "shop", chair("shop"))

@@ -114,8 +114,11 @@ def _forgotten(folder: Path, by: str, seat: Seat | None) -> dict[str, Any]:
         "stays": sorted(path.name for path in folder.iterdir() if path.name != _RUNNING),
     }  # fmt: skip
     if seat is not None:
-        head = silo_ledger.SiloLedger(folder, folder.name, seat).forgotten(by)
-        facts |= {"ledger": {"lines": head.lines, "hash": head.hash}}
+        try:
+            head = silo_ledger.SiloLedger(folder, folder.name, seat).forgotten(by)
+            facts |= {"ledger": {"lines": head.lines, "hash": head.hash}}
+        except StorageError:  # damaged, or of an earlier version: it stays as it is, and keeps nothing else from going
+            facts |= {"ledger": None}
         facts |= sign(seat, RECEIPT, facts)
     write_atomic(folder / FORGOTTEN, json.dumps(facts, indent=2).encode(), PRIVATE)
     return facts
