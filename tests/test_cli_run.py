@@ -463,6 +463,22 @@ def test_samples_are_those_of_the_model(model: Path, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a.csv"), expected, check_dtype=False)
 
 
+def test_a_sample_takes_conditions_and_shares(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    given = ("--given", "age=30..60", "--given", '{"region": "north"}')
+    result = call("sample", model, "-n", 20, "-o", out, *given)
+    assert result.exit_code == 0, result.stderr
+    made = pd.read_csv(out)
+    assert made["age"].between(30, 60).all()
+    assert (made["region"] == "north").all()
+    assert call("sample", model, "-n", 20, "-o", out, "--force", "--shift", "region=north:0.75").exit_code == 0
+    assert (pd.read_csv(out)["region"] == "north").sum() == 15
+    for wrong in (("--given", "ag=3"), ("--given", "region=norht"), ("--shift", "region=much"), ("--balance", "regio")):
+        refused = call("sample", model, "-n", 20, "-o", out, "--force", *wrong)
+        assert refused.exit_code == 2
+        assert "internal" not in refused.stderr
+
+
 def test_a_sample_needs_a_model_and_a_place(model: Path, tmp_path: Path) -> None:
     assert call("sample", tmp_path / "absent.silosynth", "-n", 3, "-o", tmp_path / "a.csv").exit_code == 4
     assert call("sample", model, "-n", 3, "-o", tmp_path / "no folder" / "a.csv").exit_code == 4

@@ -82,6 +82,22 @@ def test_columns_that_stay_apart_fulfil_conditions_of_all_silos(partitioned: ss.
         partitioned.sample(5, given={"health": "good"})
 
 
+@pytest.mark.slow
+def test_conditions_charge_nothing_under_differential_privacy(frame: pd.DataFrame) -> None:
+    """They are post-processing: what is stated, and every message with noise, is as before."""
+    low_high = {"age": {"low": 18, "high": 90}, "income": {"low": 0, "high": 10_000}, "job": {"low": 1, "high": 3}}
+    dates = {"since": {"low": "2020-01-01", "high": "2022-01-01"}}
+    federation = ss.simulate(frame.drop(columns="key"), SILOS, schema=low_high | dates)
+    options = {"dp": {"epsilon": 5.0, "delta": 1e-3}, "dp_training": {"coder_steps": 3, "latent_steps": 3}}
+    model = ss.fit("silofuse", federation, "fast", seed=1, options=options | {"least_rows": 64}, progress=False)
+    model.sample(4)
+    stated, noised = model.describe()["privacy"], [one for one in model.ledger if one.get("events")]
+    assert noised
+    model.sample(4, given={"age": (20, None)})
+    assert model.describe()["privacy"] == stated
+    assert [one for one in model.ledger if one.get("events")] == noised
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -97,3 +113,45 @@ def test_conditions_are_checked_before_anything_is_drawn(model: ss.Model, given:
     with pytest.raises(ss.SilosynthError, match=says):
         model.sample(5, given=given)
     assert len(model.ledger) == before
+
+
+def test_a_frame_of_conditions_gives_a_row_for_each(model: ss.Model) -> None:
+    asked = pd.DataFrame({"health": ["poor", None, "good", "poor"], "job": [1, 2, None, 1]})
+    made = model.sample(given=asked, seed=5)
+    assert made["health"].tolist()[0] == made["health"].tolist()[3] == "poor"
+    assert made["health"].tolist()[2] == "good"
+    assert made["job"].tolist()[:2] == [1, 2]
+    assert len(made) == 4
+    assert made["key"].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_levels_are_balanced_and_shifted_exactly(model: ss.Model) -> None:
+    assert model.sample(32, seed=6, balance="health")["health"].value_counts().to_dict() == {
+        "fair": 11, "good": 11, "poor": 10,
+    }  # fmt: skip
+    made = model.sample(40, seed=6, shift={"health": {"poor": 0.75}}, given={"age": (30, None)})
+    assert (made["health"] == "poor").sum() == 30
+    assert set(made["health"]) == {"poor", "good", "fair"}
+    assert (made["age"] >= 30).all()
+    assert not made["health"].head(30).eq("poor").all()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({}, "number of rows to sample"),
+        ({"n": 5, "given": pd.DataFrame({"job": [1]})}, "one row for each"),
+        ({"n": 5, "balance": "helth"}, "Did you mean 'health'"),
+        ({"n": 5, "balance": "age"}, "at least two levels"),
+        ({"n": 5, "balance": "health", "shift": {"health": {"poor": 1}}}, "in one way"),
+        ({"n": 5, "shift": {"health": 0.5}}, "3 levels, so a share needs a level"),
+        ({"n": 5, "shift": {"health": {"poor": 1.5}}}, "from 0 to 1"),
+        ({"n": 5, "shift": {"health": {"poor": 0.9, "good": 0.9}}}, "add up to 1"),
+        ({"n": 5, "shift": {"health": {"por": 0.9}}}, "Did you mean 'poor'"),
+        ({"n": 5, "shift": {}}, "one column"),
+    ],
+)
+def test_groups_that_are_none_are_refused(model: ss.Model, how: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        model.sample(**how)

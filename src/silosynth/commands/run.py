@@ -267,10 +267,13 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     from silosynth.data import sources
 
     rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # `rows` may be noised
+    given = plan.sample.given or None
     if stays_in_silos(model):
-        parts = model.sample_parts(rows, seed=plan.sample.seed)
+        parts = model.sample_parts(rows, seed=plan.sample.seed, given=given)
         return pd.concat(list(parts.values()), axis=1), write_parts(parts, out, plan.sample.raw_text)
-    table: pd.DataFrame = model.sample(rows, seed=plan.sample.seed)
+    table: pd.DataFrame = model.sample(
+        rows, seed=plan.sample.seed, given=given, balance=plan.sample.balance, shift=plan.sample.shift or None
+    )
     sources.write(table, out, plan.sample.raw_text)
     return table, [out]
 
@@ -323,20 +326,42 @@ def sample(
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A condition that all rows fulfil: health=poor, health=poor,fair, age=60..80, age=60.. or income= for "
+            'no value; or JSON: \'{"age": {"low": 60}}\'. Repeat it for several columns.'
+        ),
+    ] = None,
+    balance: Annotated[str | None, typer.Option(help="A column of whose levels there are equally many rows.")] = None,
+    shift: Annotated[
+        str | None, typer.Option(help="Another share of a level, the rest as learnt: smoker=yes:0.4.")
+    ] = None,
     raw_text: RawText = False,
     force: Force = False,
 ) -> None:
-    """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos."""
+    """Draw synthetic rows from a model file, batch by batch; a file per silo, if columns stay in their silos.
+
+    Example: silosynth sample model.silosynth --rows 1000 --out made.csv --given health=poor --given age=60..80
+    """
+    from silosynth.core import conditions
     from silosynth.data import sources
 
     loaded = silosynth.load(model)
+    asked = conditions.from_text(given, loaded.makes()) if given else None
+    how: dict[str, Any] = {"given": asked, "progress": ui.chatty and bool(asked or balance or shift)}
     apart = stays_in_silos(loaded)
     written = part_paths(list(loaded.roster), out) if apart else [out]
     check_free(written, force)
     if apart:
-        write_parts(loaded.sample_parts(rows, seed=seed), out, raw_text)
+        if balance or shift:
+            raise ConfigError("Columns that stay in their silos are not balanced or shifted", balance or shift)
+        write_parts(loaded.sample_parts(rows, seed=seed, **how), out, raw_text)
+    elif balance or shift:
+        made = loaded.sample(rows, seed=seed, balance=balance, shift=_shift(shift), **how)
+        sources.write(made, out, raw_text)
     else:
-        sources.write_batches(loaded.sample_batches(rows, seed=seed), out, raw_text)
+        sources.write_batches(loaded.sample_batches(rows, seed=seed, **how), out, raw_text)
     ui.facts |= {"rows": rows, "columns": len(loaded.columns), "synthetic": [str(path) for path in written]}
     ui.show(f"{rows:,} synthetic rows of {len(loaded.columns)} columns: {', '.join(map(str, written))}")
     show_acceptance(ui, loaded)
@@ -347,6 +372,18 @@ def show_acceptance(ui: Session, model: Model) -> None:
     if model.acceptance is not None:
         ui.facts["acceptance"] = model.acceptance
         ui.show(f"Of the rows that were drawn, {model.acceptance:.2%} kept all {len(model.ruling.rules)} rules")
+
+
+def _shift(text: str | None) -> dict[str, Any] | None:
+    """What ``--shift`` says: smoker=yes:0.4, or smoker=0.4."""
+    if text is None:
+        return None
+    name, _, rest = text.partition("=")
+    level, colon, share = rest.rpartition(":")
+    try:
+        return {name: {level: float(share)}} if colon else {name: float(rest)}
+    except ValueError as error:
+        raise ConfigError("A shift is written COLUMN=LEVEL:SHARE", text, "Such as smoker=yes:0.4.") from error
 
 
 def stays_in_silos(model: Model) -> bool:

@@ -173,6 +173,9 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
         "split.seed": "silos hold out rows by a secret of their own",
         "split.path": "silos hold their own rows",
         "sample.seed": "the rows are the first that the model draws",
+        "sample.given": "a federation draws rows without conditions",
+        "sample.balance": "a federation draws rows without conditions",
+        "sample.shift": "a federation draws rows without conditions",
         "sample.path": "silosynth fetch writes the table",
         "sample.raw_text": "silosynth fetch has --raw-text",
         "evaluate": "silosynth fetch --report writes a report; [judge] has it compare columns across silos",
@@ -311,6 +314,12 @@ class SampleSection(FileSection):
     """Of the rows; when left out they are the first that the model draws: what `Model.sample` gives without a seed."""
     path: Annotated[str, _ending(".csv", ".parquet")] = "synthetic.csv"
     """A name in the output folder, ending in .csv or .parquet."""
+    given: dict[str, Any] = {}
+    """Conditions that all rows fulfil, as in { health = "poor", age = { low = 60, high = 80 } }; see `Model.sample`."""
+    balance: Text | None = None
+    """A column of whose levels there are equally many rows."""
+    shift: dict[str, Any] = {}
+    """Other shares of a column's levels, the rest as learnt, as in { smoker = { yes = 0.4 } }."""
     raw_text: bool = False
     """Whether a CSV file has texts that a spreadsheet would run as formulas as they are, with no apostrophe before."""
 

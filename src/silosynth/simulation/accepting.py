@@ -77,8 +77,8 @@ def accepted(
 
 
 def _expected(rows: int, found: int, drawn: int) -> int:
-    """How many rows of the next batch will do, by the rate so far; at first, as many as are wanted."""
-    return math.ceil(1.2 * (rows - found) * (drawn + 1) / (found + 1)) if drawn else rows
+    """How many rows of the next batch will do, by the rate so far; at first, some more than are wanted."""
+    return math.ceil(1.2 * (rows - found) * (drawn + 1) / (found + 1)) if drawn else math.ceil(1.05 * rows) + 8
 
 
 def _check_rate(found: int, drawn: int, rows: int, most: int, what: str) -> None:

@@ -34,6 +34,7 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted, where_all
+from silosynth.simulation.groups import grouped
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
 
@@ -417,10 +418,12 @@ class Model(TrainedModel):
 
     def sample(
         self,
-        n: int,
+        n: int | None = None,
         seed: int | None = None,
         *,
-        given: Mapping[str, Any] | None = None,
+        given: Any = None,
+        balance: str | None = None,
+        shift: Mapping[str, Any] | None = None,
         tries: int = TRIES,
         progress: bool = False,
     ) -> Any:
@@ -433,7 +436,11 @@ class Model(TrainedModel):
             n: how many rows.
             seed: of the rows.
             given: conditions on columns that all rows fulfil, such as ``{"health": "poor", "age": (60, 80)}``: a level,
-                a list of levels, a range with its ends, or None for no value (see `silosynth.core.conditions`).
+                a list of levels, a range with its ends, or None for no value (see `silosynth.core.conditions`). Or a
+                frame with a row of conditions for each synthetic row, in its order; empty cells are no conditions.
+            balance: a column of whose levels there are equally many rows.
+            shift: other shares of a column's levels: ``{"smoker": {"yes": 0.4}}``, or ``{"smoker": 0.4}`` for the
+                second of two. Other levels keep their proportions, and other columns what was learnt of them.
             tries: under conditions, how many rows may be drawn for each that is wanted.
             progress: show how many rows fulfil the conditions, as they are drawn.
 
@@ -441,9 +448,19 @@ class Model(TrainedModel):
             ConfigError: ``n`` is not a positive integer, or more than an identifier's dtype can number; or the model
                 keeps synthetic columns in their silos; or a condition cannot be read, or is too rare.
         """
+        framed = hasattr(given, "columns")
+        n = whole_number("The number of rows to sample", len(given) if n is None and framed else n, positive=True)
         streams = self._sampling(n, seed)
-        with self._wanted(given, tries, progress) as wanted:
-            return self._frame(list(self._tables(n, BATCH, streams, wanted)), self.schema, streams)
+        if balance is None and shift is None and not framed:
+            with self._wanted(given, tries, progress) as wanted:
+                return self._frame(list(self._tables(n, BATCH, streams, wanted)), self.schema, streams)
+        groups = grouped(n, given, balance, shift, self.makes(), streams)
+        drawn: list[Table] = []
+        for number, (own_conditions, rows) in enumerate(groups.groups):
+            with self._wanted(None, tries, progress) as wanted:
+                own, wanted = streams.child("group", number), replace(wanted, conditions=own_conditions)
+                drawn += self._tables(rows, BATCH, own, wanted)
+        return self._frame([below(drawn).take(groups.place_N.argsort())], self.schema, streams)
 
     def sample_batches(
         self,

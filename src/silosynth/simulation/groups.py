@@ -1,0 +1,127 @@
+"""Samples of several groups of rows, each with conditions of its own and a number of rows.
+
+Three ways to ask for them: a frame of conditions, one row for each synthetic row; the same number of rows of each level
+of a column (``balance``); and other shares of a column's levels (``shift``), where whatever else rows hold stays as it
+was learnt, given the level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silosynth.core.conditions import Condition, Level, Made, parse
+from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.streams import Streams
+from silosynth.data.frames import to_pandas
+from silosynth.encoders.column import RARE
+
+MOST = 500  # groups
+_SHORT = 'Name the levels: shift={"smoker": {"yes": 0.4}}.'
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Conditions and number of rows of each group, and the place of each of the N rows of all groups in the sample."""
+
+    groups: tuple[tuple[tuple[Condition, ...], int], ...]
+    place_N: Tensor
+
+
+def grouped(
+    n: int, given: Any, balance: str | None, shift: Mapping[str, Any] | None, columns: Mapping[str, Made],
+    streams: Streams,
+) -> Groups:  # fmt: skip
+    """The groups of a sample of ``n`` rows; see `Model.sample`.
+
+    Raises:
+        ConfigError: a column, level or share that is none; or more than one way to form groups.
+    """
+    framed = hasattr(given, "columns")
+    if framed + (balance is not None) + (shift is not None) > 1:
+        rule = "Rows are grouped in one way: by a frame of conditions, balance or shift"
+        raise ConfigError(rule, "several", "Give one of them; conditions on all rows may come with it, in given={…}.")
+    if framed:
+        return _by_frame(n, given, columns)
+    always = () if given is None else parse(given, columns)
+    if balance is not None:
+        groups = _balanced(n, _levelled(balance, columns))
+    elif shift is not None:
+        groups = _shifted(n, shift, columns)
+    else:
+        return Groups(((always, n),), torch.arange(n))
+    order = torch.randperm(n, generator=streams.child("order").torch())
+    return Groups(tuple(((condition, *always), rows) for condition, rows in groups if rows), order)
+
+
+def _by_frame(n: int, given: Any, columns: Mapping[str, Made]) -> Groups:
+    frame = to_pandas(given)
+    if n != len(frame):
+        rule = "A frame of conditions has one row for each synthetic row"
+        raise ConfigError(rule, f"{len(frame)} rows for {n}", "Leave out the number of rows.")
+    rows: dict[tuple[Condition, ...], list[int]] = {}
+    for number, record in enumerate(frame.to_dict("records")):
+        held = {name: value for name, value in record.items() if not np.any(frame[name].isna().iloc[number])}
+        rows.setdefault(parse(held, columns), []).append(number)
+    if len(rows) > MOST:
+        rule = f"A frame of conditions has at most {MOST} different rows"
+        raise ConfigError(rule, len(rows), "Round numbers, give fewer columns, or fill in missing cells with impute.")
+    place_N = torch.tensor([number for numbers in rows.values() for number in numbers])
+    return Groups(tuple((conditions, len(numbers)) for conditions, numbers in rows.items()), place_N)
+
+
+def _levelled(name: str, columns: Mapping[str, Made]) -> Made:
+    if name not in columns:
+        raise ConfigError("Rows are grouped by a column that is modelled", name, nearest(str(name), columns))
+    levels = [level for level in columns[name].levels or () if level != RARE]
+    if len(levels) < 2:
+        rule = "Rows are grouped by a column with at least two levels"
+        raise ConfigError(rule, name, "Of numbers, ask for ranges: sample(n, given={…}) for each.")
+    return columns[name]
+
+
+def _balanced(n: int, column: Made) -> list[tuple[Condition, int]]:
+    levels = [level for level in column.levels or () if level != RARE]
+    shares = {level: 1 / len(levels) for level in levels}
+    return [(Condition(column.name, (level,)), rows) for level, rows in _counts(n, shares).items()]
+
+
+def _shifted(n: int, shift: Mapping[str, Any], columns: Mapping[str, Made]) -> list[tuple[Condition, int]]:
+    if not isinstance(shift, Mapping) or len(shift) != 1:
+        raise ConfigError("The shares of one column can be shifted", shift, _SHORT)
+    ((name, wanted),) = shift.items()
+    column = _levelled(name, columns)
+    levels = column.levels or ()
+    if not isinstance(wanted, Mapping):
+        if len(levels) != 2:
+            raise ConfigError(f"Column {name!r} has {len(levels)} levels, so a share needs a level", wanted, _SHORT)
+        wanted = {sorted(levels, key=lambda level: (str(type(level)), level))[1]: wanted}
+    shares: dict[Level, float] = {}
+    for level, share in wanted.items():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ConfigError(f"Column {name!r}: a share is a number from 0 to 1", share, _SHORT)
+        shares[column.condition(level).values[0]] = float(share)
+    rest = tuple(level for level in levels if level not in shares)
+    left = 1 - sum(shares.values())
+    if left < -1e-9 or (left > 1e-9 and not rest and not column.missing):
+        rule = f"Column {name!r}: shares add up to 1, or to less where other levels are left"
+        raise ConfigError(rule, sum(shares.values()), "Change one of them.")
+    counts = _counts(n, {**shares, None: max(0.0, left)})
+    others = counts.pop(None)
+    groups = [(Condition(name, (level,)), rows) for level, rows in counts.items() if level is not None]
+    return [*groups, (Condition(name, rest, missing=column.missing), others)]
+
+
+def _counts(n: int, shares: Mapping[Any, float]) -> dict[Any, int]:
+    """Rows of each, as near to its share as whole numbers are, ``n`` in all."""
+    total = sum(shares.values())
+    exact = {level: n * share / total for level, share in shares.items()}
+    counts = {level: int(rows) for level, rows in exact.items()}
+    for level in sorted(exact, key=lambda level: counts[level] - exact[level])[: n - sum(counts.values())]:
+        counts[level] += 1
+    return counts
