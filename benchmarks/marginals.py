@@ -1,18 +1,25 @@
-"""Adult under differential privacy: MST beside DPLT, in two silos and in four.
+"""Tables under differential privacy: MST and AIM across silos beside central ones, and DPLT.
 
-    python benchmarks/marginals.py                                # 24 trainings, and two of MST without noise
-    python benchmarks/marginals.py --silos 2 --epsilons 1 --seeds 0
+    python benchmarks/marginals.py                                # Adult: 36 trainings, and four without noise
+    python benchmarks/marginals.py --tables adult heloc --silos 2 --epsilons 1 --seeds 0
+    python benchmarks/marginals.py --inference mbi                # central models by private-pgm: pip install mbi
 
-Bounds of numbers are public: round numbers about those of the census. Synthetic rows are as many as were trained on.
-Shape, trend: errors of columns and of pairs; across: of pairs of two silos, all in percent. AUC: of XGBoost trained on
-synthetic rows, for the income of rows held out. MB: of all messages of the training, the relay's second copy of
-sealed ones included. Figures are means over the seeds; "± AUC" is half of the range over them.
+Bounds of numbers are public: round numbers about those of each table. Synthetic rows are as many as were trained on.
+Shape, trend: errors of columns and of pairs; across: of pairs of two silos, all in percent. Pairs: the mean distance in
+total variation of all two-way tables of attributes, in percent. AUC: of XGBoost trained on synthetic rows, for the
+target of rows held out. MB: of all messages of the training, the relay's second copy of sealed ones included. Figures
+are means over the seeds; "± AUC" is half of the range over them.
+
+"central mst" and "central aim" have all columns in one place (`central_marginals.py`): they get the attributes that
+"mst" has learnt in the same run, for nothing, and spend all of epsilon on tables. Rows are drawn from their models as
+from those of silos.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,18 +27,28 @@ from typing import Any
 import common
 import numpy as np
 import pandas as pd
+from central_marginals import Pooled, aim, budget, mst
 
 import silosynth as ss
+from silosynth.core.streams import Streams
+from silosynth.data import datasets
 from silosynth.evaluation import fidelity, utility
 from silosynth.evaluation.coding import code_tables, schema_of
 from silosynth.evaluation.scores import Score
 from silosynth.papers import tables
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.federation import in_order
+from silosynth.simulation.federation import Federation, in_order
 
-BOUNDS = {"age": (17, 90), "fnlwgt": (0, 1_500_000), "education_num": (1, 16), "capital_gain": (0, 99_999),
-          "capital_loss": (0, 5_000), "hours_per_week": (1, 99)}  # fmt: skip
-DELTA, TARGET = 1e-5, "income"
+DELTA = 1e-5
+MECHANISMS = {"mst": mst, "aim": aim}
+BOUNDS = {
+    "adult": {"age": (17, 90), "fnlwgt": (0, 1_500_000), "education_num": (1, 16), "capital_gain": (0, 99_999),
+              "capital_loss": (0, 5_000), "hours_per_week": (1, 99)},
+    "bank_marketing": {"age": (18, 100), "balance": (-10_000, 110_000), "day": (1, 31), "duration": (0, 5_000),
+                       "campaign": (1, 70), "pdays": (-1, 900), "previous": (0, 300)},
+    "heloc": {},
+}  # fmt: skip
+LIKE = {"heloc": (-9, 850)}  # of all other numbers of a table
 
 
 @contextmanager
@@ -50,23 +67,67 @@ def counted() -> Iterator[list[int]]:
         Ledger.add = add  # type: ignore[method-assign]
 
 
-def run(algorithm: str, silos: int, epsilon: float, seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def run(
+    table: str, algorithm: str, silos: int, epsilon: float, seed: int, options: Mapping[str, Any], mbi: bool
+) -> dict[str, Any]:
     """Train, sample as many rows as in training, compare. An epsilon of 0: no noise."""
-    train, holdout = tables.thirds(tables.modelled("adult"))
-    bounds = {name: {"low": low, "high": high} for name, (low, high) in BOUNDS.items()}
-    federation = ss.simulate(train, in_order(list(train.columns), silos), schema=bounds)
+    frame, about = datasets.load(table, return_info=True)
+    train, holdout = tables.thirds(frame[tables.modelled(table).columns])
+    federation = ss.simulate(train, in_order(list(train.columns), silos), schema=bounds(table, train))
     dp = {"dp": {"epsilon": epsilon, "delta": DELTA}} if epsilon else {}
+    name, central = algorithm.removeprefix("central "), algorithm.startswith("central ")
     with common.clock() as fitting, counted() as sizes:
-        model = ss.fit(algorithm, federation, options=dp | dict(options), seed=seed, progress=False)
+        trained = "mst" if central else name
+        model = ss.fit(trained, federation, options=dp | dict(options), seed=seed, progress=False)
+    level_NA = levels(model, federation) if name in MECHANISMS else None
+    if central and level_NA is not None:
+        pooled = Pooled(level_NA, sizes_of(model), np.random.default_rng(seed), mbi)
+        with common.clock() as fitting:
+            found = MECHANISMS[name](pooled, budget(epsilon, DELTA))
+        model.coordinator, sizes = {**model.coordinator, "model": found.state()}, []
     with common.clock() as sampling:
         synthetic = model.sample(len(train))
-    row = {"algorithm": algorithm, "silos": silos, "epsilon": epsilon, "seed": seed}
-    row |= figures(train, holdout, synthetic, federation.silos)
+    row = {"table": table, "algorithm": algorithm, "silos": silos, "epsilon": epsilon, "seed": seed}
+    row |= figures(train, holdout, synthetic, federation.silos, about.target)
+    made = ss.simulate(synthetic, federation.silos, schema=bounds(table, train))
+    row["pairs %"] = math.nan if level_NA is None else pair_error(level_NA, levels(model, made), sizes_of(model))
     return row | {"MB": sum(sizes) / 1e6, "fit s": fitting["seconds"], "sample s": sampling["seconds"]}
 
 
+def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Declared bounds of all numbers."""
+    own, numbers = BOUNDS[table], frame.select_dtypes("number").columns
+    ends = {name: own[name] if name in own else LIKE[table] for name in numbers}
+    return {name: {"low": low, "high": high} for name, (low, high) in ends.items()}
+
+
+def levels(model: ss.Model, federation: Federation) -> Any:
+    """The level (N, A) of each row's attributes, by the encoders that the model has learnt."""
+    parties = model._parties(Streams(0), federation.tables)
+    columns = [
+        attribute.level_F[cell_N].numpy()
+        for party in parties.values()
+        for attribute, cell_N in zip(party.attributes, party._cells().T, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def sizes_of(model: ss.Model) -> tuple[int, ...]:
+    """The number of levels of each attribute."""
+    return tuple(model.coordinator["model"]["sizes"])
+
+
+def pair_error(real_NA: Any, made_RA: Any, sizes: Sequence[int]) -> float:
+    """The mean distance of all two-way tables, in percent."""
+    ours, theirs = (Pooled(one, sizes, np.random.default_rng(0)) for one in (real_NA, made_RA))
+    distances = [
+        np.abs(ours.tables[pair] / ours.rows - theirs.tables[pair] / theirs.rows).sum() / 2 for pair in ours.pairs
+    ]
+    return float(100 * np.mean(distances))
+
+
 def figures(
-    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, silos: Mapping[str, Sequence[str]]
+    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, silos: Mapping[str, Sequence[str]], target: str
 ) -> dict[str, float]:
     """Shape, trend and AUC, as in `silosynth.evaluate` of all rows."""
     frames, rng = {"training": train, "hold-out": holdout, "synthetic": synthetic}, np.random.default_rng(0)
@@ -76,7 +137,7 @@ def figures(
     compared = fidelity.compare(real, made, rng, replicates=False)
     scores = fidelity.column_shape(compared, None)
     scores += fidelity.pair_trend(compared, None, [owner[field.name] for field in real.fields])
-    position = [field.name for field in real.fields].index(TARGET)
+    position = [field.name for field in real.fields].index(target)
     scores += utility.downstream(real, held_out, made, position, rng)
     found = {one.name: one.value for one in scores if isinstance(one, Score)}
     return {
@@ -87,7 +148,7 @@ def figures(
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over seeds."""
-    first = {key: rows[0][key] for key in ("algorithm", "silos", "epsilon")} | {"seeds": len(rows)}
+    first = {key: rows[0][key] for key in ("table", "algorithm", "silos", "epsilon")} | {"seeds": len(rows)}
     means = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key not in (*first, "seed")}
     return first | means | {"± AUC": float(np.ptp([row["AUC"] for row in rows])) / 2}
 
@@ -95,22 +156,28 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Run all, one after the other, and keep the table."""
     parser = common.parser(__doc__)
-    parser.add_argument("--algorithms", nargs="+", default=["mst", "dplt"])
+    parser.add_argument("--tables", nargs="+", default=["adult"], choices=list(BOUNDS))
+    parser.add_argument("--algorithms", nargs="+", default=["mst", "aim", "central mst", "central aim", "dplt"])
     parser.add_argument("--silos", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 10.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--options", type=json.loads, default={}, help="of all trainings, as JSON")
-    parser.add_argument("--try", action="store_true", dest="trial", help="print, and keep nothing")
+    parser.add_argument("--inference", choices=["own", "mbi"], default="own", help="of central models")
+    parser.add_argument("--name", default="marginals", help="of the results")
+    parser.add_argument("--exact", action="store_true", help="once more without noise")
     options = parser.parse_args()
-    found = []
-    for algorithm, silos, epsilon in itertools.product(options.algorithms, options.silos, options.epsilons):
-        rows = [run(algorithm, silos, epsilon, seed, options.options) for seed in options.seeds]
+    found, mbi = [], options.inference == "mbi"
+    epsilons = [*options.epsilons, *[0.0] * options.exact]
+    for table, algorithm, silos, epsilon in itertools.product(
+        options.tables, options.algorithms, options.silos, epsilons
+    ):
+        if algorithm.startswith("central") and (silos != options.silos[0] or not epsilon):
+            continue  # there are no silos to differ by
+        seeds = options.seeds if epsilon else options.seeds[:1]
+        rows = [run(table, algorithm, silos, epsilon, seed, options.options, mbi) for seed in seeds]
         found.append(summary(rows))
         print(found[-1], flush=True)
-    if not options.trial:
-        for silos in options.silos:
-            found.append(summary([run("mst", silos, 0.0, options.seeds[0], options.options)]))
-        common.keep("marginals", found)
+    common.keep(options.name, found)
 
 
 if __name__ == "__main__":
