@@ -3,7 +3,7 @@
 Written from the papers: R. McKenna, G. Miklau, D. Sheldon: *Winning the NIST Contest* (2021), and R. McKenna,
 B. Mullins, D. Sheldon, G. Miklau: *AIM: An Adaptive and Iterative Mechanism for Differentially Private Synthetic Data*
 (VLDB 2022), with all pairs as workload. Both get attributes with few levels, which cost them nothing, and the whole
-budget (zCDP). Inference is silosynth's own, or with ``mbi=True`` that of private-pgm (`pip install mbi`), which they were made for.
+budget (zCDP). Inference is silosynth's own, or with ``mbi=True`` that of private-pgm (`pip install mbi`).
 
 Shapes: N rows, A attributes.
 """

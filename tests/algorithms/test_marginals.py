@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from scipy import stats
 from tests.algorithms.released import Record, talk
 
 import silosynth as ss
@@ -21,11 +23,14 @@ from silosynth.algorithms.marginals.networks import Measured
 from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.algorithms.marginals.silo import MarginalsSilo
 from silosynth.catalog import algorithm
+from silosynth.core import conditions
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
+from silosynth.core.schema import Column, beside
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.opening import CellNoise
+from silosynth.data import frames
 from silosynth.encoders import table as private_encoders
 from silosynth.encoders.column import AtomEncoder, EncoderConfig
 from silosynth.models.graphical import GraphicalModel
@@ -499,3 +504,41 @@ def test_levels_that_are_no_levels_are_refused(exact: tuple[Play, dict[str, Any]
     silo.restore(play.silos["tax"].trained())
     with pytest.raises(ProtocolError, match="below"):
         silo.answer(marginals.SynthesiseLevels(torch.full((3, 2), 99), "x"))
+
+
+# Conditions.
+
+
+@pytest.fixture(scope="module")
+def model() -> ss.Model:
+    federation = ss.simulate(people(600), silos=SILOS)
+    return ss.fit("aim", federation, options={"bins": 6, "groups": 3, "tables": 2.0}, seed=3, progress=False)
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"age": (30, 47)}, {"job": ["nurse", "judge"], "pay": (41.3, None), "age": (None, 52)}, {"rich": True}]
+)
+def test_rows_under_conditions_are_those_that_rejection_leaves(model: ss.Model, wanted: dict[str, Any]) -> None:
+    own, streams = conditions.parse(wanted, model.makes()), Streams(5)
+    parties = model._parties(streams)
+    for silo, party in parties.items():
+        party.restrict([one for one in own if one.column in model.schemas[silo].names])
+    talk = marginals.synthesise_given(model.roster, model.config, model.coordinator, 3000, streams, CPU)
+    made = beside(model._converse(parties, talk).values())
+    assert conditions.fulfils(made, own).all()
+    every = frames.to_table(model.sample(20_000), model.schema)
+    kept = every.take(conditions.fulfils(every, own))
+    assert len(kept) > 1000
+    for name in made.names:
+        ours, theirs = (counts(table[name]) for table in (made, kept))
+        assert (
+            stats.chi2_contingency([[one[key] for key in {**ours, **theirs}] for one in (ours, theirs)]).pvalue > 1e-4
+        )
+
+
+def counts(column: Column) -> Counter[str]:
+    """Rows of each level, or of each tenth of a range of numbers."""
+    if column.levels is not None:
+        return Counter(str(column.levels[code]) for code in column.values.tolist())
+    low, high = 18.0, 110.0
+    return Counter(f"{int((value - low) * 23 / (high - low)):02}" for value in column.values.tolist())

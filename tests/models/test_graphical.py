@@ -96,6 +96,26 @@ def test_a_fit_is_as_near_as_a_long_plain_one(sets: list[tuple[int, ...]], noise
     np.testing.assert_allclose(ours, slow, atol=0.03)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_is_that_of_private_pgm() -> None:
+    """Where `mbi` is installed, which needs JAX."""
+    mbi = pytest.importorskip("mbi")
+    sizes, sets, rows = (3, 4, 2, 3), [(0, 1), (1, 2), (0, 2), (2, 3)], 2000
+    tables, _ = measured(sizes, sets, rows, 20.0, seed=5)
+    names = "abcd"
+    told = [
+        mbi.LinearMeasurement(one.counts.ravel(), tuple(names[a] for a in one.attributes), stddev=20.0)
+        for one in tables
+    ]
+    estimator = mbi.estimation.MirrorDescent()
+    theirs = estimator.estimate(mbi.Domain(tuple(names), sizes), told, known_total=float(rows), iters=5000)
+    ours = GraphicalModel.fitted(sizes, tables, rows)
+    for pair in itertools.combinations(range(4), 2):
+        expected = np.asarray(theirs.project(tuple(names[a] for a in pair)).datavector()) / rows
+        np.testing.assert_allclose(ours.marginal(pair).ravel(), expected, atol=2e-3)
+
+
 def test_exact_tables_are_met_and_their_empty_cells_stay_empty() -> None:
     sizes, sets = (3, 4, 2, 3), [(0, 1), (1, 2), (0, 2), (2, 3)]
     tables, _ = measured(sizes, sets, 60, 0.0, seed=1)

@@ -8,14 +8,17 @@ Shapes: N rows, A attributes, C columns with levels, S scores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.encoders.column import Encoder
+from silosynth.core.schema import Column
+from silosynth.encoders.column import Codes, Encoder
 
 LEAST = 1e-12
+PARTS = 512  # of a bin, of each of which it is known whether it fulfils a condition
 
 
 def sizes_of(encoders: Sequence[Encoder], bins: int) -> list[int]:
@@ -38,23 +41,67 @@ def attributes(levels_NC: Tensor, scores_NS: Tensor, encoders: Sequence[Encoder]
 
 
 def codes(
-    attributes_NA: Tensor, encoders: Sequence[Encoder], bins: int, draw: torch.Generator
+    attributes_NA: Tensor,
+    encoders: Sequence[Encoder],
+    bins: int,
+    draw: torch.Generator,
+    parts: Mapping[int, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Levels (N, C) and scores (N, S), which are drawn within their bins."""
+    """Levels (N, C) and scores (N, S), which are drawn within their bins.
+
+    Args:
+        attributes_NA: levels of attributes.
+        encoders: of the columns.
+        bins: of a level with a score.
+        draw: what scores are drawn from.
+        parts: of some attributes, by place, the parts (L, P) of levels in which scores are drawn; see `admitted`.
+    """
     levels, scores, rows = [], [], len(attributes_NA)
-    for encoder, of_N in zip(encoders, attributes_NA.T, strict=True):
+    for place, (encoder, of_N) in enumerate(zip(encoders, attributes_NA.T, strict=True)):
         lines = encoder.lines
         if lines:
             inside = torch.rand(rows, generator=draw, dtype=torch.float64)
-            share = ((of_N % bins + inside) / bins).clamp(LEAST, 1 - LEAST)
-            scores.append(torch.where(of_N < lines * bins, torch.special.ndtri(share), 0.0).float())
-            of_N = torch.where(of_N < lines * bins, of_N // bins, of_N - lines * (bins - 1))
+            if parts and place in parts:
+                inside = _inside(parts[place][of_N], inside)
+            of_N, score_N = _code(encoder, of_N, inside, bins)
+            scores.append(score_N)
         if encoder.width > 1:
             levels.append(of_N)
     return (
         torch.stack(levels, dim=1) if levels else torch.zeros(rows, 0, dtype=torch.int64),
         torch.stack(scores, dim=1) if scores else torch.zeros(rows, 0),
     )
+
+
+def _code(encoder: Encoder, level_N: Tensor, inside_N: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """An encoder's levels (N,) and scores (N,) of an attribute's levels, each score at some place within its bin."""
+    lines = encoder.lines
+    share_N = ((level_N % bins + inside_N) / bins).clamp(LEAST, 1 - LEAST)
+    score_N = torch.where(level_N < lines * bins, torch.special.ndtri(share_N), 0.0).float()
+    return torch.where(level_N < lines * bins, level_N // bins, level_N - lines * (bins - 1)), score_N
+
+
+def admitted(encoder: Encoder, bins: int, holds: Callable[[Column], Tensor]) -> Tensor:
+    """Which parts (L, P) bool of an attribute's levels fulfil a condition, decided in their middle.
+
+    The `PARTS` parts of a level are equally likely; all of them are alike where it has no score.
+    """
+    size = encoder.width + encoder.lines * (bins - 1)
+    parts = PARTS if encoder.lines else 1
+    level_N = torch.arange(size).repeat_interleave(parts)
+    middle_N = (torch.arange(parts, dtype=torch.float64) + 0.5).repeat(size) / parts
+    levels, scores = _code(encoder, level_N, middle_N, bins)
+    codes = Codes(levels if encoder.width > 1 else None, scores if encoder.continuous else None)
+    return holds(encoder.decode(codes, len(level_N), np.random.default_rng(0))).view(size, parts)
+
+
+def _inside(admitted_NP: Tensor, inside_N: Tensor) -> Tensor:
+    """Numbers from 0 to 1 as numbers in the parts that are admitted; as they are where none is."""
+    count_N, parts = admitted_NP.sum(1), admitted_NP.shape[1]
+    first_NP = (~admitted_NP).int().argsort(dim=1, stable=True)
+    place_N = inside_N * count_N
+    part_N = first_NP[torch.arange(len(inside_N)), place_N.long().clamp(max=parts - 1)]
+    return torch.where(count_N > 0, (part_N + place_N % 1) / parts, inside_N)
 
 
 def proper(noised: Tensor) -> Tensor:

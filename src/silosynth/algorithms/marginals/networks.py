@@ -89,11 +89,18 @@ class Attribute(CountedLevels):
         """Each level's share of all rows."""
         return torch.zeros(self.size, dtype=torch.float64).index_add_(0, self.level_F, self.share_F)
 
-    def draw(self, level_R: Tensor, rng: np.random.Generator) -> Tensor:
-        """Cells (R,) of levels, each level's in proportion to their shares."""
-        of_level_LF = self.level_F == torch.arange(self.size)[:, None]
-        drawn = spread((of_level_LF * (self.share_F + LEAST)).numpy(), level_R.numpy(), rng)
-        return torch.from_numpy(drawn)
+    def draw(self, level_R: Tensor, rng: np.random.Generator, part_F: Tensor | None = None) -> Tensor:
+        """Cells (R,) of levels, each level's in proportion to their shares, or to these parts of them."""
+        return torch.from_numpy(spread(self._shares(part_F).numpy(), level_R.numpy(), rng))
+
+    def weigh(self, part_F: Tensor) -> Tensor:
+        """Which part (L,) of each level these parts of its cells are."""
+        return self._shares(part_F).sum(1) / self._shares().sum(1)
+
+    def _shares(self, part_F: Tensor | None = None) -> Tensor:
+        """Each level's cells (L, F)."""
+        share_F = (self.share_F + LEAST) * (1.0 if part_F is None else part_F)
+        return (self.level_F == torch.arange(self.size)[:, None]) * share_F
 
 
 def cell_shares(encoder: Encoder, share_L: Tensor, bins: int) -> Tensor:
@@ -108,13 +115,22 @@ def level_variance(variance: float, encoder: Encoder, attribute: CountedLevels) 
 
 
 def drawn(
-    levels_RA: Tensor, attributes: Sequence[Attribute], encoders: Sequence[Encoder], bins: int, streams: Streams
+    levels_RA: Tensor,
+    attributes: Sequence[Attribute],
+    encoders: Sequence[Encoder],
+    bins: int,
+    streams: Streams,
+    parts: Mapping[int, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Levels and scores of columns (`encoders.column`): a cell for each level that was drawn, a score in each cell."""
-    rng, cells_RA = streams.child("cells").numpy(), torch.zeros_like(levels_RA)
+    """Levels and scores of columns (`encoders.column`): a cell for each level that was drawn, a score in each cell.
+
+    ``parts`` are those of some attributes' cells from which is drawn: see `silosynth.encoders.attributes.admitted`.
+    """
+    rng, cells_RA, parts = streams.child("cells").numpy(), torch.zeros_like(levels_RA), parts or {}
     for place, attribute in enumerate(attributes):
-        cells_RA[:, place] = attribute.draw(levels_RA[:, place].clamp(max=attribute.size - 1), rng)
-    return codes(cells_RA, encoders, bins, streams.child("scores").torch())
+        part_F = parts[place].double().mean(1) if place in parts else None
+        cells_RA[:, place] = attribute.draw(levels_RA[:, place].clamp(max=attribute.size - 1), rng, part_F)
+    return codes(cells_RA, encoders, bins, streams.child("scores").torch(), parts)
 
 
 def make_attribute(encoder: Encoder, share_F: Tensor, bins: int, groups: int) -> Attribute:

@@ -60,7 +60,7 @@ from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, Plan, padded
 from silosynth.encoders import summed
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
-from silosynth.models.graphical import GraphicalModel, Levels, MeasuredTable
+from silosynth.models.graphical import GraphicalModel, Levels, MeasuredTable, Numbers
 from silosynth.privacy.aggregation import LEAST, Masked, secure_words
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
@@ -112,6 +112,16 @@ class NoisedAttributesMade(AttributesMade, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
+class WeighLevels(Message):
+    """Coordinator: which part of each level of your attributes fulfils the conditions that you have been told?"""
+
+
+class LevelsWeighed(Message, release=Release.SYNTHETIC):
+    """Silo: these (L,), by attribute; all of a level where there is no condition."""
+
+    weights: tuple[Tensor, ...]
+
+
 class SynthesiseLevels(Message, release=Release.SYNTHETIC):
     """Coordinator: draw columns for these levels (R, A) of your attributes. ``draw`` names the random stream."""
 
@@ -151,7 +161,23 @@ def synthesise(
     roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Draw levels of all attributes, and have silos draw ``rows`` rows for them."""
-    levels_RA = GraphicalModel.restored(model["model"]).draw(rows, streams.child("levels").numpy())
+    return (yield from _drawn(roster, model, rows, streams, {}))
+
+
+def synthesise_given(
+    roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
+) -> Conversation[dict[str, Table]]:
+    """As `synthesise`, for silos that have been told conditions (`Party.restrict`): of the distribution given these."""
+    replies = expect((yield roster.everyone(WeighLevels())), LevelsWeighed)
+    weights = dict(enumerate(weight_L.numpy() for reply in replies for weight_L in reply.weights))
+    return (yield from _drawn(roster, model, rows, streams, weights))
+
+
+def _drawn(
+    roster: Roster, model: State, rows: int, streams: Streams, weights: Mapping[int, Numbers]
+) -> Conversation[dict[str, Table]]:
+    """Rows whose levels have their chances multiplied by these weights (L,) of attributes."""
+    levels_RA = GraphicalModel.restored(model["model"]).draw(rows, streams.child("levels").numpy(), weights)
     name = "/".join(streams.path)
     asks = {silo: SynthesiseLevels(levels_RA[:, _places(model, silo)], name) for silo in roster}
     return conversation.shared_columns((yield roster.each(asks)))

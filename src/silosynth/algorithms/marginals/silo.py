@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,19 +16,22 @@ from torch import Tensor
 
 from silosynth.algorithms.marginals import networks, private, protocol as marginals
 from silosynth.algorithms.marginals.options import MarginalsConfig
+from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.conversation import State, Turn, check_tensor, maybe, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_agreed, check_trainable
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, check_agreed, check_trainable
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
 from silosynth.encoders import attributes as cells, summed
+from silosynth.encoders.combinations import Determined, look_up
 from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_columns
 from silosynth.privacy import masker
 from silosynth.privacy.agreement import ASKS, Agreements, Confirmations, Group, OfferShares, RelayedShares, is_new
 from silosynth.privacy.events import Event
 
+REDRAWS = 20  # of values that do not fulfil conditions; the remaining rows are thrown away
 _LEVELS = "str"  # dtype of columns that are counted
 
 
@@ -39,6 +43,8 @@ class MarginalsSilo(ColumnParty):
         self.held: tuple[private.Held, ...] = ()  # of all silos, once attributes are made
         self.told = 0  # as told: noised with differential privacy
         self.attributes: tuple[networks.Attribute, ...] = ()
+        self.conditions: tuple[Condition, ...] = ()  # of synthetic rows
+        self.parts: dict[int, Tensor] = {}  # of the cells of attributes that conditions concern
         self.events: list[Event] = []  # of this silo's encoders
         self.opened: list[int] = []  # sets
         self.named: list[int] = []  # sets that open in full, of which all silos have been told
@@ -49,7 +55,7 @@ class MarginalsSilo(ColumnParty):
     def _script(self, training: bool) -> tuple[Turn, ...]:
         """What is measured is measured once; the counter checks the order of blocks."""
         if not training:
-            return often(marginals.SynthesiseLevels)
+            return often(marginals.WeighLevels, marginals.SynthesiseLevels)
         return (
             *once(marginals.DescribeHeld, marginals.MakeAttributes),
             *often(*ASKS),
@@ -67,6 +73,8 @@ class MarginalsSilo(ColumnParty):
                 return self._make(ask)
             case marginals.SynthesiseLevels():
                 return self._synthesise(ask)
+            case marginals.WeighLevels():
+                return self._weigh()
             case counting.PrepareCount():
                 self._check_request(ask.request)
             case OfferShares() | RelayedShares() | Confirmations():
@@ -225,12 +233,45 @@ class MarginalsSilo(ColumnParty):
 
     # Synthetic rows.
 
+    def restrict(self, conditions: Sequence[Condition]) -> None:
+        """See `Party.restrict`."""
+        self.conditions, self.parts = tuple(conditions), {}
+        holds = partial(_holds, rules=self.columns.determined, conditions=self.conditions)
+        for place, encoder in enumerate(self.columns.encoders):
+            part_FP = cells.admitted(encoder, self.config.bins, holds)
+            if not part_FP.all():
+                self.parts[place] = part_FP
+
+    def _weigh(self) -> Message:
+        """Which part of each level fulfils the conditions."""
+        weights = [torch.ones(attribute.size, dtype=torch.float64) for attribute in self.attributes]
+        for place, part_FP in self.parts.items():
+            weights[place] = self.attributes[place].weigh(part_FP.double().mean(1))
+        return marginals.LevelsWeighed(tuple(weights))
+
     def _synthesise(self, ask: marginals.SynthesiseLevels) -> Message:
-        """Draw a cell for each level, and a value for each cell, by noised histograms where ``dp`` asks for it."""
+        """Draw a cell for each level, and a value for each cell, by noised histograms where ``dp`` asks for it.
+
+        Under conditions these are drawn from what fulfils them; values next to the end of a range until they do.
+        """
         sizes, streams = [one.size for one in self.attributes], self.streams.child("synthesise", ask.draw)
         check_tensor("Levels of this silo's attributes", ask.levels_RA, None, len(sizes), below=max(sizes, default=1))
-        made = networks.drawn(ask.levels_RA, self.attributes, self.columns.encoders, self.config.bins, streams)
-        return self.publish(self.columns.decode(*made, streams), self._shares)
+        table = self._valued(ask.levels_RA, streams)
+        for again in range(REDRAWS if self.parts else 0):
+            wrong_R = ~fulfils(table, self.conditions)
+            if not wrong_R.any():
+                break
+            redrawn = self._valued(ask.levels_RA[wrong_R], streams.child("again", again))
+            place_R = torch.arange(len(table))
+            place_R[wrong_R] = len(table) + torch.arange(len(redrawn))
+            table = below([table, redrawn]).take(place_R)
+        return self.publish(table, self._shares)
+
+    def _valued(self, levels_RA: Tensor, streams: Streams) -> Table:
+        """Values of levels."""
+        encoders, bins = self.columns.encoders, self.config.bins
+        made = networks.drawn(levels_RA, self.attributes, encoders, bins, streams, self.parts)
+        return self.columns.decode(*made, streams)
 
     # State.
 
@@ -424,3 +465,13 @@ class RowsSilo(MarginalsSilo):
 
 def _column(name: str, level_N: Tensor, size: int) -> Column:
     return Column(name, _LEVELS, level_N, torch.zeros(len(level_N), dtype=torch.bool), tuple(range(size)))
+
+
+def _holds(column: Column, rules: Sequence[Determined], conditions: Sequence[Condition]) -> Tensor:
+    """Which rows (N,) fulfil the conditions on a column, and on those that it determines."""
+    known, own = {column.name}, list[Determined]()
+    for rule in rules:
+        if rule.keys.name in known and not rule.modelled:
+            known.add(rule.values.name)
+            own.append(rule)
+    return fulfils(look_up(Table((column,)), own), conditions)
