@@ -251,12 +251,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "mst": Algorithm(
         "a tree of tables of two columns, which silos count together and noise (MST, 2021)",
-        marginals_options.MST, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
+        marginals_options.MST, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise,
+        marginals.synthesise_given, counts=True,
         across_rows=_across_rows(marginals_options.MST),
     ),
     "aim": Algorithm(
         "MST with more tables, chosen round by round where the model so far is furthest from the silos (AIM, 2022)",
-        marginals_options.AIM, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise, counts=True,
+        marginals_options.AIM, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise,
+        marginals.synthesise_given, counts=True,
         across_rows=_across_rows(marginals_options.AIM),
     ),
     "tabvfl": Algorithm(

@@ -80,7 +80,7 @@ def allowed(encoders: Sequence[Encoder], rules: Sequence[Determined], conditions
     """What the conditions allow of each column that they concern."""
     found, column, score = [], 0, 0
     for encoder in encoders:
-        own = _looked_up_from(encoder.name, rules)
+        own = looked_up_from(encoder.name, rules)
         names = {encoder.name, *(rule.values.name for rule in own)}
         concerned = tuple(condition for condition in conditions if condition.column in names)
         if concerned:
@@ -92,7 +92,7 @@ def allowed(encoders: Sequence[Encoder], rules: Sequence[Determined], conditions
     return found
 
 
-def _looked_up_from(name: str, rules: Sequence[Determined]) -> tuple[Determined, ...]:
+def looked_up_from(name: str, rules: Sequence[Determined]) -> tuple[Determined, ...]:
     """The rules that look columns up by this one, or by one that is; not those of columns that are modelled as well."""
     known, found = {name}, []
     for rule in rules:

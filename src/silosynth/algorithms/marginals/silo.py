@@ -21,10 +21,12 @@ from silosynth.core.conversation import State, Turn, check_tensor, maybe, often,
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, check_agreed, check_trainable
+from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
 from silosynth.encoders import attributes as cells, summed
+from silosynth.encoders.allowed import looked_up_from
 from silosynth.encoders.combinations import Determined, look_up
 from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_columns
 from silosynth.privacy import masker
@@ -469,9 +471,4 @@ def _column(name: str, level_N: Tensor, size: int) -> Column:
 
 def _holds(column: Column, rules: Sequence[Determined], conditions: Sequence[Condition]) -> Tensor:
     """Which rows (N,) fulfil the conditions on a column, and on those that it determines."""
-    known, own = {column.name}, list[Determined]()
-    for rule in rules:
-        if rule.keys.name in known and not rule.modelled:
-            known.add(rule.values.name)
-            own.append(rule)
-    return fulfils(look_up(Table((column,)), own), conditions)
+    return fulfils(look_up(Table((column,)), looked_up_from(column.name, rules)), conditions)
