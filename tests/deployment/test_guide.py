@@ -101,6 +101,7 @@ def test_experiment_toml_shows_every_key(tmp_path: Path) -> None:
     assert plan.model_fields_set == {"algorithm", "align", "split", "sample", "run", "judge"}
     elsewhere = {
         "algorithm.runtime", "split.seed", "split.path", "sample.seed", "sample.path", "sample.raw_text",
+        "sample.given", "sample.balance", "sample.shift",
     }  # fmt: skip
     for name in plan.model_fields_set:
         section = getattr(plan, name)
