@@ -35,6 +35,7 @@ PATIENCE = 120.0  # seconds for which a stream may be broken
 RESULTS = ("synthetic.parquet", "ledger.jsonl", "result.json", "model.silosynth", "counted.silosynth")
 _HEADS = re.compile(rb'("type": "deployment.(?:Sealed|Relayed)Heads", "bytes": )\d+')
 """Heads tell how many lines a silo's ledger has, and so their length how many digits that number has."""
+_TIMES = re.compile(rb'("(?:begun|ended)": ")[^"]*')
 KEPT = ("synthetic.parquet", "part.silosynth", "counted.silosynth")
 
 
@@ -108,7 +109,7 @@ class Run:
         files += [self.place / silo / "work" / "jobs" / job.name / name for silo in job.silos for name in KEPT]
         seen = hashlib.sha256()
         for path in files:
-            blob = _HEADS.sub(rb"\1?", path.read_bytes()) if path.exists() else b"none"
+            blob = _TIMES.sub(rb"\1?", _HEADS.sub(rb"\1?", path.read_bytes())) if path.exists() else b"none"
             seen.update(f"{path.relative_to(self.place)} {len(blob)}\n".encode() + blob)
         return seen.hexdigest()
 

@@ -37,7 +37,7 @@ FLAGS = (
     "--v=0",
 )
 WIDTHS = (375, 1280)
-SECTIONS = {"verdict", "scores", "columns", "pairs", "ledger", "skipped", "method"}
+SECTIONS = {"verdict", "scores", "columns", "pairs", "ledger", "combinations", "skipped", "method"}
 LONG = "a_column_name_that_is_much_longer_than_any_phone_is_wide_<img src=x onerror=alert(1)>"
 
 HARNESS = """<!doctype html>
