@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import settings
+from tests.entropy import entropy
 
 # Small tests are slower with several threads, by far so on a busy machine: threads that wait for each other spin.
 # Before torch is first imported; processes that tests start inherit it.
@@ -31,6 +33,20 @@ USED = "processor seconds"
 OUTSIDE = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}
 _outside: list[str] = []
 sys.addaudithook(lambda event, _: _outside.append(event) if event in OUTSIDE else None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--entropy", default="0", help="other secret draws, which must not change what tests find")
+
+
+def named(config: pytest.Config, name: str) -> AbstractContextManager[None]:
+    return entropy.of(f"{config.getoption('entropy')} {name}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
+    with named(request.config, f"{request.node.nodeid} {fixturedef.argname} {request.param_index}"):
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
@@ -68,7 +84,8 @@ def mixtures_are_fitted_once() -> Iterator[None]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """A quick test that takes far too long fails: it is to be made smaller, or marked."""
     start = time.process_time()
-    result = yield
+    with named(item.config, item.nodeid):
+        result = yield
     used = time.process_time() - start
     if quick(item):
         item.user_properties.append((USED, used))

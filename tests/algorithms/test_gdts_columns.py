@@ -284,7 +284,7 @@ def test_an_order_of_categories_and_their_dtype_come_back():
 
 
 def test_rare_is_a_category_only_where_rows_are_pooled():
-    strong, weak = fit(epsilon=0.9), fit()
+    strong, weak = fit(epsilon=0.3), fit()
     assert weak.describe()["pooled"] == [] and set(weak.sample(9)["city"].cat.categories) == {"Bern", "Oslo", "Rome"}
     names = set(strong.sample(9)["city"].cat.categories)
     assert strong.describe()["pooled"] == ["city"] and "(rare)" in names
