@@ -31,7 +31,7 @@ from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Message, Release, wire_name
 from silosynth.core.streams import Streams
 from silosynth.counting import CountedColumn
-from silosynth.deployment import protocol
+from silosynth.deployment import conducting, protocol
 from silosynth.deployment.policy import Releases, SiloPolicy
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.accounting import DELTA, spent
@@ -153,7 +153,7 @@ def conversations(name: str, policy: SiloPolicy, folder: Path, at: Callable[[int
     preset = "balanced" if name in JUDGE else "fast"
     asked = job(silos, algorithm=settings.algorithm_of(name), seed=None, align=None, rows=20, preset=preset,
                 options=OPTIONS[name] | ({"horizontal": True} if settings.across_rows(name) else {}))  # fmt: skip
-    talk = protocol.conduct(asked, Streams(1), torch.device("cpu"))
+    talk = conducting.conduct(asked, Streams(1), torch.device("cpu"))
     replies: Mapping[str, Message] | None = None
     with contextlib.suppress(StopIteration, SilosynthError):
         while True:

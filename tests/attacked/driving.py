@@ -13,8 +13,9 @@ from tests.deployment.common import Rows, customers, job, parties
 from silosynth.core.conversation import Exchange
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
+from silosynth.deployment.conducting import conduct
 from silosynth.deployment.policy import SiloPolicy
-from silosynth.deployment.protocol import Job, conduct
+from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.events import Event
 from silosynth.runtime.wire import decode, encode, pack, unpack

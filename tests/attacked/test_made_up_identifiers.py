@@ -15,8 +15,8 @@ from silosynth.alignment import AlignConfig, Aligner, intersection, protocol
 from silosynth.core.conversation import Conversation, Exchange, Party, Roster
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
+from silosynth.deployment.conducting import _begin
 from silosynth.deployment.policy import SiloPolicy
-from silosynth.deployment.protocol import _begin
 from silosynth.privacy.agreement import agree
 
 HELD = people(range(20))

@@ -16,9 +16,10 @@ from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import Exchange, Roster
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
+from silosynth.deployment.conducting import _begin
 from silosynth.deployment.coordinator import Order, run_order
 from silosynth.deployment.policy import Releases, SiloPolicy
-from silosynth.deployment.protocol import Job, PrepareRows, _begin
+from silosynth.deployment.protocol import Job, PrepareRows
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.simulation.silos import InProcess

@@ -17,7 +17,8 @@ from silosynth.core.errors import ConfigError, PolicyError, ProtocolError, Stora
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.deployment import holdout, protocol
-from silosynth.deployment.protocol import Job, _begin
+from silosynth.deployment.conducting import _begin
+from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode, pack, unpack

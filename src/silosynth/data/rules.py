@@ -178,6 +178,24 @@ def _bound_combination(rule: FixedCombination, schema: Schema, table: Table, fol
     return replace(rule, allowed=tuple(dict.fromkeys(rows)), file="")
 
 
+def listed(rule: Rule) -> Rule:
+    """The rule, with the combinations of its file, if it names one, in place of the file's name.
+
+    Raises:
+        StorageError, ConfigError: there is no such file, or it lists no combinations of these columns.
+    """
+    if not isinstance(rule, FixedCombination) or not rule.file:
+        return rule
+    plain = [tuple(_plain(value) for value in row) for row in _in_file(rule, None)]
+    return replace(rule, allowed=tuple(plain), file="")
+
+
+def _plain(value: Any) -> Value:
+    """A value of a file as a rule may hold it; instants as text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
 def _least(column: ColumnSchema) -> float:
     return -np.inf if column.low is None else column.low
 

@@ -15,7 +15,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -25,30 +25,30 @@ from typing import Any, Literal
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core import files, messages
+from silosynth.core.conditions import Made, from_text
 from silosynth.core.conversation import Progress, Roster
 from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources
+from silosynth.data.rules import listed
 from silosynth.deployment import forgetting, label
+from silosynth.deployment.conducting import Counted, Outcome, conduct, have_forgotten, redraw
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 from silosynth.deployment.kept import guarantee_of
 from silosynth.deployment.protocol import (
-    Counted,
     Drawing,
+    GivenColumn,
     Job,
-    Outcome,
     check_name,
-    conduct,
     digest,
     drawing_streams,
-    have_forgotten,
     job_streams,
     opening,
-    redraw,
 )  # fmt: skip
+from silosynth.encoders.ruled import Ruled
 from silosynth.experiment.grammar import Experiment
 from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
@@ -103,7 +103,7 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
 
     Raises:
         ConfigError: the algorithm is a representation or pools all data; a preset, an option or a silo is not known; or
-            there are rules, which no job carries.
+            a rule would tell whether silos' rows keep it.
     """
     chosen, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
     config = entry.configure(chosen.preset, chosen.options)
@@ -112,11 +112,6 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
         raise ConfigError(
             "A baseline that pools all data in one place cannot be submitted to a federation", chosen.name,
             f"Name another algorithm: {catalog.fitting(False)}, {catalog.fitting(True)}.",
-        )  # fmt: skip
-    if plan.rules:
-        raise ConfigError(
-            "Jobs of a federation do not carry rules", f"{len(plan.rules)} under [[rules]]",
-            "Leave them out; bounds can be declared in each silo's silo.toml. silosynth run keeps rules.",
         )  # fmt: skip
     silos = plan.taking_part or roster.parties
     for silo in silos:
@@ -129,13 +124,15 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     job = Job(
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
         chosen.name, chosen.preset, config, silos, chosen.seed, align,
-        plan.sample.rows, submitter, plan.split.holdout or 0.0,
+        plan.sample.rows, submitter, plan.split.holdout or 0.0, rules=tuple(map(listed, plan.ruled())),
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
     return Order(job, plan.run.transport, plan.run.limit, plan.run.patience, chosen.device, plan.run.missing)
 
 
-def drawing_order(folder: Path, rows: int, seed: int | None, name: str | None, submitter: str) -> Order:
+def drawing_order(
+    folder: Path, rows: int, seed: int | None, name: str | None, submitter: str, given: Sequence[str] = ()
+) -> Order:
     """More rows of what the job in ``folder`` has trained.
 
     Args:
@@ -144,10 +141,11 @@ def drawing_order(folder: Path, rows: int, seed: int | None, name: str | None, s
         seed: of the rows, which then are those of `silosynth.Model.sample` with it; None for a secret one.
         name: of the job that draws; None for one of the trained job's, and the time.
         submitter: who starts it.
+        given: conditions that all rows fulfil, as ``--given`` takes them.
 
     Raises:
-        ConfigError: the job has trained no generator, has not ended, or was of an earlier version; or so many rows
-            cannot be numbered.
+        ConfigError: a condition is on no column of the silos; the job has trained no generator, has not ended, or was
+            of an earlier version; or so many rows cannot be numbered.
     """
     order = unpack_order(files.read(folder / ORDER))
     trained, state = order.job, read_status(folder).state
@@ -157,13 +155,31 @@ def drawing_order(folder: Path, rows: int, seed: int | None, name: str | None, s
     if state != "done":
         raise ConfigError("Rows are drawn from a job that is done", f"{folder.name} is {state}")
     schemas = read_trained(folder).schemas
-    check_identifiers_fit(all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal), rows)
+    columns = all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal)
+    check_identifiers_fit(columns, rows)
     named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     job = replace(
         trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, rows=rows, submitter=submitter,
-        drawing=Drawing(trained.name, trained.seed),
+        drawing=Drawing(trained.name, trained.seed, given_columns(given, columns)),
     )  # fmt: skip
     return replace(order, job=job)
+
+
+def given_columns(texts: Sequence[str], columns: Schema) -> tuple[GivenColumn, ...]:
+    """Conditions by column, for their silos to read.
+
+    Raises:
+        ConfigError: a text is no condition, or names no column that silos model, or a column twice.
+    """
+    made = []
+    for text in texts:
+        known = {name: Made(name, None, None, None, True, float) for name in columns.modelled}
+        for name, value in from_text([text], known).items():
+            if name not in known:
+                raise ConfigError("A condition names a column that is modelled", name, nearest(name, known))
+            own = json.dumps({name: value}) if text.lstrip().startswith("{") else text
+            made.append(GivenColumn(name, own))
+    return tuple(made)
 
 
 def forget_here(jobs: Path, name: str, by: str) -> list[dict[str, Any]]:
@@ -221,7 +237,8 @@ def read_trained(folder: Path) -> Outcome:
         raise ConfigError("Rows are drawn from a job of which the coordinator keeps its part", folder.name, _NONE_KEPT)
     kept = wire.unpack(files.read(folder / KEPT))
     schemas = {silo: messages.from_state(Schema, schema) for silo, schema in kept["schemas"].items()}
-    return Outcome(kept["coordinator"], schemas, kept["rows"], {}, None)
+    form = None if kept["form"] is None else messages.from_state(Ruled, kept["form"])
+    return Outcome(kept["coordinator"], schemas, kept["rows"], {}, None, form=form)
 
 
 _NONE_KEPT = "Jobs of earlier versions left none: train again."
@@ -361,7 +378,7 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
         algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
         roster=Roster(job.silos), columns=schema.names, schemas=outcome.schemas, flavour="pandas",
         coordinator=outcome.coordinator, parts={silo: {} for silo in job.silos}, rows=outcome.rows,
-        ledger=ledger.entries(),
+        ledger=ledger.entries(), ruling=outcome.ruling,
     )  # fmt: skip
     if outcome.table is not None:
         streams = drawing_streams(job, job_streams(job))
@@ -381,7 +398,8 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
 def _keep(outcome: Outcome, folder: Path) -> None:
     """What rows are drawn from again."""
     schemas = {silo: messages.to_state(schema) for silo, schema in outcome.schemas.items()}
-    content = {"coordinator": outcome.coordinator, "schemas": schemas, "rows": outcome.rows}
+    form = None if outcome.form is None else messages.to_state(outcome.form)
+    content = {"coordinator": outcome.coordinator, "schemas": schemas, "rows": outcome.rows, "form": form}
     files.write_atomic(folder / KEPT, wire.pack(content), files.PRIVATE)
 
 

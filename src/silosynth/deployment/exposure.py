@@ -189,6 +189,17 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
             0 if noised else 2,
         )  # fmt: skip
 
+    if policy.conditions and policy.most_rows_drawn:
+        columns, few = ", ".join(policy.conditions), policy.least_condition_rows < 100
+        yield Exposure(
+            f"rows of its choice from {columns}: what the model makes of people of whom {policy.least_condition_rows} "
+            "are expected"
+            + ("" if policy.budgeted else "; of each condition whether so many real rows fulfil it; and, of algorithms "
+               "that send it vectors, about each person whether she fulfils one"),
+            "conditions = []" + ("; least_condition_rows = 100" if few else ""),
+            0 if policy.budgeted else 2,
+        )  # fmt: skip
+
 
 def _who(policy: SiloPolicy) -> Iterator[Exposure]:
     if not policy.allow_coordinators:

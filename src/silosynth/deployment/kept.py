@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from silosynth.deployment import protocol
 from silosynth.privacy.events import Target
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model
+from silosynth.simulation.ruling import Ruling
 
 PART, JOB, CLOSED, REFERENCE = "part.silosynth", "job", "closed", "reference.silosynth"
 FORGOTTEN = "forgotten.json"
@@ -67,12 +68,14 @@ class KeptPart:
         schema: of its columns.
         rows: that it trained on.
         charged: whether all that the model has from them was charged.
+        ruling: the rules about these columns, as `Ruling.to_state` stores them; empty without any.
     """
 
     part: State
     schema: Schema
     rows: int
     charged: bool
+    ruling: State = field(default_factory=dict)
 
 
 def keep_part(folder: Path, job: protocol.Job, kept: KeptPart) -> None:
@@ -84,6 +87,7 @@ def keep_part(folder: Path, job: protocol.Job, kept: KeptPart) -> None:
     content = {
         "job": to_state(replace(job, seed=None)),  # nor do files of models keep it
         "part": kept.part, "schema": to_state(kept.schema), "rows": kept.rows, "charged": kept.charged,
+        "ruling": kept.ruling,
     }  # fmt: skip
     write_atomic(make_folder(folder) / PART, pack(content), PRIVATE)
 
@@ -104,7 +108,7 @@ def part_to_draw_from(folder: Path, job: protocol.Job) -> KeptPart:
         raise ProtocolError("Rows are drawn from a job that this silo has trained in", name, "Compare names.")
     if _terms(trained) != _terms(job) or trained.seed != job.drawing.seed or trained.drawing is not None:
         raise ProtocolError(
-            "Rows are drawn from a job as it was trained: by the same algorithm, options, silos and seed", name,
+            "Rows are drawn from a job as it was trained: by the same algorithm, options, silos, rules and seed", name,
             "Do not trust this coordinator; or has a later job of this name been begun?",
         )  # fmt: skip
     if not catalog.of_config(job.algorithm, job.config).parts:
@@ -114,7 +118,8 @@ def part_to_draw_from(folder: Path, job: protocol.Job) -> KeptPart:
         raise ProtocolError(
             "Rows are drawn from a job whose training has ended, by this version of silosynth", name, "Train again."
         )
-    return KeptPart(content["part"], from_state(Schema, content["schema"]), content["rows"], content["charged"])
+    schema = from_state(Schema, content["schema"])
+    return KeptPart(content["part"], schema, content["rows"], content["charged"], content["ruling"])
 
 
 def check_kept(folder: Path) -> None:
@@ -132,7 +137,7 @@ def check_kept(folder: Path) -> None:
 
 def _terms(job: protocol.Job) -> tuple[object, ...]:
     """What a job that draws has in common with the one that trained."""
-    return job.algorithm, job.preset, job.config, job.silos
+    return job.algorithm, job.preset, job.config, job.silos, job.rules
 
 
 def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, Any]]) -> KeptModel | None:
@@ -146,12 +151,13 @@ def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, A
     if (job := kept_job(folder)) is None:
         return None
     place = folder if job.drawing is None else folder.parent / job.drawing.job
-    part = unpack(read(place / PART))["part"] if (place / PART).exists() else {}
+    content = unpack(read(place / PART)) if (place / PART).exists() else {}
+    part, ruling = content.get("part", {}), content.get("ruling")
     seed = -1 if job.training_seed is None else job.training_seed
     return KeptModel(
         algorithm=job.algorithm, preset=job.preset, seed=seed, config=job.config,
         roster=Roster(job.silos), columns=schema.names, flavour="pandas", coordinator={}, rows=0,
         schemas={name: schema if name == silo else Schema(()) for name in job.silos},
         parts={name: part if name == silo else {} for name in job.silos},
-        ledger=ledger,
+        ledger=ledger, ruling=Ruling.from_state(ruling) if ruling else Ruling(),
     )  # fmt: skip

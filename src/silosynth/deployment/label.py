@@ -43,6 +43,8 @@ _REMEDY = "Ask those who published it for the table and the label as they were."
 def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
     """What every site says of a table that a job has published."""
     target = getattr(job.config, "dp", Target())
+    kept = {"rules": [rule.in_words for rule in job.rules]} if job.rules else {}
+    given = {"conditions": [one.text for one in job.given]} if job.given else {}
     return {
         "form": _FORM, "job": job.name, "drawn_from": "" if job.drawing is None else job.drawing.job,
         "algorithm": job.algorithm, "preset": job.preset, "options": plain(to_state(job.config)["fields"]),
@@ -53,7 +55,7 @@ def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
         "target": {"epsilon": target.epsilon, "delta": target.delta} if target.private else None,
         "guarantee": guarantee_of(job.algorithm, job.config, job.training_seed) or _NONE,
         "version": installed()[0], "sources": installed()[1],
-        "rows": len(table), "columns": [str(name) for name in table.columns],
+        **kept, **given, "rows": len(table), "columns": [str(name) for name in table.columns],
         "sha256": digest(table, raw_text=True), "sha256_escaped": digest(table, raw_text=False),
     }  # fmt: skip
 

@@ -44,6 +44,8 @@ UNDER_A_BUDGET = {
     "deployment.SealedHoldoutKey": "a key, or none, sealed for the other silos; of one length",
     "deployment.HoldoutTag": "a proof of holding out the same rows, which is random to all but silos",
     "deployment.DrawnNonce": "a random number",
+    "deployment.PreparedRuled": "names, kinds and dtypes of columns, taken as public, and the job's own rules",
+    "deployment.ConditionsRead": "the job's own conditions, in values of the column",
     "deployment.LabelSigned": "which kinds of messages have left, a hash of its ledger, which holds times; a signature",
     "deployment.Forgot": "names of files that a job left, and a hash of its ledger, whose lines hold times",
     "deployment.SealedHeads": "digests of what all silos were asked, sealed for the others",
@@ -74,6 +76,10 @@ EXACT_ROWS = {
     "alignment.Placed": "how many rows there are, and are common",
 }
 """Those that may leave only with ``exact_rows``: alignment cannot do without."""
+
+
+VERDICTS = ("deployment.RowsAccepted", "algorithms.silofuse.LatentWeights", "algorithms.marginals.LevelsWeighed")
+"""What says of synthetic rows whether, or how probably, they fulfil conditions or keep rules: no value of theirs."""
 
 
 class SiloPolicy(FileSection):
@@ -123,6 +129,10 @@ class SiloPolicy(FileSection):
     """After how many hours without a decision the answer is no."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000
     """Synthetic rows of the model of a job, over all times and all later jobs in which it is asked for some."""
+    conditions: list[Text] = Field(default=[])
+    """Columns of this silo, as patterns, under conditions on which rows may be drawn: "age"."""
+    least_condition_rows: Annotated[int, Field(ge=1)] = 100
+    """Fewest people who are expected behind the conditions of a draw together."""
     public_seed: bool = False
     """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
     jobs_per_day: Annotated[int, Field(ge=0)] = 100
@@ -136,6 +146,10 @@ class SiloPolicy(FileSection):
     def budgeted(self) -> bool:
         """Whether an epsilon is limited, so that all but a few types of messages must be noised."""
         return min(self.largest_epsilon, self.largest_epsilon_per_job) < math.inf
+
+    def allows_condition(self, column: str) -> bool:
+        """Whether rows may be drawn under a condition on this column."""
+        return _matches(column, self.conditions)
 
     def check_greeting(self, algorithm: str, submitter: str) -> None:
         """Refuse algorithms and submitters.
@@ -326,7 +340,8 @@ class SiloPolicy(FileSection):
             raise refusal("open_figures", "no figure of tables across silos opens", name)
         if reply.release is Release.TABLES and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise, if at all", name)
-        if reply.release is Release.SYNTHETIC and not self.share_synthetic:  # whatever the job's options said
+        verdict = name in VERDICTS and bool(self.conditions or name == "deployment.RowsAccepted")
+        if reply.release is Release.SYNTHETIC and not (self.share_synthetic or verdict):  # whatever the options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
         if not self.budgeted or name in UNDER_A_BUDGET:
             return

@@ -1,4 +1,4 @@
-"""The protocol of a job: messages around an algorithm's own conversation, and the coordinator's side from start to end.
+"""The protocol of a job: messages around an algorithm's own conversation. The coordinator's side is in `conducting`.
 
 In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the job), (alignment), `PrepareRows` →
 `PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
@@ -10,6 +10,12 @@ Jobs that count (`silosynth.catalog`, kind "counting") train nothing, and leave 
 
 One silo may deal for such a job. It needs no rows, and takes part in nothing but greeting, `Begin`, `PrepareRows` and
 the counting: it is told neither the secret that silos agree on nor what opens.
+
+Under rules, or conditions, rows are drawn until there are enough that all accept. After `PrepareSynthesis` silos read
+the conditions on their columns: `AskConditions` → `ConditionsRead`. Where columns are shared the coordinator compares
+what it gets. Where they stay, silos say of the rows of each batch which they accept: `AcceptRows` → `RowsAccepted`; for
+each key that is to be unique, `AcceptKeys` → `RowsAccepted`; and keep those that all accept: `TakeRows` → `Done`. With
+rules, silos that hold different rows reply `PreparedRuled` to `PrepareRows`.
 
 Jobs that draw (`Drawing`) take up no rows: in place of all between the agreement and `PrepareSynthesis` silos load the
 part of the model that they keep of another job.
@@ -37,37 +43,41 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
 
-import torch
+from torch import Tensor
 
 from silosynth import catalog
-from silosynth.alignment import AlignConfig, Matched, align
-from silosynth.core import conversation
-from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
+from silosynth.alignment import AlignConfig
+from silosynth.core.conditions import Condition
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Done, Message, Release, Struct, from_state, to_state
-from silosynth.core.schema import Schema, Table, agreed, below, beside, check_partition, pseudonyms, same_columns
+from silosynth.core.messages import Message, Release, Rows, Struct
+from silosynth.core.rules import Rule
+from silosynth.core.schema import Schema, Table
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
-from silosynth.privacy.agreement import agree
-from silosynth.privacy.events import Event, Target, draws_noise
+from silosynth.encoders.ruled import Ruled
+from silosynth.privacy.events import Event, draws_noise
 from silosynth.privacy.sealed import Envelope, framed
-from silosynth.runtime.wire import encode, pack
-from silosynth.simulation.model import all_columns, batches, draw, sampling_streams
+from silosynth.runtime.wire import encode
+from silosynth.simulation.model import sampling_streams
 
 ROOMS = (
     "__init__.py", "algorithms", "alignment", "catalog.py", "core", "counting", "data", "deployment", "encoders",
     "experiment", "models", "privacy", "runtime", "simulation",
 )  # fmt: skip
 """Files and folders of the package that `sources` covers: all from which a job's processes import, as a test checks."""
-R = TypeVar("R")
 SHARES = tuple(part / 20 for part in range(20))
 """What share of its rows a job may hold out."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+
+
+class GivenColumn(Struct):
+    """A condition on a column, as ``--given`` takes it: "age=60..80", or a JSON object with one key."""
+
+    column: str
+    text: str
 
 
 class Drawing(Struct):
@@ -76,13 +86,18 @@ class Drawing(Struct):
     Attributes:
         job: the job that trained.
         seed: that this one fixed, if any.
+        given: conditions that all rows fulfil, one for each column that has any.
     """
 
     job: str
     seed: int | None
+    given: tuple[GivenColumn, ...] = ()
 
     def _check(self) -> None:
         check_name(self.job)
+        columns = [one.column for one in self.given]
+        if len(set(columns)) < len(columns):
+            raise ConfigError("A condition names each column once", columns, "List the values: health=poor,fair.")
 
 
 class Job(Struct):
@@ -100,10 +115,12 @@ class Job(Struct):
         holdout: share of the rows that silos set aside before training, in whole twentieths: what two jobs with
             different shares tell apart is then no single person, but a twentieth of all.
         drawing: what rows are drawn from; None of a job that trains, or counts. ``seed`` is then that of the drawing.
+        rules: what synthetic rows keep. No silo tells anybody whether its real rows do.
 
     Raises:
         ConfigError: the name has other characters than `check_name` allows, or the share is another; or a job that
-            draws does not say how many rows, or links or holds out any.
+            draws does not say how many rows, or links or holds out any; or a rule names a file, or would tell whether
+            real rows keep it.
     """
 
     name: str
@@ -117,6 +134,17 @@ class Job(Struct):
     submitter: str
     holdout: float = 0.0
     drawing: Drawing | None = None
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def given(self) -> tuple[GivenColumn, ...]:
+        """Conditions that all rows fulfil."""
+        return () if self.drawing is None else self.drawing.given
+
+    @property
+    def accepting(self) -> bool:
+        """Whether rows are drawn until enough are accepted."""
+        return bool(self.given or self.rules)
 
     @property
     def training_seed(self) -> int | None:
@@ -132,6 +160,19 @@ class Job(Struct):
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
                 "Write [split] holdout = 0.2, say.",
             )  # fmt: skip
+        for rule in self.rules:
+            _check_rule(rule)
+
+
+def _check_rule(rule: Rule) -> None:
+    """Refuse a rule that would have silos read files, or tell of their rows by an error."""
+    if getattr(rule, "file", ""):
+        raise ConfigError("A job lists combinations itself", "a file", "Both sides must run the same version.")
+    if getattr(rule, "on_break", "") == "error":
+        raise ConfigError(
+            "In a federation nobody is told whether a silo's real rows keep a rule", f"on_break of {rule.in_words!r}",
+            "Leave on_break out: each silo's own log says how many rows break it.",
+        )  # fmt: skip
 
 
 def digest(job: Job, *more: str) -> bytes:
@@ -277,6 +318,13 @@ class PreparedSchema(Message, release=Release.SCHEMA):
     schema: Schema
 
 
+class PreparedRuled(Message, release=Release.SCHEMA):
+    """Silo with other rows of the same columns: these, and how it describes them under the job's rules."""
+
+    schema: Schema
+    form: Ruled
+
+
 class PreparedRows(Message, release=Release.COUNTS):
     """Silo: my columns, without ranges, reasons and marks of missing values; and my row count, the same in all silos.
 
@@ -293,6 +341,47 @@ class KeepPart(Message, common=True):
 
 class PrepareSynthesis(Message, common=True):
     """Coordinator: load your part of the model to synthesise rows from it."""
+
+
+class AskConditions(Message, common=True):
+    """Coordinator: read the job's conditions on your columns, as far as you allow them."""
+
+
+class ConditionsRead(Message):
+    """Silo: what they say, in values of the columns."""
+
+    conditions: tuple[Condition, ...]
+
+
+class AcceptRows(Message, common=True):
+    """Coordinator: which rows of batch ``number`` fulfil your conditions, and keep your rules but for unique keys?"""
+
+    number: int
+
+
+class AcceptKeys(Message, release=Release.SYNTHETIC):
+    """Coordinator: of the rows of batch ``number`` that are accepted so far (N,), which have a new key?
+
+    ``rule`` is the key's place among the job's rules.
+    """
+
+    number: int
+    rule: int
+    accepted_N: Tensor
+
+
+class RowsAccepted(Message, release=Release.SYNTHETIC):
+    """Silo: these synthetic rows (N,), bool."""
+
+    accepted_N: Tensor
+
+
+class TakeRows(Message, release=Release.SYNTHETIC, common=True):
+    """Coordinator: all accept these rows (N,) of batch ``number``; of them keep the first ``rows``."""
+
+    number: int
+    accepted_N: Tensor
+    rows: Rows[int]
 
 
 class Publish(Message, release=Release.SYNTHETIC, common=True):
@@ -400,154 +489,6 @@ class KeepLabel(Message, common=True):
     signed: tuple[LabelSigned, ...]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a job.
-
-    Attributes:
-        coordinator: the coordinator's part of the model.
-        schemas: each silo's columns; the same for all if silos hold different rows.
-        rows: number of training rows, aligned or of all silos; noised under differential privacy.
-        matched: each silo's counts of the alignment; empty without one.
-        table: synthetic columns of all silos; None if they stay in the silos.
-        signed: what silos say of it.
-    """
-
-    coordinator: dict[str, Any]
-    schemas: dict[str, Schema]
-    rows: int
-    matched: dict[str, Matched]
-    table: Table | None
-    signed: tuple[LabelSigned, ...] = ()
-
-
-@dataclass(frozen=True)
-class Counted:
-    """The result of a job that counts.
-
-    Attributes:
-        result: what opened, as the algorithm's `coordinate` returns it: plain state.
-        schemas, matched: as of an `Outcome`.
-    """
-
-    result: dict[str, Any]
-    schemas: dict[str, Schema]
-    matched: dict[str, Matched]
-
-
-def conduct(
-    job: Job, streams: Streams, device: torch.device, state: State | None = None, *, missing: str | None = None
-) -> Conversation[Outcome | Counted]:
-    """Run a job, or resume it from a checkpoint's ``state``. ``missing`` is the policy for silos lost in training.
-
-    Raises:
-        PolicyError, ConfigError, DataError, ProtocolError: a silo refuses or cannot take part, or versions differ.
-    """
-    roster, entry = Roster(job.silos), catalog.of_config(job.algorithm, job.config, None)
-    if state is None:
-        state = yield from _begin(job, roster)
-    schemas = {silo: from_state(Schema, schema) for silo, schema in state["schemas"].items()}
-    matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
-    if entry.kind == "counting":
-        counting = entry.under(missing)(roster, job.config, streams.child("coordinator"), device, state["inner"])
-        listed: dict[Event, None] = {}
-        result = yield from _within(_noticing(counting, listed), {**state, "inner": None})
-        content = pack(result)
-        exact = CountedFigures if opening(job) == "figures" else CountedTables
-        passed_on = NoisedTables(content, tuple(listed)) if opening(job) == "noised" else exact(content)
-        conversation.expect((yield Roster(holders(job)).everyone(passed_on)), Done)
-        yield from _compare_ledgers(Roster(holders(job)), alike=False)
-        return Counted(result, schemas, matched)
-    if state["stage"] == "train":
-        coordinate = entry.under(missing)
-        training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
-        coordinator = yield from _within(training, {**state, "inner": None})
-        if entry.parts:
-            conversation.expect((yield roster.everyone(KeepPart())), Done)
-        state = {**state, "stage": "draw", "inner": coordinator}
-        yield conversation.Checkpoint(state)
-    coordinator = state["inner"]
-    if getattr(job.config, "dp", Target()).private:
-        rows = max(1, int(coordinator["rows"]))  # noised
-    else:
-        told = coordinator.get("rows", 0)  # with different rows: as far as silos have reported them, or their sum
-        rows = state["rows"] or (sum(told) if isinstance(told, list) else int(told))
-    table = yield from _synthesise(job, roster, streams, device, coordinator, schemas, job.rows or rows)
-    silos = yield from _compare_ledgers(roster, entry.horizontal)
-    signed = yield from _have_signed(job, silos)
-    return Outcome(coordinator, schemas, rows, matched, table, signed)
-
-
-def redraw(
-    job: Job, trained: Outcome, streams: Streams, device: torch.device, state: State | None = None
-) -> Conversation[Outcome]:
-    """Draw rows from what a job has trained, or do it again from a checkpoint's ``state``: the same rows.
-
-    Raises:
-        PolicyError, ProtocolError: a silo refuses, has no such part of a model, or has forgotten it.
-    """
-    roster = Roster(job.silos)
-    if state is None:
-        yield from _agree(job, roster)
-        yield conversation.Checkpoint({"stage": "draw"})
-    rows = job.rows or 0
-    table = yield from _synthesise(job, roster, streams, device, trained.coordinator, trained.schemas, rows)
-    silos = yield from _compare_ledgers(roster, catalog.of_config(job.algorithm, job.config).horizontal)
-    signed = yield from _have_signed(job, silos)
-    return Outcome(trained.coordinator, trained.schemas, trained.rows, {}, table, signed)
-
-
-def have_forgotten(silo: str, job: str) -> Conversation[str]:
-    """Have a silo forget a job; returns its receipts.
-
-    Raises:
-        ConfigError: the job is at work there.
-    """
-    (reply,) = conversation.expect((yield Exchange({silo: Forget(job)})), Forgot)
-    return str(reply.receipts)
-
-
-def _agree(job: Job, roster: Roster) -> Conversation[Roster]:
-    """Greetings, and an agreement on the job among those that hold rows, who are returned."""
-    mine = installed()
-    greeted = yield roster.everyone(Greet(job.algorithm, job.submitter, *mine))
-    for silo in roster:
-        theirs = conversation.expect_one(silo, greeted[silo], Greeted)
-        check_same(f"silo {silo!r}", (theirs.version, theirs.sources), "the coordinator", mine)
-    conversation.expect((yield roster.everyone(Begin(job))), Done)
-    roster = Roster(holders(job))
-    yield from agree(roster, purpose(job))
-    return roster
-
-
-def _begin(job: Job, roster: Roster) -> Conversation[State]:
-    """Greetings, alignment, and the silos' columns."""
-    roster = yield from _agree(job, roster)
-    alike = horizontal(job)
-    matched: dict[str, Matched] = {}
-    if job.holdout and not alike:
-        sealed = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
-        asked = RelayedHoldoutKeys(tuple(reply.sealed for reply in sealed))
-        conversation.expect((yield roster.everyone(asked)), Done)
-    if job.align is not None:
-        matched = yield from align(roster, job.align)
-    prepared = yield roster.everyone(PrepareRows())
-    if by := dealer(job):
-        conversation.expect((yield Exchange({by: PrepareRows()})), PreparedSchema)
-    schemas, rows = _same_columns(prepared) if alike else _same_rows(job, prepared)
-    if job.holdout and not alike:
-        tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
-        shown = ShownHoldoutTags(tuple(reply.tag for reply in tags))
-        conversation.expect((yield roster.everyone(shown)), Done)
-    return {
-        "stage": "train",
-        "schemas": {silo: to_state(schema) for silo, schema in schemas.items()},
-        "matched": {silo: to_state(counts) for silo, counts in matched.items()},
-        "rows": rows,
-        "inner": None,
-    }
-
-
 def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, str]) -> None:
     """Refuse to work with another version, or other sources, of silosynth.
 
@@ -564,122 +505,6 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
             )
 
 
-def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
-    """The columns of silos that hold different rows; their number is not reported yet, so 0."""
-    schemas = dict(
-        zip(prepared, (reply.schema for reply in conversation.expect(prepared, PreparedSchema)), strict=True)
-    )
-    return dict.fromkeys(schemas, agreed(schemas)), 0
-
-
-def _same_rows(job: Job, prepared: Replies) -> tuple[dict[str, Schema], int]:
-    """Each silo's columns, and the number of rows (0 where it is not told), after checking that they fit together."""
-    replies = conversation.expect(prepared, PreparedRows, PreparedSchema)
-    schemas = {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}
-    names = {silo: list(schema.names) for silo, schema in schemas.items()}
-    kinds: list[set[str]] = [pseudonyms({c.name: c.kind for c in schema.columns}) for schema in schemas.values()]
-    linking = set[str]().union(*kinds)
-    both = catalog.algorithm(job.algorithm, kind=None).across_rows is not None and len(names) > 1
-    if both and same_columns({silo: set(columns) - linking for silo, columns in names.items()}):
-        raise ConfigError(
-            "A job says whether silos hold different rows of the same columns",
-            f"the same columns in {', '.join(names)}", "Set algorithm.options.horizontal = true.",
-        )  # fmt: skip
-    check_partition([name for columns in names.values() for name in columns], names, linking)
-    rows = [reply.rows if isinstance(reply, PreparedRows) else 0 for reply in replies]
-    conversation.check_same_rows(prepared, rows)
-    return schemas, rows[0]
-
-
-def _synthesise(
-    job: Job, roster: Roster, streams: Streams, device: torch.device, coordinator: dict[str, Any],
-    schemas: Mapping[str, Schema], rows: int,
-) -> Conversation[Table | None]:  # fmt: skip
-    """The synthetic table, as the first `Model.sample` draws it; every silo gets it as well."""
-    entry, streams = catalog.of_config(job.algorithm, job.config), drawing_streams(job, streams)
-    if entry.parts:
-        conversation.expect((yield roster.everyone(PrepareSynthesis())), Done)
-    drawn: list[Table] = []
-    for batch in batches(rows):
-        yield conversation.Progress("sampling rows", batch.first, rows)
-        shared = yield from draw(entry, roster, job.config, coordinator, batch, streams, device)
-        drawn += [beside(shared.values())] if shared else []
-    yield conversation.Progress("sampling rows", rows, rows)
-    yield from _publish(roster, drawn, schemas, rows, entry.horizontal)
-    return below(drawn) if drawn else None
-
-
-def _publish(
-    roster: Roster, drawn: list[Table], schemas: Mapping[str, Schema], rows: int, alike: bool
-) -> Conversation[None]:
-    """Send every silo the synthetic rows; an empty table if columns stay in their silos.
-
-    If silos hold the same columns, training may have gone on without one; then so does this.
-    """
-    columns, first = all_columns(schemas, horizontal=alike), 0
-    for table in drawn or [Table(())]:
-        asks = dict.fromkeys(roster, Publish(columns, table, first, rows))
-        conversation.expect((yield Exchange(asks, missing=alike)), Done)
-        first += len(table)
-
-
 def shares_table(job: Job) -> bool:
     """Whether a job of a generator publishes its table, rather than leaving columns in their silos."""
     return getattr(job.config, "synthesis", "shared") == "shared"
-
-
-def _have_signed(job: Job, silos: tuple[str, ...]) -> Conversation[tuple[LabelSigned, ...]]:
-    """What silos sign of the published table, which each of them is then passed on."""
-    if not shares_table(job):
-        return ()
-    signed = tuple(conversation.expect((yield Exchange(dict.fromkeys(silos, SignLabel()))), LabelSigned))
-    conversation.expect((yield Exchange(dict.fromkeys(silos, KeepLabel(signed)))), Done)
-    return signed
-
-
-def _compare_ledgers(roster: Roster, alike: bool) -> Conversation[tuple[str, ...]]:
-    """Relay what silos tell each other of their ledgers. Silos that training has gone on without take no part.
-
-    Returns those that took part.
-
-    Raises:
-        ProtocolError: silos were asked different things.
-    """
-    drawn = yield Exchange(dict.fromkeys(roster, AskNonce()), missing=alike)
-    nonces = [reply.nonce for reply in conversation.expect(drawn, DrawnNonce)]
-    ask = SealHead(tuple(drawn), tuple(nonces))
-    sealed = conversation.expect((yield Exchange(dict.fromkeys(drawn, ask))), SealedHeads)
-    sent = [envelope for reply in sealed for envelope in reply.envelopes]
-    asks = {silo: RelayedHeads(tuple(one for one in sent if one.receiver == silo)) for silo in drawn}
-    conversation.expect((yield Exchange(asks)), Done)
-    return tuple(drawn)
-
-
-def _noticing(part: Conversation[R], listed: dict[Event, None]) -> Conversation[R]:
-    """Run a part of the job, and note the privacy events of all replies, each once."""
-    replies: Replies | None = None
-    try:
-        while True:
-            replies = yield part.send(replies)  # type: ignore[arg-type]
-            for reply in replies.values() if replies else ():
-                listed.update(dict.fromkeys(getattr(reply, "events", ())))
-    except StopIteration as end:
-        result: R = end.value
-        return result
-    finally:
-        part.close()
-
-
-def _within(part: Conversation[R], around: State) -> Conversation[R]:
-    """Run a part of the job; its checkpoints hold the state ``around`` it, and their own as "inner"."""
-    try:
-        step = next(part)
-        while True:
-            if isinstance(step, conversation.Checkpoint):
-                step = conversation.Checkpoint({**around, "inner": step.state})
-            step = part.send((yield step))
-    except StopIteration as end:
-        result: R = end.value
-        return result
-    finally:
-        part.close()

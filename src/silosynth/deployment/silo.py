@@ -21,6 +21,7 @@ from blake3 import blake3
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
+from silosynth.core.conditions import Condition
 from silosynth.core.conversation import (
     COORDINATOR,
     Party,
@@ -39,21 +40,24 @@ from silosynth.core.streams import Chain, Streams
 from silosynth.counting.distances import TakeShares
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
-from silosynth.deployment import forgetting, holdout, label, protocol
+from silosynth.deployment import conditions, forgetting, holdout, label, protocol, silo_sampling
 from silosynth.deployment.approval import Approvals
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource
 from silosynth.deployment.silo_ledger import FILE, Head, SiloLedger
+from silosynth.deployment.silo_sampling import SiloSampling, under_own_rules
 from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
 from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import affords
-from silosynth.privacy.events import Event, Target
+from silosynth.privacy.events import Event, Target, draws_noise
 from silosynth.privacy.sealed import Seat
 from silosynth.runtime.wire import encode, pack, unpack
 from silosynth.simulation import federation, model
+from silosynth.simulation.accepting import FIRST_TRIES, TRIES
+from silosynth.simulation.ruling import Ruling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +70,8 @@ _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
 _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
 _PASSED_ON = tuple(protocol.PASSED_ON.values())
 _OWN = (
-    protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG,
-    *_PASSED_ON, *_HEADS, *_LABEL,
+    protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.AskConditions, *silo_sampling.ASKS,
+    protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG, *_PASSED_ON, *_HEADS, *_LABEL,
 )  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
@@ -114,6 +118,10 @@ class DeploymentSilo(Party):
         self._frame: pd.DataFrame | None = None  # until its rows become a table
         self._order: torch.Tensor | None = None
         self._schema, self._digest, self._n_rows = Schema(()), "", 0
+        self._ruling = Ruling()  # the rules about its own columns
+        self._behind: Table | None = None  # its rows, of columns that conditions may be on
+        self._given: tuple[Condition, ...] = ()  # conditions on its own columns
+        self._sampling: SiloSampling | None = None  # of a job with conditions or rules
         self._aligner: Aligner | None = None
         self._party: Party | None = None
         self._part: State | None = None  # of the model, once training has ended
@@ -220,7 +228,8 @@ class DeploymentSilo(Party):
         """What a job may draw by what it says itself; twice, as a resumed one may draw other rows."""
         if self.job is None or (self.job.rows is None and self._private):
             return float("inf")  # as many as a noised number, which only the coordinator knows
-        return 2 * (self._n_rows if self.job.rows is None else self.job.rows)
+        rows = self._n_rows if self.job.rows is None else self.job.rows
+        return 2 * (FIRST_TRIES + TRIES * rows if self.job.accepting else rows)
 
     def _answered(self, ask: Message) -> Message:
         """The reply. What an ask of a wrong shape breaks somewhere in the computation is a refusal like others."""
@@ -268,6 +277,14 @@ class DeploymentSilo(Party):
                 return self._keep()
             case protocol.PrepareSynthesis():
                 return self._prepare_synthesis()
+            case protocol.AskConditions():
+                return protocol.ConditionsRead(self._given)
+            case protocol.AcceptRows():
+                return self._accepting().accept(ask, self._working())
+            case protocol.AcceptKeys():
+                return self._accepting().accept_keys(ask)
+            case protocol.TakeRows():
+                return self._accepting().take(ask)
             case protocol.Publish():
                 return self._publish(ask)
             case protocol.AskHoldoutKey():
@@ -400,7 +417,25 @@ class DeploymentSilo(Party):
         if kept.rows:
             self.policy.check_rows(kept.rows)
         self._part, self._schema, self._charged = kept.part, kept.schema, kept.charged
+        self._ruling = Ruling.from_state(kept.ruling) if kept.ruling else Ruling()
+        self._take_conditions(job)
         self._say(f"{job.rows or 0:,} rows are drawn from what job {self._trained_in} has trained")
+
+    def _take_conditions(self, job: protocol.Job) -> None:
+        """Read the conditions on this silo's columns, if its policy allows them; the ledger notes who asks."""
+        if not job.given:
+            return
+        if self._book is not None:
+            by = self._submitter or job.submitter
+            self._book.conditioned([one.text for one in job.given], by, self._submitter is not None)
+        own = self._schema.names if self._entry.parts else None
+        conditions.check_columns(self.policy, job, own)
+        if own is None:  # the coordinator has the whole model
+            return
+        assert self._part is not None
+        self._given = silo_sampling.read_own(job, self._part, self._ruling, self._schema)
+        if not self._charged:
+            conditions.check_rows_behind(self.policy, job, own, self._given, self._trained_at)
 
     @property
     def _trained_in(self) -> str:
@@ -455,16 +490,18 @@ class DeploymentSilo(Party):
         if protocol.dealer(job) == self.seat.name:
             return Turns(*once(protocol.PrepareRows))
         ends = once(*_HEADS, *(_LABEL if protocol.shares_table(job) else ()))
+        accept = often(*silo_sampling.ASKS) if job.accepting and not protocol.shares_table(job) else ()
         if job.drawing is not None:
             parts = once(protocol.PrepareSynthesis) if entry.parts else ()
-            return Turns(*once(*agreement.ASKS), *parts, *often(protocol.Publish, by="first"), *ends)
+            given = once(protocol.AskConditions) if entry.parts and job.given else ()
+            return Turns(*once(*agreement.ASKS), *parts, *given, *accept, *often(protocol.Publish, by="first"), *ends)
         common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
             return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if entry.parts else ()
-        return Turns(*begin, *parts, *often(protocol.Publish, by="first"), *ends)
+        return Turns(*begin, *parts, *accept, *often(protocol.Publish, by="first"), *ends)
 
     def _agree(self, ask: Message) -> Message:
         """Agree with the other silos on the job that this one was told, before any row is touched."""
@@ -504,6 +541,8 @@ class DeploymentSilo(Party):
                 "The options of a job that counts say whether there is a hold-out, as the job does", job.holdout,
                 "Both sides must run the same version of silosynth.",
             )  # fmt: skip
+        if job.rules and catalog.algorithm(job.algorithm, kind=None).kind != "generator":
+            raise ProtocolError("Rules are for rows that a generator draws", job.algorithm, "Leave them out.")
         if job.drawing is not None and catalog.algorithm(job.algorithm, kind=None).kind != "generator":
             raise ProtocolError("Rows are drawn from a generator", job.algorithm, "Name a job that has trained one.")
         if self.seat.name not in job.silos:
@@ -534,9 +573,10 @@ class DeploymentSilo(Party):
         what = "count" if self._entry.kind == "counting" else "train on"
         self._say(f"{len(table):,} rows to {what}, {len(self._schema.columns)} columns")
         if self._entry.horizontal and self._entry.kind != "counting":  # its own messages report ranges
-            return protocol.PreparedSchema(
-                Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
-            )
+            told = Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
+            if self._begun().rules:
+                return protocol.PreparedRuled(told, self._ruling.forms[self.seat.name])
+            return protocol.PreparedSchema(told)
         public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
         if self._private or protocol.horizontal(
             self._begun()
@@ -560,8 +600,10 @@ class DeploymentSilo(Party):
         party = self._working()
         self._part, self._party = party.trained(), None
         self._keep_reference(party)
-        kept = KeptPart(self._part, self._schema, self._n_rows, self._charged)
-        keep_part(self.folder, self._begun(), kept)
+        ruling = self._ruling.to_state() if self._ruling.rules else {}
+        keep_part(self.folder, self._begun(), KeptPart(self._part, self._schema, self._n_rows, self._charged, ruling))
+        if not self._charged:
+            conditions.keep_rows_behind(self.folder, self._behind)
         self._say("trained")
         return Done()
 
@@ -579,9 +621,19 @@ class DeploymentSilo(Party):
             raise ProtocolError(
                 "Rows are synthesised after training has ended", "no trained part", "Start the job again."
             )
-        self._party = self._make_party(Table(()), protocol.drawing_streams(self._begun(), self._streams()))
-        self._party.restore(self._part)
+        job, streams = self._begun(), protocol.drawing_streams(self._begun(), self._streams())
+        self._party = party = self._make_party(Table(()), streams)
+        party.restore(self._part)
+        self._sampling = None
+        if job.accepting:
+            self._sampling = SiloSampling(self.seat.name, job, self._schema, self._ruling, self._given, streams)
+            self._sampling.restrict(party, self._described, self._schema)
         return Done()
+
+    def _accepting(self) -> SiloSampling:
+        if self._sampling is None:
+            raise ProtocolError("Rows are accepted under conditions or rules", "none", "Start the job again.")
+        return self._sampling
 
     def _synthesised(self, party: Party, ask: Message) -> Message:
         """The reply to an ask for rows of the model, judged by all such asks of all jobs up to now."""
@@ -590,6 +642,8 @@ class DeploymentSilo(Party):
             party.judge_by(self._reference())
             reply = party.answer(ask)
             self._keep_reference(party)
+        if self._sampling is not None and isinstance(reply, SyntheticColumns):
+            return self._sampling.shown(reply)
         return reply
 
     def _reference(self) -> State:
@@ -606,7 +660,7 @@ class DeploymentSilo(Party):
 
     def _publish(self, ask: protocol.Publish) -> Done:
         """Keep the synthetic table: the published one, or the own columns that stay here."""
-        table = ask.table if ask.table.columns else self._working().take_kept()
+        table = ask.table if ask.table.columns else (self._sampling or self._working()).take_kept()
         if not self._entry.parts:
             self._party = None  # which trains no more
         self._drawn = [*(self._drawn if ask.first else []), table]
@@ -722,8 +776,11 @@ class DeploymentSilo(Party):
         schema, table = federation.read_table(frame, declared)
         hidden = Schema(tuple(replace(column, forms=()) for column in schema.columns))
         self._schema = hidden if self._private or self.policy.min_count > infer.FEWEST_ROWS else schema
-        entry = self._entry
-        for text in () if counts else entry.cautions(self._begun().config, schema, table):
+        entry, job = self._entry, self._begun()
+        self._behind = None if counts else conditions.rows_behind(self.policy, schema, table)
+        private = draws_noise(job.config)
+        self._ruling, table, said = under_own_rules(self.seat.name, job, self._schema, table, private, entry.horizontal)
+        for text in () if counts else (*said, *entry.cautions(job.config, self._described, table)):
             self._say(f"warning: {text}")
         if counts and self._begun().holdout:
             table = Table((*table.columns, _flags(HOLDOUT, self._held)))
@@ -736,7 +793,12 @@ class DeploymentSilo(Party):
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:
         job = self._begun()
         streams = (self._streams() if streams is None else streams).party(self.seat.name)
-        return self._entry.party(table, self._schema, self._seat(job), streams, self.device, job.config)
+        return self._entry.party(table, self._described, self._seat(job), streams, self.device, job.config)
+
+    @property
+    def _described(self) -> Schema:
+        """What the algorithm knows of this silo's columns: as rules have them described."""
+        return self._ruling.schemas({self.seat.name: self._schema})[self.seat.name]
 
     def _charge(self, events: tuple[Event, ...]) -> None:
         """Record a noised release before it leaves: once for the same asks, which get the same noise."""

@@ -10,6 +10,7 @@ of messages have the fields of the coordinator's ledger as well (`silosynth.runt
 - "signed": a signature (Ed25519) on job, silo, and number and hash of the line before. The key is derived from the
   silo's sealing key. There is one after `EVERY` lines at most, at every checkpoint, after a refusal and at the end.
 - "decided": a person here has approved or refused that synthetic columns leave: verdict, reason, who and when.
+- "conditions": those of a draw that has begun, and who asks for them, before they are allowed or refused.
 - "forgotten": the job's traces were removed here, and by whose wish. The ledger stays.
 - "compared": what silos told each other of their ledgers (`Head`), and the verdict.
 
@@ -156,6 +157,11 @@ class SiloLedger:
         self._add({"kind": "decided", **decision})
         self.sign()
         flush(self._path)
+
+    def conditioned(self, given: Sequence[str], by: str, verified: bool) -> None:
+        """Record under which conditions somebody wants rows; ``verified`` if by a signature of that person."""
+        self._add({"kind": "conditions", "given": list(given), "by": by, "verified": verified})
+        self.sign()
 
     def forgotten(self, by: str) -> Head:
         """Record that all else of the job was removed; returns what the receipt names."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from silosynth.algorithms.dplt.protocol import DPLTSynthesise
 from silosynth.algorithms.marginals.protocol import SynthesiseLevels
-from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
+from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents, WeighLatents
 from silosynth.algorithms.vflgan.protocol import VFLGANSynthesise
 from silosynth.algorithms.vtgan.protocol import SampleConditions, VTGANSynthesise
 from silosynth.core import files
@@ -24,6 +25,7 @@ from silosynth.core.errors import StorageError
 from silosynth.core.messages import Message, wire_name
 from silosynth.runtime import wire
 
+_WEIGHED = 40  # times that a latent is weighed on its way to a row
 DRAWN: Mapping[type[Message], Callable[[Any], int]] = {
     SynthesiseFromLatents: lambda ask: int(ask.rows),
     VTGANSynthesise: lambda ask: len(ask.slice_GF),
@@ -31,8 +33,10 @@ DRAWN: Mapping[type[Message], Callable[[Any], int]] = {
     DPLTSynthesise: lambda ask: len(ask.states_RL),
     SynthesiseLevels: lambda ask: len(ask.levels_RA),
     SampleConditions: lambda ask: int(ask.rows),
+    WeighLatents: lambda ask: math.ceil(len(ask.z_GL) / _WEIGHED),
 }
-"""Messages that ask for synthetic rows, or for levels as often as they occur, and for how many."""
+"""Messages that ask for synthetic rows, or for levels as often as they occur, and for how many; or how probable
+conditions are, which counts as a row where a latent is weighed as often as on its way to one."""
 _DAY = 86400.0  # seconds
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,46 +34,72 @@ class SampleBatch(NamedTuple):
     rows: int
 
 
+class Accepting:
+    """Which batches to draw until enough rows are accepted, and which rows of each to take.
+
+    Args:
+        rows: how many rows are wanted.
+        what: what rows must be to be accepted, for errors: "fulfils the conditions".
+        largest, least: rows of a batch.
+        tries: rows that may be drawn for each that is wanted, beside `FIRST_TRIES`.
+        watch: is told how many rows are accepted, and the rate.
+    """
+
+    def __init__(
+        self, rows: int, what: str, *, largest: int, least: int = LEAST, tries: int = TRIES,
+        watch: Callable[[Progress], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.rows, self._what, self._largest, self._least, self._watch = rows, what, largest, least, watch
+        self._most = FIRST_TRIES + tries * rows
+        self._drawn = self._found = 0
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """The batches; `taken` is told of each, before the next, which of its rows are accepted.
+
+        Raises:
+            ConfigError: so few rows are accepted that it would take more; says the rate, as soon as that is clear.
+        """
+        number = 0
+        while self._found < self.rows:
+            if self._drawn:
+                _check_rate(self._found, self._drawn, self.rows, self._most, self._what)
+            size = min(self._largest, max(self._least, _expected(self.rows, self._found, self._drawn)))
+            batch = SampleBatch(number, self._drawn, size)
+            number, self._drawn = number + 1, self._drawn + size
+            yield batch
+
+    def taken(self, accepted_N: Tensor) -> Tensor:
+        """The places of those rows of the last batch that are taken, in order, given which (N,) are accepted."""
+        kept = accepted_N.nonzero().flatten()
+        taken = kept[: self.rows - self._found]
+        self._found += len(kept)
+        if self._watch is not None:
+            self._watch(self.progress)
+        return taken
+
+    @property
+    def progress(self) -> Progress:
+        """How many rows are accepted so far, and the rate."""
+        figures = {"rate": self._found / max(1, self._drawn)}
+        return Progress("accepted rows", min(self._found, self.rows), self.rows, figures)
+
+
 def accepted(
-    draw: Callable[[SampleBatch], Parts],
-    rows: int,
-    accepts: Callable[[Parts], Tensor],
-    what: str,
-    *,
-    largest: int,
-    least: int = LEAST,
-    tries: int = TRIES,
-    watch: Callable[[Progress], None] | None = None,
+    draw: Callable[[SampleBatch], Parts], rows: int, accepts: Callable[[Parts], Tensor], what: str, **bounds: Any
 ) -> Iterator[dict[str, Table]]:
     """``rows`` accepted rows, batch by batch, in the order in which they are drawn.
 
     Args:
         draw: draws a batch.
-        rows: how many rows are wanted.
         accepts: which rows (N,) bool of a batch are accepted.
-        what: what rows must be to be accepted, for errors: "fulfils the conditions".
-        largest, least: rows of a batch.
-        tries: rows that may be drawn for each that is wanted, beside `FIRST_TRIES`.
-        watch: is told how many rows are accepted, and the rate.
-
-    Raises:
-        ConfigError: so few rows are accepted that it would take more; says the rate, as soon as that is clear.
+        rows, what, bounds: see `Accepting`, which raises.
     """
-    most = FIRST_TRIES + tries * rows
-    drawn = found = number = 0
-    while found < rows:
-        size = min(largest, max(least, _expected(rows, found, drawn)))
-        parts = draw(SampleBatch(number, drawn, size))
-        kept = accepts(parts).nonzero().flatten()
-        number, drawn = number + 1, drawn + size
-        taken = kept[: rows - found]
-        found += len(kept)
-        if watch is not None:
-            watch(Progress("accepted rows", min(found, rows), rows, {"rate": found / drawn}))
+    accepting = Accepting(rows, what, **bounds)
+    for batch in accepting.batches():
+        parts = draw(batch)
+        taken = accepting.taken(accepts(parts))
         if len(taken):
             yield {silo: table.take(taken) for silo, table in parts.items()}
-        if found < rows:
-            _check_rate(found, drawn, rows, most, what)
 
 
 def _expected(rows: int, found: int, drawn: int) -> int:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from typing_extensions import Self
 
 from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, of_config
@@ -33,7 +32,7 @@ from silosynth.runtime import driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
-from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted, where_all
+from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted
 from silosynth.simulation.groups import grouped
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
@@ -579,19 +578,13 @@ class Model(TrainedModel):
             with self._fitting("what its rules say"):
                 return self.ruling.restored(parts, streams.child(one.number)) if self.ruling.rules else parts
 
-        def accepts(parts: Parts) -> Tensor:
-            fulfils = partial(conditions.fulfils, conditions=wanted.conditions)
-            wanted_N = where_all(parts, fulfils).nonzero().flatten()
-            kept_N = torch.zeros(len(next(iter(parts.values()))), dtype=torch.bool)
-            kept_N[wanted_N] = keeping.accepts({silo: table.take(wanted_N) for silo, table in parts.items()})
-            return kept_N
-
         keeping, asked = Keeping(self.ruling), (wanted.conditions, self.ruling.rules)
         if not any(asked):
             yield from map(drawn, batches(n, size))
             return
         what = [words for words, some in zip(("fulfils the conditions", "keeps the rules"), asked, strict=True) if some]
         sizes = {"largest": size, "least": 64 if led else LEAST}
+        accepts = partial(keeping.accepts, wanted=wanted.conditions)
         yield from accepted(drawn, n, accepts, " and ".join(what), **sizes, tries=wanted.tries, watch=wanted.watch)
         self.acceptance = keeping.rate if self.ruling.rules else None
 
@@ -606,15 +599,7 @@ class Model(TrainedModel):
     def makes(self) -> dict[str, Made]:
         """What can be made of each modelled column: by this, conditions on it are read."""
         with self._fitting("what its columns are made from"):
-            made = [*map(_encoded, self._encoders())]
-            known = {name: facts for name, facts in made if name}
-            for name, facts in (_looked_up(fields) for fields in self._encoders() if "keys" in fields):
-                known[name] = facts if name not in known else _either(known[name], facts)
-            known |= _under(self.ruling, known)
-            return {
-                name: Made(name=name, read=partial(infer.read_number, self.schema[name]), **known[name])
-                for name in self.schema.modelled
-            }
+            return makes_of(self._encoders(), self.ruling, self.schema)
 
     @property
     def schema(self) -> Schema:
@@ -629,6 +614,17 @@ class _Wanted:
     conditions: tuple[Condition, ...]
     tries: int
     watch: Callable[[Progress], None]
+
+
+def makes_of(encoders: Sequence[Mapping[str, Any]], ruling: Ruling, schema: Schema) -> dict[str, Made]:
+    """What can be made of each modelled column of a schema, given the fields of its encoders, under rules."""
+    known = {name: facts for name, facts in map(_encoded, encoders) if name}
+    for name, facts in (_looked_up(fields) for fields in encoders if "keys" in fields):
+        known[name] = facts if name not in known else _either(known[name], facts)
+    known |= _under(ruling, known)
+    return {
+        name: Made(name=name, read=partial(infer.read_number, schema[name]), **known[name]) for name in schema.modelled
+    }
 
 
 def _facts(levels: Sequence[Any] | None, low: Any, high: Any, missing: bool) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import from_state, to_state
 from silosynth.core.rules import FixedCombination, Rule, Sum, UniqueKey, combined, keeps_all
@@ -21,7 +23,7 @@ from silosynth.core.schema import Schema, Table, distinct_columns
 from silosynth.core.streams import Streams
 from silosynth.data.rules import bind, check_breaks, grids, tightened
 from silosynth.encoders.ruled import Ruled, Summed, ruled
-from silosynth.simulation.accepting import Parts
+from silosynth.simulation.accepting import Parts, where_all
 from silosynth.simulation.federation import Federation
 
 
@@ -90,16 +92,36 @@ class Keeping:
         self.keys = [(rule, set[str]()) for rule in ruling.rules if isinstance(rule, UniqueKey)]
         self.drawn = self.kept = 0
 
-    def accepts(self, parts: Parts) -> Tensor:
-        """Which rows (N,) of a batch of rows that are wanted keep all rules, also beside rows of earlier batches."""
+    def accepts(self, parts: Parts, wanted: Sequence[Condition] = ()) -> Tensor:
+        """Which rows (N,) of a batch fulfil conditions, and keep all rules, also beside rows of earlier batches."""
+        fulfils_N = where_all(parts, partial(fulfils, conditions=wanted))
         table = distinct_columns(parts.values())
-        kept_N = keeps_all(table, self.rules)
-        for rule, seen in self.keys:
-            kept_N[kept_N.nonzero().flatten()[~_new(rule, table.take(kept_N), seen)]] = False
+        kept_N = self.keeps(table, fulfils_N)
+        for place in range(len(self.keys)):
+            kept_N = self.new(place, table, kept_N)
+        self.add(table, kept_N)
+        self.drawn, self.kept = self.drawn + int(fulfils_N.sum()), self.kept + int(kept_N.sum())
+        return kept_N
+
+    def keeps(self, table: Table, wanted_N: Tensor) -> Tensor:
+        """Which rows (N,) of those that are wanted keep all rules but for keys."""
+        rows = wanted_N.nonzero().flatten()
+        kept_N = torch.zeros(len(wanted_N), dtype=torch.bool)
+        kept_N[rows] = keeps_all(table.take(rows), self.rules)
+        return kept_N
+
+    def new(self, place: int, table: Table, kept_N: Tensor) -> Tensor:
+        """Those of the rows (N,) that are kept so far which have a new key, of rule ``place`` of `keys`."""
+        rule, seen = self.keys[place]
+        rows = kept_N.nonzero().flatten()
+        new_N = kept_N.clone()
+        new_N[rows[~_new(rule, table.take(rows), seen)]] = False
+        return new_N
+
+    def add(self, table: Table, kept_N: Tensor) -> None:
+        """Remember the keys of rows (N,) that are kept."""
         for rule, seen in self.keys:
             seen.update(combined([table[name].take(kept_N) for name in rule.columns])[0])
-        self.drawn, self.kept = self.drawn + len(table), self.kept + int(kept_N.sum())
-        return kept_N
 
     @property
     def rate(self) -> float:
@@ -143,23 +165,39 @@ def under_rules(
     owners = {silo: set(table.names) for silo, table in federation.tables.items()}
     own = {silo: [rule for rule in bound if set(rule.named) <= names] for silo, names in owners.items()}
     apart = [rule for rule in bound if not any(rule in rules for rules in own.values())]
-    _check_across(apart, partitioned)
+    check_across(apart, partitioned)
     said, tables, forms = [], {}, {}
     for silo, table in federation.tables.items():
         breaks = {rule: int(rule.broken(table).sum()) for rule in own[silo]}
         said += check_breaks(breaks, len(table), silo, private)
         schema = tightened(federation.schemas[silo], bound)
-        schema = _without_reasons(schema) if private else schema
-        rows = None if private or federation.horizontal else table
-        forms[silo] = ruled(schema, own[silo], grids(schema), table, rows)
-        tables[silo] = forms[silo].describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
-    ruling = Ruling(bound, forms, federation.horizontal, _totals(apart, federation))
+        forms[silo], tables[silo] = described(silo, own[silo], schema, table, private, federation.horizontal)
+    whole = distinct_columns(federation.tables.values())
+    ruling = Ruling(bound, forms, federation.horizontal, totals(apart, federation.schema, whole))
     schemas = ruling.schemas(federation.schemas)
     columns = tuple(dict.fromkeys(name for table in tables.values() for name in table.names))
     return replace(federation, tables=tables, schemas=schemas, columns=columns), ruling, said
 
 
-def _check_across(rules: Sequence[Rule], partitioned: bool) -> None:
+def described(
+    silo: str, rules: Sequence[Rule], schema: Schema, table: Table, private: bool, horizontal: bool
+) -> tuple[Ruled, Table]:
+    """How a silo describes its rows under rules of its own, which are bound; and its rows described so.
+
+    ``schema`` has the bounds of ranges. Where noise protects rows (``private``), or silos hold different ones
+    (``horizontal``), the description depends on none.
+    """
+    schema = _without_reasons(schema) if private else schema
+    form = ruled(schema, rules, grids(schema), table, None if private or horizontal else table)
+    return form, form.describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
+
+
+def check_across(rules: Sequence[Rule], partitioned: bool) -> None:
+    """Refuse rules about columns of several silos that nobody can keep.
+
+    Raises:
+        ConfigError: synthetic columns stay in their silos, or combinations were to be learnt.
+    """
     for rule in rules:
         if partitioned:
             raise ConfigError(
@@ -172,11 +210,13 @@ def _check_across(rules: Sequence[Rule], partitioned: bool) -> None:
             )
 
 
-def _totals(apart: Sequence[Rule], federation: Federation) -> tuple[Summed, ...]:
-    """Sums across silos: their totals are learnt, for where something is missing, and then added up."""
-    schema, columns = federation.schema, distinct_columns(federation.tables.values())
+def totals(apart: Sequence[Rule], schema: Schema, table: Table) -> tuple[Summed, ...]:
+    """Sums across silos: their totals are learnt, for where something is missing, and then added up.
+
+    ``schema`` is of all columns; of ``table`` only the types of values are looked at.
+    """
     return tuple(
-        Summed(schema[r.total], r.parts, True, not columns[r.total].values.is_floating_point(), grids(schema)[r.total])
+        Summed(schema[r.total], r.parts, True, not table[r.total].values.is_floating_point(), grids(schema)[r.total])
         for r in apart
         if isinstance(r, Sum)
     )

@@ -1,0 +1,97 @@
+"""What a silo's policy says of conditions on drawn rows: which columns, and how many people at least stand behind one.
+
+A condition asks a model for rows of some kind only. If one person is of that kind, the model's rows of that kind may be
+hers. So a silo keeps the training rows of the columns that its policy allows conditions on (`ROWS_BEHIND`, in the job's
+folder; forgotten with the job), and refuses conditions that too few of these fulfil.
+
+Each silo knows how many of its rows fulfil the conditions on its own columns, and none knows how many fulfil all. A
+silo holds its own to that share of rows which, if each silo that may have conditions had no more, would be expected to
+leave ``least_condition_rows`` of all, were columns of different silos independent. That may err: two conditions that
+many people fulfil each may be fulfilled by one together.
+
+Where all that a model has of rows was charged, noise protects everybody already, and whatever is made of the model
+is as protected. There no row is kept and none is counted: an answer that depended on rows would cost epsilon itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from silosynth.core.conditions import Condition, fulfils
+from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
+from silosynth.core.messages import from_state, to_state
+from silosynth.core.schema import Schema, Table
+from silosynth.deployment.policy import SiloPolicy, refusal
+from silosynth.deployment.protocol import Job
+from silosynth.runtime.wire import pack, unpack
+
+ROWS_BEHIND = "rows-behind.silosynth"
+
+
+def rows_behind(policy: SiloPolicy, schema: Schema, table: Table) -> Table | None:
+    """The columns of a silo's rows that conditions may be on; None if there are none."""
+    names = [name for name in schema.modelled if policy.allows_condition(name)]
+    return table.select(names) if names else None
+
+
+def keep_rows_behind(folder: Path, rows: Table | None) -> None:
+    """Write them into the folder of the job that trains.
+
+    Raises:
+        StorageError: they cannot be written.
+    """
+    if rows is not None:
+        write_atomic(make_folder(folder) / ROWS_BEHIND, pack(to_state(rows)), PRIVATE)
+
+
+def check_columns(policy: SiloPolicy, job: Job, own: Sequence[str] | None) -> None:
+    """Refuse conditions on columns that the policy does not name. ``own`` are the silo's; None if it holds all.
+
+    Raises:
+        PolicyError: names the rule.
+    """
+    for one in job.given:
+        if (own is None or one.column in own) and not policy.allows_condition(one.column):
+            allowed = ", ".join(policy.conditions) or "none"
+            raise refusal("conditions", f"rows are drawn under conditions on these columns: {allowed}", one.column)
+
+
+def check_rows_behind(
+    policy: SiloPolicy, job: Job, own: Sequence[str], conditions: Sequence[Condition], folder: Path
+) -> None:
+    """Refuse conditions on a silo's own columns that too few of its training rows fulfil.
+
+    Args:
+        policy: its rules.
+        job: that draws.
+        own: names of the silo's columns.
+        conditions: on these.
+        folder: of the job that trained.
+
+    Raises:
+        PolicyError: names the rule, and no number.
+    """
+    if not conditions:
+        return
+    path = folder / ROWS_BEHIND
+    rows = from_state(Table, unpack(read(path))) if path.exists() else Table(())
+    for condition in conditions:
+        if condition.column not in rows.names:
+            raise refusal(
+                "conditions", "it allowed the column when the job trained, so that the rows behind can be counted",
+                condition.column, "Train again.",
+            )  # fmt: skip
+    others = sum(one.column not in own for one in job.given)
+    if int(fulfils(rows, conditions).sum()) < least_rows(policy, len(rows), min(len(job.silos) - 1, others)):
+        raise refusal(
+            "least_condition_rows", f"at least {policy.least_condition_rows} people are expected behind conditions",
+            "fewer", "Ask for something more frequent.",
+        )  # fmt: skip
+
+
+def least_rows(policy: SiloPolicy, rows: int, others: int) -> int:
+    """How many of its rows fulfil a silo's own conditions at least, if so many other silos may have conditions too."""
+    share = min(1.0, policy.least_condition_rows / max(1, rows))
+    return max(policy.least_condition_rows, math.ceil(rows * math.pow(share, 1 / (1 + others)) - 1e-9))

@@ -1,0 +1,152 @@
+"""A silo's side of drawing rows under conditions and rules: what it does with the rows that its party makes.
+
+The coordinator's side, and who sees what: `sampling`. A rule about columns of one silo is kept by how that silo
+describes its rows before training (`silosynth.encoders.ruled`); here that is undone, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from silosynth.core.conditions import Condition, fulfils
+from silosynth.core.conversation import Party, SyntheticColumns
+from silosynth.core.errors import ProtocolError, nearest
+from silosynth.core.messages import Done
+from silosynth.core.rules import Rule, UniqueKey
+from silosynth.core.schema import Schema, Table, below
+from silosynth.core.streams import Streams
+from silosynth.data.rules import bind, check_breaks, tightened
+from silosynth.deployment.protocol import AcceptKeys, AcceptRows, Job, RowsAccepted, TakeRows
+from silosynth.deployment.sampling import check_flags, encoder_fields, read_given
+from silosynth.simulation.model import makes_of
+from silosynth.simulation.ruling import Keeping, Ruling, described
+
+ASKS = AcceptRows, AcceptKeys, TakeRows
+
+
+def own_rules(job: Job, schema: Schema) -> list[Rule]:
+    """The job's rules that are about columns of this schema alone."""
+    return [rule for rule in job.rules if set(rule.named) <= set(schema.names)]
+
+
+def under_own_rules(
+    silo: str, job: Job, schema: Schema, table: Table, private: bool, horizontal: bool
+) -> tuple[Ruling, Table, list[str]]:
+    """A silo's own rules, how it describes its rows under them; its rows described so; and what its log is to say.
+
+    Rows that break a rule end no job: that would tell others of them.
+
+    Raises:
+        ConfigError, SchemaError: rules do not fit the columns, or contradict each other.
+    """
+    rules = own_rules(job, schema)
+    if not rules:
+        return Ruling(horizontal=horizontal), table, []
+    if horizontal:  # others are told how rows are described
+        schema = Schema(tuple(replace(column, reason="", missing=(), forms=()) for column in schema.columns))
+    bound = bind([replace(rule, on_break="ignore") for rule in rules], schema, table)  # type: ignore[call-arg]
+    said = check_breaks({rule: int(rule.broken(table).sum()) for rule in bound}, len(table), silo, private)
+    form, made = described(silo, bound, tightened(schema, bound), table, private, horizontal)
+    return Ruling(bound, {silo: form}, horizontal), made, said
+
+
+def read_own(job: Job, part: Mapping[str, Any], ruling: Ruling, schema: Schema) -> tuple[Condition, ...]:
+    """The job's conditions on a silo's own columns, by what its part of the model makes of them.
+
+    Raises:
+        ConfigError: a column is not modelled, a condition cannot be read, or no row could fulfil it.
+    """
+    own = [one for one in job.given if one.column in schema.names]
+    for one in own:
+        if one.column not in schema.modelled:
+            raise ProtocolError(
+                "A condition names a column that is modelled", one.column, nearest(one.column, schema.modelled)
+            )
+    return read_given(own, makes_of(encoder_fields(part), ruling, schema)) if own else ()
+
+
+class SiloSampling:
+    """The rows of one sampling at a silo.
+
+    Args:
+        silo: its name.
+        job: that draws.
+        schema: of the silo's columns.
+        ruling: its own rules.
+        conditions: on its own columns.
+        streams: of the whole sampling, as the silo has them.
+    """
+
+    def __init__(
+        self, silo: str, job: Job, schema: Schema, ruling: Ruling, conditions: Sequence[Condition], streams: Streams
+    ) -> None:
+        self._silo, self._ruling, self._streams, self.conditions = silo, ruling, streams, tuple(conditions)
+        self._keeping, self._keys = Keeping(ruling), [rule for rule in own_rules(job, schema) if _unique(rule)]
+        self._rules = job.rules
+        self._batches = 0  # that were drawn
+        self._drawn: Table | None = None  # the last one, where it stays here
+        self._taken: list[Table] = []
+
+    def restrict(self, party: Party, described: Schema, schema: Schema) -> None:
+        """Have the party make no rows but those that fulfil the conditions, of columns that rules leave as they are."""
+        plain = [column.name for column in described.columns if column in schema.columns]
+        party.restrict([condition for condition in self.conditions if condition.column in plain])
+
+    def shown(self, reply: SyntheticColumns) -> SyntheticColumns:
+        """Columns on their way to the coordinator, as rules have them."""
+        return SyntheticColumns(self._restored(reply.table))
+
+    def accept(self, ask: AcceptRows, party: Party) -> RowsAccepted:
+        """Which rows of the batch that was just drawn fulfil the conditions, and keep all rules but keys."""
+        self._check_number(ask.number, self._batches)
+        self._drawn = table = self._restored(party.take_kept())
+        return RowsAccepted(self._keeping.keeps(table, fulfils(table, self.conditions)))
+
+    def accept_keys(self, ask: AcceptKeys) -> RowsAccepted:
+        """Which of the rows that all accept so far have a new key."""
+        table = self._batch(ask.number)
+        check_flags("Rows that are accepted", ask.accepted_N, len(table))
+        own = self._rules[ask.rule] if 0 <= ask.rule < len(self._rules) else None
+        if own not in self._keys:
+            raise ProtocolError("A silo is asked about keys in its own columns", ask.rule, "Compare versions.")
+        return RowsAccepted(self._keeping.new(self._keys.index(own), table, ask.accepted_N))
+
+    def take(self, ask: TakeRows) -> Done:
+        """Keep the rows that all silos accept."""
+        table = self._batch(ask.number)
+        check_flags("Rows that are accepted", ask.accepted_N, len(table))
+        self._keeping.add(table, ask.accepted_N)
+        self._taken.append(table.take(ask.accepted_N.nonzero().flatten()[: ask.rows]))
+        self._drawn = None
+        return Done()
+
+    def take_kept(self) -> Table:
+        """All rows that were taken.
+
+        Raises:
+            ProtocolError: there are none.
+        """
+        taken, self._taken = self._taken, []
+        if not taken:
+            raise ProtocolError("Synthetic columns are kept before they are taken", "none", "Synthesise rows first.")
+        return below(taken)
+
+    def _restored(self, table: Table) -> Table:
+        streams, self._batches = self._streams.child(self._batches), self._batches + 1
+        return self._ruling.restored({self._silo: table}, streams)[self._silo] if self._ruling.rules else table
+
+    def _batch(self, number: int) -> Table:
+        self._check_number(number, self._batches - 1)
+        if self._drawn is None:
+            raise ProtocolError("A silo says first which rows it accepts", "not asked", "Compare versions.")
+        return self._drawn
+
+    def _check_number(self, number: int, expected: int) -> None:
+        if number != expected:
+            raise ProtocolError("A silo accepts rows of the batch that it has just drawn", number, "Compare versions.")
+
+
+def _unique(rule: Rule) -> bool:
+    return isinstance(rule, UniqueKey)

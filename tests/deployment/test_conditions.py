@@ -1,0 +1,186 @@
+"""Rows under conditions in jobs that draw, with silos in this process: whom silos refuse, and which rows come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from tests.deployment.common import OPEN, SMALL, Rows, customers, job
+from tests.deployment.sites import ABSENT, COLUMNS, carry_out, same_rows, sides, table
+from tests.deployment.test_drawing import begin, simulated
+
+from silosynth.algorithms.silofuse.protocol import WeighLatents
+from silosynth.core.errors import ConfigError, PolicyError, ProtocolError
+from silosynth.deployment import conditions, exposure
+from silosynth.deployment.coordinator import Order, drawing_order, read_status
+from silosynth.deployment.policy import SiloPolicy
+from silosynth.deployment.protocol import Drawing, GivenColumn
+
+ALLOWED = OPEN.model_copy(update={"conditions": ["age", "income", "pa*"], "least_condition_rows": 10})
+
+
+def given(folder: Path, name: str, *texts: str, rows: int = 20, seed: int | None = 3) -> Order:
+    """An order of rows under conditions."""
+    return drawing_order(folder / "coordinator" / "trial", rows, seed, name, "coordinator", texts)
+
+
+def trained_with(folder: Path, silos: dict[str, Rows], policy: SiloPolicy = ALLOWED, **changes: Any) -> Path:
+    """All sites, after a job "trial"."""
+    carry_out(Order(job(silos, **{"align": None, **changes})), silos, folder, policy=policy)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All sites, after a job whose policies allow conditions."""
+    return trained_with(tmp_path_factory.mktemp("once"), same_rows())
+
+
+@pytest.fixture
+def trained(once: Path, tmp_path: Path) -> Path:
+    """A copy, to be drawn from."""
+    return Path(shutil.copytree(once, tmp_path / "sites"))
+
+
+def whom(number: int) -> tuple[float, float]:
+    """Age and income of a customer."""
+    person = customers(120).loc[number]
+    return float(person["age"]), float(person["income"])
+
+
+@pytest.mark.parametrize("form", ["income={1}", '{{"income": {{"low": {1}, "high": {1}}}}}', "both"])
+def test_the_one_person_is_asked_for_and_refused(form: str, trained: Path) -> None:
+    age, income = whom(17)
+    texts = [form.format(age, income)] if form != "both" else [f"age={age:g}", f"income={income - 50}..{income + 50}"]
+    with pytest.raises(PolicyError, match="'least_condition_rows'") as refused:
+        carry_out(given(trained, "one", *texts), ABSENT, trained, policy=ALLOWED)
+    assert f"{income:g}" not in str(refused.value) and read_status(trained / "coordinator" / "one").state == "failed"
+    lines = [json.loads(line) for line in (trained / "bank" / "one" / "ledger.jsonl").read_text().splitlines()]
+    (asked,) = [line for line in lines if line.get("kind") == "conditions"]
+    assert asked["given"] == texts and asked["by"] == "coordinator" and asked["verified"] is False
+
+
+def test_nobody_is_singled_out_by_conditions_in_two_silos(trained: Path) -> None:
+    """Each of which some fulfil, and the expected number of whom fulfils both is too small."""
+    one = carry_out(given(trained, "a", "age=18..35"), ABSENT, trained, policy=ALLOWED)
+    assert table(one)["age"].between(18, 35).all()
+    with pytest.raises(PolicyError, match="'least_condition_rows'"):
+        carry_out(given(trained, "b", "age=18..35", "paid=voucher"), ABSENT, trained, policy=ALLOWED)
+
+
+def test_silos_take_the_share_that_leaves_enough() -> None:
+    policy = SiloPolicy(least_condition_rows=100)
+    assert [conditions.least_rows(policy, 1600, others) for others in (0, 1, 3)] == [100, 400, 800]
+    assert conditions.least_rows(policy, 50, 0) == 100 and conditions.least_rows(policy, 0, 2) == 100
+
+
+@pytest.mark.parametrize("texts", [["age=40..70"], ["age=40..", "paid=card"]])
+def test_rows_are_those_of_a_simulated_model(texts: Sequence[str], trained: Path) -> None:
+    made = table(carry_out(given(trained, "x", *texts, rows=40), ABSENT, trained, policy=ALLOWED))
+    wanted: dict[str, Any] = {"age": (40, 70)} if len(texts) == 1 else {"age": (40, None), "paid": "card"}
+    pd.testing.assert_frame_equal(made, simulated(trained).sample(40, seed=3, given=wanted))
+    again = table(carry_out(given(trained, "y", *texts, rows=40), ABSENT, trained, policy=ALLOWED))
+    pd.testing.assert_frame_equal(again, made)
+    assert json.loads((trained / "bank" / "x" / "label.json").read_text())["facts"]["conditions"] == list(texts)
+
+
+@pytest.mark.parametrize("algorithm", [pytest.param("vtgan", marks=pytest.mark.slow), "mst"])
+def test_other_algorithms_have_conditions_too(algorithm: str, tmp_path: Path) -> None:
+    options = {"vtgan": {"epochs": 2, "width": 16, "generator_width": 16, "noise": 8}, "mst": {}}[algorithm]
+    policy = ALLOWED.model_copy(update={"algorithms": [algorithm], "open_tables": "exact"})
+    trained_with(tmp_path, same_rows(), policy, algorithm=algorithm, options=options)
+    made = table(carry_out(given(tmp_path, "x", "age=30..70"), ABSENT, tmp_path, policy=policy))
+    assert len(made) == 20 and made["age"].between(30, 70).all()
+
+
+def test_columns_that_stay_are_drawn_under_conditions_and_nobody_sees_them(tmp_path: Path) -> None:
+    policy = ALLOWED.model_copy(update={"share_synthetic": False})
+    trained_with(tmp_path, same_rows(), policy, options={**SMALL, "synthesis": "partitioned"})
+    place = carry_out(given(tmp_path, "x", "age=30..70", "paid=card,cash"), ABSENT, tmp_path, policy=policy)
+    held = {silo: pd.read_parquet(tmp_path / silo / "x" / "synthetic.parquet") for silo in COLUMNS}
+    parts = simulated(tmp_path).sample_parts(20, seed=3, given={"age": (30, 70), "paid": ["card", "cash"]})
+    for silo in COLUMNS:
+        pd.testing.assert_frame_equal(held[silo], parts[silo])
+    said = {json.loads(line)["type"] for line in (place / "ledger.jsonl").read_text().splitlines()}
+    assert "deployment.RowsAccepted" in said and "core.SyntheticColumns" not in said
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "rule"),
+    [
+        (OPEN, "age=30..60", "these columns: none"),
+        (ALLOWED, "visits=0..9", r"these columns: age, income, pa\*"),
+        (ALLOWED.model_copy(update={"conditions": ["visits"]}), "visits=0..9", "when the job trained"),
+    ],
+)
+def test_columns_that_the_policy_does_not_name_are_refused(
+    policy: SiloPolicy, text: str, rule: str, trained: Path
+) -> None:
+    with pytest.raises(PolicyError, match=rf"Policy rule 'conditions'.*{rule}"):
+        carry_out(given(trained, "x", text), ABSENT, trained, policy=policy)
+
+
+def test_what_cannot_be_read_is_refused_before_any_row(trained: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a column that is modelled \(got: agee\)"):
+        given(trained, "x", "agee=3")
+    with pytest.raises(ConfigError, match="names each column once"):
+        given(trained, "x", "age=30", "age=40")
+    with pytest.raises(ConfigError, match="no level of this name"):
+        carry_out(given(trained, "x", "paid=crad"), ABSENT, trained, policy=ALLOWED)
+    asked = given(trained, "y", "age=30..60").job
+    assert asked.drawing is not None
+    other = Drawing("trial", asked.drawing.seed, (GivenColumn("paid", "age=99"),))
+    with pytest.raises(ProtocolError, match="on the column that the job names"):
+        begin(sides(ABSENT, trained, "y", ALLOWED)["shop"], replace(asked, drawing=other))
+
+
+@pytest.mark.slow
+def test_where_all_is_charged_no_row_is_kept_counted_or_charged_again(tmp_path: Path) -> None:
+    """Under differential privacy conditions are post-processing: an answer that hangs on rows would be none."""
+    bounds = {"age": {"low": 18, "high": 80}, "income": {"low": 0, "high": 8000}, "visits": {"low": 0, "high": 40}}
+    silos = {
+        silo: replace(rows, declared={name: own for name, own in bounds.items() if name in COLUMNS[silo]})
+        for silo, rows in same_rows().items()
+    }
+    policy = ALLOWED.model_copy(
+        update={"algorithms": ["mst"], "least_condition_rows": 10**6, "largest_epsilon": 9.0, "public_seed": False}
+    )
+    target = {"dp": {"epsilon": 8.0, "delta": 1e-6}}
+    trained_with(tmp_path, silos, policy, algorithm="mst", options=target, seed=None)
+    before = (tmp_path / "bank" / "releases.jsonl").read_bytes()
+    made = table(carry_out(given(tmp_path, "x", "age=30..70", seed=None), ABSENT, tmp_path, policy=policy))
+    assert made["age"].between(30, 70).all() and len(made) == 20
+    assert not (tmp_path / "bank" / "trial" / conditions.ROWS_BEHIND).exists()
+    assert (tmp_path / "bank" / "releases.jsonl").read_bytes() == before
+
+
+def test_latents_of_training_rows_are_not_weighed(trained: Path) -> None:
+    """A coordinator has them, and would learn of each person whether she fulfils the condition."""
+    asked = given(trained, "x", "age=30..70")
+    seen: list[str] = []
+    for noise in (0.0, 0.01):
+        bank = sides(ABSENT, trained, "x", ALLOWED)["bank"]
+        kept = bank.__class__._reference
+        begin(bank, asked.job)
+        bank._turns._at = len(bank._turns._turns)  # as if the silos had agreed
+        bank._terms = None
+        bank._prepare_synthesis()
+        z_GL = kept(bank)["rows"].float()[:40]
+        with pytest.raises(ProtocolError, match=r"training rows|as they are drawn") as refused:
+            bank.answer(WeighLatents(z_GL, z_GL, noise, "sample/seed 3/0"))
+        seen.append(str(refused.value))
+        shutil.rmtree(trained / "bank" / "x")
+    assert len(set(seen)) == 2 and torch.is_tensor(z_GL)
+
+
+def test_the_officer_is_told_what_conditions_tell() -> None:
+    learns = [one for one in exposure.exposures(ALLOWED) if one.key.startswith("conditions")]
+    assert "age, income, pa*" in learns[0].learns and "least_condition_rows = 100" in learns[0].key
+    assert not any(one.key.startswith("conditions") for one in exposure.exposures(OPEN))
