@@ -112,15 +112,15 @@ class Abroad(Generic[H]):
         process.wait(60)
         until(lambda: not any(one.is_running() for one in family), lambda: f"{name} leaves processes behind", 60)
 
-    def submit(self, job: str, options: str, *, at: str = COORDINATOR, **run: Any) -> None:
-        """Submit an experiment, by the coordinator's kit or from alice's machine."""
+    def submit(self, job: str, options: str, *, at: str = COORDINATOR, then: str = "", **run: Any) -> None:
+        """Submit an experiment, by the coordinator's kit or from alice's machine; ``then`` is added to its file."""
         algorithm = "vtgan" if "generator_width" in options else "silofuse"
         method = run.pop("method", "keyed-hash")
         extra = "".join(f"{key} = {value!r}\n" for key, value in run.items())
         place = self.folder / f"{job}.toml"
         place.write_text(
             f'[algorithm]\nname = "{algorithm}"\npreset = "fast"\nseed = 7\n[algorithm.options]\n{options}\n'
-            f'[align]\nmethod = "{method}"\n[sample]\nrows = 50\n[run]\nname = "{job}"\n{extra}'
+            f'[align]\nmethod = "{method}"\n[sample]\nrows = 50\n[run]\nname = "{job}"\n{extra}{then}'
         )
         kit = self.kits / ("alice" if at != COORDINATOR else COORDINATOR)
         done = self.command(at, "submit", str(place), "--kit", str(kit), "--no-wait")

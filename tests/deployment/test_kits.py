@@ -155,9 +155,12 @@ def test_an_experiment_becomes_an_order(tmp_path: Path, kits: Path) -> None:
     (tmp_path / "rows.toml").write_text('[algorithm]\nname = "gdts"\n')
     job = order(experiment.read(tmp_path / "rows.toml"), read_kit(kits / "bank").roster, "alice").job
     assert job.align is None  # silos hold different rows
-    (tmp_path / "ruled.toml").write_text('[[rules]]\nkind = "unique"\ncolumns = ["age"]\n')
-    with pytest.raises(ConfigError, match=r"do not carry rules \(got: 1 under \[\[rules\]\]\). Leave them out"):
-        order(experiment.read(tmp_path / "ruled.toml"), read_kit(kits / "bank").roster, "alice")
+    (tmp_path / "both.csv").write_text("age,paid\n20,card\n")
+    (tmp_path / "ruled.toml").write_text(
+        '[[rules]]\nkind = "combination"\ncolumns = ["age", "paid"]\nfile = "both.csv"\n'
+    )
+    (rule,) = order(experiment.read(tmp_path / "ruled.toml"), read_kit(kits / "bank").roster, "alice").job.rules
+    assert rule.in_words == "combinations of age, paid: 1 allowed"
 
 
 def test_commands_say_what_is_wrong(tmp_path: Path, kits: Path) -> None:

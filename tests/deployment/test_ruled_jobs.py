@@ -1,4 +1,4 @@
-"""Rules in jobs of a federation, with silos in this process: rows keep them, and nobody is told whether real rows do."""
+"""Rules in jobs, with silos in this process: synthetic rows keep them, and nobody is told whether real rows do."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ OWN = [
 ]
 ACROSS = [{"kind": "inequality", "low": "visits", "high": "age", "strict": True}]
 UNIQUE = [{"kind": "unique", "columns": ["income"], "on_break": "ignore"}]
+
+GDTS = {
+    "generator": "ctgan", "rounds": 1, "ctgan.epochs": 1, "ctgan.batch": 50, "ctgan.least_rounds": 0,
+    "ctgan.generator": [8], "ctgan.critic": [8], "ctgan.encoders.modes": 2,
+}  # fmt: skip
 
 
 def ruled(silos: Mapping[str, Any], rules: list[dict[str, Any]], **changes: Any) -> Job:
@@ -130,7 +135,7 @@ def test_jobs_that_count_have_no_rules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [("gdts", {"rounds": 1, "diffusion.steps": 20, "diffusion.hidden": (16,)}), ("mst", {"horizontal": True})],
+    [pytest.param("gdts", GDTS, marks=pytest.mark.slow), ("mst", {"horizontal": True})],
 )
 def test_silos_with_different_rows_keep_rules(algorithm: str, options: dict[str, Any], tmp_path: Path) -> None:
     whole = customers(240).drop(columns="customer")

@@ -240,6 +240,10 @@ def draw(
     job: JobName,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many.")],
     kit: KitFolder = Path(),
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--given", help="A condition, such as age=60..80 or health=poor,fair; repeatable; or JSON."),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Public: the same seed draws the same rows. Policies must allow it.")
     ] = None,
@@ -252,7 +256,7 @@ def draw(
     site = _kit(kit)
     if site.name != COORDINATOR:
         raise ConfigError("Jobs that draw start at the coordinator's machine", site.name, "Use the coordinator's kit.")
-    order = coordinator.drawing_order(_kept_job(site, job), rows, seed, name, site.name)
+    order = coordinator.drawing_order(_kept_job(site, job), rows, seed, name, site.name, given or ())
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
     _submit_here(ui, site, order, wait)
@@ -453,7 +457,7 @@ def stop(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
-    from silosynth.deployment import coordinator
+    from silosynth.deployment import coordinator, silo_ledger
     from silosynth.deployment.kept import guarantee_of, kept_job
     from silosynth.privacy.statement import known_noise, statement
 
@@ -465,13 +469,18 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     if work is not None and work.training_seed is not None:
         records = known_noise(records)
     totals = run.show_ledger(ui, records)
+    conditions = [{"by": work.submitter, "given": [one.text for one in work.given]}] if work and work.given else []
+    if not here:
+        conditions = silo_ledger.asked_conditions(folder / coordinator.LEDGER)
+    for one in conditions:
+        ui.show(f"Conditions of {one['by']}: {', '.join(one['given'])}")
     privacy = statement(records)
     run.show_budget(ui, privacy)
     if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.training_seed)):
         privacy["summary"] = whole
         ui.note("The budget is of what this silo noised, the guarantee that of the whole job.")
     ui.show(f"Guarantee: {privacy['summary']}")
-    ui.facts |= {"job": job, "totals": totals, "privacy": privacy}
+    ui.facts |= {"job": job, "totals": totals, "privacy": privacy, "conditions": conditions}
 
 
 def verify_ledger(

@@ -531,3 +531,15 @@ def _write(file: int, text: bytes) -> None:
     """
     if os.write(file, text) != len(text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def asked_conditions(path: Path) -> list[dict[str, Any]]:
+    """Under which conditions rows were asked for in a silo's ledger, and by whom.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    lines = read(path).splitlines(keepends=True)
+    records = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    keys = ("by", "verified", "given", "at")
+    return [{key: one[key] for key in keys} for one in records if one.get("kind") == "conditions"]
