@@ -100,6 +100,7 @@ def test_other_algorithms_have_conditions_too(algorithm: str, tmp_path: Path) ->
     assert len(made) == 20 and made["age"].between(30, 70).all()
 
 
+@pytest.mark.slow
 def test_columns_that_stay_are_drawn_under_conditions_and_nobody_sees_them(tmp_path: Path) -> None:
     policy = ALLOWED.model_copy(update={"share_synthetic": False})
     trained_with(tmp_path, same_rows(), policy, options={**SMALL, "synthesis": "partitioned"})
