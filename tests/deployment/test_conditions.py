@@ -93,7 +93,10 @@ def test_rows_are_those_of_a_simulated_model(texts: Sequence[str], trained: Path
 
 @pytest.mark.parametrize("algorithm", [pytest.param("vtgan", marks=pytest.mark.slow), "mst"])
 def test_other_algorithms_have_conditions_too(algorithm: str, tmp_path: Path) -> None:
-    options = {"vtgan": {"epochs": 2, "width": 16, "generator_width": 16, "noise": 8}, "mst": {}}[algorithm]
+    options = {
+        "vtgan": {"epochs": 2, "width": 16, "generator_width": 16, "noise": 8, "batch": 30, "least_rounds": 1},
+        "mst": {},
+    }[algorithm]
     policy = ALLOWED.model_copy(update={"algorithms": [algorithm], "open_tables": "exact"})
     trained_with(tmp_path, same_rows(), policy, algorithm=algorithm, options=options)
     made = table(carry_out(given(tmp_path, "x", "age=30..70"), ABSENT, tmp_path, policy=policy))
