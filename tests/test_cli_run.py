@@ -479,6 +479,29 @@ def test_a_sample_takes_conditions_and_shares(model: Path, tmp_path: Path) -> No
         assert "internal" not in refused.stderr
 
 
+def test_missing_cells_are_filled_in(
+    model: Path, people: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silosynth.simulation.model.POOL", 100)
+    monkeypatch.setattr("silosynth.simulation.imputing._TREES", 3)
+    partial = people.head(20).assign(age=people["age"].where(people.index % 2 == 0))
+    partial.to_csv(tmp_path / "gaps.csv", index=False)
+    files = [tmp_path / name for name in ("out.csv", "out-1.csv", "out-2.csv", "intervals.csv")]
+    more = ("--draws", 2, "--each", "--intervals", files[-1], "--seed", 1, "--json")
+    result = call("impute", model, tmp_path / "gaps.csv", "-o", files[0], *more)
+    assert result.exit_code == 0, result.stderr
+    assert said(result) == {"rows": 20, "cells": 10, "draws": 2, "filled": [str(file) for file in files]}
+    for file in files[:3]:
+        made = pd.read_csv(file)
+        assert made["age"].notna().all()
+        assert made.loc[::2, "age"].tolist() == people["age"].iloc[:20:2].tolist()
+    assert list(pd.read_csv(files[-1])["row"]) == list(range(1, 20, 2))
+    assert call("impute", model, tmp_path / "gaps.csv", "-o", files[0]).exit_code == 4
+    pd.DataFrame({"agee": [None], "age": [3]}).to_csv(tmp_path / "gaps.csv", index=False)
+    refused = call("impute", model, tmp_path / "gaps.csv", "-o", tmp_path / "new.csv")
+    assert (refused.exit_code, "Did you mean 'age'" in refused.stderr) == (2, True)
+
+
 def test_a_sample_needs_a_model_and_a_place(model: Path, tmp_path: Path) -> None:
     assert call("sample", tmp_path / "absent.silosynth", "-n", 3, "-o", tmp_path / "a.csv").exit_code == 4
     assert call("sample", model, "-n", 3, "-o", tmp_path / "no folder" / "a.csv").exit_code == 4

@@ -1,4 +1,4 @@
-"""``silosynth run``, ``demo``, ``sample`` and ``evaluate``: train, draw rows, and measure them."""
+"""``silosynth run``, ``demo``, ``sample``, ``impute`` and ``evaluate``: train, draw rows or cells, and measure."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def register(app: typer.Typer) -> None:
     add_command(app, "demo", demo, "Example: silosynth demo --out /tmp/demo")
     add_command(app, "run", run, "Example: silosynth run experiment.toml")
     add_command(app, "sample", sample, "Example: silosynth sample adult.silosynth -n 10000 -o synthetic.csv")
+    add_command(app, "impute", impute, "Example: silosynth impute adult.silosynth patients.csv -o filled.csv")
     add_command(app, "evaluate", evaluate, EVALUATE)
 
 
@@ -365,6 +366,41 @@ def sample(
     ui.facts |= {"rows": rows, "columns": len(loaded.columns), "synthetic": [str(path) for path in written]}
     ui.show(f"{rows:,} synthetic rows of {len(loaded.columns)} columns: {', '.join(map(str, written))}")
     show_acceptance(ui, loaded)
+
+
+def impute(
+    ui: Session,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Rows with missing cells, of columns of the model.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
+    draws: Annotated[int, typer.Option(min=1, help="How many times each cell is drawn.")] = 5,
+    each: Annotated[
+        bool, typer.Option("--each", help="Write each draw too, to files of its own: filled-1.csv, …")
+    ] = False,
+    intervals: Annotated[
+        Path | None, typer.Option(help="A file for the interval of each number, and the share of each level.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed fills in the same values again.")] = None,
+    raw_text: RawText = False,
+    force: Force = False,
+) -> None:
+    """Fill in the missing cells of rows from what a model has learnt: by the median, or most frequent level, of draws.
+
+    Example: silosynth impute model.silosynth patients.csv -o filled.csv --intervals intervals.csv
+    """
+    from silosynth.commands import tables
+    from silosynth.data import sources
+
+    own = part_paths([str(number) for number in range(1, draws + 1)], out) if each else []
+    written = [out, *own, *([intervals] if intervals else [])]
+    check_free(written, force)
+    rows = tables.read(table)
+    found = silosynth.load(model).impute(rows, draws, seed, progress=ui.chatty)
+    for path, frame in zip(written, [found.table, *found.draws[: len(own)], found.intervals], strict=False):
+        sources.write(frame, path, raw_text)
+    cells, names = len(found.intervals), [str(path) for path in written]
+    ui.facts |= {"rows": len(rows), "cells": cells, "draws": draws, "filled": names}
+    ui.show(f"{cells:,} missing cells of {len(rows):,} rows filled in, {draws} draws each: {', '.join(names)}")
 
 
 def show_acceptance(ui: Session, model: Model) -> None:

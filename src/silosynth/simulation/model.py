@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from typing_extensions import Self
 
@@ -19,7 +20,8 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, of_config
 from silosynth.core import conditions, files, messages, notebook
 from silosynth.core.conditions import Condition, Made
 from silosynth.core.conversation import Conversation, Party, Progress, Roster
-from silosynth.core.errors import ConfigError, SilosynthError, StorageError
+from silosynth.core.errors import ConfigError, SilosynthError, StorageError, nearest
+from silosynth.core.rules import UniqueKey
 from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, below, beside, union
 from silosynth.core.streams import Streams
 from silosynth.data import dtypes, frames, infer
@@ -34,6 +36,7 @@ from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted
 from silosynth.simulation.groups import grouped
+from silosynth.simulation.imputing import POOL, Imputation, filled
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
 
@@ -514,6 +517,52 @@ class Model(TrainedModel):
             name: self._frame([parts[name] for parts in drawn], self.schemas[name], streams) for name in self.roster
         }
 
+    def impute(self, partial: Any, draws: int = 5, seed: int | None = None, *, progress: bool = False) -> Imputation:
+        """The rows of a frame with each missing cell filled in ``draws`` times, by what other cells say of it.
+
+        What they say is learnt from rows that the model draws; silos are asked for nothing else, and ``partial`` goes
+        nowhere. See `silosynth.simulation.imputing`.
+
+        Args:
+            partial: rows of some or all columns, of one silo or several. Identifiers and pseudonyms stay as they are.
+            draws: how many complete tables there are to be.
+            seed: the same seed fills in the same values again.
+            progress: show progress.
+
+        Raises:
+            ConfigError: a column that the model does not have, or none that is modelled; columns of several silos, of a
+                model that keeps synthetic columns in their silos; draws that are no positive integer.
+            DataError, SchemaError: the frame or a column cannot be used.
+        """
+        draws, streams = whole_number("The number of draws", draws, positive=True), self._sampling(POOL, seed)
+        names = _to_impute(frames.to_pandas(partial), self.schema)
+        marks = {one.name: {"missing": list(one.missing)} for one in self.schema.columns if one.missing}
+        frame = infer.without_marks(partial, {name: mark for name, mark in marks.items() if name in names})
+        known = frames.to_table(frame, self.schema.select(names))
+        rules = [rule for rule in self.ruling.rules if not isinstance(rule, UniqueKey) and set(rule.named) <= {*names}]
+        with self._wanted(None, TRIES, progress) as wanted:
+            made = self._generated(names, streams, wanted)
+            found = filled(known, made, draws, rules, streams.child("imputed").numpy(), wanted.watch)
+        flavour = frames.flavour(partial)
+        types = self.types if flavour == self.flavour else b""
+
+        def completed(table: Table) -> Any:
+            gaps = [column for column in table.columns if known[column.name].missing.any()]
+            cells = {column.name: frames.decode(column).set_axis(frame.index) for column in gaps}
+            return frames.as_flavour(frame.assign(**cells), flavour, types)
+
+        return Imputation([completed(table) for table in found.draws], completed(found.middle), found.intervals)
+
+    def _generated(self, names: Sequence[str], streams: Streams, wanted: _Wanted) -> Table:
+        """Rows of these columns, of all silos or of the one that has them, from which missing cells are filled in."""
+        if getattr(self.config, "synthesis", "shared") == "shared":
+            return below(list(self._tables(POOL, BATCH, streams, wanted))).select(names)
+        owners = [silo for silo in self.roster if set(names) <= set(self.schemas[silo].names)]
+        if not owners:
+            rule = "This model keeps synthetic columns in their silos, so it fills in columns of one silo at a time"
+            raise ConfigError(rule, list(names), "Leave out the columns of the others.")
+        return below([parts[owners[0]] for parts in self._parts(POOL, BATCH, streams, wanted)]).select(names)
+
     def _frame(self, parts: Sequence[Table], schema: Schema, streams: Streams, start: int = 1) -> Any:
         with self._fitting("what its columns are made from"):
             return to_synthetic_frame(parts, schema, streams, start, self.flavour, self.types)
@@ -713,6 +762,21 @@ def seed_number(value: Any) -> int:
     if (seed := whole_number("A seed", value)) < 0:
         raise ConfigError("A seed is at least 0", seed, "Give another, or none.")
     return seed
+
+
+def _to_impute(frame: pd.DataFrame, schema: Schema) -> list[str]:
+    """The columns of a frame that are modelled."""
+    unknown = [name for name in frame if name not in schema.names]
+    names = [name for name in schema.modelled if name in frame]
+    if unknown or not names:
+        rule, remedy = (
+            "Missing cells are filled in where columns are modelled",
+            f"It models {', '.join(schema.modelled)}.",
+        )
+        raise ConfigError(
+            rule, unknown or list(frame), nearest(str(unknown[0]), schema.modelled) if unknown else remedy
+        )
+    return names
 
 
 def _without_reasons(schema: Schema) -> Schema:
