@@ -77,6 +77,8 @@ def test_a_round_of_vertigan_is_that_of_the_network_in_one_piece(name, silos):
     expected = next(iter(oracle.parts.values()))[0].values()  # autograd has summed over silos: one backbone
     expected = [torch.zeros_like(w) if w.grad is None else w.grad for w in expected]
     torch.testing.assert_close(total.double(), torch.cat([g.flatten() for g in expected]), rtol=1e-3, atol=1e-5)
+    told = next(vflgan._backbone_round(play.roster, 1, replies, more=True))
+    assert all(torch.equal(ask.grad_sum_P, total) for ask in told.asks.values())
     for silo, (_, head) in oracle.parts.items():
         check(head, play.local(silo).parts[1].network)
 
