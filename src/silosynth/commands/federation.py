@@ -210,6 +210,9 @@ def submit(
     file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
     kit: KitFolder = Path(),
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only ask all silos whether they would refuse, and why; no row is read.")
+    ] = False,
 ) -> None:
     """Start a job and wait for its end. On the coordinator's machine, progress is shown as well."""
     from silosynth.deployment import coordinator
@@ -218,6 +221,9 @@ def submit(
     site, plan = _kit(kit), grammar.read(file)
     order = coordinator.order(plan, site.roster, site.name)
     run.note_unused(ui, plan, "submit")
+    if dry_run:
+        _ask_silos(ui, site, order)
+        return
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
     if site.name != COORDINATOR:
@@ -233,6 +239,22 @@ def submit(
             "Once the job is done, its table is judged at the coordinator's machine: "
             f"silosynth fetch {order.job.name}, then silosynth judge --job {order.job.name}"
         )
+
+
+def _ask_silos(ui: Session, kit: kits.StartKit, order: coordinator.Order) -> None:
+    """Ask all silos whether they would refuse a job, and show what they say."""
+    from silosynth.deployment.coordinator import considering_order, read_refusals
+
+    if kit.name != COORDINATOR:
+        raise ConfigError("Silos are asked from the coordinator's machine", kit.name, "Use the coordinator's kit.")
+    asked = considering_order(order)
+    _submit_here(ui, kit, asked, wait=True)
+    refusals = read_refusals(kit.jobs / asked.job.name)
+    rows = [(silo, "; ".join(said) or "would take part") for silo, said in refusals.items()]
+    ui.table(f"{order.job.algorithm}, asked of all silos", ("silo", ""), rows)
+    ui.facts |= {"refusals": refusals}
+    if refusing := [silo for silo, said in refusals.items() if said]:
+        raise ProtocolError("All silos would take part", ", ".join(refusing), "Nothing was read. See the lines above.")
 
 
 def draw(

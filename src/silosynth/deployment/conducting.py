@@ -21,6 +21,8 @@ from silosynth.deployment.protocol import (
     AskHoldoutTag,
     AskNonce,
     Begin,
+    Consider,
+    Considered,
     CountedFigures,
     CountedTables,
     DrawnNonce,
@@ -169,6 +171,12 @@ def _drawn(job: Job, trained: Outcome, streams: Streams, device: torch.device) -
     silos = yield from _compare_ledgers(roster, catalog.of_config(job.algorithm, job.config).horizontal)
     signed = yield from _have_signed(job, silos)
     return replace(trained, table=table, signed=signed, ruling=ruling)
+
+
+def have_considered(job: Job) -> Conversation[dict[str, tuple[str, ...]]]:
+    """Why each silo of a job would refuse it; nothing of those that would take part."""
+    replies = yield Roster(job.silos).everyone(Consider(job, *installed()))
+    return {silo: tuple(conversation.expect_one(silo, reply, Considered).refusals) for silo, reply in replies.items()}
 
 
 def have_forgotten(silo: str, job: str) -> Conversation[str]:

@@ -34,7 +34,7 @@ from silosynth.core.version import VERSION
 from silosynth.data import sources
 from silosynth.data.rules import listed
 from silosynth.deployment import forgetting, label
-from silosynth.deployment.conducting import Counted, Outcome, conduct, have_forgotten, redraw
+from silosynth.deployment.conducting import Counted, Outcome, conduct, have_considered, have_forgotten, redraw
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
 from silosynth.deployment.kept import guarantee_of
@@ -72,6 +72,7 @@ class Order(messages.Struct):
         device: where the coordinator computes.
         missing: policy for silos that get lost; None for the algorithm's default.
         forget: in place of all that, the job that ``job``'s only silo is to forget.
+        consider: or silos only say whether they would refuse ``job``.
     """
 
     job: Job
@@ -81,6 +82,7 @@ class Order(messages.Struct):
     device: str = "auto"
     missing: str | None = None
     forget: str = ""
+    consider: bool = False
 
     def pack(self) -> bytes:
         """As bytes."""
@@ -128,6 +130,21 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
     return Order(job, plan.run.transport, plan.run.limit, plan.run.patience, chosen.device, plan.run.missing)
+
+
+def considering_order(order: Order) -> Order:
+    """Whether silos would refuse a job, asked in one of another name, which leaves the job's own unused."""
+    name = f"ask-{order.job.name[:60]}-{secrets.token_hex(2)}"
+    return replace(order, job=replace(order.job, name=check_name(name)), consider=True)
+
+
+def read_refusals(folder: Path) -> dict[str, list[str]]:
+    """Why each silo would refuse, by what was written into the folder of `considering_order`'s job.
+
+    Raises:
+        StorageError: there is nothing.
+    """
+    return {silo: list(said) for silo, said in json.loads(files.read(folder / RESULT))["refusals"].items()}
 
 
 def drawing_order(
@@ -350,6 +367,11 @@ def run_order(
     streams = Streams(checkpoint.secret_seed(folder, again=begun) if job.seed is None else job.seed)
     device = resolve_device(order.device)
     try:
+        if order.consider:
+            refusals = driver.drive(lambda _: have_considered(job), link, ledger)
+            files.write_atomic(folder / RESULT, json.dumps({"refusals": refusals}, indent=2).encode())
+            status.end(None)
+            return
         if order.forget:
             receipts = driver.drive(lambda _: have_forgotten(job.silos[0], order.forget), link, ledger)
             keep_receipts(folder.parent, order.forget, job.silos[0], json.loads(receipts))

@@ -421,6 +421,20 @@ PASSED_ON: Mapping[str, type[Message]] = {
 """What silos are passed on, by how a job's tables open."""
 
 
+class Consider(Message):
+    """Coordinator: would you refuse this job? The first and last ask; no row is read. My version, as in `Greet`."""
+
+    job: Job
+    version: str
+    sources: str
+
+
+class Considered(Message):
+    """Silo: why I would refuse, as others may read it; nothing if I would take part."""
+
+    refusals: tuple[str, ...]
+
+
 class Forget(Message):
     """Coordinator: remove what a job has left with you, and what was drawn from it. The first and last ask of a job."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import pandas as pd
 from pydantic import Field, PrivateAttr
@@ -46,6 +46,8 @@ class SiloData(CsvKeys):
     batch_rows: Annotated[int, Field(ge=1)] = 50_000
     identifiers: list[Text] = Field(default_factory=list)
     """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
+    group: Literal["none", "first"] = "none"
+    """What becomes of rows that share their identifier: "none" is linked, or the "first" in the table."""
 
 
 class SiloFile(FileSection):
@@ -66,7 +68,7 @@ class SiloFile(FileSection):
         """
         if self.data is None:
             raise DataError("A silo that takes part with rows says where they are", "no [data]", f"Add it to {SILO}.")
-        fields = self.data.model_dump(exclude={"identifiers"})
+        fields = self.data.model_dump(exclude={"identifiers", "group"})
         for key in ("path", "password_file"):
             fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
         fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}
@@ -74,8 +76,12 @@ class SiloFile(FileSection):
         return Source(**fields).within(self._source.parent)
 
     def read(self) -> pd.DataFrame:
-        """All rows."""
-        return self.source().load()
+        """All rows; of those that share their identifier the first, if ``group`` says so."""
+        frame = self.source().load()
+        if self.data is None or self.data.group == "none" or not self.data.identifiers:
+            return frame
+        again = frame.duplicated(self.data.identifiers) & frame[self.data.identifiers].notna().all(axis=1)
+        return frame[~again].reset_index(drop=True)
 
     @property
     def identifiers(self) -> list[str]:
@@ -98,6 +104,21 @@ def check_rows(silo: SiloFile) -> None:
     for name in silo.identifiers:
         if name not in first.columns:
             raise DataError(f"{SILO}: identifiers names columns", name, nearest(name, map(str, first.columns)))
+
+
+def repeated_identifiers(frame: pd.DataFrame, identifiers: list[str]) -> str:
+    """What becomes of rows whose identifiers are another row's too, or are missing; empty if there are none."""
+    named = frame.dropna(subset=identifiers)
+    repeated, missing = int(named.duplicated(identifiers, keep=False).sum()), len(frame) - len(named)
+    said = []
+    if repeated:
+        said.append(f"{repeated:,} of {len(frame):,} rows share their identifier with another row")
+    if missing:
+        said.append(f"{missing:,} of {len(frame):,} rows lack an identifier")
+    if not said:
+        return ""
+    remedy = '; give one row for each, or write group = "first" into [data]' if repeated else ""
+    return f"{', and '.join(said)}: linking rows leaves all of these out{remedy}"
 
 
 def read_silo(folder: Path) -> SiloFile:

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ from silosynth.deployment.approval import Approvals
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
-from silosynth.deployment.rows import RowSource
+from silosynth.deployment.rows import RowSource, repeated_identifiers
 from silosynth.deployment.silo_ledger import FILE, Head, SiloLedger
 from silosynth.deployment.silo_sampling import SiloSampling, under_own_rules
 from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
@@ -252,6 +253,8 @@ class DeploymentSilo(Party):
                 return self._begin(ask.job)
             case protocol.Forget():
                 return self._forget(ask)
+            case protocol.Consider():
+                return self._consider(ask)
         if self._terms is not None or isinstance(ask, _OWN):
             with self._turns.taken(ask):
                 return self._answer_own(ask)
@@ -375,12 +378,15 @@ class DeploymentSilo(Party):
 
     # The steps of a job.
 
-    def _greet(self, ask: protocol.Greet) -> protocol.Greeted:
+    def _check_version(self, ask: protocol.Greet | protocol.Consider) -> None:
         mine = protocol.installed()
         protocol.check_same("the coordinator", (ask.version, ask.sources), f"silo {self.seat.name!r}", mine)
+
+    def _greet(self, ask: protocol.Greet) -> protocol.Greeted:
+        self._check_version(ask)
         self.policy.check_greeting(ask.algorithm, self._submitter or ask.submitter)
         self._say(f"job of {self._submitter or ask.submitter}: {ask.algorithm}")
-        return protocol.Greeted(*mine)
+        return protocol.Greeted(*protocol.installed())
 
     def _begin(self, job: protocol.Job) -> Done:
         self._admit(job)
@@ -410,6 +416,21 @@ class DeploymentSilo(Party):
         receipts = forgetting.forget(self.folder.parent, ask.job, COORDINATOR, self.seat)
         self._say(f"job {ask.job} was forgotten, as the coordinator asked: {len(receipts)} receipts")
         return protocol.Forgot(json.dumps(receipts))
+
+    def _consider(self, ask: protocol.Consider) -> protocol.Considered:
+        """Say whether this silo would refuse a job, by its policy and version; no row is read, and nothing counts."""
+        if self.job is not None:
+            raise ProtocolError("A job is considered before any has begun", ask.job.name, "Start another.")
+        found, checks = list[str](), (partial(self._check_version, ask), partial(self._admit, ask.job))
+        for check in checks:
+            try:
+                check()
+            except SilosynthError as error:
+                self._say(f"would refuse a job of {self._submitter or ask.job.submitter}: {error}")
+                found.append(str(error.public()))
+        if not found:
+            self._say(f"would take part in a job of {self._submitter or ask.job.submitter}: {ask.job.algorithm}")
+        return protocol.Considered(tuple(found))
 
     def _take_up_part(self, job: protocol.Job) -> None:
         """Load what rows are drawn from: by the policy of now, and without the rows that it was trained on."""
@@ -462,6 +483,8 @@ class DeploymentSilo(Party):
         if alike:
             self._key = holdout.own_key(self.seat)
         self._say(f"{len(frame):,} rows read")
+        if job.align is not None and (lost := repeated_identifiers(frame, list(self.rows.identifiers))):
+            self._say(f"warning: {lost}")
 
     def _open_figures_once(self) -> None:
         """Refuse to open figures in a second attempt: a dealer could choose anew what they tell besides."""
