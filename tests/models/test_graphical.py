@@ -131,7 +131,7 @@ def test_tables_of_the_same_attributes_count_by_their_variances() -> None:
     one, other = np.array([10.0, 30.0]), np.array([20.0, 20.0])
     tables = [MeasuredTable((0,), one, 1.0), MeasuredTable((0,), other, 3.0)]
     near = GraphicalModel.fitted((2,), tables, 40).marginal((0,))
-    np.testing.assert_allclose(40 * near, [12.5, 27.5], atol=0.05)
+    np.testing.assert_allclose(40 * near, [12.5, 27.5], atol=0.2)
     tables[1] = MeasuredTable((0,), other, 0.0)
     np.testing.assert_allclose(GraphicalModel.fitted((2,), tables, 40).marginal((0,)), [0.5, 0.5], atol=1e-3)
 
