@@ -30,6 +30,7 @@ import pandas as pd
 from central_marginals import Pooled, aim, budget, mst
 
 import silosynth as ss
+from silosynth.core.schema import Kind
 from silosynth.core.streams import Streams
 from silosynth.data import datasets
 from silosynth.evaluation import fidelity, utility
@@ -46,9 +47,24 @@ BOUNDS = {
               "capital_loss": (0, 5_000), "hours_per_week": (1, 99)},
     "bank_marketing": {"age": (18, 100), "balance": (-10_000, 110_000), "day": (1, 31), "duration": (0, 5_000),
                        "campaign": (1, 70), "pdays": (-1, 900), "previous": (0, 300)},
-    "heloc": {},
+    "airline_satisfaction": {"age": (5, 100), "flight_distance": (0, 5_000), "departure_delay_in_minutes": (0, 1_600),
+                             "arrival_delay_in_minutes": (0, 1_600)},
+    "heloc": {"m_since_oldest_trade_open": (-9, 850), "m_since_most_recent_trade_open": (-9, 400),
+              "average_m_in_file": (-9, 400), "max_delq_2_public_rec_last_12m": (-9, 9), "max_delq_ever": (-9, 9),
+              "net_fraction_revolving_burden": (-9, 500), "net_fraction_install_burden": (-9, 500)},
+    "intrusion_nsl_kdd_20pct": {"duration": (0, 60_000), "src_bytes": (0, 1_000_000_000),
+                                "dst_bytes": (0, 1_000_000_000), "wrong_fragment": (0, 3), "urgent": (0, 14),
+                                "hot": (0, 101), "num_failed_logins": (0, 5), "num_compromised": (0, 9_000),
+                                "su_attempted": (0, 2), "num_root": (0, 9_000), "num_file_creations": (0, 100),
+                                "num_shells": (0, 5), "num_access_files": (0, 9), "count": (0, 511),
+                                "srv_count": (0, 511), "dst_host_count": (0, 255), "dst_host_srv_count": (0, 255)},
+    "covertype_50k": {"elevation": (1_500, 4_500), "aspect": (0, 360), "slope": (0, 90), "hillshade_9am": (0, 255),
+                      "hillshade_noon": (0, 255), "hillshade_3pm": (0, 255), "cover_type": (1, 7),
+                      "horizontal_distance_to_hydrology": (0, 1_500), "vertical_distance_to_hydrology": (-500, 1_000),
+                      "horizontal_distance_to_roadways": (0, 8_000), "horizontal_distance_to_fire_points": (0, 8_000)},
 }  # fmt: skip
-LIKE = {"heloc": (-9, 850)}  # of all other numbers of a table
+LIKE = {"airline_satisfaction": (0, 5), "heloc": (-9, 110), "intrusion_nsl_kdd_20pct": (0, 1), "covertype_50k": (0, 1)}
+"""Of all other numbers of a table."""
 
 
 @contextmanager
@@ -94,11 +110,12 @@ def run(
     return row | {"MB": sum(sizes) / 1e6, "fit s": fitting["seconds"], "sample s": sampling["seconds"]}
 
 
-def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Declared bounds of all numbers."""
-    own, numbers = BOUNDS[table], frame.select_dtypes("number").columns
-    ends = {name: own[name] if name in own else LIKE[table] for name in numbers}
-    return {name: {"low": low, "high": high} for name, (low, high) in ends.items()}
+def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Declared kinds and bounds of all numbers, which flags are not."""
+    own = BOUNDS[table]
+    kinds = {column.name: column.kind for column in schema_of(frame).columns if Kind(column.kind).numeric}
+    ends = {name: own[name] if name in own else LIKE[table] for name in kinds}
+    return {name: {"kind": kinds[name], "low": low, "high": high} for name, (low, high) in ends.items()}
 
 
 def levels(model: ss.Model, federation: Federation) -> Any:

@@ -473,8 +473,17 @@ def test_pairs_are_chosen_by_what_a_model_misses_as_long_as_cliques_stay_small()
 def test_what_noise_adds_is_no_miss() -> None:
     rng = np.random.default_rng(0)
     expected = np.full((4, 4), 500.0)
-    found = [networks.missed(Measured(expected + rng.normal(0, 60, (4, 4)), 3600.0), expected) for _ in range(300)]
-    assert abs(np.mean(found)) < 20 and networks.missed(Measured(expected + 10, 0.0), expected) == 160
+    exact = {"cells": 100, "variance": 0.0}
+    noised = [Measured(expected + rng.normal(0, 60, (4, 4)), 3600.0) for _ in range(300)]
+    assert abs(np.mean([networks.missed(one, expected, **exact) for one in noised])) < 20
+    assert networks.missed(Measured(expected + 10, 0.0), expected, **exact) == 160
+
+
+def test_a_table_whose_noise_would_outweigh_what_it_tells_is_not_missed() -> None:
+    expected = np.full((4, 4), 500.0)
+    coarse = Measured(expected + 10, 0.0)
+    small, large = (networks.missed(coarse, expected, cells=cells, variance=400.0) for cells in (16, 576))
+    assert small == pytest.approx(160 - networks.FEARED * 16 * 20 * np.sqrt(2 / np.pi)) and large < 0 < small
 
 
 def test_tables_of_groups_sharpen_those_of_levels() -> None:

@@ -29,6 +29,7 @@ from silosynth.models.graphical import Levels, Numbers, cells_of, spread
 Edge = tuple[int, int]
 Attributes = tuple[int, ...]  # of a table: two; or the only one there is
 PARTS = 1e9  # shares are rounded to one over it
+FEARED = 0.1  # of a full table's noise: a model takes up less of it than the table has
 
 
 class CountedLevels(Struct):
@@ -214,15 +215,20 @@ def spanning_tree(attributes: int, scores: Mapping[Edge, float]) -> tuple[Edge, 
     return tuple(edges)
 
 
-def missed(coarse: Measured, expected: Numbers) -> float:
-    """By how many rows a model misses a table of groups: absolute deviations, less what the noise adds on average.
+def missed(coarse: Measured, expected: Numbers, *, cells: int, variance: float) -> float:
+    """By how many rows a model misses a table of groups, less what opening the table in full is feared to bring.
+
+    Absolute deviations, less what the noise on groups adds to them on average, and less `FEARED` of what the noise on
+    the full table will add to those of its cells.
 
     Args:
         coarse: noised counts (L, M) of groups.
         expected: numbers of rows that the model says.
+        cells: of the table in full.
+        variance: of the noise with which it opens.
     """
-    noise = coarse.counts.size * math.sqrt(2 * coarse.variance / math.pi)
-    return float(np.abs(coarse.counts - expected).sum()) - noise
+    noise = coarse.counts.size * math.sqrt(coarse.variance) + FEARED * cells * math.sqrt(variance)
+    return float(np.abs(coarse.counts - expected).sum()) - math.sqrt(2 / math.pi) * noise
 
 
 def most_missed(

@@ -59,8 +59,8 @@ MST: Mapping[str, MarginalsConfig] = {
 
 AIM: Mapping[str, MarginalsConfig] = {
     "fast": MarginalsConfig(bins=12, groups=4, tables=2.0, rounds=1, cells=20_000),
-    "balanced": MarginalsConfig(tables=2.0),
-    "best": MarginalsConfig(bins=32, groups=6, tables=2.5, rounds=3, cells=200_000),
+    "balanced": MarginalsConfig(tables=2.5, cells=200_000),
+    "best": MarginalsConfig(bins=32, groups=6, tables=3.0, rounds=3, cells=400_000),
 }
 
 

@@ -253,10 +253,14 @@ def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
     number = state["stage"] - len(_steps(config))
     left = private.most_tables(config, len(state["names"])) - len(full)
-    scores = {}
-    for pair in [pair for pair in coarse if left and pair not in full]:
-        expected = networks.in_groups(state["rows"] * model.marginal(pair), *_groups(state, pair))
-        scores[pair] = networks.missed(coarse[pair], expected)
+    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
+    opens, scores = Plan(request), dict[networks.Attributes, float]()
+    for place, pair in enumerate(private.full_sets(len(state["names"]))):
+        if left and pair not in full:
+            variance = _variance(opens, place, opening.EXACT if plan is None else plan.full)
+            table = state["rows"] * model.marginal(pair)
+            expected = networks.in_groups(table, *_groups(state, pair))
+            scores[pair] = networks.missed(coarse[pair], expected, cells=table.size, variance=variance)
     count = math.ceil(left / (config.rounds - number))
     chosen = networks.most_missed(state["levels"], scores, full, count, config.cells)
     if not chosen:
@@ -339,12 +343,18 @@ def _opened(
     if not noises:
         return {}
     opened = yield from opening.open_tables(roster, request, noises, streams.noise(), step)
-    plan, found, silos = Plan(request), dict[int, networks.Measured](), len(roster)
+    plan, found = Plan(request), dict[int, networks.Measured]()
     for number, noise in noises.items():
-        parts = (silos, silos - 1) if request.horizontal else (3 if len(plan.parts[number]) == 2 else 2, 2)
-        variance = 0.0 if noise is None else noise.deviation(*parts) ** 2
-        found[number] = networks.Measured(opened.passed_on[number].astype(np.float64), variance)
+        counts = opened.passed_on[number].astype(np.float64)
+        found[number] = networks.Measured(counts, _variance(plan, number, noise))
     return found
+
+
+def _variance(plan: Plan, number: int, noise: opening.CellNoise | None) -> float:
+    """Of the noise on a table as it may be passed on: three halves of two silos, all by one, or all silos' parts."""
+    silos = len(plan.request.silos)
+    parts = (silos, silos - 1) if plan.request.horizontal else (3 if len(plan.parts[number]) == 2 else 2, 2)
+    return 0.0 if noise is None else noise.deviation(*parts) ** 2
 
 
 # Silos with different rows: sums over all of them, of what each counts in its own.
