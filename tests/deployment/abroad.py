@@ -143,7 +143,7 @@ class Abroad(Generic[H]):
 
     def done(self, job: str, seconds: float = 600) -> Status:
         """Wait for a job's end, which must be a good one."""
-        ended = self.wait(job, lambda now: now.state in ("done", "failed"), seconds)
+        ended = self.wait(job, lambda now: now.state in ("done", "failed", "suspended"), seconds)
         assert ended.state == "done", f"{ended}\n{self.logs(job)}"
         return ended
 

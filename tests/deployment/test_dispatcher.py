@@ -9,7 +9,7 @@ import pytest
 from tests.deployment.common import job, two_silos
 
 from silosynth.core.errors import ConfigError
-from silosynth.deployment.coordinator import Dispatcher, Order, Status, enqueue, read_status, request_stop
+from silosynth.deployment.coordinator import Dispatcher, Order, Status, enqueue, read_status, request_stop, resume
 from silosynth.deployment.flare.console import ABORTED, FAILED, RUNNING, JobInfo
 
 LATE = 1e10  # later than any status is written
@@ -134,6 +134,42 @@ def test_a_job_that_silos_do_not_take_fails_with_what_they_said(tmp_path: Path) 
         trial.engine.ends(FAILED, "shop: BYOC not permitted")
     assert len(trial.engine.known) == 3
     assert trial.look(100).error == "Silos have not accepted it: shop: BYOC not permitted"
+
+
+def test_a_job_with_a_checkpoint_is_suspended_and_goes_on_when_told(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, patience=60.0)
+    trial.look()
+    (trial.folder / "coordinator").mkdir()
+    (trial.folder / "coordinator" / "000001.ckpt").touch()
+    trial.becomes("interrupted", 1)
+    trial.engine.ends(FAILED)
+    trial.engine.there = {"bank": True}
+    with pytest.raises(ConfigError, match="trial is interrupted"):
+        resume(trial.folder)
+    assert trial.look(70).state == "suspended" and "is suspended: shop did not come back" in trial.said[-1]
+    trial.engine.there["shop"] = True
+    trial.look(100)
+    assert len(trial.engine.known) == 1  # nobody has said that it is to go on
+    resume(trial.folder)
+    trial.look(100)
+    assert len(trial.engine.known) == 2
+    trial.becomes("suspended", 2)
+    request_stop(trial.folder)
+    assert read_status(trial.folder).state == "failed"
+
+
+def test_a_forgotten_jobs_name_is_free(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    trial.look()
+    trial.engine.ends(ABORTED)
+    Status("forgotten", attempts=1).write(trial.folder)
+    enqueue(Order(job(two_silos())), trial.folder)
+    assert read_status(tmp_path / "trial~1").state == "forgotten"
+    trial.restart()
+    trial.look(10)  # the engine's last word was of the forgotten one
+    assert len(trial.engine.known) == 2
+    trial.engine.ends(ABORTED)
+    assert "An operator has stopped it" in trial.look(10).error
 
 
 def test_a_name_is_used_once(tmp_path: Path) -> None:

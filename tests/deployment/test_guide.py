@@ -30,7 +30,7 @@ MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
     "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop",
     "ledger show", "ledger verify", "fetch", "judge", "appraise",
-    "draw", "forget", "label", "verify", "approve", "refuse", "check",
+    "draw", "forget", "label", "verify", "approve", "refuse", "check", "resume",
 }  # fmt: skip
 
 

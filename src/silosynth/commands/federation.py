@@ -387,9 +387,12 @@ def _wait_here(ui: Session, name: str, folder: Path) -> None:
     from silosynth.deployment.coordinator import read_status
 
     with ui.progress(name) as bar:
-        while (now := read_status(folder)).state not in ("done", "failed"):
+        while (now := read_status(folder)).state not in ("done", "failed", "suspended"):
             bar(f"{now.state} {now.stage}", now.done / max(1, now.total))
             time.sleep(_LOOK)
+    if now.state == "suspended":
+        text = f"Job {name} is suspended: {now.error}"
+        raise ProtocolError(text, remedy=f"Once that is mended, it goes on with: silosynth resume {name}")
     if now.state == "failed":
         raise ProtocolError(f"Job {name} ends well: {now.error}")
     ui.show(f"Done: {folder}")
@@ -838,6 +841,15 @@ def judge(
 def open_kit(folder: Path) -> kits.StartKit:
     """The start kit in a folder."""
     return _kit(folder)
+
+
+def job_folder(kit: kits.StartKit, name: str) -> Path:
+    """The folder of a job on this machine.
+
+    Raises:
+        ConfigError: there is no such job.
+    """
+    return _job(kit, name)
 
 
 def submit_counting(ui: Session, kit: kits.StartKit, order: coordinator.Order) -> None:

@@ -75,6 +75,10 @@ class ProtocolError(SilosynthError):
     exit_code = 3
 
 
+class VersionError(ProtocolError):
+    """Two sites run different versions of silosynth."""
+
+
 class PolicyError(ProtocolError):
     """A silo's own policy does not allow what the silo was asked for; names the rule."""
 

@@ -221,9 +221,11 @@ def _take(handle: int, path: Path, taken: SilosynthError | None) -> None:
 def storage_error(error: OSError, verb: str, path: Path) -> StorageError:
     """An `OSError` in plain words; ``verb`` says what was tried ("read", "written")."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StorageError(f"The file cannot be {verb}: the disk is full", str(path), "Free space; nothing was kept.")
+        rule = f"The file cannot be {verb}: the disk is full"
+        return StorageError(rule, str(path), "Free space; nothing was kept.", public=rule)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StorageError(f"The file cannot be {verb}: no permission", str(path), "Choose another folder.")
+        rule = f"The file cannot be {verb}: no permission"
+        return StorageError(rule, str(path), "Choose another folder.", public=rule)
     return StorageError(f"The file cannot be {verb}: {error.strerror or error}", str(path), "Check path and device.")
 
 

@@ -26,8 +26,16 @@ from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core import files, messages
 from silosynth.core.conditions import Made, from_text
-from silosynth.core.conversation import Progress, Roster
-from silosynth.core.errors import ConfigError, PartyLostError, SilosynthError, StoppedError, nearest
+from silosynth.core.conversation import COORDINATOR, Progress, Roster
+from silosynth.core.errors import (
+    ConfigError,
+    PartyLostError,
+    SilosynthError,
+    StoppedError,
+    StorageError,
+    VersionError,
+    nearest,
+)
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
@@ -275,8 +283,8 @@ class Status:
     """A job's progress, as `silosynth status` shows it.
 
     Attributes:
-        state: "submitted", "running", "interrupted" (resumes when all silos are connected), "failed", "done", or
-            "forgotten" later.
+        state: "submitted", "running", "interrupted" (resumes when all silos are connected), "suspended" (resumes when
+            somebody has mended what ``error`` says, and says so), "failed", "done", or "forgotten" later.
         stage, done, total: as in `Progress`.
         attempts: number of starts.
         error: why it was interrupted or failed.
@@ -333,13 +341,41 @@ class StatusWriter:
             return
         known = isinstance(error, SilosynthError)
         reason = str(error) if known else f"{type(error).__name__}: see the coordinator's log"
-        self._set("interrupted" if resumable(error) else "failed", error=reason)
+        state = "interrupted" if resumable(error) else "failed"
+        self._set("suspended" if state == "failed" and self._mendable(error) else state, error=reason)
         self._say(reason)
+
+    def _mendable(self, error: BaseException) -> bool:
+        """Whether the job goes on from a good checkpoint once somebody has mended the cause."""
+        return isinstance(error, _MENDABLE) and has_checkpoint(self._folder)
 
     def _set(self, state: str, **fields: Any) -> None:
         self._written = self._clock()
         now = time.time()
         Status(state, attempts=self._attempts, since=now, begun=self.begun, **fields).write(self._folder)
+
+
+_MENDABLE = (StorageError, VersionError, OSError, MemoryError)
+"""A full disk; a table that is not the one that the job began with; a site with another version."""
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a job has one at the coordinator."""
+    return any((folder / COORDINATOR).glob("*.ckpt"))
+
+
+def resume(folder: Path) -> None:
+    """Have a suspended job go on, as soon as its silos are connected.
+
+    Raises:
+        ConfigError: it is not suspended.
+    """
+    if (status := read_status(folder)).state != "suspended":
+        raise ConfigError(
+            "A job is resumed that is suspended", f"{folder.name} is {status.state}",
+            "An interrupted one goes on by itself; one that has failed is submitted again, under another name.",
+        )  # fmt: skip
+    replace(status, state="interrupted", since=time.time()).write(folder)
 
 
 def resumable(error: BaseException) -> bool:
@@ -529,9 +565,10 @@ class Dispatcher:
         """Why a job that the engine has ended is not to be submitted again, or None."""
         if (folder / STOP).exists():
             return "The coordinator's operator has stopped it."
-        if info is not None and info.state == ABORTED:
-            return f"An operator has stopped it ({info.operator} had started this attempt)."
         tries = self._tried.get(folder.name, ("", 0, 0.0))[1]
+        other = forgetting.uses_before(folder) > 0 and not status.attempts and not tries  # of a forgotten job
+        if info is not None and info.state == ABORTED and not other:
+            return f"An operator has stopped it ({info.operator} had started this attempt)."
         if info is not None and info.details and not status.attempts and tries >= _TRIES:
             return f"Silos have not accepted it: {'; '.join(info.details)}"
         return None
@@ -541,7 +578,8 @@ class Dispatcher:
         away = ", ".join(silo for silo in order.job.silos if not connected.get(silo))
         since = max(status.since, self._begun)  # silos could not connect while the coordinator was down
         if away and status.attempts and self._clock() - since > order.patience:
-            self._give_up(folder, status, f"{away} did not come back within {order.patience:g} s. {status.error}")
+            why = f"{away} did not come back within {order.patience:g} s. {status.error}"
+            self._give_up(folder, status, why, "suspended" if has_checkpoint(folder) else "failed")
         elif away:
             if status.stage != (stage := f"waiting for {away}"):
                 replace(status, stage=stage).write(folder)
@@ -561,9 +599,9 @@ class Dispatcher:
         self._tried[folder.name] = newest, count + 1, self._clock()
         return True
 
-    def _give_up(self, folder: Path, status: Status, why: str) -> None:
-        replace(status, state="failed", error=why, since=self._clock()).write(folder)
-        self._say_once(folder.name, f"job {folder.name} has failed: {why}")
+    def _give_up(self, folder: Path, status: Status, why: str, state: str = "failed") -> None:
+        replace(status, state=state, error=why, since=self._clock()).write(folder)
+        self._say_once(folder.name, f"job {folder.name} {'has failed' if state == 'failed' else 'is suspended'}: {why}")
 
     def _say_once(self, job: str, line: str) -> None:
         """Report a line once."""
@@ -585,7 +623,12 @@ def enqueue(order: Order, folder: Path) -> None:
         StorageError: the folder cannot be written.
     """
     if (folder / STATUS).exists():
-        raise ConfigError("A job's name is used only once", order.job.name, "Submit it under another name.")
+        if read_status(folder).state != "forgotten":
+            raise ConfigError(
+                "A job's name is used only once, unless the job was forgotten", order.job.name,
+                "Submit it under another name.",
+            )  # fmt: skip
+        forgetting.set_aside(folder)
     order.keep(folder)
     Status(since=time.time(), begun=time.time()).write(folder)
 
@@ -596,6 +639,9 @@ def request_stop(folder: Path) -> None:
     Raises:
         ConfigError: it has ended.
     """
-    if (state := read_status(folder).state) not in _UNFINISHED:
+    if (status := read_status(folder)).state == "suspended":
+        replace(status, state="failed", error="The coordinator's operator has stopped it.").write(folder)
+        return
+    if (state := status.state) not in _UNFINISHED:
         raise ConfigError("Only a job that has not ended can be stopped", f"{folder.name} is {state}")
     files.write_atomic(folder / STOP, b"")

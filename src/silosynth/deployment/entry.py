@@ -22,7 +22,7 @@ from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.files import close_to_others, make_folder, private_folder, sweep
 from silosynth.deployment import coordinator, protocol
-from silosynth.deployment.forgetting import mark_running
+from silosynth.deployment.forgetting import mark_running, set_aside, when_forgotten
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, refusal
 from silosynth.deployment.rows import read_silo
@@ -65,9 +65,10 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     folder = kit.jobs / order.job.name
     order.keep(folder)
     say = journal(folder)
+    fresh = not (folder / coordinator.STATUS).exists() or not coordinator.read_status(folder).attempts
     threading.Thread(target=_stop_on_request, args=(folder, say), daemon=True, name="silosynth-stop").start()
     say(f"attempt {job}: {order.job.algorithm}, submitted by {order.job.submitter}, silos {', '.join(order.job.silos)}")
-    with _warnings_logged(say), _link(order, kit, hub, job, say) as link:
+    with _warnings_logged(say), _link(order, kit, hub, job, say, fresh) as link:
         coordinator.run_order(order, link, folder, say)
 
 
@@ -90,11 +91,11 @@ def _warnings_logged(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _link(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, say: Say) -> Iterator[Link]:
-    """The link to the silos: the engine's relay, or a stream beside it."""
+def _link(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, say: Say, fresh: bool) -> Iterator[Link]:
+    """The link to the silos: the engine's relay, or a stream beside it. ``fresh``: of the job's first attempt."""
     roster = Roster(order.job.silos)
     if order.transport == "relay":
-        _open(order, hub, attempt, None)
+        _open(order, hub, attempt, None, fresh)
         yield Remote(roster, hub, limit=order.limit)
         return
     if kit.stream_port is None:
@@ -104,7 +105,7 @@ def _link(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, say: 
         )  # fmt: skip
     stream = _listen(roster, kit, attempt, say)
     try:
-        _open(order, hub, attempt, f"{kit.host}:{kit.stream_port}")
+        _open(order, hub, attempt, f"{kit.host}:{kit.stream_port}", fresh)
         _wait(stream, hub)
         say("all silos are connected to the stream")
         yield Remote(roster, stream, hub.dead, limit=order.limit)
@@ -125,9 +126,9 @@ def _listen(roster: Roster, kit: StartKit, attempt: str, say: Say) -> Hub:
             time.sleep(_POLL)
 
 
-def _open(order: coordinator.Order, hub: Hub, attempt: str, stream: str | None) -> None:
-    """Send all silos the job's name, the attempt, and the stream's address."""
-    body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream}).encode()
+def _open(order: coordinator.Order, hub: Hub, attempt: str, stream: str | None, fresh: bool) -> None:
+    """Send all silos the job's name, the attempt, whether it is the first, and the stream's address."""
+    body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream, "fresh": fresh}).encode()
     frames = {silo: Frame(OPEN, order.job.name, 0, COORDINATOR, body) for silo in order.job.silos}
     try:
         gathered = hub.gather(frames, lambda silo: None, _CONNECT)
@@ -202,6 +203,7 @@ class JobAnswerer:
         try:
             fields = json.loads(bytes(frame.body))
             job, attempt, stream = fields["job"], str(fields["attempt"]), fields["stream"]
+            fresh = fields.get("fresh") is True
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
         name = protocol.check_name(str(job))
@@ -211,6 +213,8 @@ class JobAnswerer:
                 "Hand out kits again if it has changed.",
             )  # fmt: skip
         check_coordinator(self._kit, self._policy)
+        if fresh and when_forgotten(self._kit.jobs / name) is not None:
+            set_aside(self._kit.jobs / name)
         self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter)
         if stream is not None:
             args = (endpoint, own, attempt)

@@ -138,6 +138,24 @@ def _remove(path: Path) -> None:
         raise storage_error(error, "removed", path) from error
 
 
+def set_aside(folder: Path) -> None:
+    """Make a forgotten job's name free: what stays of it moves into a folder beside, NAME~1, NAME~2 …
+
+    Raises:
+        StorageError: it cannot be moved.
+    """
+    number = uses_before(folder) + 1
+    try:
+        folder.rename(folder.with_name(f"{folder.name}~{number}"))
+    except OSError as error:
+        raise storage_error(error, "moved", folder) from error
+
+
+def uses_before(folder: Path) -> int:
+    """How many forgotten jobs have had the name of this job's folder."""
+    return len(list(folder.parent.glob(f"{folder.name}~*")))
+
+
 def check_receipt(receipt: dict[str, Any], job: str, silo: str) -> None:
     """Check a silo's receipt.
 

@@ -51,7 +51,7 @@ from torch import Tensor
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core.conditions import Condition
-from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.errors import ConfigError, VersionError
 from silosynth.core.messages import Message, Release, Rows, Struct
 from silosynth.core.rules import Rule
 from silosynth.core.schema import Schema, Table
@@ -507,11 +507,11 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
     """Refuse to work with another version, or other sources, of silosynth.
 
     Raises:
-        ProtocolError: names both values.
+        VersionError: names both values.
     """
     for what, one, other in zip(("version", "sources (SHA-256)"), theirs, mine, strict=True):
         if one != other:
-            raise ProtocolError(
+            raise VersionError(
                 f"All of a federation run the same silosynth; its {what} is {one} at {who}",
                 f"{other} at {whom}",
                 "Install the same release everywhere.",

@@ -826,7 +826,8 @@ class DeploymentSilo(Party):
     def _charge(self, events: tuple[Event, ...]) -> None:
         """Record a noised release before it leaves: once for the same asks, which get the same noise."""
         with self.releases.locked():
-            asked, job = self._chain.value.hex(), self._trained_in
+            asked, job, used = self._chain.value.hex(), self._trained_in, forgetting.uses_before(self._trained_at)
+            job = f"{job}~{used}" if used else job  # others of this name have been forgotten, and counted
             of_job = self.releases.without(asked, job)
             self.policy.check_spending(events, of_job, self.releases.without(asked))
             self._check_target([*of_job, *events])
