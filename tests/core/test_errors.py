@@ -38,6 +38,7 @@ def test_exit_codes_tell_the_branches_apart() -> None:
         "PartyLostError": 3,
         "PolicyError": 3,
         "StoppedError": 3,
+        "VersionError": 3,
         "StorageError": 4,
         "CheckpointError": 4,
         "UnavailableError": 5,
