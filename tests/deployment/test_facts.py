@@ -18,6 +18,7 @@ from silosynth.core.errors import ConfigError, DataError, SilosynthError, Storag
 from silosynth.core.version import VERSION
 from silosynth.deployment import coordinator, forgetting
 from silosynth.deployment.coordinator import Status, read_status
+from silosynth.deployment.facts import KnownSite
 from silosynth.deployment.kits import KEY, SILO_TEMPLATE, StartKit
 from silosynth.deployment.rows import check_rows, read_silo
 
@@ -59,10 +60,18 @@ def test_inspect_says_what_a_job_was(here: Path, site: str, job: str, state: str
     assert "options.latent.steps = 40" in shown and "--resume" not in shown
 
 
-def test_status_shows_times(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kit: Any = SimpleNamespace(name="coordinator", jobs=here / "coordinator", roster=())
-    row = next(row for row in federation._jobs(kit) if row["job"] == "trial")
+def test_status_shows_times(here: Path) -> None:
+    kit: Any = SimpleNamespace(name="coordinator", folder=here, jobs=here / "coordinator")
+    row = KnownSite(kit).job("trial")
+    assert row is not None and row["state"] == "done" and row["kind"] == "train" and row["messages"] > 9
     assert row["begun"][:2] == row["since"][:2] == "20"
+
+
+def test_a_silo_knows_how_its_jobs_ended(here: Path) -> None:
+    kit: Any = SimpleNamespace(name="bank", folder=here, jobs=here / "bank")
+    assert {(job or {})["state"] for job in map(KnownSite(kit).job, ("trial", "late"))} == {"done"}
+    late = KnownSite(kit).job("late")
+    assert late is not None and late["kind"] == "draw from trial" and late["silos"] == ["bank", "shop"]
 
 
 def test_a_kits_private_keys_are_its_owners(tmp_path: Path) -> None:

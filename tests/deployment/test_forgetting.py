@@ -255,7 +255,7 @@ def test_the_command_waits_for_receipts(kits: Path, monkeypatch: pytest.MonkeyPa
         order = coordinator.unpack_order((folder / "order").read_bytes())
         silo = order.job.silos[0]
         if silo == "shop":
-            raise ProtocolError(f"Job {name} ends well: shop is on fire")
+            raise ProtocolError(f"Job {name} has failed: shop is on fire")
         carry_out(order, {silo: ABSENT[silo]}, kits)
 
     monkeypatch.setattr(federation, "_wait_here", run)

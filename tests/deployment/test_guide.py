@@ -28,7 +28,7 @@ GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
-    "provision", "coordinator start", "party start", "party key", "policy check", "submit", "status", "stop",
+    "provision", "coordinator start", "party start", "party key", "policy check", "console", "submit", "status", "stop",
     "ledger show", "ledger verify", "fetch", "judge", "appraise",
     "draw", "forget", "label", "verify", "approve", "refuse", "check", "resume",
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 
@@ -47,8 +48,11 @@ def test_a_job_waits_for_its_silos(here: Abroad[Host]) -> None:
     here.wait("early", lambda now: now.stage == "waiting for bank, shop")
     shown = here.command(COORDINATOR, "status", "--kit", str(here.kits / COORDINATOR))
     assert "early" in shown.stdout and "submitted" in shown.stdout
+    assert "The coordinator is running." in shown.stdout and "bank is away." in shown.stdout
     here.start("bank")
     here.wait("early", lambda now: now.stage == "waiting for shop")
+    known = here.command(COORDINATOR, "status", "--json", "--kit", str(here.kits / COORDINATOR))
+    assert [one["connected"] for one in json.loads(known.stdout)["silos"]] == [True, False]
     here.start("shop")
     here.done("early")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +34,16 @@ KitFolder = Annotated[
     Path,
     typer.Option("--kit", "-k", help="This machine's start kit, from `silosynth provision`.", show_default="here"),
 ]
+
+
+class LogFormat(str, Enum):
+    """How a site that runs shows what happens."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Log = Annotated[LogFormat, typer.Option("--log", help="How events are shown, one line each.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A name that `silosynth status` shows.")]
 
 
@@ -108,27 +121,29 @@ def provision(
     ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY, "coordinator": own}
 
 
-def start_coordinator(ui: Session, kit: KitFolder = Path()) -> None:
+def start_coordinator(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat.TEXT) -> None:
     """Serve silos and jobs until Ctrl-C. Interrupted jobs continue as soon as their silos are connected."""
     from silosynth.deployment.coordinator import Dispatcher
     from silosynth.deployment.flare import console, daemon
 
     site = _kit(kit, coordinator=True)
     site.check_private()
-    log, stop = _timed(ui), threading.Event()
-    dispatcher = Dispatcher(site.jobs, lambda: console.Console(site.dispatcher), log)
+    say, stop = _timed(ui, site, log), threading.Event()
+    tell = say if log is LogFormat.JSON else ui.note
+    _warn_of_certificate(site, say)
+    dispatcher = Dispatcher(site.jobs, lambda: console.Console(site.dispatcher), say)
     watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
     watcher.start()
     ui.on_interrupt = f"Jobs go on after: silosynth coordinator start --kit {kit}"
-    ui.note(f"Coordinator of {site.federation!r} at {site.host}:{site.port}; silos: {', '.join(site.roster)}.")
+    tell(f"Coordinator of {site.federation!r} at {site.host}:{site.port}; silos: {', '.join(site.roster)}.")
     try:
-        daemon.serve_coordinator(site.folder, say=log)
+        daemon.serve_coordinator(site.folder, say=say)
     finally:
         stop.set()
         watcher.join(10)
 
 
-def start_party(ui: Session, kit: KitFolder = Path()) -> None:
+def start_party(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat.TEXT) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
     from silosynth.deployment import forgetting, policy
     from silosynth.deployment.flare import daemon
@@ -136,23 +151,25 @@ def start_party(ui: Session, kit: KitFolder = Path()) -> None:
 
     site = _kit(kit)
     site.check_private()
+    say, stop = _timed(ui, site, log), threading.Event()
+    tell = say if log is LogFormat.JSON else ui.note
+    _warn_of_certificate(site, say)
     site.seat()  # raises unless its key is there, and is the pinned one
     rows, rules = read_silo(site.folder), policy.read_policy(site.folder)
     if rows.data is not None:
         _check_rows(ui, site, rows)
     ui.on_interrupt = f"Start again with: silosynth party start --kit {kit}"
     held = "no rows: it only deals" if rows.data is None else f"rows from {rows.source().describe()}"
-    ui.note(f"Silo {site.name!r} of {site.federation!r}; {held}.")
-    ui.note(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
+    tell(f"Silo {site.name!r} of {site.federation!r}; {held}.")
+    tell(f"Allowed: {', '.join(rules.algorithms)}; at least {rules.least_rows} rows. Jobs go to {site.jobs}")
     if rules.allow_coordinators:
-        ui.note("The coordinator's certificate is compared with the policy's at each connection.")
-    log, stop = _timed(ui), threading.Event()
+        tell("The coordinator's certificate is compared with the policy's at each connection.")
     if rows.retention_days is not None:
-        args = (site.jobs, rows.retention_days, site.seat(), log, stop)
+        args = (site.jobs, rows.retention_days, site.seat(), say, stop)
         threading.Thread(target=forgetting.keep_no_longer, args=args, daemon=True, name="silosynth-retention").start()
-        ui.note(f"Jobs are forgotten {rows.retention_days:g} days after their last use.")
+        tell(f"Jobs are forgotten {rows.retention_days:g} days after their last use.")
     try:
-        daemon.serve_party(site.folder, say=log)
+        daemon.serve_party(site.folder, say=say)
     finally:
         stop.set()
 
@@ -394,7 +411,7 @@ def _wait_here(ui: Session, name: str, folder: Path) -> None:
         text = f"Job {name} is suspended: {now.error}"
         raise ProtocolError(text, remedy=f"Once that is mended, it goes on with: silosynth resume {name}")
     if now.state == "failed":
-        raise ProtocolError(f"Job {name} ends well: {now.error}")
+        raise ProtocolError(f"Job {name} has failed: {now.error}")
     ui.show(f"Done: {folder}")
     ui.facts |= {"folder": folder, "attempts": now.attempts}
 
@@ -425,29 +442,46 @@ def _submit_from_elsewhere(ui: Session, kit: kits.StartKit, order: coordinator.O
 def status(ui: Session, kit: KitFolder = Path()) -> None:
     """Show jobs and their progress: this machine's, or, with an operator's kit, all that the engine knows."""
     site = _kit(kit)
-    at_site = site.name in (COORDINATOR, *site.roster)
-    rows = _jobs(site) if at_site else _engine_jobs(site)
-    heads = tuple(rows[0]) if rows else ("job", "state")
-    if rows:
-        ui.table(f"Jobs at {site.name}", heads, [tuple(row.values()) for row in rows])
-    else:
-        ui.show(f"No job at {site.name} yet.")
+    if site.name in (COORDINATOR, *site.roster):
+        _show_site(ui, site)
+        return
+    rows = _engine_jobs(site)
+    ui.table(
+        f"Jobs at {site.name}", tuple(rows[0]) if rows else ("job", "state"), [tuple(row.values()) for row in rows]
+    )
     ui.facts["jobs"] = rows
 
 
-def _jobs(kit: kits.StartKit) -> list[dict[str, Any]]:
-    from silosynth.deployment import coordinator, entry
+def _show_site(ui: Session, kit: kits.StartKit) -> None:
+    """The facts of a coordinator or silo, which the console shows as well."""
+    from silosynth.deployment.facts import KnownSite
 
-    rows = []
-    for folder in sorted(path for path in kit.jobs.glob("*") if path.is_dir()):
-        if kit.name == COORDINATOR and (folder / coordinator.STATUS).exists():
-            now = asdict(coordinator.read_status(folder))
-            for key in ("since", "begun"):
-                now[key] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now[key])) if now[key] else ""
-            rows.append({"job": folder.name, **now})
-        elif (log := folder / entry.LOG).exists():
-            rows.append({"job": folder.name, "last": log.read_text("utf-8").splitlines()[-1]})
-    return rows
+    ui.facts |= (facts := KnownSite(kit).facts())
+    here, jobs = kit.name == COORDINATOR, facts["jobs"]
+    what = "The coordinator" if here else f"Silo {kit.name}"
+    ui.show(f"{what} is {'running' if facts['running'] else 'not running'}.")
+    for one in facts["silos"]:
+        last = "" if one["connected"] or not one["last_sign"] else f", last seen {_local(one['last_sign'])}"
+        ui.show(f"{one['silo']} is {'connected' if one['connected'] else 'away'}{last}.")
+    if warning := facts["certificate"]["warning"]:
+        ui.show(f"warning: {warning}")
+    if not jobs:
+        ui.show(f"No job at {kit.name} yet.")
+        return
+    own = ("stage", "attempts", "error") if here else ("last", "error")
+    rows = [
+        (job["job"], job["state"], *(job.get(key, "") for key in own), *(_local(job.get(key)) for key in _TIMES))
+        for job in jobs
+    ]
+    ui.table(f"Jobs at {kit.name}", ("job", "state", *own, "begun", "last exchange"), rows)
+
+
+_TIMES = ("begun", "last_exchange")
+
+
+def _local(text: str | None) -> str:
+    """A time in this machine's zone."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
 
 
 def _engine_jobs(kit: kits.StartKit) -> list[dict[str, Any]]:
@@ -882,6 +916,24 @@ def _job(kit: kits.StartKit, name: str) -> Path:
     return kit.jobs / name
 
 
-def _timed(ui: Session) -> Callable[[str], None]:
-    """A function that shows lines with the time, as in a log."""
-    return lambda line: ui.note(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
+def _timed(ui: Session, kit: kits.StartKit | None = None, form: LogFormat = LogFormat.TEXT) -> Callable[[str], None]:
+    """A function that shows lines with the time, as in a log; as JSON, one object a line, with the site."""
+    if kit is None or form is LogFormat.TEXT:
+        return lambda line: ui.note(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
+    site, federation = kit.name, kit.federation
+
+    def say(line: str) -> None:
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        level = "warning" if line.startswith("warning: ") else "info"
+        record = {"at": at, "level": level, "site": site, "federation": federation, "message": line}
+        ui.note(json.dumps(record, ensure_ascii=False))
+
+    return say
+
+
+def _warn_of_certificate(kit: kits.StartKit, say: Callable[[str], None]) -> None:
+    """Say that a certificate ends soon, if it does."""
+    from silosynth.deployment.certificates import validity
+
+    if warning := validity(kit).warning(time.time()):
+        say(f"warning: {warning}")

@@ -142,7 +142,7 @@ def looked_at(folder: Path) -> Path:
     return folder / HELD
 
 
-def decide(folder: Path, approved: bool, reason: str, further: bool = False) -> dict[str, Any]:
+def decide(folder: Path, approved: bool, reason: str, further: bool = False, by: str = "") -> dict[str, Any]:
     """Put down what a person has decided about what is held.
 
     Args:
@@ -150,6 +150,7 @@ def decide(folder: Path, approved: bool, reason: str, further: bool = False) -> 
         approved: yes or no. A no is the last word in this job.
         reason: why.
         further: whether a yes is also to what the job draws after this, as many rows as it has said.
+        by: who, beside the account under which this runs.
 
     Raises:
         ConfigError: nothing is held; or what is held is not what somebody has looked at.
@@ -163,7 +164,7 @@ def decide(folder: Path, approved: bool, reason: str, further: bool = False) -> 
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     line = {
         "verdict": "approved" if approved else "refused", "digest": asked["digest"], "rows": asked["rows"],
-        "by": getpass.getuser(), "at": at, "reason": reason, "further": further,
+        "by": getpass.getuser() + (f" ({by})" if by else ""), "at": at, "reason": reason, "further": further,
     }  # fmt: skip
     with locked(folder / _LOCK):
         _append(folder / _DECIDED, [*_lines(folder / _DECIDED), line])

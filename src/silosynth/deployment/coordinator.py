@@ -290,6 +290,7 @@ class Status:
         error: why it was interrupted or failed.
         since: when this state began, in seconds since 1970; while it runs, of the last progress.
         begun: when it was submitted, likewise; 0 of jobs of earlier versions.
+        stage_since, stage_from: when this stage began, likewise, and what was done of it then.
     """
 
     state: str = "submitted"
@@ -300,6 +301,16 @@ class Status:
     error: str = ""
     since: float = 0.0
     begun: float = 0.0
+    stage_since: float = 0.0
+    stage_from: int = 0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of this stage, if it goes on as it has; None if nothing is known."""
+        steps = self.done - self.stage_from
+        if self.state != "running" or steps <= 0 or self.since <= self.stage_since:
+            return None
+        return (self.since - self.stage_since) * max(0, self.total - self.done) / steps
 
     def write(self, folder: Path) -> None:
         """Replace the job's status."""
@@ -323,16 +334,18 @@ class StatusWriter:
         before = read_status(folder) if (folder / STATUS).exists() else Status(begun=time.time())
         self._attempts, self.begun = before.attempts + 1, before.begun
         self._written, self._stage = float("-inf"), ""
+        self._began: dict[str, Any] = {}  # the stage
         self._set("running")
 
     def watch(self, progress: Progress) -> None:
         """Record progress; report a new stage."""
         if progress.stage != self._stage:
             self._stage = progress.stage
+            self._began = {"stage_since": time.time(), "stage_from": progress.done}
             self._say(f"{progress.stage} …")
         elif self._clock() - self._written < _EVERY:
             return
-        self._set("running", stage=progress.stage, done=progress.done, total=progress.total)
+        self._set("running", stage=progress.stage, done=progress.done, total=progress.total, **self._began)
 
     def end(self, error: BaseException | None) -> None:
         """Record and report how it ended."""

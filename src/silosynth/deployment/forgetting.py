@@ -59,6 +59,20 @@ def mark_running(folder: Path) -> int | None:
     return handle
 
 
+def at_work(folder: Path) -> bool:
+    """Whether a job is at work in this folder; without locks nobody can tell, and it counts as not."""
+    if sys.platform == "win32" or not (folder / _RUNNING).exists():
+        return False
+    import fcntl  # where there is one
+
+    with open(folder / _RUNNING, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed at once; whoever begins meanwhile waits for it
+        except OSError:
+            return True
+    return False
+
+
 def forget(jobs: Path, name: str, by: str, seat: Seat | None) -> list[dict[str, Any]]:
     """Remove what a job has left at this site, and what was drawn from it; returns the receipts.
 

@@ -46,6 +46,8 @@ from silosynth.privacy.sealed import Seat, derive, framed
 from silosynth.runtime import ledger
 
 FILE, HEAD = "ledger.jsonl", "ledger.head"
+ALIKE = "all were asked the same"
+"""The verdict with which jobs end whose silos were asked alike."""
 EVERY = 64  # lines, at most, between two signatures
 _LABEL = "silosynth silo ledger 2"
 _KEY = "silosynth silo ledger 1"  # which stays, whatever a ledger's lines become: labels and receipts name the key
@@ -190,7 +192,7 @@ class SiloLedger:
         found = (difference(self.asks, head.asks, silo) for silo, head in heads.items())
         verdict = next(filter(None, found), "")
         told = {silo: {"lines": h.lines, "hash": h.hash, "key": h.key.hex()} for silo, h in heads.items()}
-        self._add({"kind": "compared", "silos": told, "verdict": verdict or "all were asked the same"})
+        self._add({"kind": "compared", "silos": told, "verdict": verdict or ALIKE})
         self.sign()
         return verdict
 
@@ -462,7 +464,7 @@ class _Checking:
         silos = record.get("silos")
         for silo, head in silos.items() if isinstance(silos, dict) else ():
             self._heads[silo] = int(head["lines"]), str(head["hash"])
-        if str(record.get("verdict")) != "all were asked the same":
+        if str(record.get("verdict")) != ALIKE:
             self.faults.append(f"line {number}: {record.get('verdict')}")
 
 

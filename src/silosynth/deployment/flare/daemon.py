@@ -28,6 +28,7 @@ from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REF
 from silosynth.runtime.link import PARTY_THREADS, exit_name
 
 _SECONDS = 5.0  # for dialling
+_EXPIRED = 10  # OpenSSL's number for it
 
 
 def connection_problem(place: Site) -> str:
@@ -37,8 +38,12 @@ def connection_problem(place: Site) -> str:
     try:
         return _dial(host, int(port), startup)
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code == _EXPIRED:
+            return f"the certificate of the coordinator at {host}:{port}, or of the authority, has expired"
         return f"the coordinator at {host}:{port} has a certificate from another provisioning ({error.verify_message})"
     except ssl.SSLError as error:
+        if "EXPIRED" in (error.reason or ""):
+            return f"this kit's certificate has expired: the coordinator at {host}:{port} does not accept it"
         return f"the coordinator at {host}:{port} does not accept this kit's certificate ({error.reason or error})"
     except ConnectionRefusedError:
         return f"nobody listens at {host}:{port}"

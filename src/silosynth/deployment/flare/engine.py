@@ -29,6 +29,7 @@ from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
 from nvflare.utils.process_utils import spawn_process
 
+from silosynth.deployment import presence
 from silosynth.deployment.flare.child import leave_with_parent
 from silosynth.deployment.flare.pinning import pin
 from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, this_site
@@ -97,6 +98,7 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
             return
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             _site[:] = [fl_ctx.get_engine()]
+            threading.Thread(target=_stay_present, args=(fl_ctx.get_engine(),), daemon=True).start()
             self._give_up_unfinished(fl_ctx)
         report = {
             EventType.AFTER_CLIENT_REGISTER: self._registered,
@@ -155,6 +157,17 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
 
     def _ended(self, fl_ctx: Any) -> None:
         notice(f"job {_job(fl_ctx)} ended")
+
+
+def _stay_present(engine: Any) -> None:
+    """Give signs of life of this site, and at the coordinator those of its silos, until the process ends."""
+    begun, place = time.time(), this_site().workspace
+    while True:
+        clients = getattr(engine, "client_manager", None)
+        known = [] if clients is None else list(clients.get_clients().values())
+        with contextlib.suppress(OSError):  # a full disk; the next sign may succeed
+            presence.tell(place, begun, {client.name: float(client.last_connect_time or 0) for client in known})
+        time.sleep(presence.EVERY)
 
 
 def notice(line: str) -> None:
