@@ -37,7 +37,7 @@ from tests.contracts.transcripts import (
 from silosynth.algorithms.silofuse.protocol import Latents
 from silosynth.catalog import ALGORITHMS, names
 from silosynth.core.conversation import COORDINATOR
-from silosynth.core.messages import Message, Release, all_structs, wire_name
+from silosynth.core.messages import STRUCTS, Message, Release, wire_name
 from silosynth.runtime.ledger import Record
 from silosynth.runtime.wire import encode
 
@@ -134,7 +134,7 @@ def test_every_federated_algorithm_is_here() -> None:
 
 
 def test_what_may_hold_values_says_so() -> None:
-    kinds = all_structs()
+    kinds = STRUCTS
     assert set(PAPER) <= set(MAY_HOLD) <= set(kinds)
     assert {kinds[name].release for name in MAY_HOLD} <= LISTED  # type: ignore[attr-defined]
 

@@ -13,6 +13,7 @@ import silosynth
 from silosynth.core.errors import ConfigError, MessageError
 from silosynth.core.messages import (
     LEAVES,
+    STRUCTS,
     Done,
     Fraction,
     Message,
@@ -20,7 +21,6 @@ from silosynth.core.messages import (
     Positive,
     Release,
     Struct,
-    all_structs,
     fields_of,
     wire_name,
 )
@@ -31,7 +31,7 @@ def package_structs() -> dict[str, type[Struct]]:
     for module in pkgutil.walk_packages(silosynth.__path__, "silosynth."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    return {name: kind for name, kind in all_structs().items() if kind.__module__.startswith("silosynth.")}
+    return {name: kind for name, kind in STRUCTS.items() if kind.__module__.startswith("silosynth.")}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries, while they are imported

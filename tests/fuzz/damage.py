@@ -23,7 +23,7 @@ import torch
 
 import silosynth.catalog  # noqa: F401  # defines every message type
 from silosynth.core.errors import SilosynthError
-from silosynth.core.messages import Struct, all_structs, fields_of
+from silosynth.core.messages import STRUCTS, Struct, fields_of
 from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Envelope, seats
 from silosynth.runtime.hub import ASK, REPLY, Frame, frame_from_bytes, read_frame
@@ -32,7 +32,7 @@ from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED = range(6)
 _HEAD = len(MAGIC) + 16  # of a file
 _SEATS = seats(("bank", "clinic"), Streams(5))
-KINDS = {name: kind for name, kind in sorted(all_structs().items()) if kind.__module__.startswith("silosynth.")}
+KINDS = {name: kind for name, kind in sorted(STRUCTS.items()) if kind.__module__.startswith("silosynth.")}
 FEW = {name: kind for name, kind in KINDS.items() if name.startswith(("core.", "algorithms.vtgan"))}
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load, save
 
 from silosynth.core.errors import DataError, MessageError, StorageError
-from silosynth.core.messages import Message, Struct, all_structs
+from silosynth.core.messages import STRUCTS, Message, Struct
 from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
 
 quick = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
@@ -318,4 +318,4 @@ def test_every_message_type_is_found_by_its_name_without_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert decode(encode(Positive(2))) == Positive(2)
-    assert all_structs()[NAME] is Positive
+    assert STRUCTS[NAME] is Positive

@@ -60,6 +60,8 @@ class Bound:
     empty: bool = True  # whether a tuple may be empty
 
 
+STRUCTS: dict[str, type[Struct]] = {}
+"""Every struct class, by wire name."""
 S = TypeVar("S", bound="Struct")
 T = TypeVar("T")
 Positive = Annotated[T, Bound("above zero", lambda number: number > 0, empty=False)]
@@ -71,6 +73,11 @@ Size = Annotated[AtMost[T], Bound("above zero", lambda number: number > 0, empty
 Rows = Annotated[T, Bound("from 0 to 16,777,216", lambda number: 0 <= number <= 2**24)]
 """Of numbers of rows that an ask wants made."""
 Fraction = Annotated[T, Bound("at least 0 and below 1", lambda number: 0 <= number < 1)]
+
+
+def wire_name(kind: type[Struct]) -> str:
+    """Name of a struct on the wire: its folder and class, "algorithms.gdts.Describe", whatever file the class is in."""
+    return f"{kind.__module__.removeprefix('silosynth.').rpartition('.')[0]}.{kind.__qualname__}"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -87,6 +94,7 @@ class Struct:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         dataclass(frozen=True)(cls)
+        STRUCTS[wire_name(cls)] = cls
 
     def __post_init__(self) -> None:
         own: Any = type(self)  # mypy takes the hash of its instances for that of the class
@@ -167,18 +175,9 @@ class Several(Message):
             raise MessageError("Messages that travel together belong to increasing steps", self.steps)
 
 
-def wire_name(kind: type[Struct]) -> str:
-    """Name of a struct on the wire: its folder and class, "algorithms.gdts.Describe", whatever file the class is in."""
-    return f"{kind.__module__.removeprefix('silosynth.').rpartition('.')[0]}.{kind.__qualname__}"
-
-
-def all_structs(root: type[Struct] = Struct) -> dict[str, type[Struct]]:
-    """Every struct class currently defined, by wire name."""
-    structs: dict[str, type[Struct]] = {}
-    for kind in root.__subclasses__():
-        structs[wire_name(kind)] = kind
-        structs.update(all_structs(kind))
-    return structs
+def all_structs(root: type[Struct]) -> dict[str, type[Struct]]:
+    """The struct classes derived from ``root``, by wire name."""
+    return {name: kind for name, kind in STRUCTS.items() if issubclass(kind, root) and kind is not root}
 
 
 @cache
@@ -301,8 +300,8 @@ def _up(value: Any) -> Any:
         return tuple(_up(item) for item in value)
     if not isinstance(value, dict):
         return value
-    kind = all_structs().get(value.get("struct", ""))
-    if kind is None or {field.name for field in dataclasses.fields(kind)} != set(value["fields"]):
+    kind = STRUCTS.get(value.get("struct", ""))
+    if kind is None or {name for name, _ in fields_of(kind)} != set(value["fields"]):
         raise StorageError(
             "The stored state was written by another version of silosynth", value.get("struct"), "Fit the model again."
         )

@@ -40,6 +40,7 @@ from silosynth.privacy.events import (
     GAUSSIAN,
     KNOWN,
     LEAST_DELTA,
+    MOST_TIMES,
     SAMPLED_GAUSSIAN,
     UNSOUND,
     Event,
@@ -57,6 +58,7 @@ _POINTS = 100_000  # of the grid from zero to the sum of epsilons, at most, for 
 _GRID = 2e-4  # of losses, or up to twice that, where there is Gaussian noise
 _NO_SAVING = 100.0  # epsilon of one count above which composition saves nothing
 _TABLE = 0.0  # in place of a rate: discrete noise on the counts of all rows
+_WIDEST = 1e5  # standard deviation of discrete noise that is composed, point by point; more of it counts as this much
 _HOPELESS = 5e3  # about twice the mean loss above which nothing is computed
 
 
@@ -77,8 +79,10 @@ class Losses:
             else:
                 self.pure[event.epsilon] += times * event.times
         self.sum = self.added + math.fsum(epsilon * times for epsilon, times in self.pure.items())
-        self.apart = max(self.pure, default=0.0) > _NO_SAVING  # then all are added
-        self.grid = _grid(max(self.pure, default=0.0), self.sum, gaussian or bool(self.steps))
+        gaussian = gaussian or bool(self.steps)
+        wide = gaussian and self.sum > _HOPELESS
+        self.apart = wide or max(self.pure, default=0.0) > _NO_SAVING or self.pure.total() > MOST_TIMES  # all are added
+        self.grid = _grid(max(self.pure, default=0.0), self.sum, gaussian)
 
     def epsilon(self, delta: float, *more: tuple[float, float, int]) -> float:
         """Epsilon at ``delta``, with ``more`` Gaussian steps (noise, rate, how many) added.
@@ -87,7 +91,7 @@ class Losses:
         infinity for such a delta. A thousandth of delta makes up for rounding errors.
         """
         steps = [(*kind, times) for kind, times in self.steps.items()] + list(more)
-        if delta < LEAST_DELTA or (self.apart and not steps) or any(map(_hopeless, steps)):
+        if delta < LEAST_DELTA or (self.apart and not steps) or _hopeless(steps):
             return math.inf if steps else self.sum
         pure = () if self.apart else tuple(self.pure.items())
         epsilon = _epsilon(pure, tuple(self.steps.items()), tuple(more), self.grid, delta)
@@ -127,7 +131,7 @@ def _composed(
 def _gaussian(noise: float, rate: float, times: int, grid: float) -> Any:
     more = {"value_discretization_interval": grid, "use_connect_dots": True}
     if rate == _TABLE:
-        one = _library().from_discrete_gaussian_mechanism(noise, **more)
+        one = _library().from_discrete_gaussian_mechanism(min(noise, _WIDEST), **more)
     else:
         one = _library().from_gaussian_mechanism(noise, sampling_prob=rate, **more)
     return one.self_compose(times)
@@ -148,14 +152,15 @@ def _grid(greatest: float, total: float, gaussian: bool) -> float:
     return float(greatest / 2 ** math.floor(math.log2(greatest / _GRID)))
 
 
-def _hopeless(step: tuple[float, float, int]) -> bool:
-    """Whether an epsilon would be in the thousands, and its grid huge."""
-    noise, rate, times = step
-    rate = rate or 1.0
-    if noise < LEAST_NOISE:
-        return True
-    gap = 1 / (noise * noise)
-    return times * min(gap, rate * rate * math.expm1(gap)) > _HOPELESS
+def _hopeless(steps: Sequence[tuple[float, float, int]]) -> bool:
+    """Whether an epsilon would be in the thousands, and its grid huge; or steps more than anybody takes."""
+    losses = 0.0
+    for noise, rate, times in steps:
+        if noise < LEAST_NOISE or times > MOST_TIMES:
+            return True
+        gap = 1 / (noise * noise)
+        losses += times * min(gap, (rate or 1.0) ** 2 * math.expm1(gap))
+    return losses > _HOPELESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ UNSOUND = "paper-unsound"
 KNOWN = (DISCRETE_LAPLACE, THRESHOLDED, SAMPLED_GAUSSIAN, DISCRETE_GAUSSIAN, UNSOUND)
 GAUSSIAN = (SAMPLED_GAUSSIAN, DISCRETE_GAUSSIAN)
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e9  # of a target: beyond, noise cannot be accounted for, or is none
+MOST_TIMES = 2**22  # that a release is made: time and memory of accounting grow with it
 LEAST_DELTA = 1e-10  # below, rounding errors of accounting would count
 
 Scope = Literal["readers", "release", "all"]
@@ -86,8 +87,8 @@ class Event(Struct):
             raise ConfigError("The noise multiplier of a noisy release is a finite number above zero", self.noise)
         if not 0 < self.rate <= 1:
             raise ConfigError("The rate at which rows are sampled is above zero and at most one", self.rate)
-        if self.times < 1:
-            raise ConfigError("A noisy release is made once or more often", self.times)
+        if not 1 <= self.times <= MOST_TIMES:
+            raise ConfigError(f"A noisy release is made from 1 to {MOST_TIMES:,} times", self.times)
 
 
 def gaussian_steps(

@@ -34,7 +34,7 @@ import torch
 
 from silosynth.core.conversation import State
 from silosynth.core.errors import MessageError, SilosynthError, StorageError, nearest
-from silosynth.core.messages import Struct, all_structs, wire_name
+from silosynth.core.messages import STRUCTS, Struct, wire_name
 
 LENGTH = 8
 DTYPES = {
@@ -357,7 +357,6 @@ SKELETON = 1 << 26
 """Maximum bytes of a message apart from its tensors."""
 _NAME = 200  # characters of an unknown name that are compared with known names
 _HEAD = Layout("<12sIQI")  # magic, version, length of the payload, its CRC-32
-_kinds: dict[str, type[Struct]] = {}  # walking all subclasses for every message would cost more than decoding
 
 
 def encode(message: Struct) -> bytes:
@@ -366,10 +365,8 @@ def encode(message: Struct) -> bytes:
     Raises:
         MessageError: a field holds something that cannot travel.
     """
-    kind = type(message)
     if not isinstance(message, Struct):
-        raise MessageError("Only messages and structs can be sent", kind.__qualname__, "Make it a Message.")
-    _kinds[wire_name(kind)] = kind
+        raise MessageError("Only messages and structs can be sent", type(message).__qualname__, "Make it a Message.")
     try:
         return dump(message)
     except (Malformed, ValueError) as error:
@@ -388,7 +385,7 @@ def decode(blob: bytes | memoryview, allowed: Mapping[str, type[Struct]] | None 
     """
 
     def find(name: str) -> type[Struct]:
-        known = allowed if allowed is not None else _kinds if name in _kinds else _refresh()
+        known = STRUCTS if allowed is None else allowed
         if name in known:
             return known[name]
         rule = "Only message types that this side knows" if allowed is None else "Only message types allowed here"
@@ -446,11 +443,6 @@ def unpack(blob: bytes) -> State:
 
 def _no_structs(name: str) -> NoReturn:
     raise Malformed("Files hold plain state, no structs", name, "Write structs with silosynth.core.messages.to_state.")
-
-
-def _refresh() -> Mapping[str, type[Struct]]:
-    _kinds.update(all_structs())
-    return _kinds
 
 
 def _as_message_error(error: Exception) -> MessageError:

@@ -252,8 +252,7 @@ class TrainedModel:
         if content.get("form") != cls.FORM:
             raise StorageError(f"This file is not a {cls.FORM}", str(path), "Pass a file that save() wrote.")
         with fitting_together("its head"):
-            fields = cls._checked(content)
-        model = cls(**fields, device=resolve_device(device))
+            model = cls(**cls._checked(content), device=resolve_device(device))
         model._loaded = True
         return model
 
