@@ -12,10 +12,13 @@ import pytest
 import torch
 from tests.contracts import settings
 from tests.fuzz.damage import checked
-from tests.fuzz.model import changed, read
+from tests.fuzz.model import changed, closed, opened, read
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError, SilosynthError, StorageError
+from silosynth.core.streams import Streams
+from silosynth.models.graphical import GraphicalModel
+from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.models.training import build
 from silosynth.runtime.wire import DEPTH, MAGIC, pack, unpack
 
@@ -28,7 +31,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     path, held = tmp_path_factory.mktemp("models") / "m.silosynth", {}
     for name in TINY:
         settings.fitted(name).save(path)
-        held[name] = unpack(path.read_bytes())
+        held[name] = opened(path.read_bytes())
     return held
 
 
@@ -81,7 +84,7 @@ def test_crafted_heads_are_refused(name: str, contents: dict[str, Any], tmp_path
     content = unpack(pack(contents["tvae"]))
     CRAFTED[name](content)
     path = tmp_path / "m.silosynth"
-    path.write_bytes(pack(content))
+    path.write_bytes(closed(content))
     with pytest.raises(SilosynthError):
         ss.load(path).sample(3)
     assert read(path) != "read"
@@ -93,7 +96,7 @@ def test_networks_of_any_size_take_no_memory(width: int, contents: dict[str, Any
     content = unpack(pack(contents["tvae"]))
     content["config"]["fields"]["decoder"] = [width, width]
     path = tmp_path / "m.silosynth"
-    path.write_bytes(pack(content))
+    path.write_bytes(closed(content))
     tracemalloc.start()
     with pytest.raises(SilosynthError, match=r"weights|at most 1,048,576"):
         ss.load(path).sample(3)
@@ -118,9 +121,31 @@ def test_networks_that_are_too_large_are_refused_before_they_are_made() -> None:
         build(torch.nn.Linear, 2**20, 2**20, generator=torch.Generator())
 
 
+def test_latents_that_are_too_many_are_refused_before_they_take_memory() -> None:
+    with pytest.raises(ConfigError, match="at most 268,435,456 weights"):
+        LatentGenerator(100, 2**34, LatentConfig(width=8), Streams(0), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("attributes", [[2**40], [-1], [0, 1]])
+def test_a_term_is_of_a_models_attributes(attributes: list[int]) -> None:
+    term = {"attributes": attributes, "numbers": torch.zeros(2)}
+    with pytest.raises(StorageError, match="of its attributes"):
+        GraphicalModel.restored({"sizes": [2, 3], "terms": [term]})
+
+
+def test_a_private_models_number_of_rows_is_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "m.silosynth"
+    settings.fitted("mst rows private").save(path)
+    content = opened(path.read_bytes())
+    content["coordinator"]["rows"] = "pandas"
+    path.write_bytes(closed(content))
+    with pytest.raises(StorageError, match="its head"):
+        ss.load(path)
+
+
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 400))])
 def test_changed_models_are_read_or_refused(name: str, seed: int, contents: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "m.silosynth"
-    path.write_bytes(pack(changed(contents[name], random.Random(seed))))
+    path.write_bytes(closed(changed(contents[name], random.Random(seed))))
     read(path)

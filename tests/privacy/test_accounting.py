@@ -34,7 +34,9 @@ from silosynth.privacy.accounting import (
 )
 from silosynth.privacy.agreement import Group
 from silosynth.privacy.events import (
+    DISCRETE_GAUSSIAN,
     DISCRETE_LAPLACE,
+    SAMPLED_GAUSSIAN,
     THRESHOLDED,
     Event,
     Target,
@@ -393,3 +395,24 @@ def test_silos_with_other_rows_or_another_protocol_end_the_training(second):
 
 def test_the_mean_of_noised_counts_is_a_row_count():
     assert (mean_rows([10, 11, 13]), mean_rows([-3, 1])) == (11, 2)
+
+
+@pytest.mark.parametrize("kind", [DISCRETE_LAPLACE, SAMPLED_GAUSSIAN])
+def test_releases_without_end_are_refused(kind):
+    """The library raises the size of a grid to the power of the times: no machine has the memory."""
+    with pytest.raises(ConfigError, match="from 1 to 4,194,304 times"):
+        Event(kind, 0.5, 0.0, "steps", noise=1.0, times=2**40)
+
+
+def test_many_events_cost_as_much_as_can_be_said_without_a_huge_grid():
+    lists = [Event(DISCRETE_LAPLACE, 0.001, 0.0, f"table {k}", times=2**22) for k in range(2)]
+    assert spent(lists, 1e-5).epsilon == pytest.approx(2**23 / 1000)
+    steps = [Event(SAMPLED_GAUSSIAN, 0.0, 0.0, f"steps {k}", noise=40.0 + k, times=2**22) for k in range(9)]
+    assert spent(steps, 1e-5).epsilon == math.inf
+    beside = Event(SAMPLED_GAUSSIAN, 0.0, 0.0, "steps", noise=40.0)
+    assert 2**23 / 1000 < spent([*lists, beside], 1e-5).epsilon < 2**23 / 1000 + 1
+
+
+@pytest.mark.slow
+def test_discrete_noise_of_any_width_has_a_cost():
+    assert spent([Event(DISCRETE_GAUSSIAN, 0.0, 0.0, "a table", noise=1e300)], 1e-5).epsilon < 1e-3

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from silosynth.core.conversation import State
-from silosynth.core.errors import ConfigError
+from silosynth.core.errors import ConfigError, StorageError
 
 Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
@@ -312,9 +312,17 @@ class GraphicalModel:
 
     @classmethod
     def restored(cls, state: State) -> GraphicalModel:
-        """What `state` stored."""
+        """What `state` stored.
+
+        Raises:
+            StorageError: it is no model of its attributes.
+        """
+        sizes = tuple(state["sizes"])
         terms = tuple((tuple(one["attributes"]), one["numbers"].numpy()) for one in state["terms"])
-        return cls(tuple(state["sizes"]), terms)
+        for attributes, numbers in terms:
+            if not set(attributes) <= set(range(len(sizes))) or numbers.shape != tuple(sizes[a] for a in attributes):
+                raise StorageError("A model's tables are of its attributes", attributes, "Was the file altered?")
+        return cls(sizes, terms)
 
 
 _LOOSEN = "Ask for what occurs together, or leave out a condition."

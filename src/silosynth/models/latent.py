@@ -286,8 +286,8 @@ class LatentGenerator:
     def __init__(self, rows: int, latents: int, config: LatentConfig, streams: Streams, device: torch.device) -> None:
         self.latents, self.streams, self.device = latents, streams, device
         self.config = config = sized(config, rows)
+        self.network = _network(latents, config, streams.child("weights").torch()).to(device)  # first: it has a limit
         self.mean, self.scale = torch.zeros(latents, device=device), torch.ones(latents, device=device)
-        self.network = _network(latents, config, streams.child("weights").torch()).to(device)
         self.learner = Learner(
             self.network, rate=config.rate, steps=config.steps, schedule=config.schedule, decay=config.decay,
             clip=config.clip, average=config.average,
