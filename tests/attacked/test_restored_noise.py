@@ -5,7 +5,7 @@ Row counts asked for at epsilon 0.4, 0.2, 0.1… of one checkpoint had the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,25 @@ from silosynth.algorithms.dplt.protocol import (
     Relate,
 )
 from silosynth.algorithms.gdts.protocol import Describe, NoisedSummaries, Summarise
+from silosynth.algorithms.marginals.protocol import MakeAttributes
 from silosynth.algorithms.silofuse import private as silofuse
 from silosynth.algorithms.vflgan.protocol import VFLGANPrepare
 from silosynth.algorithms.vtgan.protocol import EncodeRows
+from silosynth.core.conversation import Checkpoint, Exchange
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.schema import Schema
+from silosynth.core.streams import Streams
+from silosynth.counting.opening import OpenTables, SharesOpened
 from silosynth.deployment import silo as deployment_silo
+from silosynth.deployment.conducting import conduct
+from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy import accounting
 from silosynth.privacy.events import Target
 from silosynth.runtime.wire import encode
 
+COUNTING = ("mst", "aim")
 DP = {"dp": {"epsilon": 5.0, "delta": 1e-5, "encoders": 0.5}}
 Asked = tuple[DeploymentSilo, Message, Callable[[], DeploymentSilo], Path]
 
@@ -63,10 +70,11 @@ def kinds(algorithm: str) -> tuple[type[Message], dict[str, Any]]:
     if algorithm == "gdts":
         return Summarise, {"epsilon": 0.5}
     first = {"silofuse": silofuse.LearnCoder, "vtgan": EncodeRows, "vflgan": VFLGANPrepare, "vertigan": VFLGANPrepare}
+    first |= dict.fromkeys(COUNTING, MakeAttributes)
     return first.get(algorithm, PrepareAttributes), DP
 
 
-@pytest.mark.parametrize("algorithm", ["gdts", "silofuse", "vtgan", "vflgan", "vertigan", "dplt"])
+@pytest.mark.parametrize("algorithm", ["gdts", "silofuse", "vtgan", "vflgan", "vertigan", "dplt", *COUNTING])
 def test_the_same_asks_after_kill_9_have_the_same_noise_and_count_once(algorithm: str, tmp_path: Path) -> None:
     kind, options = kinds(algorithm)
     silo, ask, again, folder = at(kind, algorithm, tmp_path, **options)
@@ -97,6 +105,60 @@ def test_a_job_killed_after_its_tables_have_left_resumes_to_the_same_bytes(tmp_p
             told.append(encode(across(silos[envelope.receiver], ask)))
         charges.append([event for name in rows for event in charged(tmp_path / name)])
     assert told[:2] == told[2:] and charges[0] == charges[1]
+
+
+@pytest.mark.parametrize("algorithm", COUNTING)
+def test_counted_tables_open_to_the_same_bytes_after_kill_9_and_count_once(algorithm: str, tmp_path: Path) -> None:
+    silo, ask, again, folder = at(OpenTables, algorithm, tmp_path, **DP)
+    before, learnt = saved(silo), len(charged(folder))
+    first = across(silo, ask)
+    assert isinstance(first, SharesOpened) and len(charged(folder)) == learnt + len(first.events)
+    events = charged(folder)
+    for _ in range(2):
+        assert encode(across(killed(silo, again(), before), ask)) == encode(first)
+        assert charged(folder) == events
+
+
+@pytest.mark.parametrize("algorithm", COUNTING)
+def test_another_choice_of_counted_tables_has_other_noise_and_is_charged(algorithm: str, tmp_path: Path) -> None:
+    silo, ask, again, folder = at(OpenTables, algorithm, tmp_path, **DP)
+    assert isinstance(ask, OpenTables) and len(ask.sets) > 1
+    before, learnt = saved(silo), len(charged(folder))
+    first = across(silo, ask)
+    other = across(killed(silo, again(), before), OpenTables(ask.sets[:1], ask.noises[:1]))
+    assert isinstance(first, SharesOpened) and isinstance(other, SharesOpened)
+    assert not torch.equal(first.shares[0], other.shares[0])
+    assert len(charged(folder)) == learnt + len(first.events) + 1
+
+
+def resumed(job: Job, folder: Path, openings: int) -> Iterator[list[bytes]]:
+    """What silos reply where tables open for the n-th time; and again, brought back to the checkpoint before that."""
+    rows, told, kept, before = columns_of_the_same_rows(), list[dict[str, Message]](), 0, dict[str, bytes]()
+    for attempt in range(2):
+        silos, talk = sides(rows, folder), conduct(job, Streams(1), torch.device("cpu"))
+        if attempt:
+            silos, told = {name: killed(silo, silo, before[name]) for name, silo in silos.items()}, told[:kept]
+        step, opened, number = next(talk), 0, 0
+        while opened < openings:
+            replies: dict[str, Message] = {}
+            if isinstance(step, Checkpoint) and told and not attempt:
+                before, kept = {name: saved(silo) for name, silo in silos.items()}, len(told)
+            if isinstance(step, Exchange):
+                if number == len(told):
+                    told.append({name: across(silos[name], ask) for name, ask in step.asks.items()})
+                replies, number = told[number], number + 1
+            opened += any(isinstance(reply, SharesOpened) for reply in replies.values())
+            step = talk.send(replies)
+        yield [encode(reply) for reply in told[-1].values()]
+
+
+@pytest.mark.parametrize("openings", [1, pytest.param(2, id="agreed")])
+@pytest.mark.parametrize("algorithm", COUNTING)
+def test_a_counting_job_that_resumes_opens_to_the_same_bytes(algorithm: str, openings: int, tmp_path: Path) -> None:
+    """What silos agree to open in full comes after the newest checkpoint: sealed anew, it would change the next ask."""
+    job = secret_job(columns_of_the_same_rows(), algorithm, **DP)
+    found = [(told, [charged(tmp_path / name) for name in job.silos]) for told in resumed(job, tmp_path, openings)]
+    assert found[0] == found[1]
 
 
 def test_counts_asked_for_at_another_epsilon_have_other_noise_and_are_charged(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def _up(value: Any) -> Any:
         return tuple(_up(item) for item in value)
     if not isinstance(value, dict):
         return value
-    kind = STRUCTS.get(value.get("struct", ""))
+    kind: Any = STRUCTS.get(value.get("struct", ""))
     if kind is None or {name for name, _ in fields_of(kind)} != set(value["fields"]):
         raise StorageError(
             "The stored state was written by another version of silosynth", value.get("struct"), "Fit the model again."

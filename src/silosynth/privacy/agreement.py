@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms
 from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Release
+from silosynth.core.streams import Streams
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 SHARE = 32  # bytes
@@ -99,13 +100,15 @@ class Group:
 
     Args:
         seat: who this silo is.
+        again: a stream by which a silo that is brought back to a checkpoint, and asked the same, offers the same to the
+            byte. Only for a secret that hides nothing, and by which silos merely confirm what they were told.
 
     Attributes:
         purpose: of the last agreement.
     """
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, seat: Seat, again: Streams | None = None) -> None:
+        self._seat, self._streams = seat, again
         self.purpose, self._fresh = "", True
         self._share: bytes | None = None  # this silo's own, until the agreement ends
         self._secret: bytes | None = None
@@ -199,8 +202,19 @@ class Group:
 
     def _offer(self, ask: OfferShares) -> Shares:
         self.purpose, self._fresh, self._secret, self._ready = ask.purpose, ask.fresh, None, False
-        share = self._share = os.urandom(SHARE) if ask.fresh else self._lasting_share()
-        return Shares(tuple(self._seat.seal(silo, self._envelope_context(), share) for silo in self._others()))
+        again = self._again()
+        share = self._share = self._fresh_share(again) if ask.fresh else self._lasting_share()
+        context = self._envelope_context()
+        return Shares(tuple(self._seat.seal(silo, context, share, again) for silo in self._others()))
+
+    def _again(self) -> bytes | None:
+        """A secret of this silo for all that it was asked so far; None where it keeps no chain of that."""
+        if self._streams is None or self._streams.chain is None:
+            return None
+        return self._streams.child("agreement", self.purpose).noise().words(4).tobytes()
+
+    def _fresh_share(self, again: bytes | None) -> bytes:
+        return os.urandom(SHARE) if again is None else derive(again, framed(_LABEL, "fresh share", *self._members()))
 
     def _lasting_share(self) -> bytes:
         """The share that depends on this silo's private key, the purpose and the group alone.

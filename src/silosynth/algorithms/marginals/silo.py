@@ -51,7 +51,7 @@ class MarginalsSilo(ColumnParty):
         self.opened: list[int] = []  # sets
         self.named: list[int] = []  # sets that open in full, of which all silos have been told
         self.naming: tuple[int, ...] = ()  # those that silos are agreeing on
-        self.group = Group(self.seat)
+        self.group = Group(self.seat, self.streams.child("named"))  # on which tables open in full
         self.counter = self._make_counter()
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
