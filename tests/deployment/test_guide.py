@@ -28,6 +28,7 @@ GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 COMMANDS = {
+    "certificate request", "certificate sign", "certificate install", "certificate show",
     "provision", "coordinator start", "party start", "party key", "policy check", "console", "submit", "status", "stop",
     "ledger show", "ledger verify", "fetch", "judge", "appraise",
     "draw", "forget", "label", "verify", "approve", "refuse", "check", "resume",
@@ -159,7 +160,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def check(words: list[str]) -> str:
     """Check that a command exists with its options; returns its name."""
-    depth = 2 if words[0] in ("coordinator", "party", "policy", "ledger") else 1
+    depth = 2 if words[0] in ("coordinator", "party", "policy", "ledger", "certificate") else 1
     name = " ".join(words[:depth])
     assert name in COMMANDS, words
     shown = CliRunner().invoke(app, [*words[:depth], "--help"], env={"COLUMNS": "200"})

@@ -28,7 +28,7 @@ from silosynth.deployment.silo_ledger import ALIKE
 from silosynth.privacy.accounting import rounded_up, spent
 
 Json = dict[str, Any]
-UNFINISHED = ("submitted", "running", "interrupted", "waiting for a person")
+UNFINISHED = ("submitted", "running", "interrupted", "suspended", "waiting for a person")
 _TAIL = 65536  # bytes of a log that are looked at for its last lines
 _FOOT = 64  # bytes by which a ledger's file is known to be the one that was read before
 _STOPPED = "The coordinator is not running. Start it: silosynth coordinator start"

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -97,6 +97,16 @@ class StartKit:
     def dispatcher(self) -> Path:
         """The kit with which commands on the coordinator's machine talk to the engine."""
         return self.folder / DISPATCHER if self.name == COORDINATOR else self.folder
+
+    def as_dispatcher(self) -> StartKit:
+        """The kit of the operator in whose name the coordinator starts jobs.
+
+        Raises:
+            ConfigError: this is not the coordinator's.
+        """
+        if self.name != COORDINATOR:
+            raise ConfigError("The coordinator has a dispatcher", self.name, "Use the coordinator's kit.")
+        return replace(self, folder=self.dispatcher, name=DISPATCHER)
 
     def check_private(self) -> None:
         """Refuse private keys that everybody on this machine can read.

@@ -10,7 +10,7 @@ from silosynth.deployment.facts import UNFINISHED, moment
 
 Facts = Mapping[str, Any]
 Sample = tuple[Mapping[str, str], float]
-STATES = ("submitted", "running", "interrupted", "waiting for a person", "failed", "refused", "done", "forgotten")
+STATES = (*UNFINISHED, "failed", "refused", "done", "forgotten")
 FAMILIES = {
     "silosynth_up": ("gauge", "Whether the site's engine is at work"),
     "silosynth_jobs": ("gauge", "Jobs by state"),
