@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.deployment.common import OPEN, job, parties, two_silos
+from tests.deployment.common import OPEN, job, parties, run, two_silos
 from tests.deployment.sites import ABSENT, carry_out, same_rows
 
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import Order, considering_order, read_refusals, read_status
 from silosynth.deployment.rows import SILO, read_silo, repeated_identifiers
@@ -49,6 +49,14 @@ def test_rows_that_share_an_identifier_are_told_or_grouped(tmp_path: Path) -> No
     for more, ages in (("", [1, 2, 3, 4, 5, 6]), ('group = "first"\n', [1, 2, 4, 5, 6])):
         (tmp_path / SILO).write_text(text + more)
         assert read_silo(tmp_path).read()["age"].tolist() == ages
+
+
+def test_a_column_that_two_silos_hold_is_found_before_any_row_is_linked(tmp_path: Path) -> None:
+    silos = two_silos(60)
+    silos["shop"].frame["age"] = 1
+    with pytest.raises(SilosynthError, match="age"):
+        run(job(silos), parties(silos, tmp_path), tmp_path)
+    assert "alignment." not in (tmp_path / "coordinator" / "ledger.jsonl").read_text()
 
 
 def test_a_silo_is_warned_before_rows_are_linked(tmp_path: Path) -> None:

@@ -773,7 +773,7 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
     """Evaluate the silo's own columns of a synthetic table against its own rows."""
     from silosynth.data.infer import infer
     from silosynth.deployment.coordinator import LEDGER
-    from silosynth.deployment.kept import kept_model
+    from silosynth.deployment.kept import kept_model, trained_folder
     from silosynth.deployment.rows import read_silo
 
     if kit.name == COORDINATOR:
@@ -781,15 +781,28 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
             "A report needs real rows, which silos have, or tables that they counted together", kit.name,
             f"Have the table judged: silosynth judge TABLE --job {job}. Or use a silo's kit.",
         )  # fmt: skip
-    rows = read_silo(kit.folder)
-    real = rows.read().drop(columns=rows.identifiers)
+    rows, place = read_silo(kit.folder), kit.jobs / job
+    parts = _rows_of_job(ui, trained_folder(place), rows.read())
+    real = parts["train"].drop(columns=rows.identifiers)
     own = [name for name in real.columns if name in table.columns]
     declared = {name: rule for name, rule in rows.declared.items() if name in own}
-    frames = {"train": real[own], "synthetic": table[own], "holdout": None}
-    place = kit.jobs / job
+    held = parts["holdout"]
+    frames = {"train": real[own], "synthetic": table[own], "holdout": None if held is None else held[own]}
     known = kept_model(place, kit.name, infer(real[own], declared), run.read_ledger(place / LEDGER))
     about: dict[str, Any] = {"schema": declared, "model": known, "data": f"rows of silo {kit.name!r}, job {job}"}
     _show_report(ui, run.measure(ui, frames, target, None, **about), out)
+
+
+def _rows_of_job(ui: Session, folder: Path, whole: Any) -> dict[str, Any]:
+    """The rows of a silo's table that a job has trained on, and held out; all of them if that is not known."""
+    from silosynth.deployment.rows_used import read_rows_used, table_hash
+
+    used = read_rows_used(folder)
+    if used is not None and used.table == table_hash(whole):
+        return dict(used.frames(whole))
+    why = "it is not kept which" if used is None else "the table has changed since the job trained"
+    ui.note(f"warning: {why}: the report compares all {len(whole):,} rows of today, not those that were trained on")
+    return {"train": whole, "holdout": None}
 
 
 def _show_report(ui: Session, result: Report, out: Path) -> None:

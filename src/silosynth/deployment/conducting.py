@@ -17,10 +17,12 @@ from silosynth.core.messages import Done, from_state, to_state
 from silosynth.core.schema import Schema, Table, agreed, check_partition, pseudonyms, same_columns
 from silosynth.core.streams import Streams
 from silosynth.deployment.protocol import (
+    AskColumns,
     AskHoldoutKey,
     AskHoldoutTag,
     AskNonce,
     Begin,
+    ColumnsTold,
     Consider,
     Considered,
     CountedFigures,
@@ -212,6 +214,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         asked = RelayedHoldoutKeys(tuple(reply.sealed for reply in sealed))
         conversation.expect((yield roster.everyone(asked)), Done)
     if job.align is not None:
+        yield from _check_columns(job, roster)
         matched = yield from align(roster, job.align)
     prepared = yield roster.everyone(PrepareRows())
     if by := dealer(job):
@@ -231,6 +234,25 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         "form": None if form is None else to_state(form),
         "inner": None,
     }
+
+
+def _check_columns(job: Job, roster: Roster) -> Conversation[None]:
+    """Refuse columns that two silos hold, before any row is linked."""
+    told = yield roster.everyone(AskColumns())
+    replies = dict(zip(told, conversation.expect(told, ColumnsTold), strict=True))
+    names = {silo: list(reply.names) for silo, reply in replies.items()}
+    _check_divided(job, names, {name for reply in replies.values() for name in reply.linking})
+
+
+def _check_divided(job: Job, names: Mapping[str, list[str]], linking: set[str]) -> None:
+    """Refuse columns that two silos hold, but for those of ``linking``."""
+    both = catalog.algorithm(job.algorithm, kind=None).across_rows is not None and len(names) > 1
+    if both and same_columns({silo: set(columns) - linking for silo, columns in names.items()}):
+        raise ConfigError(
+            "A job says whether silos hold different rows of the same columns",
+            f"the same columns in {', '.join(names)}", "Set algorithm.options.horizontal = true.",
+        )  # fmt: skip
+    check_partition([name for columns in names.values() for name in columns], names, linking)
 
 
 def _same_form(prepared: Replies) -> Ruled:
@@ -272,13 +294,7 @@ def _same_rows(job: Job, prepared: Replies) -> tuple[dict[str, Schema], int]:
     names = {silo: list(schema.names) for silo, schema in schemas.items()}
     kinds: list[set[str]] = [pseudonyms({c.name: c.kind for c in schema.columns}) for schema in schemas.values()]
     linking = set[str]().union(*kinds)
-    both = catalog.algorithm(job.algorithm, kind=None).across_rows is not None and len(names) > 1
-    if both and same_columns({silo: set(columns) - linking for silo, columns in names.items()}):
-        raise ConfigError(
-            "A job says whether silos hold different rows of the same columns",
-            f"the same columns in {', '.join(names)}", "Set algorithm.options.horizontal = true.",
-        )  # fmt: skip
-    check_partition([name for columns in names.values() for name in columns], names, linking)
+    _check_divided(job, names, linking)
     rows = [reply.rows if isinstance(reply, PreparedRows) else 0 for reply in replies]
     conversation.check_same_rows(prepared, rows)
     return schemas, rows[0]

@@ -59,6 +59,16 @@ def kept_job(folder: Path) -> protocol.Job | None:
     return from_state(protocol.Job, unpack(read(folder / JOB))) if (folder / JOB).exists() else None
 
 
+def trained_folder(folder: Path) -> Path:
+    """The folder of the job that trained what the job in ``folder`` has drawn: this one, unless it drew from another.
+
+    Raises:
+        StorageError: the file is damaged, or of another version.
+    """
+    job = kept_job(folder)
+    return folder if job is None or job.drawing is None else folder.parent / job.drawing.job
+
+
 @dataclass(frozen=True)
 class KeptPart:
     """What rows are drawn from again.
@@ -150,7 +160,7 @@ def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, A
     """
     if (job := kept_job(folder)) is None:
         return None
-    place = folder if job.drawing is None else folder.parent / job.drawing.job
+    place = trained_folder(folder)
     content = unpack(read(place / PART)) if (place / PART).exists() else {}
     part, ruling = content.get("part", {}), content.get("ruling")
     seed = -1 if job.training_seed is None else job.training_seed

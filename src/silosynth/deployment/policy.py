@@ -40,6 +40,7 @@ _ASK = "Ask the silo to change its policy, or change the experiment."
 UNDER_A_BUDGET = {
     "core.Done": "it only confirms",
     "deployment.Greeted": "the version of silosynth",
+    "deployment.ColumnsTold": "names of its columns, which are taken as public",
     "deployment.PreparedSchema": "names, kinds and dtypes of columns, which are taken as public",
     "deployment.SealedHoldoutKey": "a key, or none, sealed for the other silos; of one length",
     "deployment.HoldoutTag": "a proof of holding out the same rows, which is random to all but silos",

@@ -1,6 +1,7 @@
 """The protocol of a job: messages around an algorithm's own conversation. The coordinator's side is in `conducting`.
 
-In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the job), (alignment), `PrepareRows` →
+In talking order: `Greet` → `Greeted`, `Begin` → `Done`, (agreement on the job), `AskColumns` → `ColumnsTold` and
+(alignment) if rows are linked, `PrepareRows` →
 `PreparedSchema` or `PreparedRows`, (training), `KeepPart` → `Done`, `PrepareSynthesis` → `Done`, (sampling), `Publish`
 → `Done`, `AskNonce` → `DrawnNonce`, `SealHead` → `SealedHeads`, `RelayedHeads` → `Done`. If the table is shared, silos
 then sign what they say of it: `SignLabel` → `LabelSigned`, `KeepLabel` → `Done` (`silosynth.deployment.label`).
@@ -303,6 +304,17 @@ class ShownHoldoutTags(Message, common=True):
     """Coordinator: the tags of all silos, in the job's order."""
 
     tags: tuple[bytes, ...]
+
+
+class AskColumns(Message, common=True):
+    """Coordinator: name your columns, before any row is linked."""
+
+
+class ColumnsTold(Message, release=Release.SCHEMA):
+    """Silo: the columns that I model or replace; ``linking`` are those that several silos may have."""
+
+    names: tuple[str, ...]
+    linking: tuple[str, ...]
 
 
 class PrepareRows(Message, common=True):

@@ -30,6 +30,7 @@ from silosynth.core.conversation import (
     State,
     SyntheticColumns,
     Turns,
+    maybe,
     often,
     once,
 )
@@ -47,6 +48,7 @@ from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
 from silosynth.deployment.policy import Releases, SiloPolicy, refusal
 from silosynth.deployment.rows import RowSource, repeated_identifiers
+from silosynth.deployment.rows_used import rows_used
 from silosynth.deployment.silo_ledger import FILE, Head, SiloLedger
 from silosynth.deployment.silo_sampling import SiloSampling, under_own_rules
 from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
@@ -71,8 +73,8 @@ _HOLDOUT_KEY = protocol.AskHoldoutKey, protocol.RelayedHoldoutKeys
 _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
 _PASSED_ON = tuple(protocol.PASSED_ON.values())
 _OWN = (
-    protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.AskConditions, *silo_sampling.ASKS,
-    protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG, *_PASSED_ON, *_HEADS, *_LABEL,
+    protocol.AskColumns, protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.AskConditions,
+    *silo_sampling.ASKS, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG, *_PASSED_ON, *_HEADS, *_LABEL,
 )  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
@@ -274,6 +276,8 @@ class DeploymentSilo(Party):
     def _answer_own(self, ask: Message) -> Message:
         """Answer one of a job's own messages."""
         match ask:
+            case protocol.AskColumns():
+                return self._columns()
             case protocol.PrepareRows():
                 return self._prepare()
             case protocol.KeepPart():
@@ -520,7 +524,7 @@ class DeploymentSilo(Party):
             return Turns(*once(*agreement.ASKS), *parts, *given, *accept, *often(protocol.Publish, by="first"), *ends)
         common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
-        begin = (*once(*agreement.ASKS), *key, *once(protocol.PrepareRows), *tag)
+        begin = (*once(*agreement.ASKS), *key, *maybe(protocol.AskColumns), *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
             return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if entry.parts else ()
@@ -571,6 +575,13 @@ class DeploymentSilo(Party):
         if self.seat.name not in job.silos:
             raise ProtocolError("A silo is asked to take part only in its own jobs", job.silos, "Compare names.")
 
+    def _columns(self) -> protocol.ColumnsTold:
+        """The names of its columns, without identifiers that are not declared pseudonyms."""
+        assert self._frame is not None
+        linking = pseudonyms(self.rows.declared)
+        names = [str(name) for name in self._frame.columns if name in linking or name not in self.rows.identifiers]
+        return protocol.ColumnsTold(tuple(names), tuple(name for name in names if name in linking))
+
     def _check_identifiers(self, frame: pd.DataFrame) -> None:
         for name in self.rows.identifiers:
             if name not in frame.columns:
@@ -611,13 +622,20 @@ class DeploymentSilo(Party):
         """Set rows aside: the order of the job's rows is that of the others."""
         assert self._frame is not None
         names, self._names, share = self._names, None, self._begun().holdout
-        if not share:
-            return
         order = torch.arange(len(self._frame)) if self._order is None else self._order
+        if not share:
+            return self._note_rows(order)
         held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
         self._held = held[order]
         self._order = order if self._entry.kind == "counting" else order[~self._held]
         self._say(f"{int(self._held.sum()):,} rows held out")
+        self._note_rows(order)
+
+    def _note_rows(self, order: torch.Tensor) -> None:
+        """Keep which rows are trained on, for reports on them."""
+        assert self._frame is not None
+        if self._entry.kind == "generator":
+            rows_used(self._frame, order, self._held).keep(self.folder)
 
     def _keep(self) -> Done:
         party = self._working()
