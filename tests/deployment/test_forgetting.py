@@ -27,6 +27,7 @@ from silosynth.deployment.kept import FORGOTTEN, JOB, PART
 from silosynth.deployment.label import LABEL
 from silosynth.deployment.protocol import Begin, Forget, Greet, KeepPart, installed
 from silosynth.deployment.rows import read_silo
+from silosynth.deployment.rows_used import ROWS_USED
 from silosynth.runtime.wire import unpack
 
 
@@ -60,7 +61,7 @@ def test_a_silo_forgets_a_job_and_what_was_drawn_from_it(here: Path) -> None:
     (here / "bank" / "trial" / "checkpoints" / "000001.ckpt").touch()
     receipts = forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
     assert [receipt["job"] for receipt in receipts] == ["trial", "late"]
-    assert receipts[0]["removed"] == ["checkpoints", PART, "reference.silosynth", "synthetic.parquet"]
+    assert receipts[0]["removed"] == ["checkpoints", PART, "reference.silosynth", ROWS_USED, "synthetic.parquet"]
     assert names(here / "bank" / "trial") == {
         "ledger.jsonl", "ledger.head", "drawn.jsonl", "label.json", JOB, FORGOTTEN,
     }  # fmt: skip
