@@ -8,7 +8,7 @@ Bounds of numbers are public: round numbers about those of each table. Synthetic
 Shape, trend: errors of columns and of pairs; across: of pairs of two silos, all in percent. Pairs: the mean distance in
 total variation of all two-way tables of attributes, in percent. AUC: of XGBoost trained on synthetic rows, for the
 target of rows held out. MB: of all messages of the training, the relay's second copy of sealed ones included. Figures
-are means over the seeds; "± AUC" is half of the range over them.
+are means over the seeds; "± AUC" is half of the range over them. Peak GB: of this process so far, evaluation included.
 
 "central mst" and "central aim" have all columns in one place (`central_marginals.py`): they get the attributes that
 "mst" has learnt in the same run, for nothing, and spend all of epsilon on tables. Rows are drawn from their models as
@@ -107,7 +107,8 @@ def run(
     row |= figures(train, holdout, synthetic, federation.silos, about.target)
     made = ss.simulate(synthetic, federation.silos, schema=bounds(table, train))
     row["pairs %"] = math.nan if level_NA is None else pair_error(level_NA, levels(model, made), sizes_of(model))
-    return row | {"MB": sum(sizes) / 1e6, "fit s": fitting["seconds"], "sample s": sampling["seconds"]}
+    seconds = {"fit s": fitting["seconds"], "sample s": sampling["seconds"]}
+    return row | {"MB": sum(sizes) / 1e6} | seconds | {"peak GB": common.peak_gigabytes()}
 
 
 def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
