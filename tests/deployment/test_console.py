@@ -334,6 +334,16 @@ def test_every_page_is_whole_and_loads_nothing_from_elsewhere(bank: KnownSite, t
     assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
 
 
+def test_a_damaged_ledger_is_an_error_page(bank: KnownSite) -> None:
+    at = desk(bank)
+    cookie = enter(at)
+    with open(bank.kit.jobs / "old" / "ledger.jsonl", "a") as file:
+        file.write("{damaged\n")
+    shown = get(at, "/job/old/ledger", cookie=cookie)
+    assert shown.status == 500 and b"ledger verify" in shown.body
+    assert b"unreadable" in get(at, "/", cookie=cookie).body and get(at, "/job/old", cookie=cookie).status == 200
+
+
 def test_an_officer_decides_about_what_she_was_shown(bank: KnownSite) -> None:
     at, folder = desk(bank), bank.kit.jobs / "held"
     cookie = enter(at)

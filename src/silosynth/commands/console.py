@@ -11,6 +11,7 @@ import typer
 from silosynth.commands.federation import COORDINATOR, KitFolder, open_kit
 from silosynth.commands.session import Session, add_command
 from silosynth.core.errors import ConfigError
+from silosynth.core.files import make_folder
 
 
 def register(app: typer.Typer) -> None:
@@ -34,13 +35,14 @@ def console(
 
     Who has the token of work/console.token may come in. Programs read /metrics and /api/facts.json with it.
     """
-    from silosynth.deployment.console import TOKEN, Desk, known_hosts, listen, site_token
+    from silosynth.deployment.console import REPORTS, TOKEN, Desk, known_hosts, listen, site_token
     from silosynth.deployment.facts import KnownSite
 
     site = open_kit(kit)
     if site.name not in (COORDINATOR, *site.roster):
         raise ConfigError("The coordinator and silos have a console", site.name, "Use one of their kits.")
     token = site_token(site.folder / "work")
+    make_folder(site.folder / "work" / REPORTS)
     server = listen(Desk(KnownSite(site), token, known_hosts(address, port, tuple(host_name or ()))), address, port)
     place = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
     if sys.stderr.isatty():

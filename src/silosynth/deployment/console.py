@@ -143,6 +143,9 @@ class Desk:
                 return self._answer(asked)
         except SilosynthError as error:
             return self._page(asked, "error", 409, message=str(error))
+        except (ValueError, OSError) as error:
+            text = f"A file of this site cannot be read: {type(error).__name__}. For ledgers: silosynth ledger verify."
+            return self._page(asked, "error", 500, message=text)
 
     def _answer(self, asked: Asked) -> Shown:
         posts, parts = asked.method == "POST", asked.parts

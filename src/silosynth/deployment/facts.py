@@ -65,9 +65,9 @@ class LedgerTotals:
         for line in file:
             if not line.endswith(b"\n"):
                 break
+            self._add(json.loads(line))  # a damaged one is met again, and said again
             self._offset += len(line)
             self._foot = (self._foot + line)[-_FOOT:]
-            self._add(json.loads(line))
 
     def _add(self, record: Json) -> None:
         self.last = str(record.get("at") or self.last)
