@@ -62,6 +62,7 @@ class Bound:
 
 STRUCTS: dict[str, type[Struct]] = {}
 """Every struct class, by wire name."""
+_NAMES: dict[type, str] = {}  # and the other way round
 S = TypeVar("S", bound="Struct")
 T = TypeVar("T")
 Positive = Annotated[T, Bound("above zero", lambda number: number > 0, empty=False)]
@@ -77,7 +78,10 @@ Fraction = Annotated[T, Bound("at least 0 and below 1", lambda number: 0 <= numb
 
 def wire_name(kind: type[Struct]) -> str:
     """Name of a struct on the wire: its folder and class, "algorithms.gdts.Describe", whatever file the class is in."""
-    return f"{kind.__module__.removeprefix('silosynth.').rpartition('.')[0]}.{kind.__qualname__}"
+    if (name := _NAMES.get(kind)) is None:
+        folder = kind.__module__.removeprefix("silosynth.").rpartition(".")[0]
+        name = _NAMES[kind] = f"{folder}.{kind.__qualname__}"
+    return name
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))

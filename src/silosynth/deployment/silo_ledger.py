@@ -31,7 +31,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
@@ -126,17 +126,21 @@ class SiloLedger:
 
     def asked(self, step: int, ask: Message, blob: bytes) -> bytes:
         """Record an ask, as it came; returns its digest."""
-        more = ', "common": true' if type(ask).common else ""
-        if isinstance(ask, Begin) and ask.job.seed is not None:
+        kind, digest = type(ask), blake3(blob).digest()
+        text, more = digest.hex(), ""
+        if kind.common:
+            more = ', "common": true'
+            self._asks.ask(CommonAsk(step, wire_name(kind), text))
+        if kind is Begin and cast(Begin, ask).job.seed is not None:
             more += ', "noise": "known"'  # as `silosynth.privacy.statement` reads it
-        digest = self._message(step, COORDINATOR, self._seat.name, ask, blob, more)
-        if type(ask).common:
-            self._asks.ask(CommonAsk(step, wire_name(type(ask)), digest.hex()))
+        fields = ledger.fields_of(step, COORDINATOR, self._seat.name, ask, len(blob))
+        self._begun.append((self._clock(), f'{fields}, "digest": "{text}"{more}'))
         return digest
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
         """Record the reply to the last ask, before it leaves."""
-        self._message(step, self._seat.name, COORDINATOR, reply, blob, "")
+        fields = ledger.fields_of(step, self._seat.name, COORDINATOR, reply, len(blob))
+        self._begun.append((self._clock(), f'{fields}, "digest": "{blake3(blob).hexdigest()}"'))
         self._write()
 
     def refused(self, step: int, error: Exception) -> None:
@@ -207,13 +211,6 @@ class SiloLedger:
         self._signed = self._lines
         self._write_head(f"{self._lines:012d} {self._last}\n".encode())
 
-    def _message(self, step: int, sender: str, receiver: str, message: Message, blob: bytes, more: str) -> bytes:
-        """Add a message; returns its digest."""
-        digest = blake3(blob).digest()
-        fields = ledger.fields_of(step, sender, receiver, message, len(blob))
-        self._begin(f'{fields}, "digest": "{digest.hex()}"{more}')
-        return digest
-
     def _add(self, content: dict[str, Any]) -> None:
         """Write a line of content."""
         self._asks.add(content)
@@ -233,12 +230,10 @@ class SiloLedger:
     def _lay_down(self) -> None:
         """Write the lines that have begun."""
         begun, self._begun = self._begun, []
-        number, last, lines = self._lines, self._last, list[bytes]()
+        number, last, text = self._lines, self._last, b""
         for at, fields in begun:
-            text = f'{{"n": {number}, "at": "{self._moment(at)}", {fields}, "before": "{last}"}}'.encode()
-            number, last = number + 1, _hash(text)
-            lines.append(text + b"\n")
-        text = b"".join(lines)
+            line = f'{{"n": {number}, "at": "{self._moment(at)}", {fields}, "before": "{last}"}}'.encode()
+            number, last, text = number + 1, blake3(line).hexdigest(), text + line + b"\n"
         try:
             _write(self._file, text)
         except OSError as error:
