@@ -90,13 +90,15 @@ def violated(model: ss.Model, made: pd.DataFrame, given: Mapping[str, Any]) -> i
     return int((~fulfils(frames.to_table(made, model.schema), parse(given, model.makes()))).sum())
 
 
-def run(name: str, model: ss.Model, real: pd.DataFrame, count: int, seed: int) -> Iterator[dict[str, Any]]:
+def run(
+    name: str, model: ss.Model, real: pd.DataFrame, count: int, seed: int, drawn: int = POOL, most: int = MOST
+) -> Iterator[dict[str, Any]]:
     """One row for each condition."""
-    pool = model.sample(POOL, seed=seed)
+    pool = model.sample(drawn, seed=seed)
     table, facts = frames.to_table(pool, model.schema), model.makes()
     for given, support in conditions(real, count, np.random.default_rng(seed)):
         held = fulfils(table, parse(given, facts)).numpy()
-        asked = min(MOST, max(100, int(held.sum())))
+        asked = min(most, max(100, int(held.sum())))
         start = time.process_time()
         made = model.sample(asked, seed=seed, given=given)
         guiding = time.process_time() - start
@@ -124,6 +126,8 @@ def main() -> None:
     options.add_argument("--conditions", type=int, default=30)
     options.add_argument("--preset", default="fast")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--pool", type=int, default=POOL, help="rows that are drawn without conditions")
+    options.add_argument("--most", type=int, default=MOST, help="rows of a condition, at most")
     options.add_argument("--models", help="a folder of models that were fitted before")
     chosen, rows = options.parse_args(), []
     for name in chosen.sets:
@@ -134,7 +138,7 @@ def main() -> None:
         else:
             federation = ss.simulate(real, in_order(list(real.columns), SILOS))
             model = ss.fit("silofuse", federation, chosen.preset, seed=chosen.seed, progress=False)
-        for row in run(name, model, real, chosen.conditions, chosen.seed):
+        for row in run(name, model, real, chosen.conditions, chosen.seed, chosen.pool, chosen.most):
             print(
                 {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}, flush=True
             )

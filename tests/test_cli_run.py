@@ -479,6 +479,24 @@ def test_a_sample_takes_conditions_and_shares(model: Path, tmp_path: Path) -> No
         assert "internal" not in refused.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "north"),
+    [
+        ('balance = "region"\ngiven = { age = { low = 30, high = 60 } }', 7),
+        ("shift = { region = { north = 0.75 } }", 16),
+        ('given = { region = "north", age = { low = 30 } }', 21),
+    ],
+)
+def test_an_experiment_asks_for_rows_by_conditions_and_shares(plan: Path, asked: str, north: int) -> None:
+    plan.write_text(PLAN.replace("rows = 250", f"rows = 21\n{asked}"))
+    result = call("run", plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    made = pd.read_csv(plan.parent / "out" / "synthetic.csv")
+    assert (made["region"] == "north").sum() == north
+    assert ("age" not in asked) or (made["age"] >= 30).all()
+
+
 def test_missing_cells_are_filled_in(
     model: Path, people: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

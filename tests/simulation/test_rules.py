@@ -120,6 +120,18 @@ def test_keys_are_unique_over_all_batches(frame: pd.DataFrame) -> None:
     assert not made.duplicated(["rent", "first"]).any() and not made.duplicated(["cost", "heat"]).any()
 
 
+@pytest.mark.slow
+def test_keys_are_unique_over_all_groups_of_rows(frame: pd.DataFrame) -> None:
+    """About 200 days among 80 rows of four levels: each level's rows by themselves would share some."""
+    with pytest.warns(UserWarning, match="rows break the rule"):
+        model = fitted(frame, [rules.UniqueKey(["first"], on_break="ignore")])
+    made = model.sample(80, seed=1, balance="school")
+    assert set(made["school"].value_counts()) == {20}
+    assert not made.duplicated(["first"]).any()
+    assert model.acceptance is not None
+    assert 0 < model.acceptance < 1
+
+
 def test_without_rules_nothing_is_drawn_again(frame: pd.DataFrame) -> None:
     model = fitted(frame, [])
     model.sample(10)

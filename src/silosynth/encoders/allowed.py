@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ class Allowed:
         levels = torch.zeros(len(score_N), dtype=torch.int64)
         return _holds(self.encoder, levels, score_N, self.conditions, self.rules)
 
+    @cached_property
     def runs(self) -> list[tuple[float, float]]:
         """The scores that are allowed, as intervals; those at an end of the scores are open."""
         allowed_Q = self.scores(_GRID)
@@ -71,7 +73,7 @@ class Allowed:
         spread_N = score_KN.std(0, correction=0).clamp_min(_LEAST_SPREAD)
         mean_N = score_KN.mean(0)
         found_N = torch.zeros_like(mean_N)
-        for low, high in self.runs():
+        for low, high in self.runs:
             found_N += torch.special.ndtr((high - mean_N) / spread_N) - torch.special.ndtr((low - mean_N) / spread_N)
         return found_N
 

@@ -166,6 +166,11 @@ class TableAutoencoder(nn.Module):
         logvar = out[:, levels + scores :].clamp(-10, 4) if self.spread else None
         return out[:, :levels], out[:, levels : levels + scores], logvar
 
+    def heads(self, z_BL: Tensor, places_H: Tensor) -> Tensor:
+        """Some of the heads (B, H), by their places among K logits and S score means; takes less than all of them."""
+        last = self.decoder[-1]
+        return F.linear(self.decoder[:-1](z_BL), last.weight[places_H], last.bias[places_H]).float()
+
     def loss(
         self, levels_BC: Tensor, scores_BS: Tensor, noise_BL: Tensor, *, sigma: float, kl: float, weight: float
     ) -> Tensor:

@@ -42,8 +42,12 @@ class Calibration:
 
     def apply(self, logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Corrected logits (G, K) and scores (G, S)."""
-        mapped = [_interpolate(scores[:, s], self.seen[s], self.meant) for s in range(scores.shape[1])]
+        mapped = [self.score(scores[:, s], s) for s in range(scores.shape[1])]
         return logits + self.offsets, torch.stack(mapped, dim=1) if mapped else scores
+
+    def score(self, score_G: Tensor, place: int) -> Tensor:
+        """The corrected scores (G,) of one column."""
+        return _interpolate(score_G, self.seen[place], self.meant)
 
 
 def level_shares(shape: RowShape, levels_NC: Tensor) -> Tensor:

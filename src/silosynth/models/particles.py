@@ -18,6 +18,7 @@ Shapes: G particles, L latents.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -26,10 +27,10 @@ from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentGenerator, last_time, start_noise, velocity
 
 _CHURN = 1.5  # of the noise-to-signal ratio, before each step
-_STEPS = 1.5  # as many as without a condition
 _CHUNK = 4096
 _ENOUGH = 0.6  # share of particles that count, below which they are drawn again
 _LONGEST = 1.5  # push towards the condition, in deviations of that noise
+_SHAKEN, _SHAKES = 0.7, 4  # noise over data that alike latents take on, and steps back
 _LEAST = 0.02  # is added to guessed chances: none is so small that a wrong guess gives a particle all the weight
 
 
@@ -49,7 +50,7 @@ class Particles:
     def __init__(self, generator: LatentGenerator, count: int, streams: Streams) -> None:
         self._generator, self._draw = generator, streams.torch(generator.device)
         config = generator.config
-        steps = max(2, round(_STEPS * config.sample_steps))
+        steps = max(2, config.sample_steps)
         self._times = torch.linspace(0.9995, last_time(config.left), steps + 1).tolist()
         self._x_GL = self._guess_GL = start_noise(count, generator.latents, self._draw)
         self.at = 0
@@ -108,6 +109,18 @@ class Particles:
         picked = self._drawn(count)
         order = torch.randperm(count, generator=self._draw, device=self._draw.device).cpu()
         return self.latents[picked[order]]
+
+    @torch.no_grad()
+    def shaken(self, z_BL: Tensor, streams: Streams) -> Tensor:
+        """Latents (B, L) taken back into noise and along the flow again: others of the same law, and not far away."""
+        draw = streams.torch(self._generator.device)
+        x_BL = ((z_BL.to(draw.device) - self._generator.mean) / self._generator.scale).float()
+        x_BL = x_BL + _SHAKEN * torch.randn(x_BL.shape, generator=draw, device=draw.device)
+        times = torch.linspace(last_time(_SHAKEN), self._times[-1], _SHAKES + 1).tolist()
+        x_BL = x_BL * (1 - times[0])
+        for now, then in pairwise(times):
+            x_BL, _ = self._step(x_BL, now, then)
+        return self._raw(x_BL / (1 - times[-1]))
 
     def _drawn(self, count: int) -> Tensor:
         """Numbers (count,) of particles, as many of each as expected, up to one (systematic resampling)."""

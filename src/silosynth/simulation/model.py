@@ -457,10 +457,9 @@ class Model(TrainedModel):
                 return self._frame(list(self._tables(n, BATCH, streams, wanted)), self.schema, streams)
         groups = grouped(n, given, balance, shift, self.makes(), streams)
         drawn: list[Table] = []
-        for number, (own_conditions, rows) in enumerate(groups.groups):
-            with self._wanted(None, tries, progress) as wanted:
-                own, wanted = streams.child("group", number), replace(wanted, conditions=own_conditions)
-                drawn += self._tables(rows, BATCH, own, wanted)
+        with self._wanted(None, tries, progress) as wanted:
+            for number, (own, rows) in enumerate(groups.groups):
+                drawn += self._tables(rows, BATCH, streams.child("group", number), replace(wanted, conditions=own))
         return self._frame([below(drawn).take(groups.place_N.argsort())], self.schema, streams)
 
     def sample_batches(
@@ -626,7 +625,7 @@ class Model(TrainedModel):
             with self._fitting("what its rules say"):
                 return self.ruling.restored(parts, streams.child(one.number)) if self.ruling.rules else parts
 
-        keeping, asked = Keeping(self.ruling), (wanted.conditions, self.ruling.rules)
+        keeping, asked = wanted.keeping, (wanted.conditions, self.ruling.rules)
         if not any(asked):
             yield from map(drawn, batches(n, size))
             return
@@ -642,7 +641,7 @@ class Model(TrainedModel):
         found = () if given is None else conditions.parse(given, self.makes())
         tries = whole_number("The number of rows that may be drawn for each", tries, positive=True)
         with RichProgress(quiet=not progress) as watch:
-            yield _Wanted(found, tries, watch)
+            yield _Wanted(found, tries, watch, Keeping(self.ruling))
 
     def makes(self) -> dict[str, Made]:
         """What can be made of each modelled column: by this, conditions on it are read."""
@@ -662,6 +661,7 @@ class _Wanted:
     conditions: tuple[Condition, ...]
     tries: int
     watch: Callable[[Progress], None]
+    keeping: Keeping  # of all groups of rows, which have different keys
 
 
 def makes_of(encoders: Sequence[Mapping[str, Any]], ruling: Ruling, schema: Schema) -> dict[str, Made]:

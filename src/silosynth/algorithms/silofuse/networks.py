@@ -28,7 +28,8 @@ from silosynth.privacy.events import Target
 
 _JUDGES = 2000  # held-out rows at most
 _FAINT, _LOUD = 0.7, 2.0  # noise below which guesses tell what is behind it, and above which the pilot's latents do
-_GUESSES = 8  # latents about a guess by which conditions' probability is guessed
+_GUESSES = 4  # latents about a guess by which conditions' probability is guessed
+_LIKELY, _OTHERS = 512, 768  # of the pilot's latents: those most likely to fulfil conditions; and some of the others
 _FLOOR = 1e-4  # of guessed probabilities
 _NEVER = -1e9  # logit of a level that conditions do not allow
 _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
@@ -196,29 +197,46 @@ class Coder:
             with torch.no_grad():
                 self.calibration = self._calibration(z_PL, draw)
         scale_L = z_PL.std(0, correction=0).clamp_min(1e-6)
-        offsets_KL = scale_L * torch.randn(_GUESSES, z_PL.shape[1], generator=draw, device=self.device)
+        offsets_KL = scale_L * torch.randn(_GUESSES // 2, z_PL.shape[1], generator=draw, device=self.device)
         with torch.no_grad():
             chance_P = self._chances(z_PL, offsets_KL[:1] * 0) if self.allowed else torch.ones(len(z_PL))
-        return _Pilot(z_PL, chance_P, scale_L, offsets_KL)
+        order_P = chance_P.argsort(descending=True)
+        rest = order_P[_LIKELY:]
+        others = rest[torch.randperm(len(rest), generator=draw, device=self.device)[:_OTHERS]]
+        place_P = torch.cat([order_P[:_LIKELY], others])
+        weight_P = torch.ones(len(place_P), device=self.device)
+        weight_P[_LIKELY:] = len(rest) / max(1, len(others))
+        return _Pilot(z_PL[place_P], chance_P[place_P], weight_P.log(), scale_L, torch.cat([offsets_KL, -offsets_KL]))
 
     def _chances(self, z_BL: Tensor, offsets_KL: Tensor) -> Tensor:
         """The probability (B,) that all conditions hold, columns being independent given latents."""
-        shares, scores = [], []
-        for offset_L in offsets_KL:
-            logits, means, _ = self.network.decode(z_BL + offset_L)
-            if self.calibration is not None:
-                logits, means = self.calibration.apply(logits, means)
-            shares.append(self.network.buckets.probabilities(logits))
-            scores.append(means)
-        share_BK, score_KBS = torch.stack(shares).mean(0), torch.stack(scores)
+        z_ML = (z_BL + offsets_KL[:, None]).flatten(0, 1)
         chance_B = torch.ones(len(z_BL), device=self.device)
-        for one in self.allowed:
-            line_B = chance_B
+        heads_MH = self.network.heads(z_ML, self._heads_of_conditions)
+        widths = [one.encoder.width * (one.column >= 0) + (one.score >= 0) for one in self.allowed]
+        for one, own_MH in zip(self.allowed, heads_MH.split(widths, dim=1), strict=True):
+            place, line_B = self._levels_of(one), chance_B
+            logits_ML = own_MH[:, : place.stop - place.start]
+            if self.calibration is not None:
+                logits_ML = logits_ML + self.calibration.offsets[place]
             if one.score >= 0:
-                score_KB = score_KBS[:, :, one.score]
+                score_M = own_MH[:, -1]
+                score_M = score_M if self.calibration is None else self.calibration.score(score_M, one.score)
+                score_KB = score_M.view(len(offsets_KL), -1)
                 line_B = one.near(score_KB) if len(offsets_KL) > 1 else one.scores(score_KB[0].cpu()).to(chance_B)
-            chance_B = chance_B * one.chance(share_BK[:, self._levels_of(one)], line_B)
+            share_BL = logits_ML.softmax(1).view(len(offsets_KL), len(z_BL), -1).mean(0)
+            chance_B = chance_B * one.chance(share_BL, line_B)
         return chance_B
+
+    @property
+    def _heads_of_conditions(self) -> Tensor:
+        """The places of the heads of columns under conditions: each column's levels, then its score."""
+        places = []
+        for one in self.allowed:
+            levels = self._levels_of(one)
+            places += [*range(levels.start, levels.stop)]
+            places += [self.network.shape.levels + one.score] if one.score >= 0 else []
+        return torch.tensor(places, device=self.device)
 
     def _narrowed(self, logits_BK: Tensor, score_BS: Tensor) -> Tensor:
         """Logits of levels that conditions do not allow become so low that none is drawn if another one can be."""
@@ -304,17 +322,20 @@ class Coder:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Latents (P, L) drawn without conditions, and how probable (P,) these are; and fixed offsets (K, L) to guesses."""
+    """Latents (P, L) drawn without conditions, how probable (P,) these are, and the logarithms of how many each stands
+    for; and fixed offsets (K, L) to guesses.
+    """
 
     z_PL: Tensor
     chance_P: Tensor
+    weight_P: Tensor
     scale_L: Tensor
     offsets_KL: Tensor
 
     def chance(self, z_BL: Tensor, noise: float) -> Tensor:
         """How probable (B,) conditions are on average of the latents that may be behind these, seen through noise."""
         apart_BP = torch.cdist(z_BL / self.scale_L, self.z_PL / self.scale_L)
-        return (-apart_BP.square() / (2 * noise**2)).softmax(1) @ self.chance_P
+        return (self.weight_P - apart_BP.square() / (2 * noise**2)).softmax(1) @ self.chance_P
 
 
 class JointCoder:

@@ -103,8 +103,9 @@ from silosynth.models.training import batches
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 _CHUNK = 8192  # rows that are encoded at once when joint training has ended
 _WORTH = 2.5  # times as many latents as without conditions are drawn before particles are led to these instead
-_PARTICLES = 3072  # at least
+_PARTICLES = 4096  # at least
 _SPARE = 1.25  # particles for each row
+_SHAKINGS = 4  # times that latents that are alike are shaken, at most
 _HOPELESS = 1e-9  # share of latents; below it so many would be drawn that it does not matter how many
 
 
@@ -272,22 +273,57 @@ def synthesise_given(
     generator, widths = _restored(config, model, streams, device), model["widths"]
     pilot_GL = generator.sample(config.least_rows, streams.child("pilot"))
     chance_G, _ = yield from _weighed(roster, widths, pilot_GL, pilot_GL, 0.0, streams.child("pilot"))
-    enough = math.ceil(1.1 * rows / max(float(chance_G.mean()), _HOPELESS))
-    if enough <= _WORTH * max(rows, config.least_rows):
-        z_GL = generator.sample(enough, streams.child("latents"))
-        chance_G, _ = yield from _weighed(roster, widths, z_GL, z_GL, 0.0, streams.child("latents"))
-        z_GL = z_GL[torch.rand(len(z_GL), generator=streams.child("kept").torch()) < chance_G]
-    else:
-        particles = Particles(generator, max(_PARTICLES, math.ceil(_SPARE * rows)), streams.child("particles"))
-        while not particles.finished:
-            particles.move()
-            seen = particles.latents, particles.guess, particles.noise
-            weights = yield from _weighed(roster, widths, *seen, streams.child("particles", particles.at))
-            particles.weigh(*weights)
-        z_GL = particles.take(rows)
+    z_GL = _kept(pilot_GL, chance_G, streams.child("pilot"))[:rows]
+    left = rows - len(z_GL)
+    enough = math.ceil(1.1 * left / max(float(chance_G.mean()), _HOPELESS))
+    if left and enough <= _WORTH * max(rows, config.least_rows):
+        more_GL = generator.sample(enough, streams.child("latents"))
+        chance_G, _ = yield from _weighed(roster, widths, more_GL, more_GL, 0.0, streams.child("latents"))
+        z_GL = torch.cat([z_GL, _kept(more_GL, chance_G, streams.child("latents"))])
+    elif left:
+        led_GL = yield from _led(roster, widths, generator, left, streams.child("particles"))
+        z_GL = torch.cat([z_GL, led_GL])
     if not len(z_GL):
         z_GL = pilot_GL[:1]  # which is thrown away
     return (yield from _decoded(roster, split(z_GL, widths), min(rows, len(z_GL)), streams))
+
+
+def _kept(z_GL: Tensor, chance_G: Tensor, streams: Streams) -> Tensor:
+    """The latents that fulfil conditions, each with its probability."""
+    return z_GL[torch.rand(len(z_GL), generator=streams.child("kept").torch()) < chance_G]
+
+
+def _led(
+    roster: Roster, widths: list[int], generator: LatentGenerator, rows: int, streams: Streams
+) -> Conversation[Tensor]:
+    """Latents (rows, L) that were led to the conditions; those that are alike are shaken apart."""
+    particles = Particles(generator, max(_PARTICLES, math.ceil(_SPARE * rows)), streams)
+    while not particles.finished:
+        particles.move()
+        seen = particles.latents, particles.guess, particles.noise
+        weights = yield from _weighed(roster, widths, *seen, streams.child(particles.at))
+        particles.weigh(*weights)
+    z_GL = particles.take(rows)
+    for number in range(_SHAKINGS):
+        again = _repeated(z_GL)
+        if not len(again):
+            break
+        own = streams.child("shaken", number)
+        moved_GL = particles.shaken(z_GL[again], own)
+        chances = []
+        for one in (moved_GL, z_GL[again]):
+            chance_G, _ = yield from _weighed(roster, widths, one, one, 0.0, own)
+            chances.append(chance_G)
+        taken = torch.rand(len(again), generator=own.child("taken").torch()) * chances[1] < chances[0]
+        z_GL[again[taken]] = moved_GL[taken]
+    return z_GL
+
+
+def _repeated(z_GL: Tensor) -> Tensor:
+    """The places of latents that are equal to earlier ones."""
+    _, same_G = torch.unique(z_GL, dim=0, return_inverse=True)
+    order = same_G.argsort(stable=True)
+    return order[1:][same_G[order].diff() == 0]
 
 
 def _weighed(
