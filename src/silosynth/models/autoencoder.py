@@ -169,6 +169,7 @@ class TableAutoencoder(nn.Module):
     def heads(self, z_BL: Tensor, places_H: Tensor) -> Tensor:
         """Some of the heads (B, H), by their places among K logits and S score means; takes less than all of them."""
         last = self.decoder[-1]
+        assert isinstance(last, nn.Linear)
         return F.linear(self.decoder[:-1](z_BL), last.weight[places_H], last.bias[places_H]).float()
 
     def loss(

@@ -323,7 +323,8 @@ def _repeated(z_GL: Tensor) -> Tensor:
     """The places of latents that are equal to earlier ones."""
     _, same_G = torch.unique(z_GL, dim=0, return_inverse=True)
     order = same_G.argsort(stable=True)
-    return order[1:][same_G[order].diff() == 0]
+    again: Tensor = order[1:][same_G[order].diff() == 0]
+    return again
 
 
 def _weighed(
