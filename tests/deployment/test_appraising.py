@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from silosynth.alignment import AlignConfig
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import jobs, startkit
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, PolicyError, StorageError
 from silosynth.deployment import appraising, coordinator
@@ -121,7 +121,7 @@ def kits(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             name=folder.name, folder=folder, jobs=folder / "work" / "jobs", roster=ROSTER, stream_port=None
         )
 
-    monkeypatch.setattr(federation, "open_kit", kit)
+    monkeypatch.setattr(startkit, "open_kit", kit)
     return tmp_path
 
 
@@ -140,11 +140,11 @@ def test_a_silo_shows_a_job_again(kits: Path) -> None:
 def test_the_coordinator_submits_and_reports(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[Any] = []
 
-    def submit(ui: Any, kit: Any, order: Any) -> None:
+    def submit(ui: Any, kit: Any, order: Any, wait: bool) -> None:
         orders.append(order)
         shutil.copytree(kit.jobs / "worth", kit.jobs / order.job.name)
 
-    monkeypatch.setattr(federation, "submit_counting", submit)
+    monkeypatch.setattr(jobs, "submit_here", submit)
     words = ("appraise", "--kit", kits / "coordinator", "--epsilon", 0.4, "--align", "none", "--rows")
     shown = call(*words, 5000)
     assert shown.exit_code == 0 and "silosynth appraisal" in shown.stdout

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import outcomes
 from silosynth.core.conversation import Roster, SyntheticColumns
 from silosynth.core.errors import ConfigError, PolicyError, ProtocolError
 from silosynth.deployment import approval
@@ -260,7 +260,7 @@ def test_commands_show_and_decide(here: Path, monkeypatch: pytest.MonkeyPatch) -
     def kit(folder: Path, coordinator: bool = False) -> Any:
         return SimpleNamespace(name=folder.name, folder=folder, jobs=folder, roster=Roster(("bank", "shop")))
 
-    monkeypatch.setattr(federation, "_kit", kit)
+    monkeypatch.setattr(outcomes, "open_kit", kit)
     said: list[Any] = []
 
     def act() -> None:

@@ -25,7 +25,7 @@ from tests.house import ROOT
 from typer.testing import CliRunner
 
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import startkit
 from silosynth.commands.session import Session
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import ConfigError, SilosynthError
@@ -426,7 +426,7 @@ def test_health_says_why_not(coordinator: KnownSite, bank: KnownSite, tmp_path: 
 
 
 def test_a_log_is_lines_of_json(bank: KnownSite, capsys: pytest.CaptureFixture[str]) -> None:
-    federation._timed(Session(), bank.kit, federation.LogFormat.JSON)('warning: "so"')
+    startkit.timed(Session(), bank.kit, startkit.LogFormat.JSON)('warning: "so"')
     line = json.loads(capsys.readouterr().err)
     assert (line["level"], line["site"], line["federation"]) == ("warning", "bank", "river")
     assert line["message"] == 'warning: "so"' and datetime.fromisoformat(line["at"]).tzinfo is not None

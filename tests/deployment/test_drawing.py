@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import silosynth as ss
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import jobs
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, PartyLostError, PolicyError, ProtocolError, SilosynthError
 from silosynth.deployment.coordinator import (
@@ -207,7 +207,7 @@ def test_the_command_draws_at_the_coordinator_alone(trained: Path, monkeypatch: 
     def kit(folder: Path, coordinator: bool = False) -> Any:
         return SimpleNamespace(name=folder.name, folder=folder, jobs=folder, roster=None, stream_port=None)
 
-    monkeypatch.setattr(federation, "_kit", kit)
+    monkeypatch.setattr(jobs, "open_kit", kit)
     words = ["draw", "trial", "--rows", "30", "--seed", "4", "--no-wait", "--json", "--kit"]
     done = CliRunner().invoke(app, [*words, str(trained / "coordinator"), "--name", "late"], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output

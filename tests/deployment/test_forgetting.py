@@ -17,7 +17,7 @@ from tests.deployment.sites import ABSENT, COLUMNS, carry_out, more, same_rows, 
 from typer.testing import CliRunner
 
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import jobs, outcomes
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import to_state
@@ -227,7 +227,8 @@ def kits(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         seat = (lambda: chair(folder.name)) if folder.name in COLUMNS else None
         return SimpleNamespace(name=folder.name, folder=folder, jobs=folder, roster=roster, stream_port=None, seat=seat)
 
-    monkeypatch.setattr(federation, "_kit", kit)
+    for module in (jobs, outcomes):
+        monkeypatch.setattr(module, "open_kit", kit)
     return here
 
 
@@ -259,7 +260,7 @@ def test_the_command_waits_for_receipts(kits: Path, monkeypatch: pytest.MonkeyPa
             raise ProtocolError(f"Job {name} has failed: shop is on fire")
         carry_out(order, {silo: ABSENT[silo]}, kits)
 
-    monkeypatch.setattr(federation, "_wait_here", run)
+    monkeypatch.setattr(jobs, "_wait_here", run)
     done = call("forget", "trial", "--kit", kits / "coordinator")
     assert done.exit_code == 3 and "shop is on fire" in done.stderr and "receipt-bank.json" in done.stdout
 

@@ -20,7 +20,7 @@ import silosynth as ss
 from silosynth.algorithms.gdts.protocol import NoisedSummaries
 from silosynth.algorithms.silofuse.protocol import AskLatents, FitCoder, TrainAutoencoder
 from silosynth.alignment import AlignConfig
-from silosynth.commands.federation import _report
+from silosynth.commands.outcomes import _report
 from silosynth.commands.session import Session
 from silosynth.core.conversation import Party, SyntheticColumns
 from silosynth.core.errors import ConfigError, PolicyError, ProtocolError, SilosynthError, StorageError

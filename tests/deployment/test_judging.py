@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import silosynth as ss
 from silosynth.alignment import AlignConfig
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import jobs, outcomes
 from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError
 from silosynth.data import infer
@@ -181,19 +181,20 @@ def test_names_of_jobs_are_made_of_names_of_files() -> None:
 def kits(exact: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Kits with a job "trial" that has drawn a table, and "trial-judged"."""
     for name, folder in (("coordinator", exact[0]), *((silo, exact[0].parent / silo) for silo in HELD)):
-        jobs = tmp_path / name / "work" / "jobs"
-        shutil.copytree(folder, jobs / "trial-judged")
-        shutil.copy(exact[0] / "ledger.jsonl", jobs / "trial-judged" / "ledger.jsonl")
-        (jobs / "trial").mkdir()
-        drawn().to_parquet(jobs / "trial" / "synthetic.parquet")
-        shutil.copy(exact[0] / "order", jobs / "trial" / "order")
+        folders = tmp_path / name / "work" / "jobs"
+        shutil.copytree(folder, folders / "trial-judged")
+        shutil.copy(exact[0] / "ledger.jsonl", folders / "trial-judged" / "ledger.jsonl")
+        (folders / "trial").mkdir()
+        drawn().to_parquet(folders / "trial" / "synthetic.parquet")
+        shutil.copy(exact[0] / "order", folders / "trial" / "order")
 
     def kit(folder: Path, coordinator: bool = False) -> Any:
         return SimpleNamespace(
             name=folder.name, folder=folder, jobs=folder / "work" / "jobs", roster=ROSTER, stream_port=None
         )
 
-    monkeypatch.setattr(federation, "_kit", kit)
+    for module in (jobs, outcomes):
+        monkeypatch.setattr(module, "open_kit", kit)
     drawn().to_csv(tmp_path / "synthetic.csv", index=False)
     return tmp_path
 
@@ -235,7 +236,7 @@ def test_judge_submits_and_reports(kits: Path, monkeypatch: pytest.MonkeyPatch) 
         shutil.copytree(kit.jobs / "trial-judged", kit.jobs / order.job.name)
         return True
 
-    monkeypatch.setattr(federation, "_submit_here", submit)
+    monkeypatch.setattr(outcomes, "submit_here", submit)
     words = ("judge", kits / "synthetic.csv", "--kit", kits / "coordinator", "--opening", "exact", "--levels", "4")
     done = call(*words, "--target", "paid", "--holdout", "0.4", "--align", "none", "--out", kits / "r.html", "--json")
     assert done.exit_code == 0, done.output
@@ -259,7 +260,7 @@ def test_submit_judges_the_table_after_training(kits: Path, monkeypatch: pytest.
             shutil.copy(kit.jobs / "trial" / "synthetic.parquet", kit.jobs / order.job.name)
         return wait
 
-    monkeypatch.setattr(federation, "_submit_here", submit)
+    monkeypatch.setattr(jobs, "submit_here", submit)
     (kits / "experiment.toml").write_text(EXPERIMENT)
     done = call("submit", kits / "experiment.toml", "--kit", kits / "coordinator", "--json")
     assert done.exit_code == 0, done.output

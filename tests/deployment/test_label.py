@@ -18,7 +18,7 @@ from tests.deployment.sites import ABSENT, COLUMNS, carry_out, more, same_rows, 
 from typer.testing import CliRunner
 
 from silosynth.cli import app
-from silosynth.commands import federation
+from silosynth.commands import outcomes
 from silosynth.core import conversation
 from silosynth.core.conversation import Roster, Turns
 from silosynth.core.errors import DataError, ProtocolError, StorageError
@@ -201,7 +201,7 @@ def kits(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         roster, name = Roster(("bank", "shop")), folder.name
         return SimpleNamespace(name=name, folder=folder, jobs=folder, roster=roster, seat=lambda: chair(name))
 
-    monkeypatch.setattr(federation, "_kit", kit)
+    monkeypatch.setattr(outcomes, "open_kit", kit)
     return tmp_path / "kits"
 
 

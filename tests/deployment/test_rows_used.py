@@ -9,7 +9,7 @@ import pandas as pd
 from tests.deployment.common import job, parties, prepared
 from tests.deployment.sites import same_rows
 
-from silosynth.commands.federation import _rows_of_job
+from silosynth.commands.outcomes import _rows_of_job
 from silosynth.commands.session import Session
 from silosynth.deployment.rows_used import read_rows_used, rows_used, table_hash
 

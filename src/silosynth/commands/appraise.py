@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silosynth.commands import federation
+from silosynth.commands import jobs, startkit
 from silosynth.commands.session import ReportOptions, Session, add_command
 from silosynth.core.errors import ConfigError
 
@@ -106,12 +106,12 @@ def _deployed(
     from silosynth.core.conversation import COORDINATOR
     from silosynth.deployment import appraising, judging
 
-    site = federation.open_kit(kit)
+    site = startkit.open_kit(kit)
     folder = site.jobs / (named := name or appraising.appraising_name())
     ui.on_interrupt = f"The job goes on. Later: silosynth appraise --kit {kit} --name {named}"
     ui.facts |= {"job": named}
     if folder.exists():
-        federation.wait_for_counted(ui, site, named)
+        jobs.wait_for_counted(ui, site, named)
         return _of_job(ui, folder)
     if site.name != COORDINATOR:
         rule = "Jobs that appraise start at the coordinator's machine; elsewhere those are shown that have ended"
@@ -119,7 +119,7 @@ def _deployed(
         raise ConfigError(rule, site.name, remedy)
     terms = judging.changed(judging.terms(site.roster.parties, site.stream_port), silos, align, None)
     order = appraising.appraising_order(terms, site.roster, site.name, named, target, groups, rows)
-    federation.submit_counting(ui, site, order)
+    jobs.submit_here(ui, site, order, wait=True)
     return _of_job(ui, folder)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silosynth.commands.federation import COORDINATOR, KitFolder, open_kit
 from silosynth.commands.session import Session, add_command
+from silosynth.commands.startkit import COORDINATOR, KitFolder, open_kit
 from silosynth.core.files import read, write_atomic
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from silosynth.commands.federation import COORDINATOR, KitFolder, open_kit
 from silosynth.commands.session import Session, add_command
+from silosynth.commands.startkit import COORDINATOR, KitFolder, open_kit
 from silosynth.core.errors import ConfigError
 from silosynth.core.files import make_folder
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from silosynth.commands.federation import COORDINATOR, JobName, KitFolder, job_folder, open_kit
 from silosynth.commands.session import Session, add_command
+from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_folder, open_kit
 from silosynth.core.errors import ConfigError
 
 

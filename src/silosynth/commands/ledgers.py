@@ -1,0 +1,95 @@
+"""What left silos in a job, and whether their ledgers are as they wrote them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from silosynth.commands import run
+from silosynth.commands.session import Session
+from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_folder, open_kit
+from silosynth.core.errors import ConfigError, DataError
+from silosynth.core.files import read
+
+if TYPE_CHECKING:
+    from silosynth.deployment import silo_ledger
+
+
+def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
+    """Show what left each silo in a job and what that reveals, as recorded on this machine."""
+    from silosynth.deployment import coordinator, silo_ledger
+    from silosynth.deployment.kept import guarantee_of, kept_job
+    from silosynth.privacy.statement import known_noise, statement
+
+    site = open_kit(kit)
+    folder = job_folder(site, job)
+    records = run.read_ledger(folder / coordinator.LEDGER)
+    here = site.name == COORDINATOR
+    work = coordinator.unpack_order(read(folder / coordinator.ORDER)).job if here else kept_job(folder)
+    if work is not None and work.training_seed is not None:
+        records = known_noise(records)
+    totals = run.show_ledger(ui, records)
+    conditions = [{"by": work.submitter, "given": [one.text for one in work.given]}] if work and work.given else []
+    if not here:
+        conditions = silo_ledger.asked_conditions(folder / coordinator.LEDGER)
+    for one in conditions:
+        ui.show(f"Conditions of {one['by']}: {', '.join(one['given'])}")
+    privacy = statement(records)
+    run.show_budget(ui, privacy)
+    if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.training_seed)):
+        privacy["summary"] = whole
+        ui.note("The budget is of what this silo noised, the guarantee that of the whole job.")
+    ui.show(f"Guarantee: {privacy['summary']}")
+    ui.facts |= {"job": job, "totals": totals, "privacy": privacy, "conditions": conditions}
+
+
+def verify_ledger(
+    ui: Session,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]…", help="Silos' ledgers, or their folders of a job; by default all of --kit."),
+    ] = None,
+    kit: Annotated[Path | None, typer.Option("--kit", help="The silo's start kit, whose key must have signed.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="The job whose ledgers they must be.")] = None,
+) -> None:
+    """Check silos' own ledgers: that no line was changed, dropped, moved or cut off since they were signed."""
+    from silosynth.deployment import silo_ledger
+
+    site = None if kit is None else open_kit(kit)
+    silo = site if site is not None and site.name != COORDINATOR else None
+    found, checked = list(paths or ()), []
+    if not found and silo is not None:
+        found = sorted(place.parent for place in silo.jobs.glob(f"*/{silo_ledger.FILE}"))
+    if not found:
+        raise ConfigError("Ledgers are verified that somebody names", "none", "Name files, or a silo's kit: --kit.")
+    for path in found:
+        file = path / silo_ledger.FILE if path.is_dir() else path
+        verdict = silo_ledger.verify_file(file, job=job)
+        if silo is not None and (not paths or verdict.silo == silo.name):
+            key = silo_ledger.public_key(silo.seat())
+            verdict = silo_ledger.verify_file(file, key=key, job=job, silo=silo.name)
+        checked.append((verdict, read(file)))
+        _show_verdict(ui, file, verdict)
+    faults = [f"{path}: {fault}" for path, (verdict, _) in zip(found, checked, strict=True) for fault in verdict.faults]
+    between = list(silo_ledger.cross_check(checked))
+    for fault in between:
+        ui.show(f"  {fault}")
+    ui.facts["ledgers"] = [{"path": path, **asdict(verdict)} for path, (verdict, _) in zip(found, checked, strict=True)]
+    ui.facts["between"] = between
+    if faults or between:
+        raise DataError(
+            "Ledgers are as silos wrote them, and silos were asked the same", [*faults, *between][0],
+            "Compare them with copies, and with the other silos' ledgers.",
+        )  # fmt: skip
+    ui.show("No fault was found.")
+
+
+def _show_verdict(ui: Session, file: Path, verdict: silo_ledger.Verdict) -> None:
+    ui.show(
+        f"{file}: job {verdict.job}, silo {verdict.silo}, {verdict.lines:,} lines, {verdict.signed:,} of them signed"
+    )
+    for text in (*verdict.faults, *(f"note: {note}" for note in verdict.notes)):
+        ui.show(f"  {text}")
