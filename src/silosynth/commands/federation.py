@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from silosynth.commands.jobs import draw, forget, status, stop, submit
-from silosynth.commands.ledgers import ledger, verify_ledger
+from silosynth.commands.ledgers import ledger, releases, verify_ledger
 from silosynth.commands.outcomes import JUDGE, approve, fetch, judge, label, refuse, verify
 from silosynth.commands.session import Session, add_command, session
 from silosynth.commands.startkit import COORDINATOR, KitFolder, Log, LogFormat, open_kit, timed, warn_of_certificate
@@ -54,6 +54,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(cls=_ShowByDefault, help=what, epilog="Example: silosynth ledger JOB --kit kits/bank")
     add_command(group, "show", ledger, "Example: silosynth ledger show JOB --kit kits/bank")
     add_command(group, "verify", verify_ledger, "Example: silosynth ledger verify --kit kits/bank")
+    add_command(group, "releases", releases, "Example: silosynth ledger releases --kit kits/bank")
     app.add_typer(group, name="ledger", no_args_is_help=True)
     add_command(app, "fetch", fetch, "Example: silosynth fetch JOB --kit kits/bank --out synthetic.csv")
     add_command(app, "approve", approve, "Example: silosynth approve JOB --kit kits/bank --reason 'report looked at'")

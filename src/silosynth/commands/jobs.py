@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from silosynth.commands import run
 from silosynth.commands.session import Session
-from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_folder, open_kit, timed
+from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_folder, local_time, open_kit, timed
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ def _show_site(ui: Session, kit: kits.StartKit) -> None:
     what = "The coordinator" if here else f"Silo {kit.name}"
     ui.show(f"{what} is {'running' if facts['running'] else 'not running'}.")
     for one in facts["silos"]:
-        last = "" if one["connected"] or not one["last_sign"] else f", last seen {_local(one['last_sign'])}"
+        last = "" if one["connected"] or not one["last_sign"] else f", last seen {local_time(one['last_sign'])}"
         ui.show(f"{one['silo']} is {'connected' if one['connected'] else 'away'}{last}.")
     if warning := facts["certificate"]["warning"]:
         ui.show(f"warning: {warning}")
@@ -280,15 +279,10 @@ def _show_site(ui: Session, kit: kits.StartKit) -> None:
         return
     own = ("stage", "attempts", "error") if here else ("last", "error")
     rows = [
-        (job["job"], job["state"], *(job.get(key, "") for key in own), *(_local(job.get(key)) for key in _TIMES))
+        (job["job"], job["state"], *(job.get(key, "") for key in own), *(local_time(job.get(key)) for key in _TIMES))
         for job in jobs
     ]
     ui.table(f"Jobs at {kit.name}", ("job", "state", *own, "begun", "last exchange"), rows)
-
-
-def _local(text: str | None) -> str:
-    """A time in this machine's zone."""
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
 
 
 def _engine_jobs(kit: kits.StartKit) -> list[dict[str, Any]]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from silosynth.commands import run
 from silosynth.commands.session import Session
-from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_folder, open_kit
-from silosynth.core.errors import ConfigError, DataError
+from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_folder, local_time, open_kit
+from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.files import read
 
 if TYPE_CHECKING:
     from silosynth.deployment import silo_ledger
+
+_SHOWN = 3  # kinds of figures of one release that a table names
 
 
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
@@ -85,6 +87,50 @@ def verify_ledger(
             "Compare them with copies, and with the other silos' ledgers.",
         )  # fmt: skip
     ui.show("No fault was found.")
+
+
+def releases(
+    ui: Session,
+    job: Annotated[str | None, typer.Option("--job", help="Only what this job has released.")] = None,
+    kit: KitFolder = Path(),
+) -> None:
+    """Show what a silo has released with noise in all jobs, when, and the epsilon that its policy counts for it."""
+    from silosynth.deployment.facts import KnownSite
+    from silosynth.privacy.statement import cell
+
+    site = open_kit(kit)
+    if site.name not in site.roster:
+        raise ConfigError("Silos keep a record of what they release with noise", site.name, "Use a silo's kit.")
+    known = KnownSite(site).releases()
+    names = [one["job"] for one in known["jobs"]]
+    if job is not None and job not in names:
+        raise ConfigError(f"There is no release of such a job at {site.name}", job, nearest(job, names))
+    for key in ("releases", "jobs"):
+        known[key] = [one for one in known[key] if job in (None, one["job"])]
+    ui.facts |= known
+    if not known["releases"]:
+        ui.show(f"{site.name} has released nothing with noise yet.")
+        return
+    rows = [
+        (local_time(one["at"]), one["job"], _in_short(one["what"]), cell(one["epsilon"])) for one in known["releases"]
+    ]
+    ui.table(f"Released with noise at {site.name}", ("time", "job", "what", "epsilon"), rows)
+    rows_of_jobs = [(one["job"], one["releases"], cell(one["epsilon"])) for one in known["jobs"]]
+    ui.table("Each job together", ("job", "releases", "epsilon"), rows_of_jobs)
+    _show_spent(ui, known["budget"])
+
+
+def _in_short(what: list[str]) -> str:
+    """Some of what was released, and how much more there was."""
+    more = len(what) - _SHOWN
+    return "; ".join(what[:_SHOWN]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _show_spent(ui: Session, budget: dict[str, Any]) -> None:
+    from silosynth.privacy.statement import cell
+
+    limit = "no limit" if budget["limit"] is None else f"{budget['limit']:g} at most"
+    ui.show(f"All jobs together: epsilon {cell(budget['epsilon'])} at delta {budget['delta']:g}; the policy: {limit}.")
 
 
 def _show_verdict(ui: Session, file: Path, verdict: silo_ledger.Verdict) -> None:

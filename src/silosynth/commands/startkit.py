@@ -58,6 +58,11 @@ def job_folder(kit: kits.StartKit, name: str) -> Path:
     return kit.jobs / name
 
 
+def local_time(text: str | None) -> str:
+    """A time in this machine's zone."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
+
+
 def timed(ui: Session, kit: kits.StartKit | None = None, form: LogFormat = LogFormat.TEXT) -> Callable[[str], None]:
     """A function that shows lines with the time, as in a log; as JSON, one object a line, with the site."""
     if kit is None or form is LogFormat.TEXT:

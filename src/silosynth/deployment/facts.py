@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,7 +25,8 @@ from silosynth.deployment.forgetting import at_work
 from silosynth.deployment.kits import StartKit
 from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo_ledger import ALIKE
-from silosynth.privacy.accounting import rounded_up, spent
+from silosynth.privacy.accounting import rounded_up
+from silosynth.privacy.events import Event
 
 Json = dict[str, Any]
 UNFINISHED = ("submitted", "running", "interrupted", "suspended", "waiting for a person")
@@ -216,14 +217,51 @@ class KnownSite:
         try:
             rules = policy.read_policy(self.kit.folder)
             events = policy.Releases(self.kit.folder / "work").without("")
-            cost = spent(events, rules.largest_delta)
+            epsilon = policy.charged(events, rules.largest_delta)
         except SilosynthError as error:
             return {"error": str(error), "epsilon": None, "delta": None, "limit": None, "left": None, "releases": 0}
-        limit, epsilon = rules.largest_epsilon, cost.epsilon
+        limit = rules.largest_epsilon
         epsilon = epsilon if math.isinf(epsilon) else float(rounded_up(epsilon))
         left = max(0.0, limit - epsilon)
         shown = {"epsilon": epsilon, "delta": rules.largest_delta, "limit": limit, "left": left}
         return {"error": "", **_finite(shown), "releases": len(events)}
+
+    def releases(self) -> Json:
+        """Everything that this silo has recorded as released with noise, what each cost, each job, and all together.
+
+        Raises:
+            SilosynthError: the record or the policy cannot be read.
+        """
+        delta = policy.read_policy(self.kit.folder).largest_delta
+        told = policy.Releases(self.kit.folder / "work").listed()
+        of_jobs: dict[str, list[policy.Released]] = {}
+        for one in told:
+            of_jobs.setdefault(one.job, []).append(one)
+        return {
+            "releases": [
+                {
+                    "at": one.at, "job": one.job, "what": _what(one.events), "epsilon": _charged([one], delta),
+                    "events": [asdict(event) for event in one.events],
+                }
+                for one in told
+            ],
+            "jobs": [
+                {"job": job, "releases": len(of_job), "epsilon": _charged(of_job, delta)}
+                for job, of_job in of_jobs.items()
+            ],
+            "budget": self._budget(),
+        }  # fmt: skip
+
+
+def _charged(releases: Iterable[policy.Released], delta: float) -> float | None:
+    """The epsilon of releases together, rounded up; None where no noise gives one."""
+    epsilon = policy.charged([event for one in releases for event in one.events], delta)
+    return float(rounded_up(epsilon)) if math.isfinite(epsilon) else None
+
+
+def _what(events: Iterable[Event]) -> list[str]:
+    """What was released, in words, each once."""
+    return list(dict.fromkeys(event.what for event in events))
 
 
 def instant(seconds: float) -> str:

@@ -10,7 +10,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -370,11 +371,10 @@ class SiloPolicy(FileSection):
             if most == math.inf:
                 continue
             every = [*before, *events]
-            own = math.fsum(event.delta * event.times for event in every)
-            if own >= self.largest_delta:
+            if (own := own_delta(every)) >= self.largest_delta:
                 meaning = f"all releases together have a delta below {self.largest_delta:g}"
                 raise refusal("largest_delta", meaning, rounded_up(own))
-            if (total := spent(every, self.largest_delta - own).epsilon) > most * (1 + ROUNDING):
+            if (total := charged(every, self.largest_delta)) > most * (1 + ROUNDING):
                 raise refusal(rule, f"all releases together cost at most {most:g}", rounded_up(total))
 
 
@@ -403,7 +403,33 @@ def refusal(rule: str, meaning: str, value: Any, remedy: str = _ASK) -> PolicyEr
     return PolicyError(f"Policy rule {rule!r}: {meaning}", value, remedy, public=public)
 
 
+def own_delta(events: Iterable[Event]) -> float:
+    """The deltas that events have themselves, whatever is allowed for composing them."""
+    return math.fsum(event.delta * event.times for event in events)
+
+
+def charged(events: Sequence[Event], delta: float) -> float:
+    """The epsilon of events together at a delta, theirs included; infinity where these alone use it up."""
+    own = own_delta(events)
+    return math.inf if own >= delta else spent(events, delta - own).epsilon
+
+
 FILE, LOCK = "releases.jsonl", "releases.lock"
+
+
+@dataclass(frozen=True)
+class Released:
+    """What left a silo with noise after some asks.
+
+    Attributes:
+        job: in which; the name of a forgotten job that is used again ends with "~" and a number.
+        events: what was released, and with which noise.
+        at: when it was first recorded, in UTC; empty in lines of earlier versions.
+    """
+
+    job: str
+    events: tuple[Event, ...]
+    at: str = ""
 
 
 class Releases:
@@ -430,8 +456,16 @@ class Releases:
         Raises:
             StorageError: the file cannot be read.
         """
-        kept = {key: told for key, told in self._read().items() if key != asked}
-        return [event for name, events in kept.values() if job in (None, name) for event in events]
+        kept = [release for key, release in self._read().items() if key != asked]
+        return [event for release in kept if job in (None, release.job) for event in release.events]
+
+    def listed(self) -> list[Released]:
+        """All releases, as they were recorded.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        return list(self._read().values())
 
     def add(self, job: str, asked: str, events: Sequence[Event]) -> None:
         """Record the release after these asks, given by their hash; it is on disk when this returns.
@@ -441,23 +475,25 @@ class Releases:
         Raises:
             StorageError: the disk is full…
         """
-        line = {"job": job, "asked": asked, "events": [asdict(event) for event in events]}
+        at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        line = {"at": at, "job": job, "asked": asked, "events": [asdict(event) for event in events]}
         files.make_folder(self.path.parent)
         before = files.read(self.path) if self.path.exists() else b""
         files.write_atomic(self.path, before + json.dumps(line).encode() + b"\n", files.PRIVATE)
 
-    def _read(self) -> dict[str, tuple[str, list[Event]]]:
-        """Each release's job and events, by what was asked."""
+    def _read(self) -> dict[str, Released]:
+        """Releases by what was asked."""
         if not self.path.exists():
             return {}
-        releases: dict[str, tuple[str, list[Event]]] = {}
+        releases: dict[str, Released] = {}
         for line in files.read(self.path).splitlines():
             try:
                 release = json.loads(line)
-                events = [Event(**event) for event in release["events"]]
+                events = tuple(Event(**event) for event in release["events"])
                 # Older lines count the releases of an attempt.
                 asked = release["asked"] if "asked" in release else f"{release['attempt']} {release['number']}"
-                releases[asked] = release["job"], events
+                first = releases[asked].at if asked in releases else str(release.get("at", ""))
+                releases[asked] = Released(release["job"], events, first)
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageError(
                     "The record of a silo's releases can be read", str(self.path), "Restore it from a copy."
