@@ -176,3 +176,16 @@ def test_a_name_is_used_once(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     with pytest.raises(ConfigError, match="A job's name is used only once"):
         enqueue(Order(job(two_silos())), trial.folder)
+
+
+@pytest.mark.parametrize(("state", "said"), [
+    ("done", "job trial is done"), ("failed", "job trial has failed: Silo 'shop', step 7"),
+    ("suspended", "job trial is suspended: Silo 'shop', step 7"),
+])  # fmt: skip
+def test_how_a_job_ended_is_said_once(tmp_path: Path, state: str, said: str) -> None:
+    trial = Trial(tmp_path)
+    trial.look()
+    trial.becomes(state, 1)
+    for _ in range(3):
+        trial.look(10)
+    assert trial.said == ["job trial begins", said]

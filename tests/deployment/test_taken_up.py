@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -16,6 +17,7 @@ from tests.deployment.flare.deployment import free_port
 from tests.deployment.network import Host
 
 from silosynth.core.conversation import COORDINATOR
+from silosynth.deployment import presence
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 LONG = VTGAN.format(epochs=90)
@@ -113,3 +115,22 @@ def test_a_name_is_used_once(here: Abroad[Host]) -> None:
     for at, kit in ((COORDINATOR, COORDINATOR), ("alice", "alice")):
         again = here.command(at, "submit", str(here.folder / "early.toml"), "--kit", str(here.kits / kit))
         assert again.returncode == 2 and "A job's name is used only once" in again.stderr
+
+
+def test_ends_of_jobs_and_lost_sites_are_told(here: Abroad[Host]) -> None:
+    for name in (COORDINATOR, "bank", "shop"):
+        here.says(name, "job early is done")
+    here.says("bank", "job mine ")  # the coordinator's operator stopped it at once: nobody could say how it ended
+    here.end("shop", signal.SIGKILL)
+    begun = time.monotonic()
+    here.says(COORDINATOR, "party shop has given no sign of life")
+    assert time.monotonic() - begun < 30
+    known = here.command(COORDINATOR, "status", "--kit", str(here.kits / COORDINATOR))
+    assert "shop is away, last seen 20" in known.stdout and "bank is connected." in known.stdout
+    here.submit("last", SILOFUSE)
+    here.end(COORDINATOR, signal.SIGKILL)
+    time.sleep(presence.STALE + 1)
+    known = here.command(COORDINATOR, "status", "--json", "--kit", str(here.kits / COORDINATOR))
+    facts = json.loads(known.stdout)
+    assert not facts["running"] and not any(one["connected"] for one in facts["silos"])
+    assert "running" not in {job["state"] for job in facts["jobs"]}

@@ -154,6 +154,7 @@ def _submit_from_elsewhere(ui: Session, kit: kits.StartKit, order: coordinator.O
                 "A job runs to its end at once", "; ".join(console.describe(number).details) or state,
                 "If a silo was lost it goes on by itself: see silosynth status, at the coordinator's machine.",
             )  # fmt: skip
+        ui.show(f"Done: {name}. Silos, and the coordinator, get the table with: silosynth fetch {name} --kit …")
 
 
 def draw(

@@ -535,6 +535,7 @@ class Dispatcher:
         self._begun = clock()
         self._console: Console | None = None
         self._last_line: dict[str, str] = {}  # by job
+        self._open_jobs: set[str] = set()  # which had not ended when this looked last
         self._tried: dict[str, tuple[str, int, float]] = {}  # newest checkpoint, attempts since it, when the last was
 
     def run(self, stop: threading.Event) -> None:
@@ -548,7 +549,9 @@ class Dispatcher:
 
     def check(self) -> None:
         """Submit jobs that can run; give up those that waited too long or that an operator stopped."""
-        if not (unfinished := list(self._unfinished())):
+        unfinished = list(self._unfinished())
+        self._report_ended({folder.name for folder, _ in unfinished})
+        if not unfinished:
             return
         self._console = console = self._console or self._open()
         last = {info.name: info for info in sorted(console.jobs(), key=lambda info: info.submitted)}
@@ -561,6 +564,17 @@ class Dispatcher:
                 self._give_up(folder, status, why)
             else:
                 self._submit_when_ready(folder, status, console, connected)
+
+    def _report_ended(self, unfinished: set[str]) -> None:
+        """Say how jobs ended that had not when this looked last."""
+        ended, self._open_jobs = sorted(self._open_jobs - unfinished), unfinished
+        for name in ended:
+            if (self._jobs / name / STATUS).exists():
+                self._say_end(name, read_status(self._jobs / name))
+
+    def _say_end(self, name: str, status: Status) -> None:
+        said = {"failed": "has failed", "suspended": "is suspended"}.get(status.state)
+        self._say_once(name, f"job {name} is {status.state}" if said is None else f"job {name} {said}: {status.error}")
 
     def close(self) -> None:
         """End the session with the engine."""
@@ -613,8 +627,9 @@ class Dispatcher:
         return True
 
     def _give_up(self, folder: Path, status: Status, why: str, state: str = "failed") -> None:
-        replace(status, state=state, error=why, since=self._clock()).write(folder)
-        self._say_once(folder.name, f"job {folder.name} {'has failed' if state == 'failed' else 'is suspended'}: {why}")
+        ended = replace(status, state=state, error=why, since=self._clock())
+        ended.write(folder)
+        self._say_end(folder.name, ended)
 
     def _say_once(self, job: str, line: str) -> None:
         """Report a line once."""

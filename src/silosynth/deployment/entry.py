@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import PartyLostError, ProtocolError, SilosynthError, UnavailableError
 from silosynth.core.files import close_to_others, make_folder, private_folder, sweep
-from silosynth.deployment import coordinator, protocol
+from silosynth.deployment import coordinator, endings, protocol
 from silosynth.deployment.forgetting import mark_running, set_aside, when_forgotten
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, refusal
@@ -30,7 +30,7 @@ from silosynth.deployment.silo import DeploymentSilo
 from silosynth.deployment.silo_ledger import SiloLedger
 from silosynth.runtime import checkpoint, driver
 from silosynth.runtime.endpoint import PartyEndpoint
-from silosynth.runtime.hub import DONE, OPEN, Frame, Hub, Lost, frame_from_bytes
+from silosynth.runtime.hub import DONE, ENDED, OPEN, Frame, Hub, Lost, frame_from_bytes
 from silosynth.runtime.link import PARTY_THREADS, Link, Remote, raise_if_failed, resolve_device
 from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.runtime.tls import dialled_certificate, fingerprint, same_fingerprint
@@ -39,6 +39,8 @@ LOG = "log.txt"
 _PATIENCE = 120.0  # seconds for which a stream may be disconnected
 _CONNECT = 120.0  # seconds for silos to dial in
 _POLL = 1.0  # seconds between checks for a stop file, or of a port in use
+_GOODBYE = 5.0  # seconds for silos to hear how a job ended
+_LAST = 2**53 - 1  # step of the frame that says it, which no conversation reaches
 _STOPPED = 3  # exit code of a job's process that was told to stop
 Say = Callable[[str], None]
 
@@ -69,7 +71,20 @@ def coordinate(payload: bytes, hub: Hub, workspace: Path, job: str) -> None:
     threading.Thread(target=_stop_on_request, args=(folder, say), daemon=True, name="silosynth-stop").start()
     say(f"attempt {job}: {order.job.algorithm}, submitted by {order.job.submitter}, silos {', '.join(order.job.silos)}")
     with _warnings_logged(say), _link(order, kit, hub, job, say, fresh) as link:
-        coordinator.run_order(order, link, folder, say)
+        try:
+            coordinator.run_order(order, link, folder, say)
+        finally:
+            _tell_end(order, hub, coordinator.read_status(folder).state)
+
+
+def _tell_end(order: coordinator.Order, hub: Hub, state: str) -> None:
+    """Tell silos that can be reached how the job ended, without waiting for long. It has ended all the same."""
+    if state not in endings.IN_WORDS:
+        return
+    body = json.dumps({"state": state}).encode()
+    frames = {silo: Frame(ENDED, order.job.name, _LAST, COORDINATOR, body) for silo in order.job.silos}
+    with suppress(Lost, SilosynthError):
+        hub.gather(frames, hub.dead, _GOODBYE, missing=True)
 
 
 def _stop_on_request(folder: Path, say: Say) -> None:
@@ -187,6 +202,7 @@ class JobAnswerer:
     def __init__(self, kit: StartKit, policy: SiloPolicy, submitter: str) -> None:
         self._kit, self._policy, self._submitter = kit, policy, submitter
         self._endpoint: PartyEndpoint | None = None
+        self._job, self._attempt = "", ""
 
     def __call__(self, blob: bytes) -> bytes:
         """The reply frame to a frame."""
@@ -197,7 +213,20 @@ class JobAnswerer:
             return Frame(DONE, frame.job, frame.step, self._kit.name).to_bytes()
         if self._endpoint is None:
             raise ProtocolError("A job must be opened first", frame.kind, "Compare versions.")
+        if frame.kind == ENDED:
+            self._end(frame)
+            return Frame(DONE, frame.job, frame.step, self._kit.name).to_bytes()
         return self._endpoint.handle(frame).to_bytes()
+
+    def _end(self, frame: Frame) -> None:
+        """Say how the coordinator says that the job ended."""
+        try:
+            state = str(json.loads(bytes(frame.body))["state"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ProtocolError("A job ends in a state", type(error).__name__, "Compare versions.") from error
+        folder = self._kit.jobs / self._job
+        said = endings.note_end(folder, self._attempt, state)
+        journal(folder)(f"the coordinator says: the job {said}")
 
     def _open(self, frame: Frame) -> None:
         try:
@@ -216,6 +245,8 @@ class JobAnswerer:
         if fresh and when_forgotten(self._kit.jobs / name) is not None:
             set_aside(self._kit.jobs / name)
         self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter)
+        self._job, self._attempt = name, attempt
+        endings.note_attempt(self._kit.jobs / name, attempt)
         if stream is not None:
             args = (endpoint, own, attempt)
             threading.Thread(target=self._stream, args=args, daemon=True, name="silosynth-stream").start()

@@ -19,7 +19,7 @@ from typing import Any
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import SilosynthError, StorageError
 from silosynth.core.files import read
-from silosynth.deployment import approval, coordinator, entry, exposure, kept, policy, presence
+from silosynth.deployment import approval, coordinator, endings, entry, exposure, kept, policy, presence
 from silosynth.deployment.certificates import validity
 from silosynth.deployment.forgetting import at_work
 from silosynth.deployment.kits import StartKit
@@ -181,7 +181,9 @@ class KnownSite:
             return "forgotten"
         if (folder / kept.CLOSED).exists():
             return "refused"
-        return "done" if ended == ALIKE else "failed" if ended else "running" if at_work(folder) else "interrupted"
+        if ended:
+            return "done" if ended == ALIKE else "failed"
+        return "running" if at_work(folder) else endings.how_it_ended(folder) or "interrupted"
 
     def _ledger(self, folder: Path, since: float) -> Json:
         totals = self._totals.setdefault(folder.name, LedgerTotals(folder / coordinator.LEDGER, self.kit.name))

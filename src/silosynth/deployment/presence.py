@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from silosynth.core import files
 
 FILE = "presence.json"
 EVERY = 3.0  # seconds between two signs
-_STALE = 15.0  # seconds after which an engine, or a silo, counts as gone
+STALE = 15.0  # seconds after which an engine, or a silo, counts as gone
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Presence:
 
     def running(self, now: float) -> bool:
         """Whether the engine is at work. After a crash this is true for some seconds more."""
-        return abs(now - self.at) < _STALE
+        return abs(now - self.at) < STALE
 
     def connected(self, silo: str, now: float) -> bool:
         """Whether the coordinator has heard of a silo lately."""
-        return self.running(now) and self.at - self.silos.get(silo, 0.0) < _STALE
+        return self.running(now) and self.at - self.silos.get(silo, 0.0) < STALE
 
     def write(self, work: Path) -> None:
         """Replace the sign, without waiting for the disk: one that is lost is followed by another."""
@@ -66,3 +66,8 @@ def read_presence(work: Path) -> Presence:
 def tell(work: Path, begun: float, silos: Mapping[str, float], clock: float | None = None) -> None:
     """Give a sign of life."""
     Presence(begun, time.time() if clock is None else clock, silos).write(work)
+
+
+def silent(silos: Iterable[str], heard: Mapping[str, float], now: float) -> list[str]:
+    """Which of the silos have given no sign of life lately, by when each was heard last."""
+    return [silo for silo in sorted(silos) if silo in heard and now - heard[silo] >= STALE]

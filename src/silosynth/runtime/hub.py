@@ -29,7 +29,8 @@ ASK, REPLY = "ask", "reply"
 SAVE, RESTORE, DONE = "save", "restore", "done"
 REFUSED, CRASHED = "refused", "crashed"
 OPEN = "open"  # opens a job before the first ask; only over the engine
-_KINDS = frozenset({HELLO, WELCOME, BUSY, BYE, ASK, REPLY, SAVE, RESTORE, DONE, REFUSED, CRASHED, OPEN})
+ENDED = "ended"  # says how it ended, after the last ask; likewise
+_KINDS = frozenset({HELLO, WELCOME, BUSY, BYE, ASK, REPLY, SAVE, RESTORE, DONE, REFUSED, CRASHED, OPEN, ENDED})
 _MARKER = b"\x01"
 _FIELDS = {"kind": str, "job": str, "step": int, "sender": str, "size": int}
 

@@ -38,7 +38,7 @@ def test_a_conversation_runs_over_the_relay_to_the_same_numbers(deployment: Depl
     for party in deployment.parties.values():
         assert (party.workspace / f"pid-{job}").read_text().endswith(" alice")  # proved by the signature
         assert (party.workspace / "parts" / job / "000004.ckpt").exists()
-    deployment.coordinator.says(f"job {job} ended")
+    deployment.coordinator.says(f" ended (attempt {job})")
     assert "Traceback" not in (deployment.coordinator.workspace / "engine" / "console.txt").read_text()
 
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -29,7 +30,7 @@ from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
 from nvflare.utils.process_utils import spawn_process
 
-from silosynth.deployment import presence
+from silosynth.deployment import endings, presence
 from silosynth.deployment.flare.child import leave_with_parent
 from silosynth.deployment.flare.pinning import pin
 from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, this_site
@@ -98,7 +99,7 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
             return
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             _site[:] = [fl_ctx.get_engine()]
-            threading.Thread(target=_stay_present, args=(fl_ctx.get_engine(),), daemon=True).start()
+            threading.Thread(target=self._stay_present, args=(fl_ctx.get_engine(),), daemon=True).start()
             self._give_up_unfinished(fl_ctx)
         report = {
             EventType.AFTER_CLIENT_REGISTER: self._registered,
@@ -153,21 +154,31 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
             notice(f"party {name} {what}")
 
     def _started(self, fl_ctx: Any) -> None:
-        notice(f"job {_job(fl_ctx)} started")
+        notice(f"job {_name(fl_ctx)} started (attempt {_job(fl_ctx)})")
 
     def _ended(self, fl_ctx: Any) -> None:
-        notice(f"job {_job(fl_ctx)} ended")
+        if sys.argv[1] == "client":
+            notice(endings.said_of(this_site().workspace / "jobs", _job(fl_ctx)))
+        else:
+            notice(f"job {_name(fl_ctx)} ended (attempt {_job(fl_ctx)})")
 
+    def _stay_present(self, engine: Any) -> None:
+        """Give signs of life of this site, and at the coordinator those of its silos, until the process ends."""
+        begun, place = time.time(), this_site().workspace
+        while True:
+            clients = getattr(engine, "client_manager", None)
+            known = [] if clients is None else list(clients.get_clients().values())
+            heard = {client.name: float(client.last_connect_time or 0) for client in known}
+            with contextlib.suppress(OSError):  # a full disk; the next sign may succeed
+                presence.tell(place, begun, heard)
+            self._note_silent(presence.silent(self._parties, heard, time.time()))
+            time.sleep(presence.EVERY)
 
-def _stay_present(engine: Any) -> None:
-    """Give signs of life of this site, and at the coordinator those of its silos, until the process ends."""
-    begun, place = time.time(), this_site().workspace
-    while True:
-        clients = getattr(engine, "client_manager", None)
-        known = [] if clients is None else list(clients.get_clients().values())
-        with contextlib.suppress(OSError):  # a full disk; the next sign may succeed
-            presence.tell(place, begun, {client.name: float(client.last_connect_time or 0) for client in known})
-        time.sleep(presence.EVERY)
+    def _note_silent(self, silent: Iterable[str]) -> None:
+        """Report parties that have gone without a word, once; they are back with their next sign of life."""
+        for name in silent:
+            self._parties.discard(name)
+            notice(f"party {name} has given no sign of life for {presence.STALE:g} s")
 
 
 def notice(line: str) -> None:
@@ -211,6 +222,13 @@ def _peer(fl_ctx: Any) -> str:
     peer = fl_ctx.get_peer_context()
     name = str(peer.get_identity_name() or "") if peer else ""
     return "" if "@" in name else name
+
+
+def _name(fl_ctx: Any) -> str:
+    """The name under which a job was submitted; its number if the engine has forgotten it."""
+    number, manager = _job(fl_ctx), getattr(fl_ctx.get_engine(), "job_def_manager", None)
+    found = None if manager is None else manager.get_job(number, fl_ctx)
+    return str(found.meta.get("name") or number) if found is not None else number
 
 
 def _job(fl_ctx: Any) -> str:
