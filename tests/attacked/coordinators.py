@@ -95,7 +95,7 @@ class Attacked:
         self.silo.folder, self.silo.releases = folder, Releases(folder)
 
     def _look(self, reply: Message) -> None:
-        recorded = Counter(event for _, events in self.silo.releases._read().values() for event in events)
+        recorded = Counter(event for released in self.silo.releases.listed() for event in released.events)
         owed: Counter[Event] = Counter()
         for other in self.replies.values():
             owed.update(getattr(other, "events", ()))
