@@ -28,15 +28,16 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
 
     site = open_kit(kit)
     folder = job_folder(site, job)
-    records = run.read_ledger(folder / coordinator.LEDGER)
     here = site.name == COORDINATOR
+    file = folder / coordinator.LEDGER
+    records = run.read_ledger(file) if here else run.records_in(silo_ledger.whole_text(file).decode())
     work = coordinator.unpack_order(read(folder / coordinator.ORDER)).job if here else kept_job(folder)
     if work is not None and work.training_seed is not None:
         records = known_noise(records)
     totals = run.show_ledger(ui, records)
     conditions = [{"by": work.submitter, "given": [one.text for one in work.given]}] if work and work.given else []
     if not here:
-        conditions = silo_ledger.asked_conditions(folder / coordinator.LEDGER)
+        conditions = silo_ledger.asked_conditions(file)
     for one in conditions:
         ui.show(f"Conditions of {one['by']}: {', '.join(one['given'])}")
     privacy = statement(records)
@@ -73,7 +74,7 @@ def verify_ledger(
         if silo is not None and (not paths or verdict.silo == silo.name):
             key = silo_ledger.public_key(silo.seat())
             verdict = silo_ledger.verify_file(file, key=key, job=job, silo=silo.name)
-        checked.append((verdict, read(file)))
+        checked.append((verdict, silo_ledger.whole_text(file)))
         _show_verdict(ui, file, verdict)
     faults = [f"{path}: {fault}" for path, (verdict, _) in zip(found, checked, strict=True) for fault in verdict.faults]
     between = list(silo_ledger.cross_check(checked))

@@ -281,8 +281,12 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:
     """A ledger's records of messages, without a last line that a killed process has left incomplete."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return records_in(path.read_text(encoding="utf-8"))
+
+
+def records_in(text: str) -> list[dict[str, Any]]:
+    """The records of messages in a ledger's text, without an incomplete last line."""
+    records = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [record for record in records if "type" in record]  # a silo's own ledger has others as well
 
 

@@ -23,7 +23,7 @@ from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import ConfigError, ProtocolError, SilosynthError, StorageError
 from silosynth.core.files import PRIVATE, locked, read, storage_error, write_atomic
 from silosynth.core.messages import from_state
-from silosynth.deployment import silo_ledger
+from silosynth.deployment import pending, silo_ledger
 from silosynth.deployment.kept import CLOSED, FORGOTTEN, JOB, kept_job
 from silosynth.deployment.protocol import Job, check_name
 from silosynth.deployment.signed import check, sign
@@ -33,8 +33,8 @@ from silosynth.runtime.wire import unpack
 
 RECEIPT = "receipt"
 STAYS = (
-    silo_ledger.FILE, silo_ledger.HEAD, DrawnRows.FILE, ComparedIdentifiers.FILE, CLOSED, JOB, FORGOTTEN, "log.txt",
-    "order", "status.json", "label.json",
+    silo_ledger.FILE, silo_ledger.HEAD, pending.FILE, DrawnRows.FILE, ComparedIdentifiers.FILE, CLOSED, JOB, FORGOTTEN,
+    "log.txt", "order", "status.json", "label.json",
 )  # fmt: skip
 """Files of a job that stay: those by which a silo keeps to its policy, and by which it can be told what was done."""
 _RUNNING = "running.lock"
@@ -125,7 +125,6 @@ def _forgotten(folder: Path, by: str, seat: Seat | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "job": folder.name, "site": COORDINATOR if seat is None else seat.name, "by": by, "at": now,
         "removed": [path.name for path in removed],
-        "stays": sorted(path.name for path in folder.iterdir() if path.name != _RUNNING),
     }  # fmt: skip
     if seat is not None:
         try:
@@ -133,6 +132,8 @@ def _forgotten(folder: Path, by: str, seat: Seat | None) -> dict[str, Any]:
             facts |= {"ledger": {"lines": head.lines, "hash": head.hash}}
         except StorageError:  # damaged, or of an earlier version: it stays as it is, and keeps nothing else from going
             facts |= {"ledger": None}
+    facts |= {"stays": sorted(path.name for path in folder.iterdir() if path.name != _RUNNING)}
+    if seat is not None:
         facts |= sign(seat, RECEIPT, facts)
     write_atomic(folder / FORGOTTEN, json.dumps(facts, indent=2).encode(), PRIVATE)
     return facts

@@ -15,7 +15,12 @@ of messages have the fields of the coordinator's ledger as well (`silosynth.runt
 - "compared": what silos told each other of their ledgers (`Head`), and the verdict.
 
 The lines of an ask and of its reply are written together, before the reply leaves: an ask that nothing answers, as the
-process is killed, has none. Beside the ledger lies its newest signature (`HEAD`), which shows that the tail was cut.
+process is killed, has none. An algorithm's messages that come again, and that charge nothing, are stored beside the
+ledger before the reply leaves (`silosynth.deployment.pending`), and their lines written before any others, when a
+signature is due, with the next message after a second, and when the coordinator has gone. They are the lines that they
+would have been otherwise: see `whole_text`. Beside the ledger lies its newest signature as well (`HEAD`), which shows
+that the tail was cut.
+
 What nobody can show: that lines after the last signature are those that the silo wrote; and that both files were set
 back together, unless another silo holds a later head.
 """
@@ -29,9 +34,11 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
@@ -40,7 +47,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import PRIVATE, close_to_others, flush, make_folder, read, storage_error
-from silosynth.core.messages import Message, Struct, wire_name
+from silosynth.core.messages import Done, Message, Struct, wire_name
+from silosynth.deployment import pending
+from silosynth.deployment.pending import AskAndReply, Pending, Place, read_pending
 from silosynth.deployment.protocol import Begin
 from silosynth.privacy.sealed import Seat, derive, framed
 from silosynth.runtime import ledger
@@ -49,6 +58,8 @@ FILE, HEAD = "ledger.jsonl", "ledger.head"
 ALIKE = "all were asked the same"
 """The verdict with which jobs end whose silos were asked alike."""
 EVERY = 64  # lines, at most, between two signatures
+_LONGEST = 10**9  # nanoseconds that an exchange waits while others come
+_OFTEN = "algorithms.", wire_name(Done)  # messages that may wait
 _LABEL = "silosynth silo ledger 2"
 _KEY = "silosynth silo ledger 1"  # which stays, whatever a ledger's lines become: labels and receipts name the key
 _NOTHING = "0" * 64  # the hash before the first line
@@ -111,8 +122,10 @@ class SiloLedger:
         self._path, self._head = make_folder(folder) / FILE, folder / HEAD
         self._asks = CommonAsks()
         self._lines, self._last, self._signed = 0, _NOTHING, 0
-        self._second = -1, ""  # the last second that a line came in, since 1970 and as lines have it
         self._begun: list[tuple[int, str]] = []  # lines to be written with the next: when, and their fields
+        self._ask: tuple[int, int, Message, int, bytes] | None = None  # without a line: step, when, bytes, digest
+        self._pending = Pending(folder / pending.FILE)
+        self._frames: dict[tuple[type[Message], type[Message]], bytes] = {}  # of what may wait, by types
         self._open()
         opened = {"kind": "opened", "job": job, "silo": seat.name, "key": _public(self._key).hex()}
         lost = _lines_of(read(self._head)) - self._lines  # by a power cut, or because the tail was cut
@@ -126,22 +139,35 @@ class SiloLedger:
 
     def asked(self, step: int, ask: Message, blob: bytes) -> bytes:
         """Record an ask, as it came; returns its digest."""
+        if self._ask is not None:
+            self._begin_ask()
         kind, digest = type(ask), blake3(blob).digest()
-        text, more = digest.hex(), ""
+        self._ask = step, self._clock(), ask, len(blob), digest
         if kind.common:
-            more = ', "common": true'
-            self._asks.ask(CommonAsk(step, wire_name(kind), text))
-        if kind is Begin and cast(Begin, ask).job.seed is not None:
-            more += ', "noise": "known"'  # as `silosynth.privacy.statement` reads it
-        fields = ledger.fields_of(step, COORDINATOR, self._seat.name, ask, len(blob))
-        self._begun.append((self._clock(), f'{fields}, "digest": "{text}"{more}'))
+            self._asks.ask(CommonAsk(step, wire_name(kind), digest.hex()))
         return digest
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
         """Record the reply to the last ask, before it leaves."""
-        fields = ledger.fields_of(step, self._seat.name, COORDINATOR, reply, len(blob))
-        self._begun.append((self._clock(), f'{fields}, "digest": "{blake3(blob).hexdigest()}"'))
+        ask, digest, now = self._ask, blake3(blob).digest(), self._clock()
+        if ask is not None and ask[0] == step and not self._begun:
+            frames = self._frames.get((type(ask[2]), type(reply)))
+            if frames and self._wait(AskAndReply(step, ask[1], ask[3], ask[4], now, len(blob), digest, frames)):
+                return
+        if ask is not None:
+            self._begin_ask()
+            self._learn(ask[2], reply)
+        frame = _reply_frame(self._seat.name, reply)
+        self._begun.append((now, _fields(step, frame, len(blob), digest)))
         self._write()
+
+    def settle(self) -> None:
+        """Write what waits: nothing may come for long. What cannot be written goes on waiting."""
+        with suppress(StorageError):
+            if self._pending.exchanges:
+                self._begun, self._ask = [], None  # which nothing answers
+                self._lay_down()
+            self._pending.drop()
 
     def refused(self, step: int, error: Exception) -> None:
         """Record that the last ask was refused; what was wrong with it stays in the silo's log."""
@@ -198,11 +224,12 @@ class SiloLedger:
         told = {silo: {"lines": h.lines, "hash": h.hash, "key": h.key.hex()} for silo, h in heads.items()}
         self._add({"kind": "compared", "silos": told, "verdict": verdict or ALIKE})
         self.sign()
+        self._pending.drop()
         return verdict
 
     def sign(self) -> None:
         """Sign what there is."""
-        if self._begun:
+        if self._begun or self._ask is not None or self._pending.exchanges:
             self._lay_down()
         self._last_but_signature = self._last
         self._signature = self._key.sign(_signed(self._job, self._seat.name, self._lines, self._last))
@@ -219,7 +246,33 @@ class SiloLedger:
 
     def _begin(self, fields: str) -> None:
         """A line, to be written with the next."""
+        if self._ask is not None:
+            self._begin_ask()
         self._begun.append((self._clock(), fields))
+
+    def _begin_ask(self) -> None:
+        """The line of an ask."""
+        assert self._ask is not None
+        (step, at, ask, size, digest), self._ask = self._ask, None
+        self._begun.append((at, _fields(step, _ask_frame(self._seat.name, ask), size, digest)))
+
+    def _learn(self, ask: Message, reply: Message) -> None:
+        """From now on messages of these types may wait, if they are an algorithm's and no type of theirs has events."""
+        free = (wire_name(type(one)).startswith(_OFTEN) and not hasattr(one, "events") for one in (ask, reply))
+        if all(free):
+            frames = *_ask_frame(self._seat.name, ask), *_reply_frame(self._seat.name, reply)
+            self._frames[type(ask), type(reply)] = json.dumps(frames).encode()
+
+    def _wait(self, exchange: AskAndReply) -> bool:
+        """Have an exchange wait for the next; False if it cannot."""
+        if not self._pending.add(exchange, Place(self._size, self._last)):
+            return False
+        self._ask = None
+        waiting = self._pending.exchanges
+        due = self._lines + 2 * len(waiting) - self._signed >= EVERY - 2
+        if due or exchange.replied - waiting[0].asked > _LONGEST:
+            self._write()
+        return True
 
     def _write(self) -> None:
         """Write the lines that have begun, and sign if it is time to."""
@@ -228,26 +281,20 @@ class SiloLedger:
             self.sign()
 
     def _lay_down(self) -> None:
-        """Write the lines that have begun."""
+        """Write the lines of what waits, and those that have begun."""
+        if self._ask is not None:
+            self._begin_ask()
         begun, self._begun = self._begun, []
-        number, last, text = self._lines, self._last, b""
-        for at, fields in begun:
-            line = f'{{"n": {number}, "at": "{self._moment(at)}", {fields}, "before": "{last}"}}'.encode()
-            number, last, text = number + 1, blake3(line).hexdigest(), text + line + b"\n"
+        waiting = lines_of(self._pending.exchanges)
+        text, last = chained([*waiting, *begun], self._lines, self._last)
         try:
             _write(self._file, text)
         except OSError as error:
             os.ftruncate(self._file, self._size)  # of lines that were cut nothing stays
             raise storage_error(error, "written", self._path) from error
+        self._pending.written()
         self._size += len(text)
-        self._lines, self._last = number, last
-
-    def _moment(self, at: int) -> str:
-        """A time as it stands in a line; `datetime` would take longer than all else that writes it."""
-        second, rest = divmod(at, 10**9)
-        if second != self._second[0]:
-            self._second = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._second[1]}.{rest // 1000:06d}+00:00"
+        self._lines, self._last = self._lines + len(waiting) + len(begun), last
 
     def _write_head(self, text: bytes) -> None:
         """In place, without waiting for the disk: it is of one length and in one sector, so whole or as it was."""
@@ -270,10 +317,20 @@ class SiloLedger:
             whole = text[: text.rfind(b"\n") + 1]
             self._size = len(whole)
             os.ftruncate(self._file, self._size)
+            whole += self._take_up(whole)
         except OSError as error:
             raise storage_error(error, "written", self._path) from error
         if whole:
             self._continue(whole)
+
+    def _take_up(self, whole: bytes) -> bytes:
+        """Write the lines that a killed process has left beside the ledger; returns them."""
+        missing, beside = _unwritten(self._path, whole), self._path.with_name(pending.FILE)
+        if missing:
+            _write(self._file, missing)
+            self._size += len(missing)
+        beside.unlink(missing_ok=True)
+        return missing
 
     def _continue(self, text: bytes) -> None:
         verdict = verify_text(text, None, key=_public(self._key), job=self._job, silo=self._seat.name)
@@ -282,6 +339,93 @@ class SiloLedger:
         for record in map(json.loads, text.splitlines()):
             self._asks.add(record)
         self._lines, self._last = verdict.lines, verdict.hash
+
+
+# Lines.
+
+
+_Frame = tuple[str, str, str]
+"""What a line of a message holds between step and size, after the size, and after the digest."""
+
+
+def _ask_frame(silo: str, ask: Message) -> _Frame:
+    more = ', "common": true' if type(ask).common else ""
+    if isinstance(ask, Begin) and ask.job.seed is not None:
+        more += ', "noise": "known"'  # as `silosynth.privacy.statement` reads it
+    return *ledger.frame_of(COORDINATOR, silo, ask), more
+
+
+def _reply_frame(silo: str, reply: Message) -> _Frame:
+    return *ledger.frame_of(silo, COORDINATOR, reply), ""
+
+
+def _fields(step: int, frame: _Frame, size: int, digest: bytes) -> str:
+    """The fields of a message's line."""
+    head, tail, more = frame
+    return f'"step": {step}{head}{size}{tail}, "digest": "{digest.hex()}"{more}'
+
+
+def lines_of(exchanges: Iterable[AskAndReply]) -> list[tuple[int, str]]:
+    """The two lines of each exchange: when, and their fields."""
+    lines = []
+    for step, asked, ask_size, ask_digest, replied, reply_size, reply_digest, text in exchanges:
+        ask, reply = _frames_in(text)
+        lines.append((asked, _fields(step, ask, ask_size, ask_digest)))
+        lines.append((replied, _fields(step, reply, reply_size, reply_digest)))
+    return lines
+
+
+@lru_cache(maxsize=1024)
+def _frames_in(text: bytes) -> tuple[_Frame, _Frame]:
+    """Those of an ask and its reply."""
+    a, b, c, d, e, f = json.loads(text)
+    return (a, b, c), (d, e, f)
+
+
+def chained(begun: Iterable[tuple[int, str]], number: int, last: str) -> tuple[bytes, str]:
+    """The text of lines, of which the first has this number and follows a line of this hash; the last one's hash."""
+    lines = []
+    for at, fields in begun:
+        line = f'{{"n": {number}, "at": "{_moment(at)}", {fields}, "before": "{last}"}}'.encode()
+        number, last = number + 1, blake3(line).hexdigest()
+        lines.append(line + b"\n")
+    return b"".join(lines), last
+
+
+def _moment(at: int) -> str:
+    """A time as it stands in a line; `datetime` would take longer than all else that writes it."""
+    second, rest = divmod(at, 10**9)
+    return f"{_second(second)}.{rest // 1000:06d}+00:00"
+
+
+@lru_cache(maxsize=4)
+def _second(since_1970: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since_1970))
+
+
+def whole_text(path: Path) -> bytes:
+    """A ledger's text, with the lines of exchanges that wait beside it, as its process was killed or is at work.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    text = read(path)
+    whole = text[: text.rfind(b"\n") + 1]
+    missing = _unwritten(path, whole)
+    return whole + missing if missing else text
+
+
+def _unwritten(path: Path, whole: bytes) -> bytes:
+    """The lines that belong at the end of a ledger: those that wait beside it, as far as they are not in it."""
+    place, exchanges = read_pending(path.with_name(pending.FILE))
+    before, since = whole[: place.size], whole[place.size :]
+    if not exchanges or len(before) < place.size or _hash(before[:-1].rpartition(b"\n")[2]) != place.last:
+        return b""
+    try:
+        lines, _ = chained(lines_of(exchanges), before.count(b"\n"), place.last)
+    except (ValueError, TypeError, OverflowError):
+        return b""  # damaged
+    return lines[len(since) :] if lines.startswith(since) else b""
 
 
 class CommonAsks:
@@ -356,7 +500,7 @@ def verify_file(path: Path, *, key: bytes | None = None, job: str | None = None,
         StorageError: the file cannot be read.
     """
     beside = path.with_name(HEAD)
-    return verify_text(read(path), read(beside) if beside.exists() else None, key=key, job=job, silo=silo)
+    return verify_text(whole_text(path), read(beside) if beside.exists() else None, key=key, job=job, silo=silo)
 
 
 def verify_text(

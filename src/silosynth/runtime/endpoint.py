@@ -32,6 +32,9 @@ class Book(Protocol):
     def restored(self, number: int) -> None:
         """A checkpoint is about to be restored."""
 
+    def settle(self) -> None:
+        """The coordinator has gone."""
+
 
 class PartyFailure(Exception):
     """A party raised something unforeseen; the original is the cause. Links turn it into `PartyLostError`."""
@@ -137,6 +140,11 @@ class PartyEndpoint:
             self._book.restored(number)
         self.party.restore(self._parts.load(number))
         self._last = None
+
+    def settle(self) -> None:
+        """Nothing is asked any more, or not for long."""
+        if self._book is not None:
+            self._book.settle()
 
     def _answer_all(self, step: int, before: int | None, blob: bytes) -> bytes:
         ask = wire.decode(blob)

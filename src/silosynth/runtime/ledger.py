@@ -246,11 +246,10 @@ class Ledger:
 _START_OVER = "Restore the file, or start over without resuming."
 
 
-def fields_of(step: int, sender: str, receiver: str, message: Message, size: int) -> str:
-    """One message as it stands in a line of a ledger's file, without the braces: for a silo's own record."""
+def frame_of(sender: str, receiver: str, message: Message) -> tuple[str, str]:
+    """What a line of a message holds between step and size, and after the size, without braces."""
     kind: Any = type(message)  # mypy takes the hash of its instances for that of the class
-    head, tail = _frame(sender, receiver, kind, getattr(message, "events", ()))
-    return f'"step": {step}{head}{size}{tail}'
+    return _frame(sender, receiver, kind, getattr(message, "events", ()))
 
 
 @lru_cache(maxsize=1024)

@@ -209,6 +209,7 @@ def serve_endpoint(
             uplink.send(endpoint.handle(frame))
     finally:
         uplink.close()
+        endpoint.settle()
 
 
 class _Uplink:
