@@ -180,7 +180,7 @@ def test_a_file_that_does_not_fit_the_ledger_adds_nothing(tmp_path: Path, how: s
     path, beside = tmp_path / "bank" / FILE, tmp_path / "bank" / pending.FILE
     text, held = path.read_bytes(), beside.read_bytes()
     size, last = len(text), held[8:40]
-    wrong = AskAndReply(1, NOON, 5, bytes(32), NOON, 5, bytes(32), b"[1, 2")
+    wrong = AskAndReply(1, NOON, 5, bytes(32), NOON, 5, bytes(32), b"[" * 30_000)
     if how == "of another ledger":
         held = held[:8] + bytes(32) + held[40:]
     elif how == "cut":

@@ -423,7 +423,7 @@ def _unwritten(path: Path, whole: bytes) -> bytes:
         return b""
     try:
         lines, _ = chained(lines_of(exchanges), before.count(b"\n"), place.last)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, OverflowError, OSError, RecursionError):
         return b""  # damaged
     return lines[len(since) :] if lines.startswith(since) else b""
 
