@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from tests.deployment.common import OPEN, job, parties, run, two_silos
 from tests.deployment.sites import ABSENT, carry_out, same_rows
 
-from silosynth.core.errors import ProtocolError, SilosynthError
+from silosynth.core.errors import ConfigError, DataError, ProtocolError, SilosynthError
 from silosynth.deployment import protocol
 from silosynth.deployment.coordinator import Order, considering_order, read_refusals, read_status
-from silosynth.deployment.rows import SILO, read_silo, repeated_identifiers
+from silosynth.deployment.rows import SILO, SiloFile, check_rows, read_silo, repeated_identifiers
 
 
 def test_all_silos_say_whether_they_would_refuse_and_nothing_is_read_or_counted(tmp_path: Path) -> None:
@@ -69,3 +70,48 @@ def test_a_silo_is_warned_before_rows_are_linked(tmp_path: Path) -> None:
     side.answer(protocol.Greet(asked.algorithm, "alice", *protocol.installed()))
     side.answer(protocol.Begin(asked))
     assert any(line.startswith("warning: 2 of 50 rows share their identifier") for line in said)
+
+
+def prefixed(folder: Path, more: str) -> SiloFile:
+    frame = pd.DataFrame({"customer": ["a", "b"], "age": [1, 2], "income": [3, 4], "bank_age": [5, 6]})
+    frame.to_csv(folder / "rows.csv", index=False)
+    head = f'[data]\npath = "rows.csv"\nidentifiers = ["customer"]\n{more}'
+    (folder / SILO).write_text(head + '[schema.income]\nkind = "continuous"\n[schema.customer]\nkind = "pseudonym"\n')
+    return read_silo(folder)
+
+
+def test_a_prefix_renames_all_columns_but_identifiers(tmp_path: Path) -> None:
+    silo = prefixed(tmp_path, 'prefix = "our_"\n')
+    check_rows(silo)
+    assert list(silo.read()) == ["customer", "our_age", "our_income", "our_bank_age"]
+    assert list(silo.declared) == ["our_income", "customer"] and silo.declared["our_income"]["kind"] == "continuous"
+
+
+def test_a_prefix_of_some_columns(tmp_path: Path) -> None:
+    silo = prefixed(tmp_path, 'prefix = "bank_"\nprefixed = ["income"]\n')
+    check_rows(silo)
+    assert list(silo.read()) == ["customer", "age", "bank_income", "bank_age"]
+
+
+@pytest.mark.parametrize(("names", "said"), [
+    (["age"], "different names, prefix included (got: bank_age)"), (["incomes"], "no identifiers (got: incomes)"),
+    (["customer"], "no identifiers (got: customer)"),
+])  # fmt: skip
+def test_a_prefix_that_does_not_fit_is_told_at_the_start(tmp_path: Path, names: list[str], said: str) -> None:
+    silo = prefixed(tmp_path, f'prefix = "bank_"\nprefixed = {names}\n')
+    with pytest.raises(DataError, match=re.escape(said)):
+        check_rows(silo)
+    with pytest.raises(DataError, match=re.escape(said)):
+        silo.read()
+
+
+def test_columns_that_are_prefixed_need_a_prefix(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prefixed needs a prefix"):
+        prefixed(tmp_path, 'prefixed = ["age"]\n')
+
+
+def test_a_clash_says_that_a_prefix_ends_it(tmp_path: Path) -> None:
+    silos = two_silos(60)
+    silos["shop"].frame["age"] = 1
+    with pytest.raises(SilosynthError, match=r"'age' is in 'bank' and in 'shop'.*write a prefix into \[data\]"):
+        run(job(silos), parties(silos, tmp_path), tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +13,7 @@ from silosynth import catalog
 from silosynth.alignment import Matched, align
 from silosynth.core import conversation
 from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
-from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.messages import Done, from_state, to_state
 from silosynth.core.schema import Schema, Table, agreed, check_partition, pseudonyms, same_columns
 from silosynth.core.streams import Streams
@@ -252,7 +253,16 @@ def _check_divided(job: Job, names: Mapping[str, list[str]], linking: set[str]) 
             "A job says whether silos hold different rows of the same columns",
             f"the same columns in {', '.join(names)}", "Set algorithm.options.horizontal = true.",
         )  # fmt: skip
+    for one, other in combinations(names, 2):
+        if clash := next((name for name in names[one] if name in names[other] and name not in linking), None):
+            raise DataError(f"A column belongs to one silo; {clash!r} is in {one!r} and in {other!r}", clash, _CLASH)
     check_partition([name for columns in names.values() for name in columns], names, linking)
+
+
+_CLASH = (
+    "If it holds different values, have one of them write a prefix into [data] of its silo.toml; if the same, leave it "
+    "to one. If it says whose rows these are, both declare it a pseudonym."
+)
 
 
 def _same_form(prepared: Replies) -> Ruled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 import pandas as pd
 from pydantic import Field, PrivateAttr
 
-from silosynth.core.errors import DataError, nearest
+from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.data.sources import Source
 from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
 
@@ -48,6 +49,29 @@ class SiloData(CsvKeys):
     """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
     group: Literal["none", "first"] = "none"
     """What becomes of rows that share their identifier: "none" is linked, or the "first" in the table."""
+    prefix: Text | None = None
+    """Put before the names of columns that are no identifiers, such as "bank_": for names that another silo has too."""
+    prefixed: Annotated[list[Text], Field(min_length=1)] | None = None
+    """Which columns get it, by their names in the table; None for all."""
+
+    def renamed(self, name: str) -> str:
+        """The name by which others know a column."""
+        own = name not in self.identifiers and (self.prefixed is None or name in self.prefixed)
+        return f"{self.prefix}{name}" if self.prefix and own else name
+
+    def check_names(self, names: list[str]) -> None:
+        """Check that the table has what is to be renamed, and that no two columns get the same name.
+
+        Raises:
+            DataError: names the column.
+        """
+        for name in self.prefixed or ():
+            if name not in names or name in self.identifiers:
+                remedy = nearest(name, [other for other in names if other not in self.identifiers])
+                raise DataError(f"{SILO}: prefixed names columns that are no identifiers", name, remedy)
+        renamed = Counter(map(self.renamed, names))
+        if twice := next((name for name, times in renamed.items() if times > 1), None):
+            raise DataError(f"{SILO}: columns have different names, prefix included", twice, "Choose another prefix.")
 
 
 class SiloFile(FileSection):
@@ -68,7 +92,7 @@ class SiloFile(FileSection):
         """
         if self.data is None:
             raise DataError("A silo that takes part with rows says where they are", "no [data]", f"Add it to {SILO}.")
-        fields = self.data.model_dump(exclude={"identifiers", "group"})
+        fields = self.data.model_dump(exclude={"identifiers", "group", "prefix", "prefixed"})
         for key in ("path", "password_file"):
             fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
         fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}
@@ -76,8 +100,14 @@ class SiloFile(FileSection):
         return Source(**fields).within(self._source.parent)
 
     def read(self) -> pd.DataFrame:
-        """All rows; of those that share their identifier the first, if ``group`` says so."""
-        frame = self.source().load()
+        """All rows, by their public names; of those that share their identifier the first, if ``group`` says so."""
+        frame = self._grouped(self.source().load())
+        if self.data is None or not self.data.prefix:
+            return frame
+        self.data.check_names(names := list(map(str, frame.columns)))
+        return frame.set_axis([self.data.renamed(name) for name in names], axis="columns")
+
+    def _grouped(self, frame: pd.DataFrame) -> pd.DataFrame:
         if self.data is None or self.data.group == "none" or not self.data.identifiers:
             return frame
         again = frame.duplicated(self.data.identifiers) & frame[self.data.identifiers].notna().all(axis=1)
@@ -90,8 +120,9 @@ class SiloFile(FileSection):
 
     @property
     def declared(self) -> dict[str, dict[str, Any]]:
-        """What is declared about columns, as schema inference takes it."""
-        return {name: rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
+        """What is declared about columns, as schema inference takes it, by the names that others know."""
+        name_of = str if self.data is None else self.data.renamed
+        return {name_of(name): rules.model_dump(exclude_none=True) for name, rules in self.columns.items()}
 
 
 def check_rows(silo: SiloFile) -> None:
@@ -104,6 +135,8 @@ def check_rows(silo: SiloFile) -> None:
     for name in silo.identifiers:
         if name not in first.columns:
             raise DataError(f"{SILO}: identifiers names columns", name, nearest(name, map(str, first.columns)))
+    if silo.data is not None and silo.data.prefix:
+        silo.data.check_names(list(map(str, first.columns)))
 
 
 def repeated_identifiers(frame: pd.DataFrame, identifiers: list[str]) -> str:
@@ -131,5 +164,7 @@ def read_silo(folder: Path) -> SiloFile:
     silo = read_toml(folder / SILO, SiloFile)
     silo._source = folder / SILO
     if silo.data is not None:
+        if silo.data.prefixed and not silo.data.prefix:
+            raise ConfigError(f"{SILO}: prefixed needs a prefix", "none", 'Write one: prefix = "bank_".')
         silo.source().check()
     return silo
