@@ -24,6 +24,7 @@ COMMANDS = [
     ("ledger", "show"), ("ledger", "verify"),
     ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
     ("bench", "total-difference"), ("bench", "digits"), ("bench", "nine-tables"), ("audit",), ("appraise",),
+    ("papers",), ("papers", "list"), ("papers", "show"), ("papers", "page"),
 ]  # fmt: skip
 
 PLAN = """

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-GROUPS = ("ledger", "bench", "certificate", "coordinator", "datasets", "party")  # of commands
+GROUPS = ("ledger", "bench", "certificate", "coordinator", "datasets", "papers", "party")  # of commands
 
 
 def blocks(page: Path, language: str) -> list[str]:

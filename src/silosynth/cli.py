@@ -12,7 +12,18 @@ from typing import Annotated
 
 import typer
 
-from silosynth.commands import appraise, audit, bench, certificates, console, federation, inspect, preflight, run
+from silosynth.commands import (
+    appraise,
+    audit,
+    bench,
+    certificates,
+    console,
+    federation,
+    inspect,
+    papers,
+    preflight,
+    run,
+)
 from silosynth.core.version import VERSION
 
 app = typer.Typer(
@@ -26,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for commands in (run, appraise, audit, inspect, federation, certificates, console, preflight, bench):
+for commands in (run, appraise, audit, inspect, federation, certificates, console, preflight, bench, papers):
     commands.register(app)
 
 

@@ -1,0 +1,161 @@
+"""Every table and figure that the five papers publish in their evaluations: what reruns it, and what is kept of it.
+
+`published` has the entries themselves. Results lie in benchmarks/results of the repository; wheels do not hold them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from silosynth.core.errors import ConfigError, nearest
+from silosynth.papers.published import BESIDE, ENTRIES, PAPERS, Published
+
+STATES: Mapping[str, str] = {
+    "kept": "results are kept",
+    "command": "a command reruns it, nothing is kept",
+    "none yet": "no command",
+}
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+SIZES: Mapping[str, tuple[str, str]] = {  # key of rows -> what one and what several are called
+    "table": ("table", "tables"), "data": ("table", "tables"), "rows": ("rows", "rows"), "epochs": ("epochs", "epochs"),
+    "iterations": ("iterations", "iterations"), "guests": ("guests", "guests"), "seed": ("seed", "seeds"),
+}  # fmt: skip
+
+
+def entries(paper: str | None = None) -> Sequence[Published]:
+    """All of them, or those of a paper.
+
+    Raises:
+        ConfigError: there is no such paper; names the nearest.
+    """
+    if paper is None:
+        return ENTRIES
+    if paper not in PAPERS:
+        raise ConfigError(f"A paper is one of {', '.join(PAPERS)}", paper, nearest(paper, PAPERS))
+    return [entry for entry in ENTRIES if entry.paper == paper]
+
+
+def find(name: str) -> Published:
+    """An entry by its name.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    named = {entry.name: entry for entry in entries()}
+    if name not in named:
+        raise ConfigError(
+            "There is no such table or figure in the five papers' evaluations", name, nearest(name, named)
+        )
+    return named[name]
+
+
+# What is kept
+
+
+def facts(entry: Published) -> dict[str, Any]:
+    """An entry, for programs."""
+    return {
+        "name": entry.name, "paper": PAPERS[entry.paper], "number": entry.title, "shows": entry.shows,
+        "state": entry.state, "published_sizes": entry.sizes, "command": entry.command,
+        "kept": [{"page": f"benchmarks/results/{name}.md", "sizes": kept_sizes(name)} for name in entry.kept],
+        "deviates": entry.deviates, "missing": entry.missing,
+    }  # fmt: skip
+
+
+def kept_sizes(name: str, folder: Path | None = None) -> str | None:
+    """At which sizes a file of results was computed, by its rows; None where these are not here."""
+    path = (folder or RESULTS) / f"{name}.json"
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text("utf-8"))
+    rows = content["rows"] if isinstance(content, dict) else content
+    parts = (_size(rows, key, *names) for key, names in SIZES.items())
+    return ", ".join([f"{len(rows)} results", *(part for part in parts if part)])
+
+
+def _size(rows: Sequence[Mapping[str, Any]], key: str, one: str, several: str) -> str:
+    """The different values of a size."""
+    values = sorted({row[key] for row in rows if row.get(key) is not None})
+    shown = [f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value) for value in values]
+    return f"{one if len(shown) == 1 else several} {_listed(shown)}" if shown else ""
+
+
+def _listed(values: Sequence[str]) -> str:
+    """One, two and three."""
+    return " and ".join(part for part in (", ".join(values[:-1]), values[-1]) if part)
+
+
+def kept_tables(name: str, folder: Path | None = None) -> str | None:
+    """The page of a file of results; None where it is not here."""
+    path = (folder or RESULTS) / f"{name}.md"
+    return path.read_text("utf-8") if path.exists() else None
+
+
+# The page of the documentation
+
+
+def page() -> str:
+    """docs/papers.md."""
+    parts = [HEAD, _counts()]
+    for paper, title in PAPERS.items():
+        parts += [f"## {title}", "\n".join(_overview(paper)), *(_paragraph(entry) for entry in entries(paper))]
+    return "\n\n".join([*parts, "## Beside the papers", "\n".join(_beside())]) + "\n"
+
+
+HEAD = """# The papers' tables and figures
+
+<!-- Written by `silosynth papers page --out docs/papers.md`. Change src/silosynth/papers/published.py instead. -->
+
+What the five papers publish in their evaluations, and what there is of it here. *Kept*: results are in the repository.
+*Command*: a command reruns it, and nothing is kept. *None yet*: there is no command. Diagrams and notations are left
+out. `silosynth papers list` and `silosynth papers show silofuse/table-3` tell the same.
+
+Kept sizes are read from the rows of results."""
+
+
+def _counts() -> str:
+    """How many entries are in each state, by paper."""
+    lines = [f"| {title} | " + " | ".join(str(_count(paper, state)) for state in STATES) + " |"
+             for paper, title in PAPERS.items()]  # fmt: skip
+    return "\n".join(
+        [f"| paper | {' | '.join(STATES)} |", "| --- | " + " | ".join("---" for _ in STATES) + " |", *lines]
+    )
+
+
+def _count(paper: str, state: str) -> int:
+    return sum(entry.state == state for entry in entries(paper))
+
+
+def _overview(paper: str) -> Iterator[str]:
+    yield "| | what it shows | state |"
+    yield "| --- | --- | --- |"
+    for entry in entries(paper):
+        yield f"| {entry.title} | {entry.shows} | {entry.state} |"
+
+
+def _paragraph(entry: Published) -> str:
+    """All that is known of an entry."""
+    lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- Published: {entry.sizes}."]
+    if entry.command:
+        lines.append(f"- Command: `{entry.command}`")
+    for name in entry.kept:
+        sizes = kept_sizes(name)
+        lines.append(f"- Kept: [{name}]({_link(name)}), {sizes or 'the page only, without its rows'}.")
+    if entry.deviates:
+        lines.append(f"- Deviates: {entry.deviates}")
+    return "\n".join([lines[0], "", *lines[1:], *([f"- Missing: {entry.missing}"] if entry.missing else [])])
+
+
+def _link(name: str) -> str:
+    return f"../benchmarks/results/{name}.md"
+
+
+def _beside() -> Iterator[str]:
+    """Comparisons of ours that no paper has."""
+    yield "| what it shows | command | kept |"
+    yield "| --- | --- | --- |"
+    for shows, command, name in BESIDE:
+        yield f"| {shows} | `{command}` | {f'[{name}]({_link(name)})' if name else ''} |"

@@ -1,0 +1,139 @@
+"""``silosynth papers``: commands that the registry names exist, as do kept files; none is left out; the page agrees."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from silosynth.cli import app
+from silosynth.papers import EXPERIMENTS, registry
+from silosynth.papers.published import BESIDE, PAPERS, Published
+from silosynth.papers.registry import STATES
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = registry.entries()
+COMMANDS = sorted({entry.command for entry in ENTRIES if entry.command} | {command for _, command, _ in BESIDE})
+KEPT = {name for entry in ENTRIES for name in entry.kept} | {name for _, _, name in BESIDE if name}
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["papers", *map(str, arguments)])
+
+
+def said(*arguments: object) -> Any:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@lru_cache
+def help_of(experiment: str) -> str:
+    return CliRunner().invoke(app, ["bench", experiment, "--help"]).stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_exist(command: str) -> None:
+    program, first, *rest = command.split()
+    if program == "python":
+        assert (ROOT / first).is_file()
+        return
+    assert (program, first) == ("silosynth", "bench") and rest[0] in EXPERIMENTS
+    assert [word for word in rest if word.startswith("-") and word not in help_of(rest[0])] == []
+
+
+def test_every_experiment_belongs_to_something() -> None:
+    assert {command.split()[2] for command in COMMANDS if command.startswith("silosynth")} == set(EXPERIMENTS)
+
+
+def test_kept_files_exist_and_hold_what_their_commands_compute() -> None:
+    for name in KEPT:
+        assert (registry.RESULTS / f"{name}.md").is_file(), name
+    for entry in ENTRIES:
+        for name in entry.kept:
+            path = registry.RESULTS / f"{name}.json"
+            content = json.loads(path.read_text()) if path.exists() else {}
+            if "experiment" in content:
+                assert entry.command and entry.command.split()[2] == content["experiment"], entry.name
+
+
+def test_no_results_of_a_paper_are_left_out() -> None:
+    stems = {path.stem for path in registry.RESULTS.iterdir()}
+    forms = {path.stem for path in registry.RESULTS.glob("*.json") if '"silosynth bench"' in path.read_text()[:100]}
+    assert {stem for stem in stems if stem.split("_")[0] in PAPERS} | forms <= KEPT
+
+
+def test_the_page_is_what_the_registry_says() -> None:
+    remedy = "silosynth papers page --out docs/papers.md"
+    assert (ROOT / "docs/papers.md").read_text("utf-8") == registry.page(), remedy
+
+
+def test_names_are_numbers_of_papers_and_stand_once() -> None:
+    assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
+    for entry in ENTRIES:
+        assert entry.paper in PAPERS and re.fullmatch(r"(table|figure)-\d+(\.\d)?", entry.number), entry.name
+
+
+def test_without_a_command_it_is_said_what_is_missing() -> None:
+    for entry in ENTRIES:
+        assert bool(entry.command) != bool(entry.missing), entry.name
+        assert entry.command or not entry.kept, entry.name
+        assert entry.deviates or not entry.kept, entry.name
+
+
+def test_titles_are_as_the_papers_number() -> None:
+    titles = {entry.name: entry.title for entry in ENTRIES}
+    assert titles["silofuse/table-3"] == "Table III" and titles["tabvfl/table-6.1"] == "Table 6.1"
+    assert titles["vflgan/table-3"] == "Table 3" and titles["gdts/figure-5"] == "Figure 5"
+
+
+def test_list_tells_states_and_takes_a_paper() -> None:
+    everything = said("list")
+    assert [one["name"] for one in everything["entries"]] == [entry.name for entry in ENTRIES]
+    assert sum(everything["counts"].values()) == len(ENTRIES) and set(everything["counts"]) == set(STATES)
+    assert {one["paper"] for one in said("list", "gdts")["entries"]} == {"GDTS"}
+    assert "gdts/table-1" in call("list", "gdts").stdout and "kept gdts_copies" in call("list", "gdts").stdout
+
+
+def test_show_has_command_sizes_deviations_and_the_kept_tables() -> None:
+    entry = registry.find("silofuse/table-3")
+    shown = call("show", entry.name).stdout
+    kept = (registry.RESULTS / "silofuse_tables3_4.md").read_text("utf-8")
+    assert entry.command is not None
+    assert all(part in shown for part in (entry.shows, entry.sizes, entry.command, entry.deviates, kept))
+    assert said("show", entry.name)["kept"][0]["sizes"].startswith("8 results, tables abalone, cardio")
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    for arguments, near in ((("show", "silofuse/tabel-3"), "silofuse/table-3"), (("list", "vt-gan"), "vtgan")):
+        result = call(*arguments)
+        assert result.exit_code == 2 and near in result.stderr
+
+
+def test_without_the_repository_sizes_and_tables_are_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert registry.kept_sizes("gdts_odd", tmp_path) is registry.kept_tables("gdts_odd", tmp_path) is None
+    monkeypatch.setattr(registry, "RESULTS", tmp_path / "none")
+    refused = call("page", "--out", tmp_path / "papers.md")
+    assert refused.exit_code == 2 and "needs the results in the repository" in refused.stderr
+    assert "this installation has none" in call("show", "gdts/table-2").stdout
+
+
+def test_sizes_are_those_of_the_rows(tmp_path: Path) -> None:
+    rows = [{"table": "a", "rows": 40_000, "seed": seed, "epochs": None} for seed in (0, 1, 1)]
+    (tmp_path / "some.json").write_text(json.dumps({"rows": rows}))
+    assert registry.kept_sizes("some", tmp_path) == "3 results, table a, rows 40 000, seeds 0 and 1"
+
+
+def test_the_page_is_written(tmp_path: Path) -> None:
+    assert call("page", "--out", tmp_path / "papers.md").exit_code == 0
+    assert (tmp_path / "papers.md").read_text("utf-8") == registry.page()
+
+
+def test_states_follow_from_what_there_is() -> None:
+    found = [Published("gdts", "table-1", "", "", *more) for more in ((), ("silosynth",), ("silosynth", ("kept",)))]
+    assert [entry.state for entry in found] == ["none yet", "command", "kept"]
