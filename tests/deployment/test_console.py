@@ -288,6 +288,9 @@ def test_the_token_is_its_accounts_alone(tmp_path: Path) -> None:
     token = site_token(tmp_path)
     assert len(token) > 40 and site_token(tmp_path) == token
     assert (tmp_path / "console.token").stat().st_mode & 0o077 == 0
+    (tmp_path / "console.token").write_text("\n")
+    with pytest.raises(ConfigError, match="not empty"):
+        site_token(tmp_path)
     (tmp_path / "console.token").chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
         site_token(tmp_path)

@@ -102,7 +102,7 @@ def site_token(work: Path) -> str:
     """The token of a site's console, from its file, which is made if there is none.
 
     Raises:
-        ConfigError: others can read the file.
+        ConfigError: others can read the file, or it is empty, so that anybody would have the token.
         StorageError: it cannot be read.
     """
     path = make_folder(work) / TOKEN
@@ -111,7 +111,10 @@ def site_token(work: Path) -> str:
             file.write(secrets.token_urlsafe(32) + "\n")
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise ConfigError("Only its own account reads a console's token", str(path), f"Close it: chmod 600 {path}")
-    return read(path).decode("ascii", "replace").strip()
+    token = read(path).decode("ascii", "replace").strip()
+    if not token:
+        raise ConfigError("A console's token is not empty", str(path), f"Remove it, and a new one is made: rm {path}")
+    return token
 
 
 class Desk:

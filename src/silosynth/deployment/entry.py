@@ -244,6 +244,8 @@ class JobAnswerer:
         check_coordinator(self._kit, self._policy)
         if fresh and when_forgotten(self._kit.jobs / name) is not None:
             set_aside(self._kit.jobs / name)
+        if self._endpoint is not None:
+            self._endpoint.retire()  # its stream may be alive, and it would not know what the new one refuses
         self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter)
         self._job, self._attempt = name, attempt
         endings.note_attempt(self._kit.jobs / name, attempt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,8 @@ class PartyFailure(Exception):
 class PartyEndpoint:
     """Bytes in, bytes out. A repeated step gets the last reply, or the last error, again.
 
+    It answers one frame at a time, whichever threads bring them: a coordinator could call on several ways at once.
+
     Args:
         name: the party's name.
         party: the party that answers.
@@ -60,14 +63,28 @@ class PartyEndpoint:
         self._parts = None if folder is None else checkpoint.PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
+        self._one = threading.Lock()  # what comes in and what leaves is checked and recorded in one order
+        self._retired = False
+
+    def retire(self) -> None:
+        """Answer no more, once what is being answered is done: the job has been opened anew."""
+        with self._one:
+            self._retired = True
 
     def handle(self, frame: hub.Frame) -> hub.Frame:
         """The reply to one frame. Whatever goes wrong, the coordinator gets an answer."""
+        with self._one:
+            return self._handle(frame)
 
+    def _handle(self, frame: hub.Frame) -> hub.Frame:
         def reply(kind: str, body: bytes = b"") -> hub.Frame:
             return hub.Frame(kind, frame.job, frame.step, self.name, body)
 
         try:
+            if self._retired:
+                raise ProtocolError(
+                    "A silo answers where a job was opened last", "an earlier opening", "Start it again."
+                )
             if frame.kind == hub.ASK:
                 return reply(hub.REPLY, self.answer(frame.job, frame.step, frame.body))
             if frame.kind == hub.SAVE:
