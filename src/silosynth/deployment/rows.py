@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.data.sources import Source
+from silosynth.deployment.grouping import Summary, summed_up
 from silosynth.experiment.grammar import ColumnRules, CsvKeys, FileSection, Text, read_toml
 
 SILO = "silo.toml"
@@ -47,8 +48,11 @@ class SiloData(CsvKeys):
     batch_rows: Annotated[int, Field(ge=1)] = 50_000
     identifiers: list[Text] = Field(default_factory=list)
     """Columns that identify a row's subject, the same in all silos: rows are linked by them; they are not modelled."""
-    group: Literal["none", "first"] = "none"
-    """What becomes of rows that share their identifier: "none" is linked, or the "first" in the table."""
+    group: Literal["none", "first", "aggregate"] = "none"
+    """What becomes of rows that share their identifier: "none" is linked, the "first" in the table is, or one row that
+    sums them up."""
+    aggregate: Annotated[dict[Text, Summary], Field(min_length=1)] | None = None
+    """How each column that is no identifier is summed up, by its name in the table."""
     prefix: Text | None = None
     """Put before the names of columns that are no identifiers, such as "bank_": for names that another silo has too."""
     prefixed: Annotated[list[Text], Field(min_length=1)] | None = None
@@ -92,7 +96,7 @@ class SiloFile(FileSection):
         """
         if self.data is None:
             raise DataError("A silo that takes part with rows says where they are", "no [data]", f"Add it to {SILO}.")
-        fields = self.data.model_dump(exclude={"identifiers", "group", "prefix", "prefixed"})
+        fields = self.data.model_dump(exclude={"identifiers", "group", "aggregate", "prefix", "prefixed"})
         for key in ("path", "password_file"):
             fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
         fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}
@@ -100,16 +104,19 @@ class SiloFile(FileSection):
         return Source(**fields).within(self._source.parent)
 
     def read(self) -> pd.DataFrame:
-        """All rows, by their public names; of those that share their identifier the first, if ``group`` says so."""
-        frame = self._grouped(self.source().load())
+        """All rows, by their public names; one for each subject, if ``group`` says so."""
+        frame = self.grouped(self.source().load())
         if self.data is None or not self.data.prefix:
             return frame
         self.data.check_names(names := list(map(str, frame.columns)))
         return frame.set_axis([self.data.renamed(name) for name in names], axis="columns")
 
-    def _grouped(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def grouped(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows of the table with one for each subject, if ``group`` says so."""
         if self.data is None or self.data.group == "none" or not self.data.identifiers:
             return frame
+        if self.data.aggregate is not None:
+            return summed_up(frame, self.data.identifiers, self.data.aggregate)
         again = frame.duplicated(self.data.identifiers) & frame[self.data.identifiers].notna().all(axis=1)
         return frame[~again].reset_index(drop=True)
 
@@ -135,6 +142,7 @@ def check_rows(silo: SiloFile) -> None:
     for name in silo.identifiers:
         if name not in first.columns:
             raise DataError(f"{SILO}: identifiers names columns", name, nearest(name, map(str, first.columns)))
+    first = silo.grouped(first)
     if silo.data is not None and silo.data.prefix:
         silo.data.check_names(list(map(str, first.columns)))
 
@@ -150,7 +158,7 @@ def repeated_identifiers(frame: pd.DataFrame, identifiers: list[str]) -> str:
         said.append(f"{missing:,} of {len(frame):,} rows lack an identifier")
     if not said:
         return ""
-    remedy = '; give one row for each, or write group = "first" into [data]' if repeated else ""
+    remedy = '; give one row for each, or write group = "first" or "aggregate" into [data]' if repeated else ""
     return f"{', and '.join(said)}: linking rows leaves all of these out{remedy}"
 
 
@@ -166,5 +174,14 @@ def read_silo(folder: Path) -> SiloFile:
     if silo.data is not None:
         if silo.data.prefixed and not silo.data.prefix:
             raise ConfigError(f"{SILO}: prefixed needs a prefix", "none", 'Write one: prefix = "bank_".')
+        _check_group(silo.data)
         silo.source().check()
     return silo
+
+
+def _check_group(data: SiloData) -> None:
+    if (data.group == "aggregate") is not (data.aggregate is not None):
+        rule = f'{SILO}: group = "aggregate" and [data.aggregate] come together'
+        raise ConfigError(rule, f"group = {data.group!r}", "Write both, or neither.")
+    if data.group != "none" and not data.identifiers:
+        raise ConfigError(f"{SILO}: group is of rows that share their identifier", "no identifiers", "Name them.")
