@@ -36,13 +36,32 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 @pytest.mark.live
 def test_importing_prints_nothing_and_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, silosynth, silosynth.cli;"
-        "heavy = {'torch', 'pandas', 'numpy', 'pyarrow', 'sklearn', 'pydantic'} & set(sys.modules);"
-        "sys.exit(', '.join(sorted(heavy)) or None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = _python("import silosynth, silosynth.cli", also="'pydantic'")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("command", [(), ("run",), ("submit",)], ids=" ".join)
+def test_help_loads_nothing_heavy(command: tuple[str, ...]) -> None:
+    """Typer itself loads pydantic to read a command's words."""
+    help_shown = (
+        "from silosynth import cli\n"
+        f"sys.argv = {['silosynth', *command, '--help']}\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass"
+    )
+    done = _python(help_shown, also="" if command else "'pydantic'")
+    assert f"Example: silosynth {' '.join(command)}".rstrip() in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _python(code: str, also: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in a Python of its own, which then fails with the names of heavy packages that were loaded."""
+    heavy = (
+        "'cryptography', 'jinja2', 'numpy', 'nvflare', 'pandas', 'platformdirs', 'pyarrow', 'scipy', 'sklearn', 'torch'"
+    )
+    told = f"sys.exit(', '.join(sorted({{{heavy}, {also}}} & set(sys.modules))) or None)"
+    command = [sys.executable, "-c", f"import sys\n{code}\n{told}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.live
