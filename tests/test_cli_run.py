@@ -109,6 +109,31 @@ def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(run: tuple[Result, P
     assert result.stderr.count(f"Column 'visits': {beyond} of 320 values lie beyond its declared bounds") == 1
 
 
+@pytest.mark.parametrize(
+    ("written", "asked", "taken"),
+    [("", "auto", "auto"), ("threads = 4", "2", 2), ("threads = 4", None, 4), ("", None, 1)],
+)
+def test_threads_are_those_of_the_file_or_of_the_command_line(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, written: str, asked: str | None, taken: object
+) -> None:
+    seen = []
+
+    def fitted(*_: object, threads: object, **__: object) -> None:
+        seen.append(threads)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(silosynth, "fit", fitted)
+    plan.write_text(PLAN.replace('device = "cpu"', f'device = "cpu"\n{written}'))
+    call("run", plan, *([] if asked is None else ["--threads", asked]))
+    assert seen == [taken]
+
+
+def test_threads_that_are_no_number_are_refused(plan: Path) -> None:
+    result = call("run", plan, "--threads", "some")
+    assert result.exit_code != 0
+    assert "1 to 64 threads" in result.stderr
+
+
 def test_a_finished_run_can_be_inspected(run: tuple[Result, Path], tmp_path: Path) -> None:
     _, out = run
     assert call("sample", out / "model.silosynth", "-n", 250, "-o", tmp_path / "again.csv").exit_code == 0

@@ -20,6 +20,7 @@ from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import CheckpointError, ConfigError, DataError, SchemaError, StorageError
 from silosynth.core.schema import below
 from silosynth.data.infer import ColumnWarning
+from silosynth.runtime import driver, threads
 from silosynth.runtime.wire import pack
 from silosynth.simulation.model import BATCH
 
@@ -419,6 +420,26 @@ def test_a_fit_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path, runtime,
     assert pack(dict(again.parts)) == pack(dict(whole.parts))
     assert pack(again.coordinator) == pack(whole.coordinator)
     pd.testing.assert_frame_equal(again.sample(30), whole.sample(30))
+
+
+def test_the_threads_that_a_trial_found_are_those_of_the_model_and_of_resuming(tmp_path, monkeypatch):
+    found, set_to, really = iter([2, 1]), [], driver.torch_threads
+    monkeypatch.setattr(threads, "fastest", lambda step, most: next(found))
+    monkeypatch.setattr(driver, "torch_threads", lambda n: set_to.append(n) or really(1))  # two spin on a busy machine
+
+    def stop(progress):
+        if progress.stage == "diffusion":
+            raise StopError
+
+    with pytest.raises(StopError):
+        fit(folder=tmp_path / "halted", progress=stop, threads="auto")
+    again = fit(folder=tmp_path / "halted", resume=True, threads="auto")
+    assert again.threads == again.describe()["threads"] == 2
+    assert set_to == [2, 2]
+    again.save(tmp_path / "model.silosynth")
+    assert ss.load(tmp_path / "model.silosynth").threads == 2
+    with pytest.raises(CheckpointError, match="belong to experiment"):
+        fit(folder=tmp_path / "halted", resume=True, threads=2)
 
 
 @pytest.mark.slow

@@ -100,18 +100,29 @@ def run(
         bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")
     ] = False,
     force: Force = False,
+    threads: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Threads of the coordinator, whatever the file says; auto tries which number is best.",
+        ),
+    ] = "",
 ) -> None:
     """Train, sample and evaluate as an experiment file says; results go to its output folder."""
-    perform(ui, file, resume, force)
+    perform(ui, file, resume, force, threads)
 
 
-def perform(ui: Session, file: Path, resume: bool = False, force: bool = False) -> None:
-    """Carry out an experiment file."""
+def perform(ui: Session, file: Path, resume: bool = False, force: bool = False, threads: str = "") -> None:
+    """Carry out an experiment file; with ``threads``, on as many instead of what it says."""
     from silosynth.commands import tables
     from silosynth.experiment import grammar
+    from silosynth.runtime.threads import check_threads
 
     plan = grammar.read(file)
     note_unused(ui, plan, "run")
+    if threads:
+        number = check_threads(int(threads) if threads.isdecimal() else threads)
+        plan = plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update={"threads": number})})
     entry = _algorithm(file, plan)
     _check_free(plan.folder, [MODEL, plan.sample.path, plan.evaluate.report], resume, force)
     material = tables.gather(plan, entry.horizontal)
@@ -153,10 +164,12 @@ def note_unused(ui: Session, plan: Experiment, command: Command) -> None:
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a run, and its secret seed."""
     from silosynth.runtime.checkpoint import SEED
+    from silosynth.runtime.threads import FILE
 
     for name in ("coordinator", "parties"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / SEED).unlink(missing_ok=True)  # whoever has it knows the noise
+    for name in (SEED, FILE):  # whoever has the seed knows the noise
+        (folder / name).unlink(missing_ok=True)
 
 
 def _algorithm(file: Path, plan: Experiment) -> Algorithm:
@@ -215,8 +228,8 @@ def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool, fo
     model = silosynth.fit(
         how.name, federation, preset=how.preset, seed=how.seed, options=how.options, rules=plan.ruled(),
         runtime=how.runtime,
-        limit=limit, missing=plan.run.missing, device=how.device, folder=plan.folder, resume=resume, overwrite=force,
-        progress=ui.chatty,
+        limit=limit, missing=plan.run.missing, device=how.device, threads=how.threads, folder=plan.folder,
+        resume=resume, overwrite=force, progress=ui.chatty,
     )  # fmt: skip
     model.save(plan.folder / MODEL)
     return model

@@ -62,6 +62,7 @@ from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
+from silosynth.runtime.threads import settle_threads
 from silosynth.simulation.model import Model, all_columns, check_identifiers_fit, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT, SCHEMAS = "order", "status.json", "ledger.jsonl", "result.json", "schemas.silosynth"
@@ -78,6 +79,7 @@ class Order(messages.Struct):
         limit: seconds for a silo to answer; None waits as long as it is connected.
         patience: seconds for a lost silo to come back before the job fails.
         device: where the coordinator computes.
+        threads: on which it computes.
         missing: policy for silos that get lost; None for the algorithm's default.
         forget: in place of all that, the job that ``job``'s only silo is to forget.
         consider: or silos only say whether they would refuse ``job``.
@@ -88,6 +90,7 @@ class Order(messages.Struct):
     limit: float | None = None
     patience: float = 3600.0
     device: str = "auto"
+    threads: int | Literal["auto"] = 1
     missing: str | None = None
     forget: str = ""
     consider: bool = False
@@ -137,7 +140,8 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
         plan.sample.rows, submitter, plan.split.holdout or 0.0, rules=tuple(map(listed, plan.ruled())),
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
-    return Order(job, plan.run.transport, plan.run.limit, plan.run.patience, chosen.device, plan.run.missing)
+    run = plan.run
+    return Order(job, run.transport, run.limit, run.patience, chosen.device, chosen.threads, run.missing)
 
 
 def considering_order(order: Order) -> Order:
@@ -430,7 +434,8 @@ def run_order(
         if job.drawing is not None:
             start = partial(redraw, job, read_trained(folder.parent / job.drawing.job), streams, device)
             every = 0.0  # its one checkpoint keeps what makes the rows that it draws again the same
-        outcome = driver.drive(start, link, ledger, store, status.watch, resume=True, seconds=every)
+        threads = settle_threads(order.threads, folder, begun, device)
+        outcome = driver.drive(start, link, ledger, store, status.watch, True, seconds=every, threads=threads)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
         status.end(error)

@@ -49,8 +49,8 @@ def drive(
         resume: continue from the newest usable checkpoint; start over if there is none.
         seconds: minimum time between two checkpoints; 0 stores every one. Resuming from any gives the same bytes.
         clock: a monotonic clock in seconds.
-        threads: torch threads of the coordinator. One is the default because two on a busy or shared machine can be
-            twenty times slower than one (docs/decisions/0006); more than one may change the last bits of results.
+        threads: torch threads of the coordinator; with more than one the last bits of results may be others
+            (docs/decisions/0006, 0052).
 
     Raises:
         PartyLostError: a party failed; or it died or was too slow, and the conversation cannot go on without it. The

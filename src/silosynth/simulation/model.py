@@ -201,6 +201,7 @@ class TrainedModel:
         rows: number of training rows; a noised one under differential privacy.
         ledger: who sent what in training and (since) in use: step, from, to, type, bytes, privacy.
         device: where it computes.
+        threads: torch threads that its coordinator trained on: fitted with as many, it has the same bytes.
     """
 
     KIND: ClassVar[AlgorithmKind]
@@ -220,6 +221,7 @@ class TrainedModel:
     rows: int
     ledger: list[dict[str, Any]] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    threads: int = 1
     _loaded: bool = field(default=False, init=False)  # from a file, which may have been altered
 
     def save(self, path: str | Path) -> None:
@@ -230,7 +232,8 @@ class TrainedModel:
                 anything but ``.silosynth``.
         """
         files.check_suffix(path, (".silosynth", ""))
-        metadata = {self.NAME: self.algorithm} | {key: getattr(self, key) for key in ("preset", "seed", "rows")}
+        names = ("preset", "seed", "rows", "threads")
+        metadata = {self.NAME: self.algorithm} | {name: getattr(self, name) for name in names}
         content = {
             "form": self.FORM,
             "about": metadata | self._about() | {"silos": list(self.roster), "ledger": json.dumps(self.ledger)},
@@ -274,6 +277,7 @@ class TrainedModel:
             "preset": _is(about["preset"], str, "the preset"),
             "seed": _is(about["seed"], int, "the seed"),
             "rows": _is(about["rows"], int, "the number of rows"),
+            "threads": _is(about.get("threads", 1), int, "the number of threads"),  # older files have none
             "config": config,
             "roster": roster,
             "schemas": {name: messages.from_state(Schema, schema) for name, schema in schemas.items()},
@@ -301,6 +305,7 @@ class TrainedModel:
             "seed": self.seed,
             "seeded": self.seed != -1 or noise_is_known(self.ledger),
             "rows": self.rows,
+            "threads": self.threads,
             "partition": "horizontal" if self._entry.horizontal else "vertical",
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
             "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},

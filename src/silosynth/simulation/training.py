@@ -37,6 +37,7 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.progress import RichProgress
+from silosynth.runtime.threads import Threads, check_threads, settle_threads
 from silosynth.simulation.federation import Federation, check_federation, digest
 from silosynth.simulation.model import Model, seed_number
 from silosynth.simulation.representation import Representation, read_labels
@@ -62,7 +63,7 @@ def fit(
     overwrite: bool = False,
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
-    threads: int = 1,
+    threads: Threads = 1,
     checkpoint_every: float = 15.0,
 ) -> Model:
     """Train a generator of synthetic tables on a federation.
@@ -87,7 +88,9 @@ def fit(
         overwrite: start again although ``folder`` holds checkpoints, and remove them.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
-        threads: torch threads of the coordinator; each silo has one. More only help on machines with idle cores.
+        threads: torch threads of the coordinator; each silo has one, and silos train side by side. "auto" takes the
+            number that is fastest in a trial of a second, which `Model.threads` says and ``resume`` keeps: on another
+            day, or a busier machine, it may be another, whose results differ in the last bits.
         checkpoint_every: minimum seconds between two checkpoints; 0 writes one at every safe point.
 
     Raises:
@@ -97,7 +100,15 @@ def fit(
             resume from that are damaged, or of another experiment.
     """
     how = _TrainingRun(
-        runtime, limit, folder, resume, overwrite, progress, resolve_device(device), threads, checkpoint_every
+        runtime,
+        limit,
+        folder,
+        resume,
+        overwrite,
+        progress,
+        resolve_device(device),
+        check_threads(threads),
+        checkpoint_every,
     )
     whole = federation
     federation, ruling = _under_rules(algorithm_name, federation, preset, options, rules)
@@ -153,7 +164,7 @@ def represent(
     overwrite: bool = False,
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
-    threads: int = 1,
+    threads: Threads = 1,
     checkpoint_every: float = 15.0,
 ) -> Representation:
     """Train one latent representation of a federation's rows, and a predictor of a label from it.
@@ -178,7 +189,15 @@ def represent(
             resume from that are damaged, or of another experiment.
     """
     how = _TrainingRun(
-        runtime, limit, folder, resume, overwrite, progress, resolve_device(device), threads, checkpoint_every
+        runtime,
+        limit,
+        folder,
+        resume,
+        overwrite,
+        progress,
+        resolve_device(device),
+        check_threads(threads),
+        checkpoint_every,
     )
     entry, config = how.prepared(name, "representation", federation, preset, options)
     seed = seed_number(seed)
@@ -230,7 +249,7 @@ class _TrainingRun:
     overwrite: bool
     progress: bool | Callable[[Progress], None]
     device: torch.device
-    threads: int
+    threads: Threads
     checkpoint_every: float
 
     def prepared(
@@ -287,15 +306,17 @@ class _TrainingRun:
             store, ledger = CheckpointStore(place, fingerprint), Ledger(place / "ledger.jsonl")
             if self.overwrite and not self.resume:
                 store.discard()
+            threads = settle_threads(self.threads, place, self.resume, self.device)
             seated = seats(federation.roster, streams.child("seats"))
             link = self._connect(name, entry, config, federation, seated, streams, store)
             with link, _watching(self.progress) as watch:
                 coordinator = drive(
-                    start, link, ledger, store, watch, self.resume, threads=self.threads, seconds=self.checkpoint_every
+                    start, link, ledger, store, watch, self.resume, threads=threads, seconds=self.checkpoint_every
                 )
                 parts = self._parts(entry, config, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
-        return {"coordinator": coordinator, "parts": parts, "ledger": ledger.entries(), "device": self.device}
+        used = {"device": self.device, "threads": threads}
+        return {"coordinator": coordinator, "parts": parts, "ledger": ledger.entries(), **used}
 
     def _connect(
         self, name: str, entry: Algorithm, config: Any, federation: Federation, seated: Mapping[str, Seat],
