@@ -20,11 +20,10 @@ from silosynth.cli import app
 COMMANDS = [
     (), ("demo",), ("run",), ("sample",), ("evaluate",), ("inspect",), ("datasets",), ("datasets", "list"),
     ("datasets", "fetch"), ("silo-process",), ("provision",), ("coordinator",), ("coordinator", "start"), ("party",),
-    ("party", "start"), ("party", "key"), ("submit",), ("status",), ("stop",), ("ledger",), ("fetch",), ("bench",),
+    ("party", "start"), ("party", "key"), ("submit",), ("status",), ("stop",), ("ledger",), ("fetch",),
     ("ledger", "show"), ("ledger", "verify"),
-    ("bench", "partitions"), ("bench", "importance"), ("bench", "silos"), ("bench", "reconstruction"),
-    ("bench", "total-difference"), ("bench", "digits"), ("bench", "nine-tables"), ("audit",), ("appraise",),
-    ("papers",), ("papers", "list"), ("papers", "show"), ("papers", "page"),
+    ("audit",), ("appraise",), ("papers",), ("papers", "list"), ("papers", "show"), ("papers", "page"),
+    ("papers", "run"), ("papers", "run", "silofuse/table-3"), ("papers", "run", "vflgan/figure-6"),
 ]  # fmt: skip
 
 PLAN = """

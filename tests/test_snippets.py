@@ -32,7 +32,7 @@ from silosynth.evaluation import Report
 PYTHON = [page for page in PAGES if blocks(page, "python")]
 SHELL = [page for page in PAGES if blocks(page, "bash")]
 ELSEWHERE = {
-    "bench": "tests/papers",
+    "papers": "tests/papers",
     "policy": "tests/attacked",
     "provision": "tests/deployment",
     "coordinator": "tests/deployment",

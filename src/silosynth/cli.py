@@ -15,7 +15,6 @@ import typer
 from silosynth.commands import (
     appraise,
     audit,
-    bench,
     certificates,
     console,
     federation,
@@ -37,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for commands in (run, appraise, audit, inspect, federation, certificates, console, preflight, bench, papers):
+for commands in (run, appraise, audit, inspect, federation, certificates, console, preflight, papers):
     commands.register(app)
 
 

@@ -226,13 +226,14 @@ def test_scores_by_hand():
 
 
 @pytest.fixture
-def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(vtgan_figures4_5, "SETTINGS", {"paper": SETTINGS["paper"]})
     monkeypatch.setattr(results, "_commit", lambda root: "")  # for which a process is started
 
 
 def call(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["bench", "reconstruction", "--table", "demo", *map(str, arguments)])
+    return CliRunner().invoke(app, ["papers", "run", "vtgan/figure-4", "--table", "demo", *map(str, arguments)])
 
 
 def test_the_command_shows_and_writes_a_table(one_setting: None, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -47,6 +48,12 @@ class Fits:
 def no_git(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stamps without the commit, for which a process is started."""
     monkeypatch.setattr(results, "_commit", lambda root: "")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where results go if nobody says where."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

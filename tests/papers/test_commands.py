@@ -1,4 +1,4 @@
-"""``silosynth bench``: rows appear, are kept, and are not computed twice; with stand-ins and the real algorithms."""
+"""``silosynth papers run``: rows appear, are kept, and are not computed twice; with stand-ins and real algorithms."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
+from silosynth.core.errors import ConfigError
 from silosynth.papers import EXPERIMENTS, experiment, settings
+from silosynth.papers.published import ENTRIES, Published
 from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
 
-NAMES = ("partitions", "importance", "silos")
+NAMES = {"partitions": "vtgan/figure-7", "importance": "vtgan/figure-9", "silos": "vtgan/figure-11"}
 SMALL = ("--table", "demo", "--rows", 200, "--epochs", 1)
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(app, ["papers", "run", *map(str, arguments)])
 
 
 def of(name: str) -> list[Setting]:
-    return list(importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}").SETTINGS)
+    return list(importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name]}").SETTINGS)
 
 
 def ends(name: str) -> list[Setting]:
@@ -38,7 +40,7 @@ def ends(name: str) -> list[Setting]:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each experiment's first and last setting only."""
     for name in NAMES:
-        module = f"silosynth.papers.{EXPERIMENTS[name][0]}"
+        module = f"silosynth.papers.{EXPERIMENTS[name]}"
         cut = replace(experiment.load(name), jobs=partial(settings.jobs, ends(name)))
         monkeypatch.setattr(f"{module}.EXPERIMENT", cut)
 
@@ -52,7 +54,7 @@ def stand_in(fits: Any, short: None, figures_once: None, monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_path: Path) -> None:
-    result = call(name, *SMALL, "--out", tmp_path / "rows.md", "--json")
+    result = call(NAMES[name], *SMALL, "--out", tmp_path / "rows.md", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
     assert [row["partition"] for row in rows] == [s.labels["partition"] for s in ends(name)]
@@ -66,13 +68,13 @@ def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_all_settings_run_through_each_command(name: str) -> None:
-    result = call(name, *SMALL, "--json")
+    result = call(NAMES[name], *SMALL, "--json")
     assert result.exit_code == 0, result.stderr
     assert len(json.loads(result.stdout)["rows"]) == len(of(name))
 
 
 def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
-    result = call("partitions", *SMALL)
+    result = call("vtgan/figure-7", *SMALL)
     assert result.exit_code == 0
     assert "demo · D^2_0 G^0_2 · seed 0: accuracy " in result.stderr
     assert "Neural network partitions (VT-GAN, figure 7): 200 rows, 1 epochs, one repeat" in result.stdout
@@ -81,7 +83,7 @@ def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
 
 def test_ctrl_c_loses_nothing_and_the_same_command_continues(stand_in: Any, tmp_path: Path) -> None:
     stand_in.interrupt_at = 1
-    command = ("partitions", *SMALL, "--out", tmp_path / "rows.json")
+    command = ("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.json")
     result = call(*command)
     assert result.exit_code == 130
     assert f"The rows so far are in {tmp_path / 'rows.json'}; the same command continues." in result.stderr
@@ -96,15 +98,18 @@ def test_ctrl_c_loses_nothing_and_the_same_command_continues(stand_in: Any, tmp_
     assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 2
 
 
-def test_without_a_file_an_interruption_says_so(stand_in: Any) -> None:
-    stand_in.interrupt_at = 0
-    result = call("silos", *SMALL)
+def test_rows_are_kept_where_nobody_says_where(stand_in: Any) -> None:
+    stand_in.interrupt_at = 1
+    result = call("vtgan/figure-11", *SMALL)
     assert result.exit_code == 130
-    assert "Without --out nothing is kept." in result.stderr
+    assert f"The rows so far are in {Path('silosynth-papers/silos-small.json')}" in result.stderr
+    stand_in.interrupt_at = None
+    result = call("vtgan/figure-12", *SMALL)  # which is made of the same rows
+    assert result.exit_code == 0 and "1 of 2 rows are in" in result.stderr
 
 
 def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
-    result = call("importance", "--paper", *SMALL, "--repeats", 2, "--json")
+    result = call("vtgan/figure-9", "--size", "published", *SMALL, "--repeats", 2, "--json")
     assert result.exit_code == 0, result.stderr
     assert "4 trainings will take about " in result.stderr
     facts = json.loads(result.stdout)
@@ -114,32 +119,45 @@ def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
 
 
 def test_unknown_tables_and_files_are_clean_errors(stand_in: Any, tmp_path: Path) -> None:
-    result = call("partitions", "--table", "adlut")
+    result = call("vtgan/figure-7", "--table", "adlut")
     assert result.exit_code == 2 and "Did you mean 'adult'?" in result.stderr
-    assert call("partitions", *SMALL, "--out", tmp_path / "rows.csv").exit_code == 2
+    assert call("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.csv").exit_code == 2
     (tmp_path / "rows.json").write_text("{}")
-    assert call("partitions", *SMALL, "--out", tmp_path / "rows.json").exit_code == 4
+    assert call("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.json").exit_code == 4
     assert stand_in.calls == []
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_each_experiment_has_a_command_with_its_options(name: str) -> None:
-    result = call(name, "--help")
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.experiment], ids=lambda entry: entry.name)
+def test_each_entry_has_a_command_with_its_options(entry: Published) -> None:
+    result = call(entry.name, "--help")
     assert result.exit_code == 0, result.stderr
-    assert experiment.load(name).name == name
-    for option in re.findall(r"--[a-z-]+", experiment.load(name).example):
+    loaded = experiment.load(str(entry.experiment))
+    assert loaded.name == entry.experiment
+    for option in re.findall(r"--[a-z-]+", loaded.example):
         assert option in result.stdout
 
 
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.experiment], ids=lambda entry: entry.name)
+def test_each_entry_has_its_sizes(entry: Published) -> None:
+    loaded = experiment.load(str(entry.experiment))
+    sizes: list[experiment.Size] = ["small", "kept", "published"] if entry.paper != "beside" else ["small", "kept"]
+    for size in sizes:
+        if entry.experiment != "inversion":  # whose rows are the columns of a data set
+            assert loaded.sized(size, entry.given), size
+    if entry.paper == "beside":
+        with pytest.raises(ConfigError, match="no size of that name"):
+            loaded.sized("published", {})
+
+
 def test_an_unknown_experiment_is_refused() -> None:
-    assert call("partitoins").exit_code == 2
+    assert call("vtgan/figure-77").exit_code == 2
 
 
 def test_what_the_file_holds_is_shown_and_computed_again_on_demand(stand_in: Any, tmp_path: Path) -> None:
-    command = ("partitions", *SMALL, "--out", tmp_path / "rows.md")
+    command = ("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.md")
     assert call(*command).exit_code == 0
     (tmp_path / "rows.md").unlink()
-    shown = call("partitions", "--show", "--out", tmp_path / "rows.md")
+    shown = call("vtgan/figure-7", "--show", "--out", tmp_path / "rows.md")
     assert shown.exit_code == 0 and "central GAN" in shown.stdout and (tmp_path / "rows.md").exists()
     assert len(stand_in.calls) == 2
     assert call(*command, "--again").exit_code == 0
@@ -151,6 +169,6 @@ def test_what_the_file_holds_is_shown_and_computed_again_on_demand(stand_in: Any
 def test_rows_are_computed_in_processes_and_one_that_fails_leaves_the_others(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     jobs = ("--setting", "fl", "--silos", 2, "--table", "demo", "--table", "adlut", "--rows", 100, "--epochs", 1)
-    result = call("copies", *jobs, "--processes", 2, "--out", out)
+    result = call("gdts/table-1", *jobs, "--jobs", 2, "--out", out)
     assert result.exit_code == 5 and "1 of 2 rows could not be computed" in result.stderr, result.stderr
     assert [row["table"] for row in json.loads(out.read_text())["rows"]] == ["demo"]

@@ -29,7 +29,7 @@ from silosynth.papers.results import text
 from silosynth.papers.settings import Setting, means, sections
 from silosynth.papers.tables import TableSplit
 
-EXPERIMENTS = {"copies": copies, "odd": odd}
+COMPARED = {"gdts/table-1": copies, "gdts/table-2": odd}
 SMALL = {"generator": "ctgan", "ctgan.generator": (8,), "ctgan.critic": (8,), "ctgan.noise": 4}
 OURS = {"diffusion.hidden": (8,), "diffusion.latent.width": 8, "diffusion.latent.depth": 1,
         "diffusion.latent.sample_steps": 3}  # fmt: skip
@@ -69,7 +69,7 @@ def test_the_odd_silo_has_one_row_as_often_as_all_others_have_rows() -> None:
         one_row(5, split(7), 0)
 
 
-@pytest.mark.parametrize("compared", EXPERIMENTS.values(), ids=EXPERIMENTS)
+@pytest.mark.parametrize("compared", COMPARED.values(), ids=COMPARED)
 @pytest.mark.parametrize(("epochs", "rows"), [(1, 12), (10, 300), (500, 10_000)])
 def test_settings_are_distinct_and_their_options_exist(compared: Any, epochs: int, rows: int) -> None:
     configs = []
@@ -242,7 +242,7 @@ def test_without_matplotlib_a_page_is_refused_before_the_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = call("copies", "--table", "demo", "--out", tmp_path / "rows.md")
+    result = call("gdts/table-1", "--table", "demo", "--out", tmp_path / "rows.md")
     assert result.exit_code == 5 and "pip install 'silosynth[papers]'" in result.stderr
 
 
@@ -271,13 +271,13 @@ def test_gans_can_be_trained_as_balanced_does() -> None:
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(app, ["papers", "run", *map(str, arguments)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    [("copies", ["fl", "central"]), ("odd", ["md", "diffusion"])],
+    [("gdts/table-1", ["fl", "central"]), ("gdts/table-2", ["md", "diffusion"])],
 )
 def test_the_algorithms_run_through_each_command(name: str, chosen: list[str], tmp_path: Path) -> None:
     sizes = ("--table", "demo", "--rows", 100, "--epochs", 1, "--silos", 3, *(f"--setting={one}" for one in chosen))
@@ -299,7 +299,7 @@ def test_the_algorithms_run_through_each_command(name: str, chosen: list[str], t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", COMPARED)
 def test_all_settings_run_through_each_command(name: str) -> None:
     result = call(name, "--table", "demo", "--rows", 200, "--epochs", 1, "--json")
     assert result.exit_code == 0, result.stderr
@@ -307,4 +307,4 @@ def test_all_settings_run_through_each_command(name: str) -> None:
 
 
 def test_a_single_silo_is_refused() -> None:
-    assert call("copies", "--silos", 1).exit_code == 2
+    assert call("gdts/table-1", "--silos", 1).exit_code == 2

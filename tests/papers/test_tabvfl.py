@@ -1,4 +1,4 @@
-"""``silosynth bench latents``, ``failures`` and ``latent-cost``: who holds what, what is judged, and what is kept."""
+"""``silosynth papers run tabvfl/…``: who holds what, what is judged, and what is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = LatentsJob("bank_marketing", rows=300, epochs=1, options=(("batch", 64),
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(app, ["papers", "run", *map(str, arguments)])
 
 
 # Rows and columns.
@@ -152,7 +152,7 @@ def test_a_row_has_both_evaluations():
 @needs_data
 def test_rows_are_kept_and_not_computed_twice(tmp_path: Path):
     out = tmp_path / "rows.md"
-    command = ("latents", "-m", "ct", "-m", "without-finetuning", "--rows", 300, "--epochs", 1, "--out", out)
+    command = ("tabvfl/figure-5", "-m", "ct", "-m", "without-finetuning", "--rows", 300, "--epochs", 1, "--out", out)
     result = call(*command, "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
@@ -161,13 +161,13 @@ def test_rows_are_kept_and_not_computed_twice(tmp_path: Path):
     assert out.read_text().count("| bank_marketing |") == 2
     again = call(*command)
     assert again.exit_code == 0 and "2 of 2 rows are in" in again.stderr
-    assert call("latents", "-m", "gan").exit_code == 2
+    assert call("tabvfl/figure-5", "-m", "gan").exit_code == 2
 
 
 @needs_data
 def test_failures_are_shown_with_their_losses(tmp_path: Path):
     out = tmp_path / "rows.md"
-    result = call("failures", "-p", 0.5, "--rows", 300, "--epochs", 2, "--out", out)
+    result = call("tabvfl/figure-6", "-p", 0.5, "--rows", 300, "--epochs", 2, "--out", out)
     assert result.exit_code == 0, result.stderr
     lines = [line.split(" | ") for line in out.read_text().splitlines() if line.startswith("| bank")]
     assert [line[1:3] for line in lines] == [["0", ""], ["0.5", "cache"], ["0.5", "zeros"]]
@@ -187,7 +187,7 @@ def test_a_phase_costs_seconds_bytes_and_memory():
 @pytest.mark.slow
 def test_costs_come_from_processes_of_their_own(tmp_path: Path):
     out = tmp_path / "rows.md"
-    result = call("latent-cost", "--rows", 300, "--epochs", 1, "--out", out)
+    result = call("tabvfl/table-4", "--rows", 300, "--epochs", 1, "--out", out)
     assert result.exit_code == 0, result.stderr
     assert out.read_text().count("| bank_marketing |") == 8
 

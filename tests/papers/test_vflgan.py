@@ -1,4 +1,4 @@
-"""``silosynth bench total-difference`` and ``digits``: rows appear, are kept, and are not computed twice."""
+"""``silosynth papers run vflgan/…``: rows appear, are kept, and are not computed twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="need
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(app, ["papers", "run", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -73,9 +73,11 @@ def test_tables_are_divided_as_in_the_public_code():
 
 
 @needs_data
+@pytest.mark.slow
 def test_rows_are_kept_and_the_same_command_continues(stand_in: Any, tmp_path: Path) -> None:
     out = tmp_path / "rows.md"
-    command = ("total-difference", "--rows", 60, "--epochs", 2, "-a", "wgan-gp", "-a", "dplt", "--out", out)
+    sizes = ("--rows", 60, "--epochs", 2, "--dp", "off", "-a", "wgan-gp", "-a", "dplt")
+    command = ("vflgan/table-1", *sizes, "--out", out)
     result = call(*command, "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
@@ -88,7 +90,7 @@ def test_rows_are_kept_and_the_same_command_continues(stand_in: Any, tmp_path: P
     assert again.exit_code == 0 and "2 of 2 rows are in" in again.stderr and len(stand_in.calls) == 2
     (tmp_path / "rows.json").write_text("{}")
     assert call(*command).exit_code == 4
-    assert call("total-difference", "--dp", "maybe").exit_code == 2
+    assert call("vflgan/table-1", "--dp", "maybe").exit_code == 2
 
 
 @needs_data
@@ -127,7 +129,8 @@ def test_judges_know_digits_and_are_kept(tmp_path: Path):
 @needs_data
 def test_digits_are_pictured_and_judged(stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits, "JUDGE_EPOCHS", 1)
-    command = ("digits", "-a", "wgan-gp", "--rows", 200, "--epochs", 1, "--out", tmp_path / "out", "--json")
+    sizes = ("-a", "wgan-gp", "--rows", 200, "--epochs", 1)
+    command = ("vflgan/figure-6", *sizes, "--out", tmp_path / "out" / "page.md", "--json")
     result = call(*command)
     assert result.exit_code == 0, result.stderr
     (row,) = json.loads(result.stdout)["rows"]
@@ -135,7 +138,7 @@ def test_digits_are_pictured_and_judged(stand_in: Any, tmp_path: Path, monkeypat
     assert decoded((tmp_path / "out" / "wgan-gp-0.png").read_bytes()).shape == (280, 280)
     assert stand_in.calls[0]["silos"] == {"central": [f"pixel_{i}" for i in range(784)]}
     assert call(*command).exit_code == 0 and len(stand_in.calls) == 1
-    assert call("digits", "-a", "dplt").exit_code == 2
+    assert call("vflgan/figure-6", "-a", "dplt").exit_code == 2
 
 
 def test_a_picture_is_a_png():

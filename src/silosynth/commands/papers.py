@@ -1,41 +1,115 @@
-"""``silosynth papers``: every table and figure of the five papers' evaluations, what reruns it, and what is kept."""
+"""``silosynth papers``: every table and figure of the five papers' evaluations: what is kept, and a run of each.
+
+``run`` has a command per table or figure; its options are what the experiment's `jobs` takes.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperGroup
 
-from silosynth.commands.session import Session, add_command
+from silosynth.commands.session import Debug, Json, Quiet, Session, add_command, session
+from silosynth.core.errors import ConfigError, nearest
+from silosynth.papers import published
 
-PaperName = Annotated[str | None, typer.Argument(help="silofuse, vtgan, vflgan, gdts or tabvfl; all if not given.")]
+if TYPE_CHECKING:
+    from silosynth.papers.experiment import PaperExperiment, Size
+    from silosynth.papers.published import Published
+    from silosynth.papers.results import Results
+
+PaperName = Annotated[
+    str | None, typer.Argument(help="silofuse, vtgan, vflgan, gdts, tabvfl, or beside for ours; all if not given.")
+]
 EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Paper and number: silofuse/table-3.")]
 PageFile = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
+COMMON: Mapping[str, Any] = {  # options of every run
+    "size": Annotated[
+        Literal["small", "kept", "published"],
+        typer.Option("--size", help="small: minutes; kept: as our results; published: the paper's. Options override."),
+    ],
+    "processes": Annotated[int, typer.Option("--jobs", "-j", min=1, help="Rows computed side by side, one core each.")],
+    "again": Annotated[bool, typer.Option("--again", help="Compute rows that are in the file once more.")],
+    "show": Annotated[bool, typer.Option("--show", help="Compute nothing; write and show what is in the file.")],
+    "out": Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="File to write, .json or .md, row by row; the same command continues it. "
+            f"Without it: {published.FOLDER}/EXPERIMENT-SIZE.md.",
+        ),
+    ],
+    "as_json": Json, "quiet": Quiet, "debug": Debug,
+}  # fmt: skip
+DEFAULTS = {"size": "small", "processes": 1, "again": False, "show": False, "out": None}
+
+
+class Runs(TyperGroup):
+    """A command per entry with an experiment, which is loaded when the command runs, so that help is quick."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return [entry.name for entry in published.ENTRIES if entry.experiment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command that can be listed; see `resolve_command` for one that runs."""
+        entry = _entry(cmd_name)
+        return None if entry is None else _command(entry, lambda: None)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        entry = _entry(name or "")
+        if entry is None or command is None:
+            return name, command, rest
+        from silosynth.papers.experiment import load
+
+        experiment = load(str(entry.experiment))
+        epilog = f"Example: silosynth papers run {name} {experiment.example}".rstrip()
+        return name, _command(entry, _callback(entry, experiment), epilog), rest
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
-        help="The papers' tables and figures: what reruns each, and what is kept of it.",
+        help="The papers' tables and figures: what is kept of each, and a command that reruns it.",
         epilog="Example: silosynth papers list silofuse",
     )
     add_command(group, "list", list_entries, "Example: silosynth papers list silofuse")
     add_command(group, "show", show, "Example: silosynth papers show silofuse/table-3")
     add_command(group, "page", page, "Example: silosynth papers page --out docs/papers.md")
+    runs = typer.Typer(
+        cls=Runs, help="Rerun a table or figure, small by default.",
+        epilog="Example: silosynth papers run silofuse/table-3 --size kept --jobs 2",
+    )  # fmt: skip
+    runs.callback()(lambda: None)
+    group.add_typer(runs, name="run", no_args_is_help=True)
     app.add_typer(group, name="papers", no_args_is_help=True)
 
 
 def list_entries(ui: Session, paper: PaperName = None) -> None:
-    """List every published table and figure, and its state: kept (with its file), command, or none yet."""
+    """List every published table and figure: its sizes, what is kept of it, and how long that takes."""
     from silosynth.papers import registry
 
-    found = registry.entries(paper)
-    rows = [(one.name, one.shows, f"{one.state} {', '.join(one.kept)}".strip()) for one in found]
-    ui.table("Published tables and figures", ("name", "what it shows", "state"), rows)
-    counts = {state: sum(one.state == state for one in found) for state in registry.STATES}
+    found = [registry.facts(one) for one in registry.entries(paper)]
+    rows = [
+        (one["name"], one["shows"], one["published_sizes"], _kept(one), one["state"], one["seconds"]) for one in found
+    ]
+    heads = ("name", "what it shows", "published", "kept", "state", "seconds of what is kept")
+    ui.table("Published tables and figures", heads, rows)
+    counts = {state: sum(one["state"] == state for one in found) for state in registry.STATES}
     ui.show("\n".join(f"{counts[state]:3} {state}: {what}" for state, what in registry.STATES.items()))
-    ui.facts |= {"entries": [registry.facts(one) for one in found], "counts": counts}
+    ui.facts |= {"entries": found, "counts": counts}
+
+
+def _kept(known: Mapping[str, Any]) -> str:
+    return "; ".join(f"{Path(one['page']).stem}: {one['sizes'] or 'the page only'}" for one in known["kept"])
 
 
 def show(ui: Session, name: EntryName) -> None:
@@ -69,3 +143,165 @@ def page(ui: Session, out: PageFile) -> None:
     files.write_atomic(out, registry.page().encode())
     ui.show(f"Written to {out}")
     ui.facts["path"] = out
+
+
+# Running one
+
+
+def _entry(name: str) -> Published | None:
+    """The entry of that name, if something reruns it."""
+    return next((entry for entry in published.ENTRIES if entry.name == name and entry.experiment), None)
+
+
+def _command(entry: Published, callback: Any, epilog: str | None = None) -> Any:
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    app.command(entry.name, help=entry.shows, epilog=epilog)(callback)
+    return typer.main.get_command(app)
+
+
+def _callback(entry: Published, experiment: PaperExperiment) -> Any:
+    """A function whose parameters are those of the experiment's jobs, and the `COMMON` ones."""
+    arguments = dict(inspect.signature(experiment.jobs, eval_str=True).parameters)
+    arguments.pop("folder", None)
+
+    def run(**options: Any) -> None:
+        common = {name: options.pop(name) for name in COMMON}
+        with session(common["as_json"], common["quiet"], common["debug"]) as ui:
+            chosen = {n: _value(n, arguments[n], value) for n, value in options.items() if value not in (None, [], ())}
+            _perform(ui, experiment, {**entry.given, **chosen}, **{name: common[name] for name in DEFAULTS})
+
+    own = [_parameter(name, parameter) for name, parameter in arguments.items()]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name, False), annotation=kind)
+        for name, kind in COMMON.items()
+    ]
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
+    return run
+
+
+def _parameter(name: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """The option of an argument. Without it the value is None (false for flags), so that sizes can set it."""
+    kind, ask = get_args(parameter.annotation)
+    flags = ask.flags or (f"--{name.replace('_', '-')}",)
+    default = _default(parameter.default)
+    text = ask.help + (" May be repeated." if _is_list(kind) else "") + (f" Default: {default}." if default else "")
+    option = typer.Option(*flags, min=ask.least if _plain(kind) is int else None, help=text, show_default=False)
+    if kind is bool:
+        return _keyword(name, Annotated[bool, option], False)
+    return _keyword(name, Annotated[(list[_plain(kind)] if _is_list(kind) else _plain(kind)) | None, option], None)  # type: ignore[misc]
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _default(value: Any) -> str | None:
+    if value is None or value in ((), "", False):
+        return None
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _bare(kind: Any) -> Any:
+    """The type without "or None"."""
+    if get_origin(kind) in (types.UnionType, typing.Union):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(_bare(kind)) in (Sequence, tuple, list)
+
+
+def _plain(kind: Any) -> Any:
+    """The type of one value on the command line: a list's items; text for choices and pairs."""
+    kind = _bare(kind)
+    if get_origin(kind) in (Sequence, tuple, list):
+        return _plain(get_args(kind)[0])
+    return str if get_origin(kind) is Literal or get_origin(kind) is tuple else kind
+
+
+def _value(name: str, parameter: inspect.Parameter, value: Any) -> Any:
+    """The argument for an option's value.
+
+    Raises:
+        ConfigError: it is none of the argument's choices, or no pair.
+    """
+    kind = get_args(parameter.annotation)[0]
+    if name == "options":
+        return tuple(_pair(text) for text in value)
+    if get_origin(_bare(kind)) is Literal and value not in get_args(_bare(kind)):
+        known = get_args(_bare(kind))
+        raise ConfigError(f"--{name} is one of {', '.join(known)}", value, nearest(value, known))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """``name=value``, the value as JSON or else as text."""
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise ConfigError("An option is name=value", text)
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = value
+    return name, tuple(parsed) if isinstance(parsed, list) else parsed
+
+
+def _perform(
+    ui: Session, experiment: PaperExperiment, options: dict[str, Any], size: Size, processes: int, again: bool,
+    show: bool, out: Path | None,
+) -> None:  # fmt: skip
+    """Compute the rows that are not in the file yet, and show all that these options ask for."""
+    from silosynth.papers.results import Results
+
+    out = out or Path(published.FOLDER) / f"{experiment.name}-{size}.md"
+    if experiment.folder:
+        options = {**options, "folder": out.parent}
+    results = Results(experiment, out)
+    wanted = [] if show else experiment.sized(size, options)
+    pending = [job for job in wanted if again or results.find(job.identity) is None]
+    if len(pending) < len(wanted):
+        ui.note(f"{len(wanted) - len(pending)} of {len(wanted)} rows are in {results.kept} already.")
+    if size != "small" and pending and experiment.forecast is not None:
+        _announce(ui, experiment.forecast, pending)
+    ui.on_interrupt = f"The rows so far are in {results.kept}; the same command continues."
+    try:
+        _compute(ui, results, pending, processes)
+    finally:  # whatever ends it, what was computed is shown
+        results.write_page()
+        _show(ui, results, results.rows if show else [row for job in wanted if (row := results.find(job.identity))])
+
+
+def _announce(ui: Session, forecast: Any, pending: Sequence[Any]) -> None:
+    from silosynth.runtime import progress as pace
+
+    ui.note("Measuring the pace …")
+    seconds = forecast(pending)
+    ui.facts["expected_seconds"] = seconds
+    ui.note(f"{len(pending)} trainings will take about {pace.duration(seconds)} on this machine.")
+
+
+def _compute(ui: Session, results: Results, pending: Sequence[Any], processes: int) -> None:
+    from silosynth.papers.experiment import compute
+
+    with ui.progress(results.experiment.name) as progress:
+        for row, identity in compute(results.experiment, pending, progress, processes):
+            results.add(row, identity)
+            ui.note(results.experiment.brief(row))
+
+
+def _show(ui: Session, results: Results, rows: Sequence[dict[str, Any]]) -> None:
+    from silosynth.papers.results import stamp, text
+
+    experiment = results.experiment
+    means = experiment.means(rows)
+    ui.facts |= {"experiment": experiment.name, "rows": rows, "means": means, "stamp": stamp()}
+    ui.facts["path"] = results.path
+    for heading, heads, lines in experiment.sections(means) if rows else ():
+        ui.show(f"{experiment.title}{heading and f': {heading}'}\n\n{text(heads, lines)}\n")
+    if rows:
+        ui.note(experiment.legend)
+        ui.note(f"Written to {results.path}")

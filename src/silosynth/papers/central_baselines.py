@@ -64,5 +64,6 @@ def measure(job: CentralBaselineJob, tell: Tell = lambda stage, share: None) -> 
 
 EXPERIMENT = PaperExperiment(
     "central", "Central baselines", "Errors in %; the floor is what two real samples differ by.", jobs, measure,
-    results.plain,     example="--table loan --algorithm ctabgan --preset balanced",
+    results.plain, small={"tables": ("loan",), "algorithms": ("ctgan", "tvae")}, kept=({},),
+    example="--table loan --algorithm ctabgan --preset balanced",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What all reproductions share: an experiment, its jobs, and how their rows are computed."""
+"""What all reproductions share: an experiment, its sizes and jobs, and how their rows are computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from silosynth import catalog
 from silosynth.core.conversation import Progress
@@ -24,6 +24,7 @@ from silosynth.simulation.federation import Federation
 
 Row = dict[str, Any]
 Tell = Callable[[str, float], None]  # called with the stage and the share of a row's work that is done
+Size = Literal["small", "kept", "published"]
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # heading, heads of the columns, lines of cells
 TRAINING = 0.85  # share of a row's work that training is assumed to take, in progress bars
 
@@ -65,22 +66,24 @@ class PaperJob:
 
 @dataclass(frozen=True)
 class PaperExperiment:
-    """A published table or figure.
+    """What one or several published tables or figures are made of.
 
     Attributes:
-        name: what `silosynth bench` calls it.
+        name: what files of results call it.
         legend: what its figures mean.
-        jobs: all rows, for tables, sizes and seeds; its defaults are small.
+        jobs: all rows, for tables, sizes and seeds.
         measure: (job, tell) -> the row. It can be sent to other processes.
         sections: averaged rows -> what is shown of them.
         means: rows of several seeds -> averaged ones.
-        paper: the arguments of ``jobs`` that the paper has.
+        small: arguments of ``jobs`` with which it takes minutes.
+        kept: those of the results in the repository.
+        published: those that the paper has.
         line: a row in a few words, for those who wait.
         pictures: (rows, page's path) -> paragraphs for the page; writes image files beside it.
         forecast: (jobs) -> seconds that they will take.
         alone: whether each row needs a process of its own.
-        folder: whether results are a folder, which ``jobs`` is passed.
-        example: arguments of a command.
+        folder: whether ``jobs`` is passed the folder of the results, for pictures and networks.
+        example: options of a command.
     """
 
     name: str
@@ -90,13 +93,27 @@ class PaperExperiment:
     measure: Callable[[Any, Tell], Row]
     sections: Callable[[Sequence[Row]], Sequence[Section]]
     means: Callable[[Sequence[Row]], list[Row]] = list
-    paper: Mapping[str, Any] = field(default_factory=dict)
+    small: Mapping[str, Any] = field(default_factory=dict)
+    kept: Sequence[Mapping[str, Any]] = ()
+    published: Mapping[str, Any] | None = None
     line: Callable[[Row], str] | None = None
     pictures: Callable[[Sequence[Row], Path], list[str]] | None = None
     forecast: Callable[[Sequence[Any]], float] | None = None
     alone: bool = False
     folder: bool = False
     example: str = ""
+
+    def sized(self, size: Size, given: Mapping[str, Any]) -> list[Any]:
+        """All rows of a size; arguments that are ``given`` have precedence.
+
+        Raises:
+            ConfigError: it has no such size, or an argument is wrong.
+        """
+        arguments = {"small": (self.small,), "kept": self.kept, "published": (self.published,)}[size]
+        if not arguments or arguments[0] is None:
+            raise ConfigError(f"{self.title} has no size of that name", size, "Take --size small, and options.")
+        jobs = [job for one in arguments for job in self.jobs(**{**one, **given})]  # type: ignore[dict-item]
+        return list({json.dumps(job.identity, default=str): job for job in jobs}.values())
 
     def brief(self, row: Row) -> str:
         """A row in one line."""
@@ -114,7 +131,7 @@ def load(name: str) -> PaperExperiment:
     """
     if name not in EXPERIMENTS:
         raise ConfigError("There is no such experiment", name, nearest(name, EXPERIMENTS))
-    module = importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name][0]}")
+    module = importlib.import_module(f"silosynth.papers.{EXPERIMENTS[name]}")
     return next(one for one in vars(module).values() if isinstance(one, PaperExperiment) and one.name == name)
 
 
@@ -135,7 +152,13 @@ def compute(
         def inner(stage: str, share: float, title: str = job.title, number: int = number) -> None:
             tell(f"{title}: {stage}", (number + share) / len(pending))
 
-        yield experiment.measure(job, inner), job.identity
+        yield _timed(experiment.measure, job, inner), job.identity
+
+
+def _timed(measure: Callable[[Any, Tell], Row], job: Any, tell: Tell) -> Row:
+    """The row, and under "took" the seconds of this process's processor that it needed."""
+    start = time.process_time()
+    return {**measure(job, tell), "took": time.process_time() - start}
 
 
 def _in_processes(
@@ -163,7 +186,7 @@ def _in_processes(
 
 def _in_fresh_process(measure: Callable[[Any, Tell], Row], job: Any) -> Row:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-        return fresh.submit(measure, job, _untold).result()
+        return fresh.submit(_timed, measure, job, _untold).result()
 
 
 def _untold(stage: str, share: float) -> None:

@@ -1,4 +1,4 @@
-"""What the five papers publish in their evaluations: one entry for each table and figure.
+"""What the five papers publish in their evaluations: one entry for each table and figure; and comparisons of ours.
 
 Diagrams, notations and overviews of other work are left out. ``kept`` names files in benchmarks/results, which wheels
 do not hold; at which sizes they were computed is read from their rows, and written nowhere else.
@@ -7,11 +7,14 @@ do not hold; at which sizes they were computed is read from their rows, and writ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 PAPERS: Mapping[str, str] = {
     "silofuse": "SiloFuse", "vtgan": "VT-GAN", "vflgan": "VFLGAN", "gdts": "GDTS", "tabvfl": "TabVFL",
+    "beside": "Beside the papers",  # comparisons of ours
 }  # fmt: skip
+FOLDER = "silosynth-papers"  # where runs write, if they are not told where
 ROMAN = {"1": "I", "2": "II", "3": "III", "4": "IV", "5": "V", "6": "VI", "7": "VII"}
 ROMAN_PAPERS = ("silofuse", "gdts", "tabvfl")  # number their tables so
 
@@ -21,23 +24,25 @@ class Published:
     """A published table or figure.
 
     Attributes:
-        number: "table-3" or "figure-6.4".
+        number: "table-3" or "figure-6.4"; of ours a name.
         shows: what is published.
-        sizes: the published ones.
-        command: what reruns it.
+        sizes: the published ones; of ours its tables.
+        experiment: what it is made of (`silosynth.papers.EXPERIMENTS`); None where nothing reruns it.
         kept: files in benchmarks/results, without their endings.
         deviates: how what is kept or rerun differs from what is published.
         missing: what is lacking, where there is no command.
+        given: arguments of the experiment that it has at every size.
     """
 
     paper: str
     number: str
     shows: str
     sizes: str
-    command: str | None = None
+    experiment: str | None = None
     kept: tuple[str, ...] = ()
     deviates: str = ""
     missing: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -47,6 +52,8 @@ class Published:
     @property
     def title(self) -> str:
         """As the paper numbers it."""
+        if self.paper == "beside":
+            return self.number
         kind, _, number = self.number.partition("-")
         roman = kind == "table" and self.paper in ROMAN_PAPERS
         return f"{kind.capitalize()} {ROMAN.get(number, number) if roman else number}"
@@ -54,10 +61,14 @@ class Published:
     @property
     def state(self) -> str:
         """One of "kept", "command" and "none yet"."""
-        return "kept" if self.kept else "command" if self.command else "none yet"
+        return "kept" if self.kept else "command" if self.experiment else "none yet"
+
+    @property
+    def command(self) -> str | None:
+        """What reruns it."""
+        return f"silosynth papers run {self.name}" if self.experiment else None
 
 
-BENCH = "silosynth bench "
 VTGAN_SIZES = "five tables, 300 epochs, three repeats"
 GDTS_SIZES = "Adult, Covertype, Credit, Intrusion: 40 000 rows to train on, 10 000 held out; 500 epochs"
 TABVFL_SIZES = "five tables of up to 50 000 rows, five guests"
@@ -82,9 +93,9 @@ ENTRIES = (
     Published("silofuse", "table-2", "Rows and columns of the nine tables, before and after one-hot encoding.",
               "nine tables", missing="`silosynth datasets list` describes the tables, without the encoded widths."),
     Published("silofuse", "table-3", "Resemblance of SiloFuse and six rivals.", NINE,
-              BENCH + "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
+              "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
     Published("silofuse", "table-4", "Utility of SiloFuse and six rivals.", NINE,
-              BENCH + "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
+              "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
     Published("silofuse", "table-5", "Differences of correlations between real and synthetic columns, as pictures.",
               "Cardio and Intrusion; SiloFuse, LatentDiff and TabDDPM",
               missing="Reports of any run hold the pairs of columns; nothing draws the published pictures."),
@@ -94,79 +105,80 @@ ENTRIES = (
     Published("silofuse", "table-7", "Privacy with 2, 5 and 25 steps of denoising.", "Abalone and Heloc",
               missing="The composite score of these three attacks is not computed here."),
     Published("silofuse", "figure-10", "Bytes sent in training against iterations: SiloFuse and E2EDistr.",
-              "50 000, 500 000 and 5 million iterations", "python benchmarks/communication.py", ("communication",),
+              "50 000, 500 000 and 5 million iterations", "bytes", ("silofuse_figure10",),
               "Kept at 50, 500 and 2 000 iterations, measured; bytes of E2EDistr grow in proportion."),
     Published("silofuse", "figure-11", "Resemblance and utility with 4 and 8 silos, columns in order and permuted.",
               "Heloc, Loan and Churn", missing="No experiment varies the number of silos and the order of columns."),
     Published("vtgan", "figure-4", "What VT-GAN's coordinator learns without shuffling.", "an example in pictures",
-              BENCH + "reconstruction --table loan --table adult --rows 5000 --epochs 15", ("vtgan_figures4_5",),
+              "reconstruction", ("vtgan_figures4_5",),
               "Ours measures by attacks what the paper shows by an example."),
     Published("vtgan", "figure-5", "What VT-GAN's coordinator learns with shuffling.", "an example in pictures",
-              BENCH + "reconstruction --table loan --table adult --rows 5000 --epochs 15", ("vtgan_figures4_5",),
+              "reconstruction", ("vtgan_figures4_5",),
               "Ours measures by attacks what the paper shows by an example."),
     Published("vtgan", "figure-7", "Nine partitions of the networks, and the central GAN.", VTGAN_SIZES,
-              BENCH + "partitions --paper"),
+              "partitions"),
     Published("vtgan", "figure-9", "Columns divided by importance, generator in the silos (D^2_0 G^0_2).",
-              VTGAN_SIZES, BENCH + "importance --paper"),
+              VTGAN_SIZES, "importance"),
     Published("vtgan", "figure-10", "Columns divided by importance, generator at the server (D^2_0 G^2_0).",
-              VTGAN_SIZES, BENCH + "importance --paper"),
+              VTGAN_SIZES, "importance"),
     Published("vtgan", "figure-11", "Two to five silos, default and enlarged generator (D^2_0 G^2_0).",
-              VTGAN_SIZES, BENCH + "silos --paper"),
+              VTGAN_SIZES, "silos"),
     Published("vtgan", "figure-12", "Two to five silos, default and enlarged generator (D^2_0 G^0_2).",
-              VTGAN_SIZES, BENCH + "silos --paper"),
+              VTGAN_SIZES, "silos"),
     Published("vtgan", "figure-13", "A membership attack on the whole model, by epsilon.", "five tables",
               missing="`silosynth audit` runs other membership attacks; this one, by epsilon, is not set up."),
     Published("vtgan", "figure-14", "What differential privacy costs VT-GAN.", "five tables, three budgets",
               missing="VT-GAN has the option `dp`; no experiment compares budgets."),
     Published("vflgan", "table-1", "Forests by synthetic rows: total difference, with and without privacy.",
               "five tables; with privacy at epsilon 10",
-              BENCH + "total-difference --paper --draws 5 --processes 16", ("vflgan_table1",), CLASSES),
+              "total-difference", ("vflgan_table1",), CLASSES),
     Published("vflgan", "table-2", "Accuracy of membership attacks on synthetic tables (ASSD).",
               "two records of each table", missing=WINES_ONLY),
     Published("vflgan", "table-3", "ASSD beside rival attacks.", "100 and 200 red and white wines",
-              BENCH + "assd --trainings-at-once 2", ("vflgan_table3",),
+              "assd", ("vflgan_table3",),
               "Kept for red wines only; networks and steps are ours, chosen so that the few rows are learnt."),
     Published("vflgan", "table-4", "Accuracy of membership attacks on intermediate features (ASIF).",
               "two records of each table", missing="No experiment attacks intermediate features."),
     Published("vflgan", "table-5", "Forests by synthetic wines whose quality is learnt as a number.",
-              "red and white wine; four models", BENCH + "total-difference --target number "
-              "--table wine_quality_red --table wine_quality_white --draws 5"),
+              "red and white wine; four models", "total-difference",
+              given={"target": "number", "tables": ("wine_quality_red", "wine_quality_white")}),
     Published("vflgan", "figure-5", "Fréchet distance and inception score along trainings on digits.",
-              "MNIST, 300 epochs", BENCH + "digits --rows 10000 --epochs 300", deviates=
+              "MNIST, 300 epochs", "digits", deviates=
               "Judged by small networks of ours, trained on the same images; at most 10 000 images."),
     Published("vflgan", "figure-6", "Synthetic digits.", "MNIST, 300 epochs",
-              BENCH + "digits --rows 10000 --epochs 300", deviates="At most 10 000 images."),
+              "digits", deviates="At most 10 000 images."),
     Published("vflgan", "figure-7", "Fréchet distance along trainings, with and without privacy.", "five tables",
-              BENCH + "total-difference --paper --curve"),
+              "total-difference", given={"curve": True}),
     Published("vflgan", "figure-8", "Synthetic digits at epsilon 10: three private mechanisms.",
               "MNIST, epsilon 10, delta 1e-5", missing="Digits are not run with privacy; GS-WGAN is not implemented."),
     Published("vflgan", "figure-13", "Fréchet distance along trainings on red wine (appendix A.6).",
-              "red wine", BENCH + "total-difference --target number --table wine_quality_red --curve"),
+              "red wine", "total-difference",
+              given={"target": "number", "tables": ("wine_quality_red",), "curve": True}),
     Published("gdts", "table-1", "Similarity and F1 with a full copy in each of five silos.", GDTS_SIZES,
-              BENCH + "copies --gan balanced --table adult --rows 40000 --epochs 20", ("gdts_copies",),
+              "copies", ("gdts_copies",),
               f"{BALANCED} {COPIES}"),
     Published("gdts", "table-2", "Similarity and F1 where one silo of five repeats a row.", GDTS_SIZES,
-              BENCH + "odd --gan balanced --table adult --rows 40000 --epochs 20", ("gdts_odd",),
+              "odd", ("gdts_odd",),
               f"{BALANCED} {ODD}"),
     Published("gdts", "figure-5", "Similarity by epoch and by time, a full copy in each silo.",
-              "Intrusion, 500 epochs", BENCH + "copies --gan balanced --table adult --rows 40000 --epochs 20",
+              "Intrusion, 500 epochs", "copies",
               ("gdts_copies",), f"{BALANCED} {COPIES}"),
     Published("gdts", "figure-6", "Similarity by epoch and by time, one silo repeats a row.",
-              "Intrusion, 500 epochs", BENCH + "odd --gan balanced --table adult --rows 40000 --epochs 20",
+              "Intrusion, 500 epochs", "odd",
               ("gdts_odd",), f"{BALANCED} {ODD}"),
     Published("tabvfl", "table-2", "Rows, columns and classes of the five tables.", "five tables",
               missing="`silosynth datasets list` describes four of them; Rice MSC is not among the data sets."),
     Published("tabvfl", "figure-5", "Accuracy, F1 and AUC of six learners by latents of five designs.", TABVFL_SIZES,
-              BENCH + "latents --paper --processes 16", ("tabvfl_figure5",),
+              "latents", ("tabvfl_figure5",),
               f"{RICE} LT is kept in two readings: as the text has it, and with fixed encoders as in the public code."),
     Published("tabvfl", "figure-6", "F1 by the probability that a guest fails: its last values, or zeros.",
-              "five tables of up to 50 000 rows, two guests", BENCH + "failures --paper --processes 16",
+              "five tables of up to 50 000 rows, two guests", "failures",
               ("tabvfl_figure6",), RICE),
     Published("tabvfl", "table-3", "What keeping last values gains over zeros, and the largest losses.",
-              "five tables of up to 50 000 rows, two guests", BENCH + "failures --paper --processes 16",
+              "five tables of up to 50 000 rows, two guests", "failures",
               ("tabvfl_figure6",), RICE),
     Published("tabvfl", "table-4", "Seconds, bytes and memory of each design and phase.", "Rice MSC, 50 000 rows",
-              BENCH + "latent-cost --rows 6000", ("tabvfl_table4",),
+              "latent-cost", ("tabvfl_table4",),
               "Another table, fewer rows and another machine: compare the designs, not the seconds."),
     Published("tabvfl", "figure-6.1", "Loss along fine-tuning.", "five tables, 60 epochs", missing=NO_CURVES),
     Published("tabvfl", "figure-6.2", "F1 of held-out rows along fine-tuning.", "five tables, 60 epochs",
@@ -174,23 +186,21 @@ ENTRIES = (
     Published("tabvfl", "figure-6.3", "The curves of figures 6.1 and 6.2 together.", "five tables, 60 epochs",
               missing=NO_CURVES),
     Published("tabvfl", "table-6.1", "TabVFL without pre-training, and without fine-tuning.", TABVFL_SIZES,
-              BENCH + "latents --paper --processes 16", ("tabvfl_figure5",), RICE),
+              "latents", ("tabvfl_figure5",), RICE),
     Published("tabvfl", "figure-6.4", "Accuracy, F1 and AUC by latents of five designs, with two guests.",
-              "five tables of up to 50 000 rows, two guests", BENCH + "latents --paper --processes 16",
+              "five tables of up to 50 000 rows, two guests", "latents",
               ("tabvfl_figure5",), RICE),
     *(Published("tabvfl", number, f"{what} with two guests less that with five.", "five tables of up to 50 000 rows",
-                BENCH + "latents --paper --processes 16", ("tabvfl_figure5",), f"{DIFFERENCES} {RICE}")
+                "latents", ("tabvfl_figure5",), f"{DIFFERENCES} {RICE}")
       for number, what in (("table-6.2", "Accuracy"), ("table-6.3", "F1"), ("table-6.4", "AUC"))),
-)  # fmt: skip
-
-BESIDE = (  # comparisons of ours: what they show, their command, and what is kept
-    ("VT-GAN beside the central GAN of the same sizes, by the figures of its section 4.2.",
-     BENCH + "vtgan-central", "vtgan_section4_2"),
-    ("Steps per second and bytes per step of VT-GAN's settings.", "python benchmarks/vtgan_speed.py", "vtgan_speed"),
-    ("What SiloFuse's coordinator infers from latents when it knows some rows.",
-     BENCH + "inversion", "silofuse_inversion"),
-    ("SiloFuse with latents per silo, beside joint latents of all silos.",
-     BENCH + "joint-latents --processes 2", "silofuse_joint_latents"),
-    ("The central baselines beside each other.", BENCH + "central", "central_baselines"),
-    ("What equally good tables score in VFLGAN's total difference.", BENCH + "total-difference-floor", None),
+    Published("beside", "vtgan-central", "VT-GAN beside the central GAN of the same sizes, by its section 4.2's "
+              "figures.", "Loan and Adult", "vtgan-central", ("vtgan_section4_2",)),
+    Published("beside", "inversion", "What SiloFuse's coordinator infers from latents when it knows some rows.",
+              "Adult", "inversion", ("silofuse_inversion",)),
+    Published("beside", "joint-latents", "SiloFuse with latents per silo, beside joint latents of all silos.",
+              "four tables", "joint-latents", ("silofuse_joint_latents",)),
+    Published("beside", "central", "The central baselines beside each other.", "Loan and Adult", "central",
+              ("central_baselines",)),
+    Published("beside", "total-difference-floor", "What equally good tables score in VFLGAN's total difference.",
+              "five tables", "total-difference-floor"),
 )  # fmt: skip

@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from silosynth.core.errors import ConfigError, nearest
-from silosynth.papers.published import BESIDE, ENTRIES, PAPERS, Published
+from silosynth.papers.published import ENTRIES, PAPERS, Published
 
 STATES: Mapping[str, str] = {
     "kept": "results are kept",
     "command": "a command reruns it, nothing is kept",
     "none yet": "no command",
 }
+TAKEN = ("took", "processor seconds", "seconds", "fit s")  # keys of rows
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 SIZES: Mapping[str, tuple[str, str]] = {  # key of rows -> what one and what several are called
     "table": ("table", "tables"), "data": ("table", "tables"), "rows": ("rows", "rows"), "epochs": ("epochs", "epochs"),
@@ -61,17 +63,28 @@ def facts(entry: Published) -> dict[str, Any]:
         "name": entry.name, "paper": PAPERS[entry.paper], "number": entry.title, "shows": entry.shows,
         "state": entry.state, "published_sizes": entry.sizes, "command": entry.command,
         "kept": [{"page": f"benchmarks/results/{name}.md", "sizes": kept_sizes(name)} for name in entry.kept],
-        "deviates": entry.deviates, "missing": entry.missing,
+        "seconds": kept_seconds(entry), "deviates": entry.deviates, "missing": entry.missing,
     }  # fmt: skip
+
+
+def kept_rows(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of a file of results; none where it is not here."""
+    path = (folder or RESULTS) / f"{name}.json"
+    return list(json.loads(path.read_text("utf-8"))["rows"]) if path.exists() else []
+
+
+def kept_seconds(entry: Published) -> float | None:
+    """Seconds that the kept rows took: of a processor where rows have these, else of their trainings."""
+    rows = [row for name in entry.kept for row in kept_rows(name)]
+    taken = [next((row[key] for key in TAKEN if row.get(key) is not None), math.nan) for row in rows]
+    return None if not rows or math.isnan(total := math.fsum(taken)) else round(total)
 
 
 def kept_sizes(name: str, folder: Path | None = None) -> str | None:
     """At which sizes a file of results was computed, by its rows; None where these are not here."""
-    path = (folder or RESULTS) / f"{name}.json"
-    if not path.exists():
+    rows = kept_rows(name, folder)
+    if not rows:
         return None
-    content = json.loads(path.read_text("utf-8"))
-    rows = content["rows"] if isinstance(content, dict) else content
     parts = (_size(rows, key, *names) for key, names in SIZES.items())
     return ", ".join([f"{len(rows)} results", *(part for part in parts if part)])
 
@@ -102,7 +115,7 @@ def page() -> str:
     parts = [HEAD, _counts()]
     for paper, title in PAPERS.items():
         parts += [f"## {title}", "\n".join(_overview(paper)), *(_paragraph(entry) for entry in entries(paper))]
-    return "\n\n".join([*parts, "## Beside the papers", "\n".join(_beside())]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 HEAD = """# The papers' tables and figures
@@ -142,20 +155,23 @@ def _paragraph(entry: Published) -> str:
     if entry.command:
         lines.append(f"- Command: `{entry.command}`")
     for name in entry.kept:
-        sizes = kept_sizes(name)
-        lines.append(f"- Kept: [{name}]({_link(name)}), {sizes or 'the page only, without its rows'}.")
+        sizes = kept_sizes(name) or "the page only, without its rows"
+        lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_share(entry, name)}.")
     if entry.deviates:
         lines.append(f"- Deviates: {entry.deviates}")
     return "\n".join([lines[0], "", *lines[1:], *([f"- Missing: {entry.missing}"] if entry.missing else [])])
 
 
+def _share(entry: Published, name: str) -> str:
+    """How much of the size "kept" a file of results holds, where it is not all."""
+    from silosynth.papers.experiment import load
+
+    if entry.paper == "beside" or not (rows := kept_rows(name)):
+        return ""
+    wanted = [job.identity for job in load(str(entry.experiment)).sized("kept", entry.given)]
+    found = sum(any(identity.items() <= row.items() for row in rows) for identity in wanted)
+    return "" if found == len(wanted) else f"; {found} of the {len(wanted)} results of size kept"
+
+
 def _link(name: str) -> str:
     return f"../benchmarks/results/{name}.md"
-
-
-def _beside() -> Iterator[str]:
-    """Comparisons of ours that no paper has."""
-    yield "| what it shows | command | kept |"
-    yield "| --- | --- | --- |"
-    for shows, command, name in BESIDE:
-        yield f"| {shows} | `{command}` | {f'[{name}]({_link(name)})' if name else ''} |"

@@ -21,8 +21,9 @@ from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.version import VERSION
 from silosynth.papers.experiment import PaperExperiment, Row, Section
 
-FORM = "silosynth bench"
+FORM = "silosynth papers"
 STAMP = ("silosynth", "commit", "machine", "python", "torch")
+UNSEEN = (*STAMP, "version", "took")  # of rows, in tables
 SUFFIXES = (".json", ".md")
 
 
@@ -59,6 +60,7 @@ class Results:
         if self.kept is None:
             self.rows.append({**row, **stamp()})
             return
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self.kept.parent):
             others = [known for known in self._read() if not _is(known, identity)]  # with those of runs beside this one
             self.rows = [*others, {**row, **stamp()}]
@@ -91,7 +93,7 @@ class Results:
             form, name, rows = content["form"], content["experiment"], list(content["rows"])
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                "This file does not hold results of `silosynth bench`", str(self.kept), remedy
+                "This file does not hold results of `silosynth papers`", str(self.kept), remedy
             ) from error
         if (form, name) != (FORM, self.experiment.name):
             raise StorageError(f"This file holds results of another experiment, {name!r}", str(self.kept), remedy)
@@ -160,7 +162,7 @@ def means(
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        key = {k: v for k, v in row.items() if k not in (*figures, *apart, *gather, *STAMP, "spread", count)}
+        key = {k: v for k, v in row.items() if k not in (*figures, *apart, *gather, *STAMP, "took", "spread", count)}
         key = {k: v for k, v in key.items() if not isinstance(v, dict | list) or k in KEYS}
         groups.setdefault(json.dumps(key), []).append(row)
     present = [name for name in figures if any(name in row for row in rows)]
@@ -235,7 +237,7 @@ def sectioned(rows: Sequence[Row], heads: Sequence[str], cells: Any, heading: An
     return [(name, heads, lines) for name, lines in parts.items()]
 
 
-def plain(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = (*STAMP, "version")) -> list[Section]:
+def plain(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = UNSEEN) -> list[Section]:
     """One section with all values of all rows, which have the same keys."""
     keys = [key for key in rows[0] if key not in hidden] if rows else []
     return [("", keys, [[short(row.get(key)) for key in keys] for row in rows])]

@@ -50,6 +50,8 @@ PAPER = {  # VT-GAN, section 4.1; the tables' own notes say how they differ from
     "rows": None, "epochs": 300, "repeats": 3,
 }  # fmt: skip
 
+KEPT = ({"tables": ("loan",), "rows": None, "epochs": 40},)
+
 TableNames = Annotated[Sequence[str], Ask("A data set, or demo, which needs no network.", ("--table", "-t"))]
 RowCount = Annotated[int | None, Ask("Rows of each table, a fifth of them held out.", least=1)]
 Epochs = Annotated[int, Ask("Epochs of each training.", least=1)]
@@ -229,10 +231,11 @@ def line(row: Row) -> str:
 
 def comparison(
     name: str, title: str, jobs: Callable[..., Sequence[SettingJob]], legend: str = LEGEND,
-    paper: Mapping[str, Any] = PAPER, pictures: Callable[[Sequence[Row], Path], list[str]] | None = None,
+    kept: Sequence[Mapping[str, Any]] = KEPT, published: Mapping[str, Any] = PAPER,
+    pictures: Callable[[Sequence[Row], Path], list[str]] | None = None,
 ) -> PaperExperiment:  # fmt: skip
     """An experiment that compares settings."""
     return PaperExperiment(
-        name, title, legend, jobs, measure, sections, means, paper, line, pictures, forecast,
+        name, title, legend, jobs, measure, sections, means, {}, kept, published, line, pictures, forecast,
         example="--table adult --rows 5000 --epochs 50",
     )  # fmt: skip

@@ -55,11 +55,11 @@ def measure(job: InversionJob, tell: Tell = lambda stage, share: None) -> Row:
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """A line for each column."""
-    return results.plain(rows, (*results.STAMP, "known", "version"))
+    return results.plain(rows, (*results.UNSEEN, "known"))
 
 
 EXPERIMENT = PaperExperiment(
     "inversion", "What SiloFuse's coordinator infers from latents when it knows some rows",
     "Categorical columns: share of rows guessed right; blind: by the most frequent level. Numbers: R² of the guess.",
-    jobs, measure, sections, example="--known 20 --known 200",
+    jobs, measure, sections, small={"known": (20,)}, kept=({},), example="--known 20 --known 200",
 )  # fmt: skip

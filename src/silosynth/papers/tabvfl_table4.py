@@ -90,6 +90,8 @@ def cells(row: Row) -> list[str]:
 
 
 EXPERIMENT = PaperExperiment(
-    "latent-cost", "What learning latent vectors costs (TabVFL, table IV)", LEGEND, jobs, measure, sections, alone=True,
+    "latent-cost", "What learning latent vectors costs (TabVFL, table IV)", LEGEND, jobs, measure, sections,
+    kept=({"tables": ("airline_satisfaction",), "rows": 6000, "epochs": 3},),
+    published={"rows": 50_000, "epochs": 100}, alone=True,
     example="--table airline_satisfaction",
 )  # fmt: skip

@@ -60,6 +60,12 @@ AVERAGED = (
     *(f"{which} {what}" for which in ("trtr", "tsts", "trts", "tstr") for what in ("accuracy", "f1")),
     "total difference", "FD", "seconds", "side by side", "bytes",
 )  # fmt: skip
+PRIVATE_KEPT = (
+    {"tables": tuple(DELTAS), "draws": 5, "dp": "on", "algorithms": ("vflgan", "vflgan-base"), "preset": "private"},
+    {"tables": tuple(name for name in DELTAS if name != "adult"), "draws": 5, "dp": "on", "preset": "private",
+     "algorithms": ("vertigan", "wgan-gp")},
+    {"tables": tuple(DELTAS), "draws": 5, "dp": "on", "algorithms": ("dplt",)},
+)  # fmt: skip
 PRIVATE = {"select": "last", "numbers": "quantile"}  # what a private training needs, whatever the preset
 Privacy = Literal["off", "on", "both"]
 Bounds = Literal["public", "found"]  # of numbers, with differential privacy: known beforehand, or at its cost
@@ -313,7 +319,9 @@ def cells(row: Row) -> list[str]:
 
 EXPERIMENT = PaperExperiment(
     "total-difference", "Total difference and Fréchet distance (VFLGAN, table 1)", LEGEND, jobs, measure, sections,
-    means, {"tables": tuple(DELTAS), "dp": "both"}, example="--table adult --dp both",
+    means, small={"rows": 300, "epochs": 5, "dp": "both"},
+    kept=({"tables": tuple(DELTAS), "draws": 5}, *PRIVATE_KEPT),
+    published={"tables": tuple(DELTAS), "dp": "both", "preset": "paper"}, example="--table adult --dp both",
 )  # fmt: skip
 
 
@@ -369,5 +377,6 @@ def floor_sections(rows: Sequence[Row]) -> list[Section]:
 FLOOR = PaperExperiment(
     "total-difference-floor", "Total differences between equally good tables (beside VFLGAN's table 1)",
     "What halves of the real table, or two tables of one generator, score: no generator can be expected to score less.",
-    floor_jobs, measure_floor, floor_sections, example="--table wine_quality_white --kind perfect --preset fast",
+    floor_jobs, measure_floor, floor_sections, small={"count": 2}, kept=({"tables": tuple(DELTAS)},),
+    example="--table wine_quality_white --kind perfect --preset fast",
 )  # fmt: skip

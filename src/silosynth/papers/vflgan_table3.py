@@ -187,5 +187,6 @@ def _cells(row: Row, name: str) -> list[str]:
 
 EXPERIMENT = PaperExperiment(
     "assd", "ASSD beside rival attacks (VFLGAN, table 3)", "AUC: 0.5 is guessing. Load: of the machine, at the end.",
-    jobs, measure, sections, example="--trainings-at-once 2 --out assd.md",
+    jobs, measure, sections, small={"rows": (40,), "shadows": 10}, kept=({},),
+    published={}, example="--trainings-at-once 2 --out assd.md",
 )  # fmt: skip
