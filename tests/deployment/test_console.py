@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -96,10 +95,8 @@ def bank(tmp_path: Path) -> Iterator[KnownSite]:
         file.write(lines({"kind": "refused", "error": "PolicyError"}))
     (jobs / "no" / "closed").write_text("PolicyError\n")
     hold(jobs / "held", "ab")
-    running = mark_running(jobs / "busy")
-    assert running is not None
-    yield KnownSite(read_kit(place))
-    os.close(running)
+    with mark_running(jobs / "busy"):
+        yield KnownSite(read_kit(place))
 
 
 def hold(folder: Path, digest: str) -> None:

@@ -127,12 +127,11 @@ def test_a_draw_that_has_begun_ends_with_the_job(here: Path, monkeypatch: pytest
 
 
 def test_a_job_at_work_is_not_forgotten(here: Path) -> None:
-    handle = forgetting.mark_running(here / "bank" / "late")
-    assert handle is not None
+    running = forgetting.mark_running(here / "bank" / "late")
     with pytest.raises(ConfigError, match=r"at work is not forgotten.*late"):
         forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
     assert PART in names(here / "bank" / "trial")
-    os.close(handle)
+    running.close()
     forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
     coordinator.Status("running").write(here / "coordinator" / "trial")
     with pytest.raises(ConfigError, match="trial is running"):

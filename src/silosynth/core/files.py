@@ -162,7 +162,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def locked(path: Path, taken: SilosynthError | None = None) -> Iterator[None]:
+def locked(path: Path, taken: SilosynthError | None = None, needed: bool = False) -> Iterator[None]:
     """Hold a lock file, which no other process can hold meanwhile; it is removed with the block.
 
     The lock is advisory, ends with the process in any case, and does not exist on Windows.
@@ -170,7 +170,7 @@ def locked(path: Path, taken: SilosynthError | None = None) -> Iterator[None]:
     Args:
         path: the lock file.
         taken: what to raise if another process holds the lock; None waits for it. With an error, a file system without
-            locks is put up with.
+            locks is put up with, unless ``needed``.
 
     Raises:
         StorageError: the file cannot be written or locked.
@@ -178,15 +178,16 @@ def locked(path: Path, taken: SilosynthError | None = None) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    handle = _lock(path, taken)
+    handle = _lock(path, taken, needed)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before others can take it: see `_lock`
+        if _is_at(handle, path):  # and was not moved
+            path.unlink(missing_ok=True)  # before others can take it: see `_lock`
         os.close(handle)
 
 
-def _lock(path: Path, taken: SilosynthError | None) -> int:
+def _lock(path: Path, taken: SilosynthError | None, needed: bool) -> int:
     """A handle of the locked file; opened again if the last holder of the lock has removed the file meanwhile."""
     while True:
         try:
@@ -195,8 +196,8 @@ def _lock(path: Path, taken: SilosynthError | None) -> int:
         except OSError as error:
             raise storage_error(error, "written", path) from error
         try:
-            _take(handle, path, taken)
-            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+            _take(handle, path, taken, needed)
+            if _is_at(handle, path):
                 return handle
         except BaseException:
             os.close(handle)
@@ -204,7 +205,12 @@ def _lock(path: Path, taken: SilosynthError | None) -> int:
         os.close(handle)
 
 
-def _take(handle: int, path: Path, taken: SilosynthError | None) -> None:
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file lies at a path."""
+    return os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path))
+
+
+def _take(handle: int, path: Path, taken: SilosynthError | None, needed: bool) -> None:
     if sys.platform == "win32":
         return
     import fcntl  # where there is one
@@ -212,10 +218,10 @@ def _take(handle: int, path: Path, taken: SilosynthError | None) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if taken else 0))
     except OSError as error:
-        if taken is None:
-            raise storage_error(error, "locked", path) from error
-        if isinstance(error, BlockingIOError):
+        if taken is not None and isinstance(error, BlockingIOError):
             raise taken from error
+        if taken is None or needed:
+            raise storage_error(error, "locked", path) from error
 
 
 def storage_error(error: OSError, verb: str, path: Path) -> StorageError:

@@ -102,8 +102,9 @@ class Struct:
 
     def __post_init__(self) -> None:
         own: Any = type(self)  # mypy takes the hash of its instances for that of the class
-        for name, kind in fields_of(own):
-            _check_value(f"{own.__name__}.{name}", getattr(self, name), kind)
+        for name, hint, fits in _checks_of(own):
+            if not fits(value := getattr(self, name)):
+                raise MessageError(f"{own.__name__}.{name} must be {_label(hint)}", type(value).__name__)
         if shapes := _shapes_of(own):
             self._check_shapes(shapes)
         for name, bound in _bounds_of(own):
@@ -199,6 +200,12 @@ def fields_of(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
+def _checks_of(kind: Any) -> tuple[tuple[str, Any, Callable[[Any], bool]], ...]:
+    """Name and annotation of each field of a struct class, and whether a value fits it."""
+    return tuple((name, hint, _fits(hint)) for name, hint in fields_of(kind))
+
+
+@cache
 def _shapes_of(kind: Any) -> tuple[tuple[str, str], ...]:
     """The fields of a struct class that hold one tensor, or none, and a letter for each of its dimensions."""
     tensors = (name for name, hint in fields_of(kind) if torch.Tensor in (hint, *get_args(hint)))
@@ -237,30 +244,29 @@ def _check_annotation(where: str, hint: Any) -> None:
         )
 
 
-def _check_value(where: str, value: object, hint: Any) -> None:
-    if not _fits(value, hint):
-        raise MessageError(f"{where} must be {_label(hint)}", type(value).__name__)
-
-
-def _fits(value: object, hint: Any) -> bool:
+def _fits(hint: Any) -> Callable[[Any], bool]:
+    """What a value of a field must hold; made once for each annotation, as every message is checked."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, arg) for arg in args)
+        ways = [_fits(arg) for arg in args]
+        return lambda value: any(way(value) for way in ways)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        each = _fits(args[0])
+        return lambda value: isinstance(value, tuple) and all(map(each, value))
     if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if len(args) == 2 and args[1] is Ellipsis:
-            return all(_fits(item, args[0]) for item in value)
-        return len(value) == len(args) and all(_fits(item, arg) for item, arg in zip(value, args, strict=True))
+        items = [_fits(arg) for arg in args]
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(items)
+            and all(fits(item) for fits, item in zip(items, value, strict=True))
+        )
     if origin is typing.Literal:
-        return any(type(value) is type(arg) and value == arg for arg in args)
+        return lambda value: any(type(value) is type(arg) and value == arg for arg in args)
     if hint is float:
-        return type(value) in (float, int)
-    if hint is torch.Tensor:
-        return isinstance(value, torch.Tensor)
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        return isinstance(value, hint)
-    return type(value) is hint
+        return lambda value: type(value) in (float, int)
+    if hint is torch.Tensor or issubclass(hint, Struct):
+        return lambda value: isinstance(value, hint)
+    return lambda value: type(value) is hint
 
 
 def _label(hint: Any) -> str:

@@ -242,11 +242,9 @@ class JobAnswerer:
                 "Hand out kits again if it has changed.",
             )  # fmt: skip
         check_coordinator(self._kit, self._policy)
-        if fresh and when_forgotten(self._kit.jobs / name) is not None:
-            set_aside(self._kit.jobs / name)
         if self._endpoint is not None:
             self._endpoint.retire()  # its stream may be alive, and it would not know what the new one refuses
-        self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter)
+        self._endpoint = endpoint = open_endpoint(self._kit, self._policy, name, self._submitter, fresh)
         self._job, self._attempt = name, attempt
         endings.note_attempt(self._kit.jobs / name, attempt)
         if stream is not None:
@@ -273,22 +271,34 @@ def check_coordinator(kit: StartKit, policy: SiloPolicy) -> None:
             raise refusal("allow_coordinators", "the coordinator has a certificate that is listed", found)
 
 
-def open_endpoint(kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None) -> PartyEndpoint:
-    """A silo's endpoint for the job of this name, with the silo's rows, policy, ledger and log."""
+def open_endpoint(
+    kit: StartKit, policy: SiloPolicy, job: str, submitter: str | None, fresh: bool = False
+) -> PartyEndpoint:
+    """A silo's endpoint for the job of this name, with the silo's rows, policy, ledger and log.
+
+    No other process opens the job until the endpoint has retired or is gone. ``fresh``: of a job's first attempt, which
+    may have the name of a forgotten one.
+
+    Raises:
+        ProtocolError: another process of the silo is at work on the job.
+    """
     folder = kit.jobs / job
     opened = folder.exists() and close_to_others(folder)
-    say = journal(private_folder(folder))
+    running = mark_running(private_folder(folder))
+    if fresh and when_forgotten(folder) is not None:
+        set_aside(folder)  # with the lock
+        running.close()
+        running = mark_running(private_folder(folder))
+    say = journal(folder)
     if opened:
         say(f"warning: others on this machine could enter {folder}; it is closed to them now")
     sweep(folder)
-    running = mark_running(folder)
     verified = None if submitter in (None, DISPATCHER) else submitter
     book = SiloLedger(folder, job, kit.seat())
     silo = DeploymentSilo(
         kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
         verified, say, book,
     )  # fmt: skip
-    endpoint = PartyEndpoint(kit.name, silo, folder / "checkpoints", book, say)
-    if running is not None:
-        weakref.finalize(endpoint, os.close, running)
+    endpoint = PartyEndpoint(kit.name, silo, folder / "checkpoints", book, say, running.close)
+    weakref.finalize(endpoint, running.close)
     return endpoint

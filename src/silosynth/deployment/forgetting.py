@@ -8,7 +8,6 @@ the same rows, such as one that judged its table, is forgotten by their own name
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import threading
@@ -37,26 +36,33 @@ STAYS = (
     "log.txt", "order", "status.json", "label.json",
 )  # fmt: skip
 """Files of a job that stay: those by which a silo keeps to its policy, and by which it can be told what was done."""
-_RUNNING = "running.lock"
+PATIENCE = 60.0  # seconds for which a job waits for an earlier process that is at work on it
+_RUNNING, _POLL = "running.lock", 0.2  # seconds
 _DAY = 86400.0  # seconds
 
 
-def mark_running(folder: Path) -> int | None:
-    """Tell others that a job is at work in this folder until the returned handle is closed; None without locks.
+def mark_running(folder: Path, patience: float | None = None) -> ExitStack:
+    """Be the one process that is at work on a job, until what is returned is closed, or the process ends.
+
+    Two at once would not know what the other has refused and released. An earlier process may be about to end: it gets
+    ``patience`` seconds, `PATIENCE` by default. On Windows, which has no such locks, nobody is kept out.
 
     Raises:
-        StorageError: the folder cannot be written to.
+        ProtocolError: another process is still at work.
+        StorageError: the folder cannot be written to, or locked.
     """
-    if sys.platform == "win32":
-        return None
-    import fcntl  # where there is one
-
-    try:
-        handle = os.open(folder / _RUNNING, os.O_CREAT | os.O_RDWR, PRIVATE)
-        fcntl.flock(handle, fcntl.LOCK_SH)
-    except OSError as error:
-        raise storage_error(error, "locked", folder / _RUNNING) from error
-    return handle
+    held, until = ExitStack(), time.monotonic() + (PATIENCE if patience is None else patience)
+    busy = ProtocolError(
+        "One process of a silo answers for a job", "another is at work", "Wait for its end, or stop that attempt."
+    )
+    while True:
+        try:
+            held.enter_context(locked(folder / _RUNNING, busy, needed=True))
+            return held
+        except ProtocolError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_POLL)
 
 
 def at_work(folder: Path) -> bool:

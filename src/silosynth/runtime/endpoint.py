@@ -53,13 +53,14 @@ class PartyEndpoint:
         book: where asks and replies are recorded; None for nowhere.
         log: where errors are written in full if the coordinator, in another organisation, is told their class and rule
             alone; None if it may read everything.
+        release: called once it has retired.
     """
 
     def __init__(
         self, name: str, party: Party, folder: Path | None, book: Book | None = None,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None, release: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
-        self.name, self.party, self._book, self._log = name, party, book, log
+        self.name, self.party, self._book, self._log, self._release = name, party, book, log, release
         self._parts = None if folder is None else checkpoint.PartStore(folder)
         self._last: tuple[str, int] | None = None
         self._reply: bytes | Exception = b""
@@ -70,6 +71,7 @@ class PartyEndpoint:
         """Answer no more, once what is being answered is done: the job has been opened anew."""
         with self._one:
             self._retired = True
+            self._release()
 
     def handle(self, frame: hub.Frame) -> hub.Frame:
         """The reply to one frame. Whatever goes wrong, the coordinator gets an answer."""
