@@ -67,7 +67,7 @@ def test_rows_keep_rules_as_those_of_a_simulated_federation_do(tmp_path: Path) -
 @pytest.mark.slow
 def test_columns_that_stay_keep_rules_and_silos_only_say_which_rows_do(tmp_path: Path) -> None:
     rules, options = [*OWN, *UNIQUE], {"synthesis": "partitioned"}
-    policy = OPEN.model_copy(update={"share_synthetic": False})
+    policy = OPEN.model_copy(update={"share_synthetic": False, "rules": "all"})
     asked = ruled(same_rows(), rules, options={**SMALL, **options})
     carry_out(Order(asked), same_rows(), tmp_path, policy=policy)
     model = fitted(rules, **options)
@@ -115,8 +115,9 @@ def test_no_rule_has_silos_read_a_file(tmp_path: Path) -> None:
 def test_rules_that_nobody_can_keep_are_refused_before_training(
     rule: dict[str, Any], options: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
+    order, policy = Order(ruled(same_rows(), [rule], options=SMALL | options)), OPEN.model_copy(update={"rules": "all"})
     with pytest.raises(ConfigError, match=what):
-        carry_out(Order(ruled(same_rows(), [rule], options=SMALL | options)), same_rows(), tmp_path)
+        carry_out(order, same_rows(), tmp_path, policy=policy)
     assert "silofuse" not in (tmp_path / "coordinator" / "trial" / "ledger.jsonl").read_text()
 
 

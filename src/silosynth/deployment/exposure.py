@@ -200,6 +200,16 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
             0 if policy.budgeted else 2,
         )  # fmt: skip
 
+    if policy.rules != "no" and policy.most_rows_drawn and not policy.budgeted:
+        yield Exposure("ends and shares of differences and combinations that it names in rules", 'rules = "no"', 1)
+    if policy.rules == "all" and policy.most_rows_drawn:
+        yield Exposure(
+            f"of up to {policy.most_rows_drawn:,} synthetic rows of each model, whether columns that stay here keep "
+            "rules of its choice"
+            + ("" if policy.budgeted else "; of algorithms that send it vectors, about each person whether she does"),
+            'rules = "shared"', 0 if policy.budgeted else 2,
+        )  # fmt: skip
+
 
 def _who(policy: SiloPolicy) -> Iterator[Exposure]:
     if not policy.allow_coordinators:

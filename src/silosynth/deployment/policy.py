@@ -26,7 +26,7 @@ from silosynth.core.errors import ConfigError, PolicyError, StorageError, neares
 from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
 from silosynth.core.schema import Table
 from silosynth.counting.judge import HOLDOUT
-from silosynth.deployment.protocol import Job, dealer, horizontal, opening
+from silosynth.deployment.protocol import Job, dealer, horizontal, opening, shares_table
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
@@ -81,7 +81,8 @@ EXACT_ROWS = {
 """Those that may leave only with ``exact_rows``: alignment cannot do without."""
 
 
-VERDICTS = ("deployment.RowsAccepted", "algorithms.silofuse.LatentWeights", "algorithms.marginals.LevelsWeighed")
+_ACCEPTED = "deployment.RowsAccepted"
+VERDICTS = (_ACCEPTED, "algorithms.silofuse.LatentWeights", "algorithms.marginals.LevelsWeighed")
 """What says of synthetic rows whether, or how probably, they fulfil conditions or keep rules: no value of theirs."""
 
 
@@ -136,6 +137,9 @@ class SiloPolicy(FileSection):
     """Columns of this silo, as patterns, under conditions on which rows may be drawn: "age"."""
     least_condition_rows: Annotated[int, Field(ge=1)] = 100
     """Fewest people who are expected behind the conditions of a draw together."""
+    rules: Literal["no", "shared", "all"] = "shared"
+    """Which jobs may have rules that rows keep: none; those whose synthetic columns leave, so that nothing is answered
+    about them; or also those in which they stay, and this silo says of each synthetic row whether it keeps rules."""
     public_seed: bool = False
     """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
     jobs_per_day: Annotated[int, Field(ge=0)] = 100
@@ -190,11 +194,21 @@ class SiloPolicy(FileSection):
                 "approval", "a person approves of synthetic columns before they leave",
                 f"{job.algorithm}, whose rows the coordinator draws itself", "Choose another algorithm.",
             )  # fmt: skip
+        if job.rules:
+            self._check_rules(job)
         if entry.counts:
             self._check_counted(job)
         self._check_links(job)
         self._check_target(getattr(job.config, "dp", Target()))
         self.check_levels(job)
+
+    def _check_rules(self, job: Job) -> None:
+        """Rules that all rows of a job keep."""
+        if self.rules == "no":
+            raise refusal("rules", "no job has rules", f"{len(job.rules)} rules", "Leave [[rules]] out.")
+        if self.rules == "shared" and not shares_table(job):
+            meaning = "no answer tells whether synthetic rows that stay here keep rules"
+            raise refusal("rules", meaning, "partitioned", 'Leave [[rules]] out, or set synthesis = "shared".')
 
     def _check_opening(self, job: Job) -> None:
         """How the tables of a job that counts open."""
@@ -343,7 +357,7 @@ class SiloPolicy(FileSection):
             raise refusal("open_figures", "no figure of tables across silos opens", name)
         if reply.release is Release.TABLES and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise, if at all", name)
-        verdict = name in VERDICTS and bool(self.conditions or name == "deployment.RowsAccepted")
+        verdict = name in VERDICTS and bool(self.conditions or (name == _ACCEPTED and self.rules == "all"))
         if reply.release is Release.SYNTHETIC and not (self.share_synthetic or verdict):  # whatever the options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
         if not self.budgeted or name in UNDER_A_BUDGET:
