@@ -7,6 +7,7 @@ quantities are played back: then whatever still differs has reached the reply wi
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,17 +25,17 @@ from silosynth.core.errors import PolicyError
 from silosynth.core.messages import Message, Release, wire_name
 from silosynth.core.schema import Column, Table
 from silosynth.core.streams import Streams
-from silosynth.counting import silo as counting
+from silosynth.counting import opening, silo as counting
 from silosynth.deployment.policy import UNDER_A_BUDGET, SiloPolicy
 from silosynth.deployment.tallies import DRAWN
-from silosynth.encoders import table as private_encoders
-from silosynth.privacy import agreement, dpsgd, masker, sealed
+from silosynth.encoders import summed, table as private_encoders
+from silosynth.privacy import agreement, dpsgd, masker, masks, sealed
 from silosynth.runtime.wire import encode, pack, unpack
 
 NOISY = (
     (private_encoders, "noised_counts"), (private_encoders, "noised_levels"), (silofuse, "noised_counts"),
     (dplt, "noised_counts"), (dpsgd, "noised"), (private_encoders, "gaussian_counts"),
-    (private_encoders, "gaussian_levels"), (counting.TableCounter, "_noised"),
+    (private_encoders, "gaussian_levels"), (counting.TableCounter, "_noised"), (opening, "with_parts"),
 )  # fmt: skip
 MORE = {"dplt private": TINY["dplt"] | PRIVATE}
 QUICK = ("vtgan",)
@@ -153,8 +154,15 @@ def _recording(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(TINY, name, options)
     for module, name in NOISY:
         monkeypatch.setattr(module, name, noise.wrap(getattr(module, name)))
-    for module in (agreement, counting, masker, sealed):  # and no other: a library that is first used might draw, too
+    for module in (
+        agreement,
+        counting,
+        masker,
+        sealed,
+        summed,
+    ):  # and no other: a library that is first used might draw
         monkeypatch.setattr(module, "os", SimpleNamespace(urandom=chance.wrap(os.urandom)))
+    monkeypatch.setattr(masks, "secrets", SimpleNamespace(randbelow=chance.wrap(secrets.randbelow)))
 
 
 @deployed

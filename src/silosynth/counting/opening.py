@@ -31,7 +31,7 @@ and the bound of row numbers are public: whoever takes them from the rows tells 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,6 +119,13 @@ class CellNoise(Struct):
                 raise ConfigError(rule, self.half_variance, "Open with more epsilon, or fewer tables.")
         elif not 0 < self.epsilon < math.inf:
             raise ConfigError("Tables open with noise of a finite epsilon above zero", self.epsilon)
+
+
+def with_parts(
+    counts: Iterable[Counts], noises: Iterable[CellNoise], parts: int, draws: Iterable[Keystream]
+) -> list[Counts]:
+    """Counts of one silo, each with one of so many parts of its noise."""
+    return [own + noise.part(parts, own.shape, rng) for own, noise, rng in zip(counts, noises, draws, strict=True)]
 
 
 class OpenTables(Message):

@@ -395,10 +395,7 @@ class TableCounter(Party):
             return opening.ExactSum(self._masked([self._own(n) for n in ask.sets], ask.number))
         plan, events, draws = self._charged(ask.sets, ask.noises, horizontal=True)
         parts = len(plan.request.silos) - 1
-        tables = [
-            own + noise.part(parts, own.shape, rng)
-            for own, noise, rng in zip(map(self._own, ask.sets), ask.noises, draws, strict=True)
-        ]
+        tables = opening.with_parts(map(self._own, ask.sets), ask.noises, parts, draws)
         return opening.NoisedSum(self._masked(tables, ask.number), events)
 
     def _own(self, number: int) -> opening.Counts:

@@ -398,9 +398,8 @@ class RowsSilo(MarginalsSilo):
         for one, noise in zip(cells, noises, strict=True):
             event = noise.event(one.what, joint=False, delta=self.config.dp.delta)
             events.append(replace(event, scope="all", times=one.times, delta=plan.names * one.names / one.times))
-        noised = [own + noise.part(parts, own.shape, rng) for own, noise in zip(counts, noises, strict=True)]
         self.events += events
-        words = np.concatenate(noised).view(np.uint64)
+        words = np.concatenate(opening.with_parts(counts, noises, parts, [rng] * len(noises))).view(np.uint64)
         return marginals.NoisedCells(self._masker.mask_words(words, ask.number).words, tuple(events))
 
     @property
