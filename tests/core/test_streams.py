@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from blake3 import blake3
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from silosynth.core.streams import Keystream, Streams, integers, keyed, normals, uniforms
+from silosynth.core.streams import Chain, Digest, Keystream, Streams, integers, keyed, normals, uniforms
 
 paths = st.lists(st.text(alphabet=st.sampled_from("ab\x1e\x1f01"), max_size=3), max_size=4).map(tuple)
 
@@ -132,3 +133,16 @@ def test_global_randomness_is_neither_read_nor_set() -> None:
 
 def test_the_stream_of_a_silo_is_named_in_one_place() -> None:
     assert Streams(7).party("bank") == Streams(7).child("party", "bank")
+
+
+@pytest.mark.parametrize("asks", [0, 1, 63, 64, 65, 200])
+def test_a_chain_is_that_of_each_ask_hashed_at_once(asks: int) -> None:
+    chain, again, wanted = Chain(b"job"), Chain(b"job"), b"job"
+    for number in range(asks):
+        asked = number.to_bytes(4, "big")
+        chain.add(Digest(asked))
+        again.add(Digest(asked))
+        wanted = blake3(wanted + blake3(asked).digest()).digest()
+        if number % 7 == 0:
+            assert again.value == wanted
+    assert chain.value == again.value == wanted

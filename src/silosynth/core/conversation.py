@@ -22,6 +22,7 @@ from silosynth.core.conditions import Condition
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Release
 from silosynth.core.schema import Table, below
+from silosynth.core.streams import Digest
 
 State: TypeAlias = dict[str, Any]
 """What can be stored: nested dictionaries and lists whose leaves are tensors, numbers, strings, booleans and None."""
@@ -300,7 +301,7 @@ class Party(ABC):
     def restrict(self, conditions: Sequence[Condition]) -> None:  # noqa: B027  # others draw rows that are thrown away
         """Make no synthetic rows but those that fulfil these conditions on its columns, as far as the algorithm can."""
 
-    def hear(self, digest: bytes) -> None:  # noqa: B027  # most parties need none
+    def hear(self, digest: Digest) -> None:  # noqa: B027  # most parties need none
         """The next ask came in bytes with this digest, which a silo of another organisation keeps a chain of."""
 
     def refuse(self, error: Exception) -> None:  # noqa: B027  # most parties go on

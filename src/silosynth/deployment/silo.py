@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from blake3 import blake3
 
 from silosynth import catalog
 from silosynth.alignment import Aligner, canonical
@@ -38,7 +37,7 @@ from silosynth.core.errors import CheckpointError, DataError, ProtocolError, Sil
 from silosynth.core.files import PRIVATE, locked, make_folder, read, write_atomic
 from silosynth.core.messages import Done, Message, from_state, to_state, wire_name
 from silosynth.core.schema import Column, Schema, Table, pseudonyms
-from silosynth.core.streams import Chain, Streams
+from silosynth.core.streams import Chain, Digest, Streams
 from silosynth.counting.distances import TakeShares
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
@@ -115,7 +114,7 @@ class DeploymentSilo(Party):
         self._submitter, self._say, self._book, self._nonce = submitter, say, book, b""
         self.job: protocol.Job | None = None
         self._secret, self._chain = 0, Chain(b"")
-        self._heard: bytes | None = None  # the digest of the ask that is answered
+        self._heard: Digest | None = None  # the digest of the ask that is answered
         self._allowed = set[type[Message]]()  # by the policy, whatever a message of the type holds
         self._leaving = set[tuple[type[Message], bool, bool]]()  # replies that the policy allows; see `_check_reply`
         self._frame: pd.DataFrame | None = None  # until its rows become a table
@@ -156,11 +155,13 @@ class DeploymentSilo(Party):
             raise _closed()
         try:
             check_kept(self.folder)
-            self._check_ask(ask)
-            self._chain.add(blake3(encode(ask)).digest() if self._heard is None else self._heard)
+            if type(ask) not in self._allowed:
+                self._check_ask(ask)
+            self._chain.add(Digest(encode(ask)) if self._heard is None else self._heard)
             reply = self._answered(ask)
             events = getattr(reply, "events", ())
-            self._check_reply(reply, bool(events))
+            if (type(reply), bool(events), self._charged) not in self._leaving:
+                self._check_reply(reply, bool(events))
             if events:
                 self._charge(events)
             if isinstance(reply, SyntheticColumns):
@@ -172,7 +173,7 @@ class DeploymentSilo(Party):
             self._heard = None
         return reply
 
-    def hear(self, digest: bytes) -> None:
+    def hear(self, digest: Digest) -> None:
         """See `Party.hear`: without it, `answer` encodes and hashes the ask."""
         self._heard = digest
 
@@ -199,11 +200,9 @@ class DeploymentSilo(Party):
 
     def _check_ask(self, ask: Message) -> None:
         """The policy's rules on asks: on their types, once for each; and on rows drawn."""
-        if (kind := type(ask)) in self._allowed:
-            return
         self.policy.check_message(ask)
-        if kind not in DRAWN:
-            self._allowed.add(kind)
+        if type(ask) not in DRAWN:
+            self._allowed.add(type(ask))
             return
         most = self.policy.most_rows_drawn
         drawn = of_model = self._drawn_rows.with_ask(ask, min(most, self._rows_of_job))
@@ -220,11 +219,9 @@ class DeploymentSilo(Party):
 
     def _check_reply(self, reply: Message, noised: bool) -> None:
         """The policy's rules on replies: once for each type, with events or without, charged or not."""
-        kind = type(reply), noised, self._charged
-        if kind not in self._leaving:
-            self.policy.check_message(reply)
-            self.policy.check_reply(reply, self._charged)
-            self._leaving.add(kind)
+        self.policy.check_message(reply)
+        self.policy.check_reply(reply, self._charged)
+        self._leaving.add((type(reply), noised, self._charged))
 
     @property
     def _rows_of_job(self) -> float:

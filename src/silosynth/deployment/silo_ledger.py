@@ -48,6 +48,7 @@ from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import PRIVATE, close_to_others, flush, make_folder, read, storage_error
 from silosynth.core.messages import Done, Message, Struct, wire_name
+from silosynth.core.streams import Digest
 from silosynth.deployment import pending
 from silosynth.deployment.pending import AskAndReply, Pending, Place, read_pending
 from silosynth.deployment.protocol import Begin
@@ -103,6 +104,10 @@ def signing_key(seat: Seat) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(derive(seat.private, framed(_KEY, "key")))
 
 
+_Ask = tuple[int, int, Message, int, Digest]
+"""An ask: its step, when it came, and its bytes' number and digest."""
+
+
 class SiloLedger:
     """A silo's ledger of one job, continued where another process left it.
 
@@ -123,7 +128,7 @@ class SiloLedger:
         self._asks = CommonAsks()
         self._lines, self._last, self._signed = 0, _NOTHING, 0
         self._begun: list[tuple[int, str]] = []  # lines to be written with the next: when, and their fields
-        self._ask: tuple[int, int, Message, int, bytes] | None = None  # without a line: step, when, bytes, digest
+        self._ask: _Ask | None = None  # without a line
         self._pending = Pending(folder / pending.FILE)
         self._frames: dict[tuple[type[Message], type[Message]], bytes] = {}  # of what may wait, by types
         self._open()
@@ -137,28 +142,26 @@ class SiloLedger:
         """The asks of this attempt that all silos get alike."""
         return self._asks.all
 
-    def asked(self, step: int, ask: Message, blob: bytes) -> bytes:
+    def asked(self, step: int, ask: Message, blob: bytes) -> Digest:
         """Record an ask, as it came; returns its digest."""
         if self._ask is not None:
             self._begin_ask()
-        kind, digest = type(ask), blake3(blob).digest()
+        digest = Digest(blob)
         self._ask = step, self._clock(), ask, len(blob), digest
-        if kind.common:
-            self._asks.ask(CommonAsk(step, wire_name(kind), digest.hex()))
         return digest
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
         """Record the reply to the last ask, before it leaves."""
-        ask, digest, now = self._ask, blake3(blob).digest(), self._clock()
+        ask, now = self._ask, self._clock()
         if ask is not None and ask[0] == step and not self._begun:
             frames = self._frames.get((type(ask[2]), type(reply)))
-            if frames and self._wait(AskAndReply(step, ask[1], ask[3], ask[4], now, len(blob), digest, frames)):
+            if frames and self._wait(ask, now, blob, frames):
                 return
         if ask is not None:
             self._begin_ask()
             self._learn(ask[2], reply)
         frame = _reply_frame(self._seat.name, reply)
-        self._begun.append((now, _fields(step, frame, len(blob), digest)))
+        self._begun.append((now, _fields(step, frame, len(blob), blake3(blob).digest())))
         self._write()
 
     def settle(self) -> None:
@@ -254,7 +257,12 @@ class SiloLedger:
         """The line of an ask."""
         assert self._ask is not None
         (step, at, ask, size, digest), self._ask = self._ask, None
-        self._begun.append((at, _fields(step, _ask_frame(self._seat.name, ask), size, digest)))
+        self._note_common(step, ask, digest)
+        self._begun.append((at, _fields(step, _ask_frame(self._seat.name, ask), size, digest.value)))
+
+    def _note_common(self, step: int, ask: Message, digest: Digest) -> None:
+        if type(ask).common:
+            self._asks.ask(CommonAsk(step, wire_name(type(ask)), digest.value.hex()))
 
     def _learn(self, ask: Message, reply: Message) -> None:
         """From now on messages of these types may wait, if they are an algorithm's and no type of theirs has events."""
@@ -263,11 +271,14 @@ class SiloLedger:
             frames = *_ask_frame(self._seat.name, ask), *_reply_frame(self._seat.name, reply)
             self._frames[type(ask), type(reply)] = json.dumps(frames).encode()
 
-    def _wait(self, exchange: AskAndReply) -> bool:
+    def _wait(self, asked: _Ask, now: int, reply: bytes, frames: bytes) -> bool:
         """Have an exchange wait for the next; False if it cannot."""
+        step, at, ask, size, digest = asked
+        exchange = AskAndReply(step, at, size, digest.value, now, len(reply), blake3(reply).digest(), frames)
         if not self._pending.add(exchange, Place(self._size, self._last)):
             return False
         self._ask = None
+        self._note_common(step, ask, digest)
         waiting = self._pending.exchanges
         due = self._lines + 2 * len(waiting) - self._signed >= EVERY - 2
         if due or exchange.replied - waiting[0].asked > _LONGEST:

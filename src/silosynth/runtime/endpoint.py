@@ -12,13 +12,14 @@ from typing import Protocol
 from silosynth.core.conversation import Party
 from silosynth.core.errors import ProtocolError, SilosynthError
 from silosynth.core.messages import Message, Several, Struct, wire_name
+from silosynth.core.streams import Digest
 from silosynth.runtime import checkpoint, hub, link, wire
 
 
 class Book(Protocol):
     """Where a party's asks and replies are recorded. The coordinator gets nothing that could not be."""
 
-    def asked(self, step: int, ask: Message, blob: bytes) -> bytes:
+    def asked(self, step: int, ask: Message, blob: bytes) -> Digest:
         """An ask came, in these bytes, whose digest is returned."""
 
     def replied(self, step: int, reply: Message, blob: bytes) -> None:
