@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,23 @@ def test_a_job_that_a_rule_forbids_does_not_begin(
     desk = Desk(tmp_path, OPENED + policy + "\n", identifiers=("customer",)).open()
     with forbids(rule):
         desk.ask(Begin(a_job(**changes)))
+
+
+@pytest.mark.parametrize("name", ["vtgan", "vflgan", "vflgan-base", "vertigan", "gdts", "dplt", "silofuse"])
+def test_a_papers_preset_is_refused_until_the_options_are_set_that_the_error_names(name: str) -> None:
+    policy, options = SiloPolicy(algorithms=[name], require_alignment=False), dict[str, Any]()
+    named = {"true": True, "1e-5": 1e-5}
+    for _ in range(3):
+        try:
+            policy.check_job(a_job(name, preset="paper", options=options), "alice")
+            break
+        except PolicyError as error:
+            told = re.search(r"Set (\S+) = (\S+) in \[algorithm.options\]; preset = \"paper\"", str(error.public()))
+            assert told is not None
+            options[told[1]] = named[told[2]]
+    else:
+        pytest.fail(f"still refused with {options}")
+    assert bool(options) is (name != "silofuse")
 
 
 def test_a_silo_trains_on_linked_rows_alone(tmp_path: Path) -> None:

@@ -301,21 +301,26 @@ class SiloPolicy(FileSection):
         job = self.largest_epsilon_per_job < self.largest_epsilon
         return "largest_epsilon_per_job" if job else "largest_epsilon"
 
-    def check_levels(self, job: Struct) -> None:
+    def check_levels(self, job: Job) -> None:
         """Refuse options by which names and ranges would be published of fewer people.
 
         Raises:
-            PolicyError: names the rule.
+            PolicyError: names the rule, and the option that keeps it.
         """
-        for struct in _structs(job):
+
+        def few(meaning: str, option: str, value: str, remedy: str) -> PolicyError:
+            said = f'Set {option} {remedy} in [algorithm.options]; preset = "{job.preset}" may have it otherwise.'
+            return refusal("min_count", meaning, f"{option} = {value}", said)
+
+        for place, struct in _structs(job.config):
             least = getattr(struct, "min_count", self.min_count)
             if least < self.min_count:
                 rule = f"a level's name stands for at least {self.min_count} rows"
-                raise refusal("min_count", rule, f"min_count = {least}", "Set encoders.min_count, or leave it out.")
+                raise few(rule, f"{place}min_count", f"{least}", "to what this policy says")
             if self.min_count > 1 and not getattr(struct, "pool_rare", True):
-                raise refusal("min_count", "levels of few rows are pooled", "pool_rare = false", "Leave it out.")
+                raise few("levels of few rows are pooled", f"{place}pool_rare", "false", "= true")
             if self.min_count > 1 and isinstance(struct, GDTSConfig) and struct.delta == 0:
-                raise refusal("min_count", "names of levels of few rows stay here", "delta = 0", "Set another delta.")
+                raise few("names of levels of few rows stay here", f"{place}delta", "0", "= 1e-5")
 
     def check_rows(self, rows: int) -> None:
         """Refuse too few rows. While an epsilon is limited the error does not name their number.
@@ -392,15 +397,15 @@ class SiloPolicy(FileSection):
                 raise refusal(rule, f"all releases together cost at most {most:g}", rounded_up(total))
 
 
-def _structs(value: object) -> Iterator[Struct]:
-    """A struct, and all that it holds."""
+def _structs(value: object, place: str = "") -> Iterator[tuple[str, Struct]]:
+    """Options, and all that they hold, each with what stands before its fields in a list of options."""
     if isinstance(value, Struct):
-        yield value
+        yield place, value
         for field in fields(value):
-            yield from _structs(getattr(value, field.name))
+            yield from _structs(getattr(value, field.name), f"{place}{field.name}.")
     elif isinstance(value, tuple):
         for part in value:
-            yield from _structs(part)
+            yield from _structs(part, place)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
