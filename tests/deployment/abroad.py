@@ -86,10 +86,11 @@ class Abroad(Generic[H]):
         """What a daemon says."""
         return self.folder / f"{name}.log"
 
-    def start(self, name: str) -> None:
-        """Start the daemon of the coordinator or a silo."""
+    def start(self, name: str, path: str = "") -> None:
+        """Start the daemon of the coordinator or a silo; with ``path``, of the silosynth in that folder."""
         role = "coordinator" if name == COORDINATOR else "party"
-        words = [sys.executable, "-m", "silosynth", role, "start", "--kit", str(self.kits / name)]
+        words = ["env", f"PYTHONPATH={path}"] if path else []
+        words += [sys.executable, "-m", "silosynth", role, "start", "--kit", str(self.kits / name)]
         self.running[name] = self.hosts[name].start(words, self.log(name))
 
     def says(self, name: str, words: str, times: int = 1, seconds: float = PATIENCE) -> None:

@@ -61,7 +61,14 @@ def test_a_silo_forgets_a_job_and_what_was_drawn_from_it(here: Path) -> None:
     (here / "bank" / "trial" / "checkpoints" / "000001.ckpt").touch()
     receipts = forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
     assert [receipt["job"] for receipt in receipts] == ["trial", "late"]
-    assert receipts[0]["removed"] == ["checkpoints", PART, "reference.silosynth", ROWS_USED, "synthetic.parquet"]
+    assert receipts[0]["removed"] == [
+        "began-with.json",
+        "checkpoints",
+        PART,
+        "reference.silosynth",
+        ROWS_USED,
+        "synthetic.parquet",
+    ]
     assert names(here / "bank" / "trial") == {
         "ledger.jsonl", "ledger.head", "drawn.jsonl", "label.json", JOB, FORGOTTEN,
     }  # fmt: skip

@@ -356,10 +356,10 @@ def test_a_budget_holds_over_all_jobs_and_the_same_noise_counts_once(tmp_path: P
 def test_versions_and_sources_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silos, digests = (
         two_silos(),
-        iter(["0" * 64] * 2),
-    )  # the coordinator asks first, for its checkpoints and its greeting
+        iter(["0" * 64] * 3),
+    )  # the coordinator asks first: for its checkpoints, what it begins with, and its greeting
     monkeypatch.setattr(protocol, "sources", lambda: next(digests, "f" * 64))
-    with pytest.raises(SilosynthError, match=r"sources \(SHA-256\) is 0{64} at the coordinator .*f{64}"):
+    with pytest.raises(SilosynthError, match=r"of the coordinator, .*SHA-256 0{64}.*f{64} at silo"):
         run(job(silos), parties(silos, tmp_path), tmp_path)
 
 

@@ -55,8 +55,8 @@ def test_a_silo_that_is_ready_and_what_it_is_told(kit: Path) -> None:
     assert "3 of 150 rows share their identifier" in told["rows"][1][1]
     assert told["columns"][0][1].startswith("age (") and "customer" not in told["columns"][0][1]
     assert "silofuse" in told["policy"][0][1] and "worst coordinator learns" in told["policy"][1][1]
-    assert set(told) == {"clock", "certificate", "private keys", "disk", "coordinator", "policy", "rows", "columns",
-                         "memory"}  # fmt: skip
+    assert set(told) == {"clock", "certificate", "private keys", "disk", "silosynth", "coordinator", "policy", "rows",
+                         "columns", "memory"}  # fmt: skip
 
 
 @pytest.mark.parametrize(

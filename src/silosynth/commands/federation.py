@@ -13,7 +13,7 @@ from silosynth.commands.jobs import draw, forget, status, stop, submit
 from silosynth.commands.ledgers import ledger, releases, verify_ledger
 from silosynth.commands.outcomes import JUDGE, approve, fetch, judge, label, refuse, verify
 from silosynth.commands.session import Session, add_command, session
-from silosynth.commands.startkit import COORDINATOR, KitFolder, Log, LogFormat, open_kit, timed, warn_of_certificate
+from silosynth.commands.startkit import COORDINATOR, KitFolder, Log, LogFormat, open_kit, timed, warn_of_site
 from silosynth.core.errors import ConfigError, SilosynthError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def start_coordinator(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat
     site.check_private()
     say, stop = timed(ui, site, log), threading.Event()
     tell = say if log is LogFormat.JSON else ui.note
-    warn_of_certificate(site, say)
+    warn_of_site(site, say)
     dispatcher = Dispatcher(site.jobs, lambda: console.Console(site.dispatcher), say)
     watcher = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True, name="silosynth-dispatcher")
     watcher.start()
@@ -112,7 +112,7 @@ def start_coordinator(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat
 
 def start_party(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat.TEXT) -> None:
     """Take part in jobs until Ctrl-C, within what policy.toml allows."""
-    from silosynth.deployment import forgetting, policy
+    from silosynth.deployment import endings, forgetting, policy
     from silosynth.deployment.flare import daemon
     from silosynth.deployment.rows import read_silo
 
@@ -120,8 +120,9 @@ def start_party(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat.TEXT)
     site.check_private()
     say, stop = timed(ui, site, log), threading.Event()
     tell = say if log is LogFormat.JSON else ui.note
-    warn_of_certificate(site, say)
+    warn_of_site(site, say)
     site.seat()  # raises unless its key is there, and is the pinned one
+    endings.tidy(site.jobs)
     rows, rules = read_silo(site.folder), policy.read_policy(site.folder)
     if rows.data is not None:
         _check_rows(ui, site, rows)

@@ -78,9 +78,10 @@ def timed(ui: Session, kit: kits.StartKit | None = None, form: LogFormat = LogFo
     return say
 
 
-def warn_of_certificate(kit: kits.StartKit, say: Callable[[str], None]) -> None:
-    """Say that a certificate ends soon, if it does."""
+def warn_of_site(kit: kits.StartKit, say: Callable[[str], None]) -> None:
+    """Say that a certificate ends soon, and with which jobs the installed silosynth does not go on."""
+    from silosynth.deployment import upgrades
     from silosynth.deployment.certificates import validity
 
-    if warning := validity(kit).warning(time.time()):
+    for warning in filter(None, (validity(kit).warning(time.time()), *upgrades.left_behind(kit.jobs))):
         say(f"warning: {warning}")

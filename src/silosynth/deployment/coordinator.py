@@ -41,7 +41,7 @@ from silosynth.core.streams import Streams
 from silosynth.core.version import VERSION
 from silosynth.data import sources
 from silosynth.data.rules import listed
-from silosynth.deployment import forgetting, label
+from silosynth.deployment import endings, forgetting, label, upgrades
 from silosynth.deployment.conducting import Counted, Outcome, conduct, have_considered, have_forgotten, redraw
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.flare.console import ABORTED, ENDED, Console, JobInfo
@@ -351,16 +351,17 @@ class StatusWriter:
             return
         self._set("running", stage=progress.stage, done=progress.done, total=progress.total, **self._began)
 
-    def end(self, error: BaseException | None) -> None:
-        """Record and report how it ended."""
+    def end(self, error: BaseException | None) -> str:
+        """Record and report how it ended; returns the state."""
         if error is None:
             self._set("done")
-            return
+            return "done"
         known = isinstance(error, SilosynthError)
         reason = str(error) if known else f"{type(error).__name__}: see the coordinator's log"
-        state = "interrupted" if resumable(error) else "failed"
-        self._set("suspended" if state == "failed" and self._mendable(error) else state, error=reason)
+        state = "interrupted" if resumable(error) else "suspended" if self._mendable(error) else "failed"
+        self._set(state, error=reason)
         self._say(reason)
+        return state
 
     def _mendable(self, error: BaseException) -> bool:
         """Whether the job goes on from a good checkpoint once somebody has mended the cause."""
@@ -420,6 +421,10 @@ def run_order(
     streams = Streams(checkpoint.secret_seed(folder, again=begun) if job.seed is None else job.seed)
     device = resolve_device(order.device)
     try:
+        if begun:
+            upgrades.check(folder, "this coordinator")
+        else:
+            upgrades.note(folder)
         if order.consider:
             refusals = driver.drive(lambda _: have_considered(job), link, ledger)
             files.write_atomic(folder / RESULT, json.dumps({"refusals": refusals}, indent=2).encode())
@@ -438,9 +443,11 @@ def run_order(
         outcome = driver.drive(start, link, ledger, store, status.watch, True, seconds=every, threads=threads)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
-        status.end(error)
+        if status.end(error) in endings.FOR_GOOD:
+            endings.drop_checkpoints(folder)
         raise
     status.end(None)
+    endings.drop_checkpoints(folder)
     say(f"done: {folder}")
 
 
@@ -545,12 +552,19 @@ class Dispatcher:
 
     def run(self, stop: threading.Event) -> None:
         """Check the jobs periodically until ``stop`` is set."""
+        self._tidy()
         while not stop.wait(_CHECK_EVERY):
             try:
                 self.check()
             except SilosynthError:  # the engine has not started yet, or has ended: the daemon reports that
                 self.close()
         self.close()
+
+    def _tidy(self) -> None:
+        """Remove checkpoints that a killed process, or an earlier version, has left of jobs that have ended."""
+        for path in self._jobs.glob(f"*/{STATUS}"):
+            if read_status(path.parent).state in endings.FOR_GOOD:
+                endings.drop_checkpoints(path.parent)
 
     def check(self) -> None:
         """Submit jobs that can run; give up those that waited too long or that an operator stopped."""
@@ -634,6 +648,8 @@ class Dispatcher:
     def _give_up(self, folder: Path, status: Status, why: str, state: str = "failed") -> None:
         ended = replace(status, state=state, error=why, since=self._clock())
         ended.write(folder)
+        if state in endings.FOR_GOOD:
+            endings.drop_checkpoints(folder)
         self._say_end(folder.name, ended)
 
     def _say_once(self, job: str, line: str) -> None:
@@ -674,6 +690,7 @@ def request_stop(folder: Path) -> None:
     """
     if (status := read_status(folder)).state == "suspended":
         replace(status, state="failed", error="The coordinator's operator has stopped it.").write(folder)
+        endings.drop_checkpoints(folder)
         return
     if (state := status.state) not in _UNFINISHED:
         raise ConfigError("Only a job that has not ended can be stopped", f"{folder.name} is {state}")

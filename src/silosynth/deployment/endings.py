@@ -21,6 +21,9 @@ IN_WORDS = {
     "interrupted": "is interrupted, and goes on by itself",
 }
 
+FOR_GOOD = ("done", "failed")
+"""States after which a job is not gone on with."""
+
 
 def note_attempt(folder: Path, attempt: str) -> None:
     """Record that an attempt of the job in ``folder`` has begun, and nothing is known of its end.
@@ -47,6 +50,30 @@ def note_end(folder: Path, attempt: str, state: str) -> str:
 def how_it_ended(folder: Path) -> str:
     """The state in which the coordinator says that the job ended; empty if it has not said so."""
     return str(_read(folder).get("state", ""))
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a job that is not gone on with. What later draws need is in files of its own.
+
+    Raises:
+        StorageError: one cannot be removed.
+    """
+    for path in (*folder.glob("coordinator/*.ckpt"), *folder.glob("checkpoints/*.ckpt")):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise files.storage_error(error, "removed", path) from error
+
+
+def tidy(jobs: Path) -> None:
+    """At a silo: remove checkpoints that a killed process, or an earlier version, has left of jobs that have ended.
+
+    Raises:
+        StorageError: one cannot be removed.
+    """
+    for path in jobs.glob(f"*/{FILE}"):
+        if how_it_ended(path.parent) in FOR_GOOD:
+            drop_checkpoints(path.parent)
 
 
 def said_of(jobs: Path, attempt: str) -> str:

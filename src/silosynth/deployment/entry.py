@@ -226,6 +226,8 @@ class JobAnswerer:
             raise ProtocolError("A job ends in a state", type(error).__name__, "Compare versions.") from error
         folder = self._kit.jobs / self._job
         said = endings.note_end(folder, self._attempt, state)
+        if state in endings.FOR_GOOD:
+            endings.drop_checkpoints(folder)
         journal(folder)(f"the coordinator says: the job {said}")
 
     def _open(self, frame: Frame) -> None:

@@ -54,7 +54,7 @@ def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
         "seed_of_rows": "secret" if job.seed is None else "public",
         "target": {"epsilon": target.epsilon, "delta": target.delta} if target.private else None,
         "guarantee": guarantee_of(job.algorithm, job.config, job.training_seed) or _NONE,
-        "version": installed()[0], "sources": installed()[1],
+        "sources": installed()[1],
         **kept, **given, "rows": len(table), "columns": [str(name) for name in table.columns],
         "sha256": digest(table, raw_text=True), "sha256_escaped": digest(table, raw_text=False),
     }  # fmt: skip
@@ -94,7 +94,8 @@ def sign_label(
     """
     gave = {str(line["privacy"]) for path in ledgers for line in _lines(path) if line.get("from") == seat.name}
     statement = {
-        "silo": seat.name, "ledger": None if head is None else _told(head), "gave_away": sorted(gave),
+        "silo": seat.name, "version": installed()[0],
+        "ledger": None if head is None else _told(head), "gave_away": sorted(gave),
         "others": {silo: {**_told(other), "key": other.key.hex()} for silo, other in others.items()},
     }  # fmt: skip
     signed = sign(seat, _WHAT, {"facts": stated, "statement": statement})

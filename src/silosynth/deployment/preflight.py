@@ -21,9 +21,11 @@ from cryptography.hazmat.primitives import serialization
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import SilosynthError, nearest
+from silosynth.deployment import upgrades
 from silosynth.deployment.exposure import exposures
 from silosynth.deployment.kits import SILO_TEMPLATE, StartKit
 from silosynth.deployment.policy import SiloPolicy, read_policy
+from silosynth.deployment.protocol import installed
 from silosynth.deployment.rows import SILO, SiloFile, check_rows, read_silo, repeated_identifiers
 from silosynth.runtime.tls import dialled_certificate, fingerprint, same_fingerprint
 from silosynth.simulation.federation import read_table
@@ -59,6 +61,7 @@ def findings(kit: StartKit) -> Iterator[SiteFinding]:
     yield from _checked("certificate", lambda: _certificate(kit))
     yield from _checked("private keys", lambda: _keys(kit))
     yield from _checked("disk", lambda: _disk(kit))
+    yield from _checked("silosynth", lambda: _silosynth(kit))
     if kit.name == COORDINATOR:
         yield from _checked("ports", lambda: _own_ports(kit))
         return
@@ -121,6 +124,13 @@ def _disk(kit: StartKit) -> Iterator[tuple[Verdict, str]]:
         yield "warning", f"{free / 2**30:.1f} GiB free at {place}; {_DISK >> 30} GiB keep checkpoints of large jobs"
     else:
         yield "fine", f"{free / 2**30:.0f} GiB free"
+
+
+def _silosynth(kit: StartKit) -> Iterator[tuple[Verdict, str]]:
+    version, sources = installed()
+    yield "fine", f"{version}; its jobs run with sites whose sources are the same: SHA-256 {sources}"
+    for said in upgrades.left_behind(kit.jobs):
+        yield "warning", said
 
 
 def _own_ports(kit: StartKit) -> Iterator[tuple[Verdict, str]]:

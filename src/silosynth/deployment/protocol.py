@@ -69,6 +69,13 @@ ROOMS = (
     "experiment", "models", "privacy", "runtime", "simulation",
 )  # fmt: skip
 """Files and folders of the package that `sources` covers: all from which a job's processes import, as a test checks."""
+APART = (
+    "core/version.py", "data/datasets.py", "data/splits.py", "deployment/appraising.py", "deployment/certificates.py",
+    "deployment/console.py", "deployment/exposure.py", "deployment/facts.py", "deployment/flare/daemon.py",
+    "deployment/judging.py", "deployment/metrics.py", "deployment/preflight.py", "simulation/appraisal.py",
+    "simulation/counting.py", "simulation/judging.py", "simulation/representation.py", "simulation/training.py",
+)  # fmt: skip
+"""Files among these that no job's process imports, as a test checks as well; and the number of the version."""
 SHARES = tuple(part / 20 for part in range(20))
 """What share of its rows a job may hold out."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
@@ -178,7 +185,7 @@ def _check_rule(rule: Rule) -> None:
 
 def digest(job: Job, *more: str) -> bytes:
     """A hash of the sources that are installed here, of all of the job, and of ``more``: 32 bytes."""
-    return hashlib.sha256(framed(*installed(), encode(job), *more)).digest()
+    return hashlib.sha256(framed(sources(), encode(job), *more)).digest()
 
 
 def purpose(job: Job) -> str:
@@ -237,11 +244,13 @@ def check_name(name: str) -> str:
 def sources() -> str:
     """SHA-256 of the sources that a job's processes import: silos with equal digests run the same algorithms.
 
-    Papers, attacks, evaluation and commands are left out: they never run in a silo, and may differ between silos.
+    What never runs in a job is left out, as are papers, attacks, evaluation, commands and the console; and the number
+    of the version. So releases that differ in nothing else work together.
     """
     root, digest = Path(__file__).parents[1], hashlib.sha256()
-    rooms = (root / room for room in ROOMS)
-    for path in sorted(path for room in rooms for path in ([room] if room.is_file() else room.rglob("*.py"))):
+    rooms, apart = (root / room for room in ROOMS), {root / path for path in APART}
+    found = {path for room in rooms for path in ([room] if room.is_file() else room.rglob("*.py"))}
+    for path in sorted(found - apart):
         text = path.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
     return digest.hexdigest()
@@ -516,19 +525,18 @@ class KeepLabel(Message, common=True):
 
 
 def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, str]) -> None:
-    """Refuse to work with another version, or other sources, of silosynth.
+    """Refuse to work with other sources of silosynth; versions may differ where sources do not.
+
+    ``theirs`` and ``mine`` are as from `installed`.
 
     Raises:
-        VersionError: names both values.
+        VersionError: names versions and digests.
     """
-    for what, one, other in zip(("version", "sources (SHA-256)"), theirs, mine, strict=True):
-        if one != other:
-            raise VersionError(
-                f"All of a federation run the same silosynth; its {what} is {one} at {who}",
-                f"{other} at {whom}",
-                "Install the same release everywhere.",
-                public=f"All of a federation run the same silosynth; its {what} is {one} at {who}, {other} at {whom}",
-            )
+    if theirs[1] != mine[1]:
+        rule = f"All of a job run the same sources; those of {who}, silosynth {theirs[0]}, have SHA-256 {theirs[1]}"
+        found = f"{mine[1]} at {whom}, silosynth {mine[0]}"
+        remedy = "Install the same release everywhere, or one whose sources are equal: `silosynth check` shows them."
+        raise VersionError(rule, found, remedy, public=f"{rule}, {found}")
 
 
 def shares_table(job: Job) -> bool:

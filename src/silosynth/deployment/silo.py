@@ -41,7 +41,7 @@ from silosynth.core.streams import Chain, Digest, Streams
 from silosynth.counting.distances import TakeShares
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
-from silosynth.deployment import conditions, forgetting, holdout, label, protocol, silo_sampling
+from silosynth.deployment import conditions, forgetting, holdout, label, protocol, silo_sampling, upgrades
 from silosynth.deployment.approval import Approvals
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
@@ -408,6 +408,7 @@ class DeploymentSilo(Party):
         else:
             self._open_rows(job)
         write_atomic(make_folder(self.folder) / JOB, pack(to_state(job)), PRIVATE)
+        upgrades.note(self.folder)
         return Done()
 
     def _forget(self, ask: protocol.Forget) -> protocol.Forgot:
