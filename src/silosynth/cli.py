@@ -15,6 +15,7 @@ import typer
 from silosynth.commands import (
     appraise,
     audit,
+    backup,
     certificates,
     console,
     federation,
@@ -36,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for commands in (run, appraise, audit, inspect, federation, certificates, console, preflight, papers):
+for commands in (run, appraise, audit, inspect, federation, certificates, backup, console, preflight, papers):
     commands.register(app)
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
     "certificate request", "certificate sign", "certificate install", "certificate show",
     "provision", "coordinator start", "party start", "party key", "policy check", "console", "submit", "status", "stop",
     "ledger show", "ledger verify", "ledger releases", "fetch", "judge", "appraise",
-    "draw", "forget", "label", "verify", "approve", "refuse", "check", "resume",
+    "backup", "restore", "draw", "forget", "label", "verify", "approve", "refuse", "check", "resume",
 }  # fmt: skip
 
 

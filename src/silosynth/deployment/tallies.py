@@ -73,6 +73,15 @@ class DrawnRows:
                 _write(self._path, lines)
         return drawn
 
+    def add_unknown(self, rows: int, when: str) -> None:
+        """Count rows that may have been drawn by any ask, as nobody knows: between a backup and its restore.
+
+        Raises:
+            StorageError: the record cannot be read or written.
+        """
+        with files.locked(self._path.parent / self.LOCK):
+            _write(self._path, _read(self._path) + [{"ask": when, "type": wire_name(t), "rows": rows} for t in DRAWN])
+
 
 class ComparedIdentifiers:
     """The identifiers of other silos that a job has compared this one with, in all its attempts.
