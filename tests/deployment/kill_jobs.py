@@ -17,6 +17,7 @@ from silosynth.deployment.coordinator import Order
 from silosynth.deployment.holdout import HoldoutKey
 from silosynth.deployment.kits import KEY, KIT
 from silosynth.deployment.policy import POLICY
+from silosynth.deployment.protocol import Drawing
 from silosynth.deployment.rows import SILO
 from silosynth.runtime.tls import Authority, Certificates
 
@@ -58,6 +59,7 @@ TABLES = {
     "gdts": _horizontal(),
     "judge": _vertical(customers(90), ["age", "income"], ["visits"], ["paid"]),
 }
+TABLES |= {"draw": TABLES["silofuse"], "approve": TABLES["silofuse"]}
 """The silos of each job, and what they hold."""
 SHARED = AlignConfig("keyed-hash")
 POLICY_TEXT = """\
@@ -75,6 +77,15 @@ ORDERS = {
         job(TABLES["judge"], algorithm="judge", preset="balanced", align=SHARED, rows=None, options=JUDGE, holdout=0.2)
     ),
 }
+BEFORE = dict.fromkeys(("draw", "approve"), ORDERS["silofuse"])
+"""What was done before some jobs, by the same sites."""
+ORDERS |= dict.fromkeys(
+    ("draw", "approve"),
+    Order(
+        job(TABLES["draw"], name="late", align=None, rows=40, options=SILOFUSE, seed=11, drawing=Drawing("trial", 7))
+    ),
+)
+PERSON = 'approval = "person"\n'
 ABORTED = ("gdts",)
 """Jobs that would go on without a silo, and then lead to something else: all their processes are killed."""
 
@@ -95,7 +106,7 @@ def prepare(name: str, folder: Path) -> None:
         (place / KEY).write_bytes(base64.b64encode(seats[silo].private))
         rows.frame.to_csv(place / "rows.csv", index=False)
         (place / SILO).write_text(f'[data]\npath = "rows.csv"\nidentifiers = {json.dumps(rows.identifiers)}\n')
-        (place / POLICY).write_text(POLICY_TEXT)
+        (place / POLICY).write_text(POLICY_TEXT + PERSON * (name == "approve"))
         HoldoutKey(place / "work").keep(b"k" * 32)  # of an earlier job, so that all runs hold out the same
 
 

@@ -24,6 +24,7 @@ from typing import NoReturn
 from tests.deployment.kill_points import MarkedEndpoint, MarkedRemote, Marks, Point, note_kill
 
 from silosynth.core.conversation import COORDINATOR, Roster
+from silosynth.deployment import approval
 from silosynth.deployment.coordinator import Order, Status, read_status, run_order
 from silosynth.deployment.entry import journal, open_endpoint
 from silosynth.deployment.kits import read_kit
@@ -246,10 +247,19 @@ def _coordinate(run: Run, mouth: int, dead: Callable[[str], str | None], marks: 
         hub.stop()
 
 
+def _decide(folder: Path, marks: Marks) -> None:
+    """What an officer does while the silo waits, who approves of whatever she has looked at."""
+    marks.passes("held")
+    approval.looked_at(folder)
+    approval.decide(folder, True, "no close copies")
+    marks.passes("decided")
+
+
 def _serve(run: Run, silo: str, marks: Marks) -> None:
     """As `silosynth.deployment.entry.JobAnswerer` over the stream."""
     kit = read_kit(run.place / silo)
     endpoint = open_endpoint(kit, read_policy(kit.folder), run.order.job.name, run.order.job.submitter)
     marks.passes("ask", "connect")
+    approval.wait = partial(_decide, kit.jobs / run.order.job.name, marks)
     marked, attempt = MarkedEndpoint.of(endpoint, marks), str(run.attempts)
     serve_endpoint(marked, address=run.address, certs=kit.certificates(), patience=PATIENCE, attempt=attempt)

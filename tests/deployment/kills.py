@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.deployment.kill_jobs import ABORTED, ORDERS, TABLES, prepare
+from tests.deployment.kill_jobs import ABORTED, BEFORE, ORDERS, TABLES, prepare
 from tests.deployment.kill_points import Point, read_points
 from tests.deployment.kill_runs import Plan, Run
 
@@ -53,6 +53,8 @@ def uncut(name: str, folder: Path) -> Uncut:
     """Make the run that all others must agree with."""
     kits = folder / name / "kits"
     prepare(name, kits)
+    if name in BEFORE:
+        Run(kits, BEFORE[name]).to_the_end([])
     more, place = True, folder / name / "uncut"
     while more:  # once more, where forks no longer import anything
         shutil.rmtree(place, ignore_errors=True)

@@ -34,6 +34,12 @@ def test_killed_while_they_count_silos_come_to_the_same_tables(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_while_they_draw_or_wait_for_a_decision_silos_come_to_the_same_rows(tmp_path: Path) -> None:
+    assert killed(tmp_path, 24, 3, "draw", "approve").count(": same, ") == 24
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_killed_at_a_hundred_random_points_jobs_come_to_the_same_bytes(tmp_path: Path) -> None:
     points, seed = int(os.environ.get("SILOSYNTH_KILLS", "100")), int(os.environ.get("SILOSYNTH_KILLS_SEED", "0"))
