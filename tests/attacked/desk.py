@@ -90,9 +90,9 @@ class Desk:
         raise_if_failed(reply, f"Silo {self.silo!r}")
         return reply
 
-    def open(self, job: str = "trial", stream: str | None = None) -> Desk:
+    def open(self, job: str = "trial", stream: str | None = None, revoked: str | None = None) -> Desk:
         """Open a job."""
-        self.hand(OPEN, json.dumps({"job": job, "attempt": "1", "stream": stream}).encode())
+        self.hand(OPEN, json.dumps({"job": job, "attempt": "1", "stream": stream, "revoked": revoked}).encode())
         return self
 
     def ask(self, message: Message) -> Message:

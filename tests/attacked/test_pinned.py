@@ -1,8 +1,11 @@
-"""A coordinator with a second certificate of the federation's own authority, which whoever provisioned can issue."""
+"""A coordinator with a second certificate of the federation's own authority, which whoever provisioned can issue; and
+certificates that are revoked, at either end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,14 +15,16 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.attacked.desk import OPENED, Desk
 from tests.runtime.toy import STREAMS, Adder
 
-from silosynth.core.errors import PolicyError, ProtocolError
+from silosynth.core.errors import PolicyError, ProtocolError, SilosynthError
 from silosynth.deployment.entry import StartKit, check_coordinator
 from silosynth.deployment.flare.pinning import allowed_coordinators, pin
 from silosynth.deployment.policy import SiloPolicy
+from silosynth.deployment.revoked import Revoked, keep_list
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.stream import StreamHub, serve_endpoint
 from silosynth.runtime.tls import Authority, Certificates, dialled_certificate, fingerprint
@@ -66,6 +71,68 @@ def test_a_certificate_of_another_authority_has_no_fingerprint_that_counts(impos
     host, _, port = impostor.address.rpartition(":")
     with pytest.raises(ProtocolError, match="shows a certificate of this federation"):
         dialled_certificate(host, int(port), Authority().party("bank"))
+
+
+def a_list(number: int, *revoked: Certificates) -> bytes:
+    """Signed by the authority."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = x509.CertificateRevocationListBuilder().issuer_name(AUTHORITY._name).last_update(now)
+    made = made.next_update(now + datetime.timedelta(days=9)).add_extension(x509.CRLNumber(number), critical=False)
+    for one in revoked:
+        serial = x509.load_pem_x509_certificate(one.certificate).serial_number
+        named = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        made = made.add_revoked_certificate(named)
+    return made.sign(AUTHORITY._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def at_site(folder: Path, *revoked: Certificates) -> Revoked:
+    """What a site knows that keeps a list."""
+    keep_list(folder, a_list(1, *revoked), RIGHT.authority)
+    return Revoked(folder, lambda: RIGHT.authority)
+
+
+def test_a_silo_streams_to_no_revoked_coordinator(impostor: StreamHub, tmp_path: Path) -> None:
+    endpoint, known = PartyEndpoint("bank", Adder("bank", STREAMS), None), at_site(tmp_path, SECOND)
+    with pytest.raises(ProtocolError, match="which is revoked"):
+        serve_endpoint(endpoint, address=impostor.address, certs=AUTHORITY.party("bank"), patience=2.0, revoked=known)
+
+
+def test_a_coordinator_streams_to_no_revoked_silo_and_cuts_one_that_becomes_so(tmp_path: Path) -> None:
+    endpoint, own, known = (
+        PartyEndpoint("bank", Adder("bank", STREAMS), None),
+        AUTHORITY.party("bank"),
+        at_site(tmp_path),
+    )
+    hub = StreamHub(["bank"], RIGHT, patience=3.0, revoked=known)
+    serving = ThreadPoolExecutor(1)
+    try:
+        served = serving.submit(serve_endpoint, endpoint, address=hub.address, certs=own, patience=5.0)
+        hub.wait_for_all(10.0, lambda name: None)
+        keep_list(tmp_path, a_list(2, own), RIGHT.authority)
+        with pytest.raises(ProtocolError, match="the certificate of 'bank' is revoked"):
+            served.result(timeout=10)
+    finally:
+        hub.stop()
+        serving.shutdown()
+
+
+def test_no_job_opens_at_a_revoked_coordinator_and_the_list_comes_with_a_job(
+    impostor: StreamHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StartKit, "certificates", lambda kit: AUTHORITY.party("bank"))
+    monkeypatch.setattr(StartKit, "authority", lambda kit: RIGHT.authority)
+    host, _, port = impostor.address.rpartition(":")
+    desk = Desk(tmp_path, OPENED)
+    desk.answer._kit = replace(desk.kit, host=host, port=int(port))
+    desk.open(revoked=a_list(1).decode())
+    assert "passed on revoked certificates: list 1" in desk.log
+    with pytest.raises(ProtocolError, match="The certificate of the coordinator counts no more"):
+        desk.open(revoked=a_list(2, SECOND).decode())
+    with pytest.raises(ProtocolError, match="The certificate of the coordinator counts no more"):
+        desk.open(revoked=a_list(1).decode())  # an older list takes nothing back
+    with pytest.raises(SilosynthError):
+        desk.open(revoked=a_list(3).decode()[:-80])
+    assert "A list of revoked certificates is signed by this federation's authority" in desk.log
 
 
 @contextlib.contextmanager
@@ -134,7 +201,8 @@ class TestEngine:
         self.paths = {"ca_cert": "ca.pem", "client_cert": "cert.pem", "client_key": "key.pem"}
         self.paths = {key: str(tmp_path / name) for key, name in self.paths.items()}
         (tmp_path / "policy.toml").write_text(f'allow_coordinators = ["{of(RIGHT)}"]\n')
-        pin(tmp_path, self.said.append)
+        self.work = tmp_path / "work"
+        pin(tmp_path, Revoked(self.work, lambda: RIGHT.authority), self.said.append)
 
     def connects(self, port: int, credentials: Callable[[dict[str, object]], object]) -> bool:
         found = credentials({"host": "127.0.0.1", "port": port, **self.paths})
@@ -155,6 +223,13 @@ class TestEngine:
                 with pytest.raises(ProtocolError, match="lists under allow_coordinators"):
                     self.connects(second, self.driver.get_grpc_client_credentials)
         assert len(self.said) == 1 and of(SECOND) in self.said[0]
+
+    def test_a_revoked_certificate_is_left_even_if_the_policy_names_it(self) -> None:
+        with engine(RIGHT) as right:
+            assert self.connects(right, self.driver.get_grpc_client_credentials)
+            at_site(self.work, RIGHT)
+            with pytest.raises(ProtocolError, match="The certificate of the coordinator counts"):
+                self.connects(right, self.driver.get_grpc_client_credentials)
 
     def test_whoever_passes_the_check_on_fails_the_handshake(self) -> None:
         with engine(RIGHT) as right, engine(SECOND) as second:

@@ -64,9 +64,13 @@ class Abroad(Generic[H]):
 
     def command(self, host: str, *words: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run a silosynth command at a host, to its end."""
-        return self.hosts[host].run([sys.executable, "-m", "silosynth", *words], seconds)
+        return self.hosts[host].run(self.words(*words), seconds)
 
-    def provision(self, out: Path | None = None) -> None:
+    def words(self, *words: str) -> list[str]:
+        """A command, as a host runs it."""
+        return [sys.executable, "-m", "silosynth", *words]
+
+    def provision(self, *options: str) -> None:
         """Write kits, tables and settings of silos."""
         plan = self.folder / "federation.toml"
         address = self.hosts[COORDINATOR].address
@@ -74,10 +78,10 @@ class Abroad(Generic[H]):
             f'name = "riverbank"\noperators = ["alice"]\n[coordinator]\nhost = "{address}"\nport = {self.port}\n'
             f"stream_port = {self.port + 1}\n[silos.bank]\n[silos.shop]\n"
         )
-        done = self.command(COORDINATOR, "provision", str(plan), "--out", str(out or self.kits))
+        done = self.command(COORDINATOR, "provision", str(plan), "--out", str(self.kits), *options)
         assert done.returncode == 0, done.stderr
         for name, rows in two_silos().items():
-            kit = (out or self.kits) / name
+            kit = self.kits / name
             rows.frame.to_csv(kit / "customers.csv", index=False)
             (kit / "silo.toml").write_text('[data]\npath = "customers.csv"\nidentifiers = ["customer"]\n')
             (kit / "policy.toml").write_text("least_rows = 10\npublic_seed = true\nkeyed_hash = true\n")
@@ -90,7 +94,7 @@ class Abroad(Generic[H]):
         """Start the daemon of the coordinator or a silo; with ``path``, of the silosynth in that folder."""
         role = "coordinator" if name == COORDINATOR else "party"
         words = ["env", f"PYTHONPATH={path}"] if path else []
-        words += [sys.executable, "-m", "silosynth", role, "start", "--kit", str(self.kits / name)]
+        words += self.words(role, "start", "--kit", str(self.kits / name))
         self.running[name] = self.hosts[name].start(words, self.log(name))
 
     def says(self, name: str, words: str, times: int = 1, seconds: float = PATIENCE) -> None:

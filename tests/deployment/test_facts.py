@@ -77,8 +77,12 @@ def test_a_silo_knows_how_its_jobs_ended(here: Path) -> None:
 def test_a_kits_private_keys_are_its_owners(tmp_path: Path) -> None:
     kit = StartKit(tmp_path, "bank", "trial", "localhost", 1, None, None)  # type: ignore[arg-type]
     (tmp_path / "engine" / "startup").mkdir(parents=True)
-    for path in (tmp_path / KEY, tmp_path / "engine" / "startup" / "client.key"):
+    with pytest.raises(ConfigError, match=r"A kit holds the key of its certificate.*install bank\.key"):
+        kit.check_private()
+    keys = tmp_path / KEY, tmp_path / "engine" / "startup" / "client.key"
+    for path in keys:
         path.touch(0o600)
+    for path in keys:
         kit.check_private()
         path.chmod(0o604)
         with pytest.raises(ConfigError, match=f"chmod 600 .*{path.name}"):

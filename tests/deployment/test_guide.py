@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guide/federation.md"
 CLUSTER = ROOT / "docs/guide/kubernetes.md"
 COMMANDS = {
-    "certificate request", "certificate sign", "certificate install", "certificate show",
+    "certificate request", "certificate sign", "certificate install", "certificate show", "certificate list",
+    "certificate revoke",
     "provision", "coordinator start", "party start", "party key", "policy check", "console", "submit", "status", "stop",
     "ledger show", "ledger verify", "ledger releases", "fetch", "judge", "appraise",
     "backup", "restore", "draw", "forget", "label", "verify", "approve", "refuse", "check", "resume",

@@ -15,6 +15,7 @@ from silosynth.commands.outcomes import JUDGE, approve, fetch, judge, label, ref
 from silosynth.commands.session import Session, add_command, session
 from silosynth.commands.startkit import COORDINATOR, KitFolder, Log, LogFormat, open_kit, timed, warn_of_site
 from silosynth.core.errors import ConfigError, SilosynthError
+from silosynth.core.files import read
 
 if TYPE_CHECKING:
     from silosynth.deployment import kits
@@ -70,15 +71,28 @@ def provision(
     ui: Session,
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="The file that lists who takes part.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write kits to.")] = Path("kits"),
+    requests: Annotated[
+        Path | None,
+        typer.Option("--requests", help="A folder of NAME.request files, of sites that have drawn their own keys."),
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option("--again", help="Who gets a new certificate, as the kit was lost or has expired."),
+    ] = None,
 ) -> None:
-    """Make start kits: certificates, keys and settings for each organisation."""
+    """Make start kits: certificates and settings for each organisation, and keys where it has not drawn its own."""
     from silosynth.deployment import kits
+    from silosynth.deployment.flare.authority import issued_by, request_fingerprint
     from silosynth.deployment.flare.provisioning import AUTHORITY
 
     plan = kits.read_plan(file)
-    folders = kits.write_kits(plan, out)
-    own = kits.read_kit(out / COORDINATOR).fingerprint()
+    asked = {} if requests is None else {path.stem: read(path) for path in sorted(requests.glob("*.request"))}
+    folders = kits.write_kits(plan, out, asked, again or [])
+    own = [one.sha256 for one in issued_by(out / AUTHORITY) if one.name == COORDINATOR][-1]
     ui.table("Start kits", ("for", "folder"), [(folder.name, folder) for folder in folders])
+    keys = {name: request_fingerprint(request) for name, request in asked.items()}
+    if keys:
+        ui.table("Keys that sites have drawn: have each confirm its own", ("by", "SHA-256"), list(keys.items()))
     ui.show(
         f"Hand each organisation its own folder over a channel that it trusts: kits hold private keys.\n"
         f"{out / AUTHORITY} issues certificates for this federation: keep it safe, and offline.\n"
@@ -86,6 +100,7 @@ def provision(
         f'The coordinator\'s certificate, for policies: allow_coordinators = ["{own}"]'
     )
     ui.facts |= {"kits": {folder.name: folder for folder in folders}, "authority": out / AUTHORITY, "coordinator": own}
+    ui.facts["keys"] = keys
 
 
 def start_coordinator(ui: Session, kit: KitFolder = Path(), log: Log = LogFormat.TEXT) -> None:

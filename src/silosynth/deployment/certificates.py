@@ -1,24 +1,28 @@
-"""How long a kit's certificates are valid, and how a site gets new ones."""
+"""A site's certificates: how long they are valid, and how it gets first ones, newer ones, and a list of revoked ones.
+
+Each site draws its own keys, and asks for certificates of them. What it sends to whoever provisions holds no secret.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import PRIVATE, read, write_atomic
+from silosynth.deployment.flare.authority import BITS, PADDING, as_rsa, key_fingerprint
 from silosynth.deployment.kits import StartKit
+from silosynth.deployment.revoked import RevocationList, keep_list
 
 WARN = 30  # days before the end
 _DAY = 86400.0  # seconds
@@ -69,7 +73,60 @@ def validity(kit: StartKit) -> Validity:
     return Validity(*min(ends))
 
 
-# Renewal. A site draws its own new key, and asks with the old one while that is valid: no private key leaves a site.
+# The first key, of a site that has no kit yet.
+
+
+def first_request(name: str, key_file: Path) -> tuple[bytes, str]:
+    """Draw a site's own key, and ask for its first certificate.
+
+    Args:
+        name: of the silo or operator, "coordinator", or "dispatcher" for the coordinator's second certificate.
+        key_file: where the key is written.
+
+    Returns what goes to whoever provisions, and the SHA-256 of the public key, to be compared by another way.
+
+    Raises:
+        StorageError: the file exists, or cannot be written.
+    """
+    if key_file.exists():
+        raise StorageError("A key is drawn only once", str(key_file), "Move the old one away first.")
+    key = _drawn(key_file)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return json.dumps({"request": _asked(subject, key)}, indent=1).encode(), key_fingerprint(key.public_key())
+
+
+def put_key(kit: StartKit, pem: bytes) -> str:
+    """Put the key that a site has drawn into the kit whose certificate was made for it; returns its fingerprint.
+
+    Raises:
+        ConfigError: the certificate is of another key.
+        StorageError: the kit cannot be written.
+    """
+    certificate = x509.load_pem_x509_certificate(read(kit.key_file.with_suffix(".crt"))).public_key()
+    try:
+        own = as_rsa(serialization.load_pem_private_key(pem, None)).public_key()
+    except (ValueError, TypeError) as error:
+        raise ConfigError("The file holds the key that this site has drawn", "something else") from error
+    if own != certificate:
+        raise ConfigError(
+            "A key belongs to the certificate in the kit", f"one with SHA-256 {key_fingerprint(own)}",
+            "Name the file that `silosynth certificate request` has written; or have the kit made for this key.",
+        )  # fmt: skip
+    write_atomic(kit.key_file, pem, PRIVATE)
+    return key_fingerprint(own)
+
+
+def put_list(kit: StartKit, pem: bytes) -> RevocationList | None:
+    """Keep a list of revoked certificates at a site; None if it has one as new. It counts at once.
+
+    Raises:
+        ConfigError: the authority has not signed it.
+        StorageError: it cannot be written.
+    """
+    return keep_list(kit.folder / "work", pem, kit.authority())
+
+
+# Renewal, asked for with the old key while its certificate is valid.
 
 
 def request(kit: StartKit) -> bytes:
@@ -78,50 +135,11 @@ def request(kit: StartKit) -> bytes:
     Raises:
         StorageError: the kit cannot be read or written.
     """
-    old, place = kit.certificates(), _new_key(kit)
-    key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
-    write_atomic(place, pem, PRIVATE)
-    name = x509.load_pem_x509_certificate(old.certificate).subject
-    asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    text = asked.public_bytes(serialization.Encoding.PEM)
-    signature = _rsa(serialization.load_pem_private_key(old.key, None)).sign(text, _PADDING, hashes.SHA256())
-    proof = {"request": text.decode(), "certificate": old.certificate.decode(), "signature": signature.hex()}
+    old, key = kit.certificates(), _drawn(_new_key(kit))
+    asked = _asked(x509.load_pem_x509_certificate(old.certificate).subject, key)
+    signature = as_rsa(serialization.load_pem_private_key(old.key, None)).sign(asked.encode(), PADDING, hashes.SHA256())
+    proof = {"request": asked, "certificate": old.certificate.decode(), "signature": signature.hex()}
     return json.dumps(proof, indent=1).encode()
-
-
-def issue(asked: bytes, authority: Path, now: float) -> tuple[str, bytes]:
-    """Check a request, and issue the certificate; returns for whom, and the certificate.
-
-    Args:
-        asked: what `request` returned.
-        authority: the folder of the authority's key.
-        now: seconds since 1970.
-
-    Raises:
-        ConfigError: it was not asked for with a key whose certificate this authority issued, and that is valid.
-        StorageError: the authority's key is not there.
-    """
-    try:
-        proof = json.loads(asked)
-        text, old = str(proof["request"]).encode(), x509.load_pem_x509_certificate(str(proof["certificate"]).encode())
-        new, signature = x509.load_pem_x509_csr(text), bytes.fromhex(str(proof["signature"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise _refused("something that is none") from error
-    root, key = _authority(authority)
-    name = str(old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
-    try:
-        old.verify_directly_issued_by(root)
-        _rsa(old.public_key()).verify(signature, text, _PADDING, hashes.SHA256())
-    except (InvalidSignature, ValueError, TypeError) as error:
-        raise _refused(f"one for {name}, with another key") from error
-    if not new.is_signature_valid or new.subject != old.subject:
-        raise _refused(f"one of {name} for another name, or whose new key is not the asker's")
-    if not old.not_valid_before_utc.timestamp() <= now < old.not_valid_after_utc.timestamp():
-        raise _refused(f"one with a certificate of {name} that has expired")
-    return name, _issued(new, old, root, key, now).public_bytes(serialization.Encoding.PEM)
 
 
 def install(kit: StartKit, pem: bytes) -> Validity:
@@ -142,54 +160,26 @@ def install(kit: StartKit, pem: bytes) -> Validity:
         raise ConfigError(
             "A certificate is of the key that this site drew last", "another key", "Ask for it again, and sign that."
         )
-    in_use = key_file.with_suffix("")
-    write_atomic(in_use, read(key_file), PRIVATE)
-    write_atomic(in_use.with_suffix(".crt"), pem)
+    write_atomic(kit.key_file, read(key_file), PRIVATE)
+    write_atomic(kit.key_file.with_suffix(".crt"), pem)
     key_file.unlink()
     return validity(kit)
 
 
-_BITS, _DAYS = 2048, 360  # as of the first certificates
-_PADDING = padding.PKCS1v15()
-
-
 def _new_key(kit: StartKit) -> Path:
-    return kit.folder / "engine" / "startup" / ("server.key.new" if kit.name == COORDINATOR else "client.key.new")
+    return kit.key_file.with_suffix(".key.new")
 
 
-def _refused(what: str) -> ConfigError:
-    rule = "A certificate is renewed for who holds the key of a valid one of this federation"
-    return ConfigError(rule, what, "If it has expired, provision this site anew: see the guide, Later.")
-
-
-def _authority(folder: Path) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
-    found = sorted(folder.glob("*/state/cert.json"))
-    if len(found) != 1:
-        raise StorageError("The folder holds an authority's key", str(folder), "Name the folder `authority` of kits.")
-    kept = json.loads(read(found[0]))
-    key = serialization.load_pem_private_key(kept["root_pri_key"].encode(), None)
-    return x509.load_pem_x509_certificate(kept["root_cert"].encode()), _rsa(key)
-
-
-def _rsa(key: Any) -> Any:
-    """A key of the kind that provisioning draws."""
-    if not isinstance(key, (rsa.RSAPrivateKey, rsa.RSAPublicKey)):
-        raise ValueError("keys of certificates are RSA")
+def _drawn(path: Path) -> rsa.RSAPrivateKey:
+    """A new key, in a file that its owner alone can read."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    write_atomic(path, pem, PRIVATE)
     return key
 
 
-def _issued(
-    asked: x509.CertificateSigningRequest, old: x509.Certificate, root: x509.Certificate, key: Any, now: float
-) -> x509.Certificate:
-    """As the old one, but for key, number and days."""
-    start = datetime.fromtimestamp(now, timezone.utc)
-    end = min(start + timedelta(days=_DAYS), root.not_valid_after_utc)
-    made = (
-        x509.CertificateBuilder().subject_name(old.subject).issuer_name(root.subject).public_key(asked.public_key())
-        .serial_number(x509.random_serial_number()).not_valid_before(start).not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(asked.public_key()), False)
-    )  # fmt: skip
-    for extension in old.extensions:
-        if not isinstance(extension.value, x509.SubjectKeyIdentifier):
-            made = made.add_extension(extension.value, extension.critical)
-    return made.sign(key, hashes.SHA256())
+def _asked(subject: x509.Name, key: rsa.RSAPrivateKey) -> str:
+    asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return asked.public_bytes(serialization.Encoding.PEM).decode()

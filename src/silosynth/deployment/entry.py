@@ -25,6 +25,7 @@ from silosynth.deployment import coordinator, endings, protocol
 from silosynth.deployment.forgetting import mark_running, set_aside, when_forgotten
 from silosynth.deployment.kits import DISPATCHER, StartKit, read_kit
 from silosynth.deployment.policy import Releases, SiloPolicy, read_policy, refusal
+from silosynth.deployment.revoked import keep_list
 from silosynth.deployment.rows import read_silo
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.deployment.silo_ledger import SiloLedger
@@ -110,7 +111,7 @@ def _link(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, say: 
     """The link to the silos: the engine's relay, or a stream beside it. ``fresh``: of the job's first attempt."""
     roster = Roster(order.job.silos)
     if order.transport == "relay":
-        _open(order, hub, attempt, None, fresh)
+        _open(order, kit, hub, attempt, None, fresh)
         yield Remote(roster, hub, limit=order.limit)
         return
     if kit.stream_port is None:
@@ -120,7 +121,7 @@ def _link(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, say: 
         )  # fmt: skip
     stream = _listen(roster, kit, attempt, say)
     try:
-        _open(order, hub, attempt, f"{kit.host}:{kit.stream_port}", fresh)
+        _open(order, kit, hub, attempt, f"{kit.host}:{kit.stream_port}", fresh)
         _wait(stream, hub)
         say("all silos are connected to the stream")
         yield Remote(roster, stream, hub.dead, limit=order.limit)
@@ -133,7 +134,7 @@ def _listen(roster: Roster, kit: StartKit, attempt: str, say: Say) -> Hub:
     reported, address = False, f"0.0.0.0:{kit.stream_port}"
     while True:
         try:
-            return StreamHub(roster, kit.certificates(), address, _PATIENCE, attempt)
+            return StreamHub(roster, kit.certificates(), address, _PATIENCE, attempt, kit.revoked())
         except UnavailableError:
             if not reported:
                 say(f"port {kit.stream_port} is in use: waiting for the job that uses it")
@@ -141,9 +142,11 @@ def _listen(roster: Roster, kit: StartKit, attempt: str, say: Say) -> Hub:
             time.sleep(_POLL)
 
 
-def _open(order: coordinator.Order, hub: Hub, attempt: str, stream: str | None, fresh: bool) -> None:
-    """Send all silos the job's name, the attempt, whether it is the first, and the stream's address."""
-    body = json.dumps({"job": order.job.name, "attempt": attempt, "stream": stream, "fresh": fresh}).encode()
+def _open(order: coordinator.Order, kit: StartKit, hub: Hub, attempt: str, stream: str | None, fresh: bool) -> None:
+    """Send all silos the job's name, the attempt, whether it is the first, the stream's address, and who is revoked."""
+    known = kit.revocations()
+    fields = {"job": order.job.name, "attempt": attempt, "stream": stream, "fresh": fresh}
+    body = json.dumps(fields | {"revoked": None if known is None else known.pem.decode()}).encode()
     frames = {silo: Frame(OPEN, order.job.name, 0, COORDINATOR, body) for silo in order.job.silos}
     try:
         gathered = hub.gather(frames, lambda silo: None, _CONNECT)
@@ -234,7 +237,7 @@ class JobAnswerer:
         try:
             fields = json.loads(bytes(frame.body))
             job, attempt, stream = fields["job"], str(fields["attempt"]), fields["stream"]
-            fresh = fields.get("fresh") is True
+            fresh, revoked = fields.get("fresh") is True, fields.get("revoked")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProtocolError("A job is opened by name", type(error).__name__, "Compare versions.") from error
         name = protocol.check_name(str(job))
@@ -243,6 +246,8 @@ class JobAnswerer:
                 "A silo dials the coordinator's address in its own kit, and no other", f"{stream}, not {own}",
                 "Hand out kits again if it has changed.",
             )  # fmt: skip
+        if revoked is not None:
+            self._keep_list(str(revoked))
         check_coordinator(self._kit, self._policy)
         if self._endpoint is not None:
             self._endpoint.retire()  # its stream may be alive, and it would not know what the new one refuses
@@ -253,23 +258,38 @@ class JobAnswerer:
             args = (endpoint, own, attempt)
             threading.Thread(target=self._stream, args=args, daemon=True, name="silosynth-stream").start()
 
+    def _keep_list(self, pem: str) -> None:
+        """Keep the list of revoked certificates that the coordinator passes on, if it is newer."""
+        work = self._kit.folder / "work"
+        if (kept := keep_list(work, pem.encode(), self._kit.certificates().authority)) is not None:
+            journal(work)(f"the coordinator has passed on revoked certificates: {kept.in_words(time.time())}")
+
     def _stream(self, endpoint: PartyEndpoint, address: str, attempt: str) -> None:
         """Answer over a stream, until the coordinator says goodbye."""
         torch.set_num_threads(PARTY_THREADS)
         certs, allowed = self._kit.certificates(), self._policy.allow_coordinators
-        serve_endpoint(endpoint, address=address, certs=certs, patience=_PATIENCE, attempt=attempt, allowed=allowed)
+        serve_endpoint(
+            endpoint, address=address, certs=certs, patience=_PATIENCE, attempt=attempt, allowed=allowed,
+            revoked=self._kit.revoked(),
+        )  # fmt: skip
 
 
 def check_coordinator(kit: StartKit, policy: SiloPolicy) -> None:
-    """Dial the coordinator, and refuse to work with one whose certificate the policy does not name.
+    """Dial the coordinator, and refuse to work with one whose certificate is revoked, or not named by the policy.
 
     Raises:
         PolicyError: it has another certificate.
-        ProtocolError: it cannot be reached.
+        ProtocolError: it cannot be reached, or its certificate is revoked.
     """
-    if policy.allow_coordinators:
-        found = fingerprint(dialled_certificate(kit.host, kit.port, kit.certificates()))
-        if not any(same_fingerprint(found, allowed) for allowed in policy.allow_coordinators):
+    revoked = kit.revoked()
+    if policy.allow_coordinators or revoked.any():
+        shown = dialled_certificate(kit.host, kit.port, kit.certificates())
+        if revoked(shown):
+            raise revoked.refusal("the coordinator", shown)
+        found = fingerprint(shown)
+        if policy.allow_coordinators and not any(
+            same_fingerprint(found, allowed) for allowed in policy.allow_coordinators
+        ):
             raise refusal("allow_coordinators", "the coordinator has a certificate that is listed", found)
 
 

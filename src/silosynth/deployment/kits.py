@@ -12,7 +12,7 @@ import binascii
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +23,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field, PrivateAttr
 
 from silosynth.core.conversation import COORDINATOR, KEY_BYTES, Roster
-from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.errors import ConfigError, StorageError, nearest
 from silosynth.core.files import make_folder, read, write_atomic
 from silosynth.deployment.flare.provisioning import AUTHORITY, Project, provision
 from silosynth.deployment.policy import POLICY
+from silosynth.deployment.revoked import RevocationList, Revoked, current_list
 from silosynth.deployment.rows import SILO
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy.sealed import Seat
@@ -108,12 +109,23 @@ class StartKit:
             raise ConfigError("The coordinator has a dispatcher", self.name, "Use the coordinator's kit.")
         return replace(self, folder=self.dispatcher, name=DISPATCHER)
 
+    @property
+    def key_file(self) -> Path:
+        """The private key of this site's certificate, which lies beside it."""
+        return self.folder / "engine" / "startup" / ("server.key" if self.name == COORDINATOR else "client.key")
+
     def check_private(self) -> None:
-        """Refuse private keys that everybody on this machine can read.
+        """Refuse a kit without its private keys, or with some that everybody on this machine can read.
 
         Raises:
             ConfigError: names the file.
         """
+        for kit in (self, self.as_dispatcher()) if self.name == COORDINATOR else (self,):
+            if not kit.key_file.exists():
+                raise ConfigError(
+                    "A kit holds the key of its certificate", str(kit.key_file),
+                    f"Put the one in that this site has drawn: silosynth certificate install {kit.name}.key",
+                )  # fmt: skip
         for path in (self.folder / KEY, *sorted((self.folder / "engine" / "startup").glob("*.key"))):
             if os.name == "posix" and path.exists() and path.stat().st_mode & 0o007:
                 raise ConfigError("Others cannot use a private key", str(path), f"Close it to them: chmod 600 {path}")
@@ -129,14 +141,32 @@ class StartKit:
 
     def fingerprint(self) -> str:
         """SHA-256 of the certificate in this kit, in hexadecimal."""
-        certificate = x509.load_pem_x509_certificate(self.certificates().certificate)
+        certificate = x509.load_pem_x509_certificate(self.certificate())
         return fingerprint(certificate.public_bytes(serialization.Encoding.DER))
+
+    def revoked(self) -> Revoked:
+        """Tells which certificates count no more, by the list that this site keeps."""
+        return Revoked(self.folder / "work", self.authority)
+
+    def revocations(self) -> RevocationList | None:
+        """The list of revoked certificates that this site keeps.
+
+        Raises:
+            StorageError: it cannot be read, or is damaged.
+        """
+        return current_list(self.folder / "work", self.authority)
 
     def certificates(self) -> Certificates:
         """The engine's certificates, for the stream beside it."""
-        startup = self.folder / "engine" / "startup"
-        own = "server" if self.name == COORDINATOR else "client"
-        return Certificates(*(read(startup / name) for name in ("rootCA.pem", f"{own}.crt", f"{own}.key")))
+        return Certificates(self.authority(), self.certificate(), read(self.key_file))
+
+    def certificate(self) -> bytes:
+        """This site's certificate."""
+        return read(self.key_file.with_suffix(".crt"))
+
+    def authority(self) -> bytes:
+        """The certificate of the federation's authority."""
+        return read(self.key_file.with_name("rootCA.pem"))
 
 
 def read_kit(folder: Path | str) -> StartKit:
@@ -175,17 +205,33 @@ def read_plan(path: str | Path) -> FederationPlan:
     return plan
 
 
-def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
+def write_kits(
+    plan: FederationPlan, folder: Path, requests: Mapping[str, bytes] | None = None, again: Sequence[str] = ()
+) -> list[Path]:
     """Write a kit for every member, and return their folders. Existing kits keep their keys and their own files.
 
-    When silos are added, every kit's ``kit.json`` changes and has to be handed out again.
+    When silos are added, every kit's ``kit.json`` changes; those need it that have jobs with the new silo. Of members
+    whose kit was handed out, and is not in the folder any more, only ``kit.json`` is written.
+
+    Args:
+        plan: who takes part.
+        folder: of all kits.
+        requests: what sites have asked for with keys of their own, by name; for others keys are drawn.
+        again: who gets a new certificate, such as for a kit that was lost.
 
     Raises:
         UnavailableError: FLARE is not installed.
+        ConfigError: a request is of nobody who takes part, or no request.
         StorageError: the folder holds kits of another federation, or cannot be written.
     """
     make_folder(folder)
-    provision(_project(plan), folder)
+    known = [COORDINATOR, DISPATCHER, *plan.silos, *plan.operators]
+    for name in (*(requests or {}), *again):
+        if name not in known:
+            raise ConfigError("Certificates are of who takes part", name, nearest(name, known))
+    if (folder / COORDINATOR / DISPATCHER).exists():
+        shutil.move(folder / COORDINATOR / DISPATCHER, folder / DISPATCHER)
+    provision(_project(plan), folder, requests or {}, again)
     if (folder / DISPATCHER).exists():
         shutil.rmtree(folder / COORDINATOR / DISPATCHER, ignore_errors=True)
         shutil.move(folder / DISPATCHER, folder / COORDINATOR / DISPATCHER)
@@ -194,10 +240,10 @@ def write_kits(plan: FederationPlan, folder: Path) -> list[Path]:
     names = [COORDINATOR, *plan.silos, *plan.operators]
     for name in names:
         fields = {"name": name, "federation": plan.name, "silos": keys, **plan.coordinator.model_dump()}
-        write_atomic(folder / name / KIT, json.dumps(fields, indent=2).encode() + b"\n")
+        write_atomic(make_folder(folder / name) / KIT, json.dumps(fields, indent=2).encode() + b"\n")
     for silo in plan.silos:
         for file, text in ((SILO, SILO_TEMPLATE), (POLICY, POLICY_TEMPLATE)):
-            if not (folder / silo / file).exists():
+            if (folder / silo / "engine").exists() and not (folder / silo / file).exists():
                 write_atomic(folder / silo / file, text.encode())
     return [folder / name for name in names]
 

@@ -15,7 +15,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.errors import MessageError, ProtocolError, SilosynthError, UnavailableError
@@ -30,6 +30,13 @@ EXIT_LOST = 75  # exit code of a process that gave up waiting for its coordinato
 _REMEDY = "Check this party's certificate, and which job it is for."
 _PAUSE = 0.2  # seconds between attempts to dial
 _LINGER = 2.0  # seconds for a computation to return by itself after the coordinator is lost
+Revoked = Callable[[bytes], bool]
+"""Whether a certificate, in DER form, counts no more."""
+
+
+def none_revoked(certificate: bytes) -> bool:
+    """Where nobody revokes certificates."""
+    return False
 
 
 class StreamHub(Hub):
@@ -40,6 +47,7 @@ class StreamHub(Hub):
         certificates: the coordinator's.
         address: where to listen; port 0 lets the system choose.
         patience: seconds for which a party may be disconnected.
+        revoked: parties with such certificates are refused, and cut off if they are connected already.
         attempt: any name for this attempt at a job. A process left over from another attempt, or from another job at
             the same address, has not seen the messages before: it is refused.
 
@@ -54,9 +62,10 @@ class StreamHub(Hub):
         address: str = "127.0.0.1:0",
         patience: float = 10.0,
         attempt: str = "",
+        revoked: Revoked = none_revoked,
     ) -> None:
         super().__init__(names, patience)
-        self._attempt = attempt
+        self._attempt, self._revoked = attempt, revoked
         self._context = ssl_context(certificates, server=True)
         self._strangers: dict[socket.socket, None] = {}  # in the order of arrival
         self._open: dict[Connection, Outbox] = {}
@@ -95,6 +104,7 @@ class StreamHub(Hub):
     def _listen(self) -> None:
         with self._listener:
             while not self._stopped.is_set():
+                self._cut_revoked()
                 try:
                     arrived, _ = self._listener.accept()
                 except TimeoutError:
@@ -110,13 +120,21 @@ class StreamHub(Hub):
                 threading.Thread(target=self._admit, args=(arrived,), daemon=True, name="silosynth-hub").start()
                 del arrived  # a reference would keep the socket from being closed
 
+    def _cut_revoked(self) -> None:
+        with self._changed:
+            connected = list(self._open)
+        with contextlib.suppress(SilosynthError):  # a damaged list: nobody is let in any more
+            for connection in connected:
+                if self._revoked(connection.certificate):
+                    connection.cut()
+
     def _admit(self, arrived: socket.socket) -> None:
         """Authenticate a connection, and serve a party until its connection ends."""
         connection = outbox = None
         try:
             connection = Connection(arrived, self._context, server=True, patience=self._patience)
             outbox = self._welcome(connection)
-        except (OSError, MessageError):  # not one of our parties: there is nobody to report this to
+        except (OSError, SilosynthError):  # not one of our parties: there is nobody to report this to
             pass
         finally:
             with self._changed:
@@ -130,7 +148,9 @@ class StreamHub(Hub):
         """Connect the party to its slot; or refuse it with the reason, and return None."""
         name, hello = connection.peer, connection.receive_greeting()
         kind = REFUSED
-        if name not in self._slots:
+        if self._revoked(connection.certificate):
+            why = f"the certificate of {name!r} is revoked"
+        elif name not in self._slots:
             why = f"{name!r} does not take part"
         elif hello.kind != HELLO or hello.job != self._attempt:
             why = f"{name!r} belongs to another attempt, or another job"
@@ -185,7 +205,7 @@ def _send_all(connection: Connection, outbox: Outbox) -> None:
 
 def serve_endpoint(
     endpoint: PartyEndpoint, *, address: str, certs: Certificates, patience: float = 10.0, attempt: str = "",
-    allowed: Sequence[str] = (),
+    allowed: Sequence[str] = (), revoked: Revoked = none_revoked,
 ) -> None:  # fmt: skip
     """Answer the coordinator at ``address`` until it says goodbye. Meant to be the only thing that its process does.
 
@@ -199,11 +219,12 @@ def serve_endpoint(
         patience: seconds for which the coordinator may be unreachable.
         attempt: as in `StreamHub`.
         allowed: fingerprints that the coordinator's certificate may have; empty for any of the authority's.
+        revoked: whether it counts no more.
 
     Raises:
         ProtocolError: the coordinator cannot be reached, refuses this party, or breaks the protocol.
     """
-    uplink = _Uplink(endpoint.name, address, certs, patience, attempt, allowed)
+    uplink = _Uplink(endpoint.name, address, certs, patience, attempt, allowed, revoked)
     try:
         while (frame := uplink.receive()).kind != BYE:
             uplink.send(endpoint.handle(frame))
@@ -216,9 +237,10 @@ class _Uplink:
     """The connection to the coordinator, dialled again when it breaks; receives in its own thread."""
 
     def __init__(
-        self, name: str, address: str, certificates: Certificates, patience: float, attempt: str, allowed: Sequence[str]
+        self, name: str, address: str, certificates: Certificates, patience: float, attempt: str,
+        allowed: Sequence[str], revoked: Revoked,
     ) -> None:  # fmt: skip
-        self._address, self._patience, self._allowed = address, patience, allowed
+        self._address, self._patience, self._allowed, self._revoked = address, patience, allowed, revoked
         self._hello = Frame(HELLO, attempt, 0, name)
         self._context = ssl_context(certificates, server=False)
         self._parent = os.getppid()
@@ -308,6 +330,9 @@ class _Uplink:
         if self._allowed and not any(same_fingerprint(connection.shown, one) for one in self._allowed):
             connection.close()
             raise self._foreign(f"{connection.shown}, which this silo's policy does not allow")
+        if self._revoked(connection.certificate):
+            connection.close()
+            raise self._foreign(f"{connection.shown}, which is revoked")
         return connection
 
     def _admitted(self, connection: Connection) -> None:

@@ -200,7 +200,8 @@ class Connection:
 
     Attributes:
         peer: the common name in the other side's verified certificate; empty if there are several.
-        shown: the fingerprint of that certificate.
+        certificate: that certificate, in DER form.
+        shown: its fingerprint.
 
     Raises:
         OSError: the other side is gone, silent, or fails authentication (`ssl.SSLError`).
@@ -217,7 +218,8 @@ class Connection:
             _set_options(sock, patience)
             self._handshake()
             self.peer = _common_name(self._tls.getpeercert())
-            self.shown = fingerprint(self._tls.getpeercert(binary_form=True) or b"")
+            self.certificate = self._tls.getpeercert(binary_form=True) or b""
+            self.shown = fingerprint(self.certificate)
         except BaseException:
             self.finish()
             raise

@@ -12,7 +12,7 @@ import threading
 import time
 
 from silosynth.deployment.flare.pinning import pin
-from silosynth.deployment.flare.site import this_site
+from silosynth.deployment.flare.site import revoked_at, this_site
 
 _POLL = 0.5  # seconds between checks of the parent
 
@@ -32,7 +32,7 @@ def leave_with_parent() -> None:
 def main() -> None:
     """Run the module named by the first argument."""
     leave_with_parent()
-    pin(this_site().kit)
+    pin(this_site().kit, revoked_at(this_site()))
     module = sys.argv[1]
     sys.argv = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

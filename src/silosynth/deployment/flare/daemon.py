@@ -24,7 +24,19 @@ from typing import BinaryIO
 from silosynth.core.errors import ProtocolError, StorageError
 from silosynth.core.files import locked, storage_error
 from silosynth.deployment.flare import require_flare
-from silosynth.deployment.flare.site import CONNECTED, ENGINE, KIT, NOTICES, REFUSED, WORKSPACE, Site, site_of
+from silosynth.deployment.flare.site import (
+    CONNECTED,
+    ENGINE,
+    KIT,
+    NOTICES,
+    REFUSED,
+    WORKSPACE,
+    Site,
+    revoked_at,
+    site_of,
+    target,
+)  # fmt: skip
+from silosynth.deployment.revoked import Revoked
 from silosynth.runtime.link import PARTY_THREADS, exit_name
 
 _SECONDS = 5.0  # for dialling
@@ -36,7 +48,7 @@ def connection_problem(place: Site) -> str:
     startup = place.kit / ENGINE / "startup"
     host, _, port = target(startup).rpartition(":")
     try:
-        return _dial(host, int(port), startup)
+        return _dial(host, int(port), startup, revoked_at(place))
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == _EXPIRED:
             return f"the certificate of the coordinator at {host}:{port}, or of the authority, has expired"
@@ -53,19 +65,15 @@ def connection_problem(place: Site) -> str:
         return f"{host}:{port} cannot be reached ({error.strerror or error})"
 
 
-def target(startup: Path) -> str:
-    """The coordinator's address, as ``host:port``."""
-    config = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))
-    return str(config["servers"][0]["service"]["target"])
-
-
-def _dial(host: str, port: int, startup: Path) -> str:
+def _dial(host: str, port: int, startup: Path, revoked: Revoked) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # FLARE checks the name in the certificate, not the host name
     context.load_verify_locations(startup / "rootCA.pem")
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
     context.set_alpn_protocols(["h2"])
     with socket.create_connection((host, port), _SECONDS) as plain, context.wrap_socket(plain) as secure:
+        if revoked(secure.getpeercert(binary_form=True) or b""):
+            return f"the certificate of the coordinator at {host}:{port} is revoked"
         secure.settimeout(1.0)
         try:
             if not secure.recv(1):  # whether our certificate is accepted shows only on the first read

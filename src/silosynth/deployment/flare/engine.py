@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -30,10 +30,11 @@ from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
 from nvflare.utils.process_utils import spawn_process
 
+from silosynth.core.errors import SilosynthError
 from silosynth.deployment import endings, presence
 from silosynth.deployment.flare.child import leave_with_parent
-from silosynth.deployment.flare.pinning import pin
-from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, this_site
+from silosynth.deployment.flare.pinning import leave_revoked, pin, turn_away
+from silosynth.deployment.flare.site import CONNECTED, NOTICES, REFUSED, revoked_at, this_site
 
 CHILD = "silosynth.deployment.flare.child"
 
@@ -84,6 +85,7 @@ _HEARTBEAT = 2.0  # seconds between a party's signs of life, and until a job's d
 _ALIVE = 4.0  # seconds after its last sign of life for which a party keeps its place
 _GOODBYE = 6.0  # seconds for a party to sign off from the coordinator
 _site: list[Any] = []  # FLARE's engine of this process, once there is one
+_watched: list[Callable[[], None]] = []  # what is looked at with each sign of life
 
 
 class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
@@ -171,6 +173,9 @@ class Notices(FLComponent):  # type: ignore[misc]  # FLARE has no type hints
             heard = {client.name: float(client.last_connect_time or 0) for client in known}
             with contextlib.suppress(OSError):  # a full disk; the next sign may succeed
                 presence.tell(place, begun, heard)
+            with contextlib.suppress(SilosynthError):  # a damaged list: whoever connects is refused, and told why
+                for look in _watched:
+                    look()
             self._note_silent(presence.silent(self._parties, heard, time.time()))
             time.sleep(presence.EVERY)
 
@@ -198,11 +203,15 @@ def main() -> None:
     if role == "client":
         from nvflare.private.fed.app.client import client_train as program
 
-        pin(this_site().kit, notice)
+        revoked = revoked_at(this_site())
+        pin(this_site().kit, revoked, notice)
+        _watched.append(leave_revoked(this_site().kit, revoked, notice))
         name = sys.argv[2]
         settings += [f"uid={name}", f"heart_beat_interval={_HEARTBEAT}"]
     else:
         from nvflare.private.fed.app.server import server_train as program
+
+        _watched.append(turn_away(revoked_at(this_site()), notice))
     args = argparse.Namespace(workspace=root, set=settings, local_rank=0)
     setattr(args, f"fed_{role}", f"fed_{role}.json")
     sys.exit(MainProcessMonitor.run(main_func=program.main, run_dir=root, args=args, shutdown_grace_time=0))

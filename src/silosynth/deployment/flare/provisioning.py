@@ -12,7 +12,8 @@ import contextlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from silosynth.core.conversation import COORDINATOR, Roster
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.files import make_folder, storage_error
 from silosynth.deployment.flare import require_flare
+from silosynth.deployment.flare.authority import first_certificate, forget_keys, issued_by, record_issued, record_known
 from silosynth.deployment.flare.site import ENGINE, ROLE, operator_mail
 
 Json = dict[str, Any]
@@ -190,21 +192,31 @@ class Project:
             raise ConfigError(f"A federation's transport is one of {', '.join(SCHEMES)}", self.scheme)
 
 
-def provision(project: Project, folder: Path) -> None:
+def provision(
+    project: Project, folder: Path, requests: Mapping[str, bytes] | None = None, again: Sequence[str] = ()
+) -> None:
     """Write ``folder/<name>/engine`` for the coordinator, each party and each operator, and ``folder/authority``.
 
     Called again with more parties or operators it adds their kits, issued by the same authority; existing kits are left
-    unchanged. Give each organisation its own folder, over a channel it trusts: a kit holds a private key.
+    unchanged, and those that were handed out are not written again. Give each organisation its own folder, over a
+    channel it trusts: a kit holds a private key, but for those who have asked with keys of their own.
+
+    Args:
+        project: who takes part.
+        folder: of all kits.
+        requests: by name, of those who have drawn their own keys.
+        again: who gets a new certificate, whether or not there is a kit.
 
     Raises:
         UnavailableError: FLARE is not installed.
+        ConfigError: a request is none, or of somebody else.
         StorageError: there are kits but not the authority that issued them, or the folder cannot be written.
     """
     require_flare()
     authority = folder / AUTHORITY
     names = {COORDINATOR: COORDINATOR, **{party: party for party in project.parties}}
     names |= {operator: operator_mail(operator) for operator in project.operators}
-    existing = [name for name in names if (folder / name / ENGINE).exists()]
+    existing = [name for name in names if name not in again and (folder / name / ENGINE).exists()]
     if existing and not authority.exists():
         raise StorageError(
             "Kits are added by the authority that issued the others",
@@ -214,17 +226,32 @@ def provision(project: Project, folder: Path) -> None:
     make_folder(authority)
     try:
         authority.chmod(0o700)
+        record_known(authority)
+        left = {one.name for one in issued_by(authority)} - set(again)
         issued = _issue(project, authority)
+        forget_keys(authority)
         for name, mail in names.items():
-            if name not in existing:
+            if name not in existing and name not in left:
+                _certify(issued / mail / "startup", name, (requests or {}).get(name), authority)
                 _hand_over(issued / mail, make_folder(folder / name) / ENGINE)
         shutil.rmtree(issued)
     except OSError as error:
         raise storage_error(error, "written", folder) from error
 
 
+def _certify(startup: Path, name: str, request: bytes | None, authority: Path) -> None:
+    """Put the certificate of a site's own key in place of FLARE's, and keep a copy of what it gets."""
+    (certificate,) = startup.glob("*.crt")
+    if request is not None:
+        pem = first_certificate(request, name, certificate.read_bytes(), authority, time.time())
+        certificate.write_bytes(pem)
+        certificate.with_suffix(".key").unlink()
+    record_issued(authority, certificate.read_bytes())
+
+
 def _hand_over(kit: Path, target: Path) -> None:
     """Keep the files of a kit that FLARE reads: its scripts and notes are not needed."""
+    shutil.rmtree(target, ignore_errors=True)
     for path in (kit / "startup").iterdir():
         if path.suffix in (".sh", ".ipynb", ".txt"):
             path.unlink()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from silosynth.core.errors import StorageError
-from silosynth.core.files import storage_error
+from silosynth.core.files import read, storage_error
+from silosynth.deployment.revoked import Revoked
 
 ENGINE = "engine"
 """The folder of FLARE's own start kit within an organisation's kit."""
@@ -94,6 +95,17 @@ def site_of(kit: Path | str, workspace: Path | str | None = None) -> Site:
 def this_site() -> Site:
     """The site that this job process belongs to."""
     return Site(Path(os.environ[KIT]), Path(os.environ[WORKSPACE]))
+
+
+def revoked_at(place: Site) -> Revoked:
+    """Tells which certificates count no more, by the list that a site keeps."""
+    return Revoked(place.workspace, lambda: read(place.kit / ENGINE / "startup" / "rootCA.pem"))
+
+
+def target(startup: Path) -> str:
+    """The coordinator's address, as ``host:port``."""
+    config = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))
+    return str(config["servers"][0]["service"]["target"])
 
 
 def operator_mail(operator: str) -> str:
