@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, strategies as st
 
 from silosynth.core.errors import DataError
-from silosynth.core.schema import Column, Table, check_partition
-from silosynth.simulation.federation import common_levels, in_order, permuted
+from silosynth.core.schema import Column, Table, check_partition, common_levels
+from silosynth.simulation.federation import in_order, permuted
 
 
 def test_the_last_silo_takes_the_remainder() -> None:

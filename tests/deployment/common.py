@@ -104,11 +104,13 @@ def parties(
 
 
 def prepared(silos: Mapping[str, DeploymentSilo], job: Job) -> dict[str, Message]:
-    """What silos reply to `PrepareRows`, in a job that needs no alignment."""
+    """What silos reply to `PrepareRows`."""
     talk, replies = _begin(job, Roster(tuple(silos))), dict[str, Message]()
     step = next(talk)
     while True:
-        assert isinstance(step, Exchange)
+        if not isinstance(step, Exchange):
+            step = talk.send(None)
+            continue
         replies = {name: silos[name].answer(ask) for name, ask in step.asks.items()}
         if any(isinstance(ask, PrepareRows) for ask in step.asks.values()):
             return replies

@@ -291,6 +291,14 @@ class Party(ABC):
     def restore(self, state: State) -> None:
         """Continue from what `state` or `trained` returned."""
 
+    def also(self, own: Table) -> None:
+        """Train, as far as no other silo takes part, on rows too that only this silo has; called before all else.
+
+        Raises:
+            ConfigError: the algorithm cannot.
+        """
+        raise ConfigError("Rows of one silo alone are for algorithms with the option own_rows", type(self).__name__)
+
     def reference(self) -> State:
         """What the silo keeps of its rows, apart from its part of the model, to judge asks for synthetic rows by."""
         return {}

@@ -130,6 +130,20 @@ def modelled_columns(table: Table, schema: Schema) -> Table:
     return table.select([name for name in table.names if name in schema.modelled])
 
 
+def common_levels(tables: Sequence[Table]) -> list[Table]:
+    """Tables of the same columns, coded by the levels of all of them (`union`)."""
+    columns = [_alike(column) for column in zip(*(table.columns for table in tables), strict=True)]
+    return [Table(row) for row in zip(*columns, strict=True)]
+
+
+def _alike(columns: Sequence[Column]) -> list[Column]:
+    levels_of = [column.levels for column in columns]
+    if None in levels_of:  # numbers; only columns without values have (empty) levels nonetheless
+        return [replace(column, levels=None) for column in columns]
+    levels = union([own for own in levels_of if own is not None])
+    return [column.recoded(levels) for column in columns]
+
+
 def check_trainable(table: Table, schema: Schema) -> None:
     """Check that a silo's modelled columns can be learnt from.
 

@@ -164,6 +164,11 @@ def _links(policy: SiloPolicy) -> Iterator[Exposure]:
             "a model of all rows, also of people whom no other silo holds: it need not have rows linked",
             "require_alignment = true", 2,
         )  # fmt: skip
+    if policy.own_rows and "silofuse" in policy.algorithms and not policy.budgeted:
+        yield Exposure(
+            "synthetic rows by decoders that have been trained on people too whom no other silo holds",
+            "own_rows = false", 1,
+        )  # fmt: skip
     if policy.keyed_hash and not (policy.budgeted and not policy.exact_rows):
         yield Exposure(
             "a pseudonym of each person; and, if a silo works with it, who they are: identifiers that can be guessed "

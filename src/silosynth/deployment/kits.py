@@ -338,6 +338,7 @@ refused = []                        # types that may not: ["algorithms.gdts.Exac
 least_rows = 100                    # fewest rows to train on
 min_count = 5                       # fewest people behind a level's name, and behind the end of a range
 require_alignment = true            # rows must be linked first, unless silos hold the same columns
+own_rows = false                    # whether autoencoders may learn from rows too that no other silo has
 keyed_hash = false                  # whether they may be linked by hashes that the coordinator sees, rather than by PSI
 psi_queries = 10.0                  # identifiers that this silo is asked about in a job, in multiples of its rows
 

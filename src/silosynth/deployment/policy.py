@@ -101,6 +101,8 @@ class SiloPolicy(FileSection):
     """Fewest rows behind a level that is published by name, and behind the end of a range."""
     require_alignment: bool = True
     """Whether silos with different columns must link their rows first, rather than train on all that this silo has."""
+    own_rows: bool = False
+    """Whether jobs with the option ``own_rows`` may train autoencoders on rows too that only this silo has."""
     keyed_hash: bool = False
     """Whether rows may be linked by keyed hashes, which the coordinator sees, rather than by PSI."""
     psi_queries: Annotated[float, Field(ge=0)] = 10.0
@@ -198,6 +200,9 @@ class SiloPolicy(FileSection):
             self._check_rules(job)
         if entry.counts:
             self._check_counted(job)
+        if getattr(job.config, "own_rows", False) and not self.own_rows:
+            rule = "only rows that other silos have too are trained on"
+            raise refusal("own_rows", rule, "own_rows = true", "Leave the option out.")
         self._check_links(job)
         self._check_target(getattr(job.config, "dp", Target()))
         self.check_levels(job)

@@ -135,6 +135,8 @@ class DeploymentSilo(Party):
         self._holdout_key = holdout.HoldoutKey(releases.path.parent)
         self._key = b""  # by which this job holds out rows
         self._held = torch.zeros(0, dtype=torch.bool)  # which of the job's rows are held out
+        self._alone = torch.zeros(0, dtype=torch.int64)  # rows that no other silo has, if the job trains on them too
+        self._own: Table | None = None  # these, once they are a table
         self._closed = (folder / CLOSED).exists()
         self._drawn_rows, self._begun_jobs = DrawnRows(folder), BegunJobs(releases.path.parent)
         self._identifiers = ComparedIdentifiers(folder)
@@ -331,6 +333,7 @@ class DeploymentSilo(Party):
             "charged": self._charged,
             "order": self._order,
             "held": self._held,
+            "alone": self._alone,
             "digest": self._digest,
             "part": None if self._begun().drawing is not None else self._part,
             "party": None if self._party is None or self._part is not None else self._party.state(),
@@ -363,7 +366,7 @@ class DeploymentSilo(Party):
     def _restore_rows(self, job: protocol.Job, state: State) -> None:
         """The part of `restore` of a job that takes rows up."""
         self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
-        self._held = state["held"]
+        self._held, self._alone = state["held"], state["alone"]
         if protocol.dealer(job) != self.seat.name:
             self._frame = self.rows.read()
             self._check_identifiers(self._frame)
@@ -398,6 +401,7 @@ class DeploymentSilo(Party):
         deals = protocol.dealer(job) == self.seat.name
         self._turns, self._terms = self._script(job), None if deals else agreement.Group(self._own_seat(job))
         self._agreed, self._key, self._names = None, b"", None
+        self._alone, self._own = torch.zeros(0, dtype=torch.int64), None
         self._secret = secrets.randbits(256)
         self._chain = Chain(protocol.digest(job, str(self._secret)))
         self._charged = False
@@ -604,6 +608,10 @@ class DeploymentSilo(Party):
         self._party = self._make_party(table)
         what = "count" if self._entry.kind == "counting" else "train on"
         self._say(f"{len(table):,} rows to {what}, {len(self._schema.columns)} columns")
+        if self._own is not None:
+            self._say(f"and {len(self._own):,} that no other silo has, by which autoencoders are trained")
+            if self._book is not None:
+                self._book.trained_on(len(table), len(self._own))
         if self._entry.horizontal and self._entry.kind != "counting":  # its own messages report ranges
             told = Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
             if self._begun().rules:
@@ -621,9 +629,15 @@ class DeploymentSilo(Party):
         assert self._frame is not None
         names, self._names, share = self._names, None, self._begun().holdout
         order = torch.arange(len(self._frame)) if self._order is None else self._order
+        held = torch.zeros(len(self._frame), dtype=torch.bool)
+        if share:
+            held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
+        if getattr(self._begun().config, "own_rows", False):
+            others = ~held
+            others[order] = False
+            self._alone = others.nonzero().flatten()
         if not share:
             return self._note_rows(order)
-        held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
         self._held = held[order]
         self._order = order if self._entry.kind == "counting" else order[~self._held]
         self._say(f"{int(self._held.sum()):,} rows held out")
@@ -808,15 +822,16 @@ class DeploymentSilo(Party):
         dropped = [name for name in self.rows.identifiers if name not in pseudonyms(self.rows.declared)]
         frame = frame.drop(columns=dropped)
         if self._order is not None:
-            frame = frame.iloc[self._order.numpy()].reset_index(drop=True)
+            frame = frame.iloc[torch.cat([self._order, self._alone]).numpy()].reset_index(drop=True)
+        linked = len(frame) - len(self._alone)
         declared = {name: kind for name, kind in self.rows.declared.items() if name not in dropped}
         counts = self._entry.kind == "counting"
-        self.policy.check_rows(len(frame) - int(self._held.sum()) * counts)
+        self.policy.check_rows(linked - int(self._held.sum()) * counts)
         schema, table = federation.read_table(frame, declared)
         hidden = Schema(tuple(replace(column, forms=()) for column in schema.columns))
         self._schema = hidden if self._private or self.policy.min_count > infer.FEWEST_ROWS else schema
         entry, job = self._entry, self._begun()
-        self._behind = None if counts else conditions.rows_behind(self.policy, schema, table)
+        self._behind = None if counts else conditions.rows_behind(self.policy, schema, table.take(slice(linked)))
         private = draws_noise(job.config)
         self._ruling, table, said = under_own_rules(self.seat.name, job, self._schema, table, private, entry.horizontal)
         for text in () if counts else (*said, *entry.cautions(job.config, self._described, table)):
@@ -826,13 +841,21 @@ class DeploymentSilo(Party):
         if counts:
             self.policy.check_counts(self._begun(), table)
         table = table.own_levels() if entry.horizontal else table
+        if len(self._alone):
+            table, self._own = table.take(slice(linked)).own_levels(), table.take(slice(linked, None)).own_levels()
+            self._digest, self._n_rows = federation.digest({self.seat.name: table, "own": self._own}), linked
+            return table
         self._digest, self._n_rows = federation.digest({self.seat.name: table}), len(table)
         return table
 
     def _make_party(self, table: Table, streams: Streams | None = None) -> Party:
         job = self._begun()
+        own = self._own if streams is None else None  # to synthesise takes no rows
         streams = (self._streams() if streams is None else streams).party(self.seat.name)
-        return self._entry.party(table, self._described, self._seat(job), streams, self.device, job.config)
+        party = self._entry.party(table, self._described, self._seat(job), streams, self.device, job.config)
+        if own is not None:
+            party.also(own)
+        return party
 
     @property
     def _described(self) -> Schema:

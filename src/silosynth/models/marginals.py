@@ -34,7 +34,7 @@ _LEAST_QUANTILE_ROWS = 20  # rows without which quantiles say nothing: such scor
 
 @dataclass(frozen=True)
 class Calibration:
-    """Offsets (K,) to logits, and for each score the knots of a monotone map ``seen`` (S, Q) → ``meant`` (Q,)."""
+    """Offsets (K,) to logits, and for each score the knots of a monotone map ``seen`` (S, Q) → ``meant`` (S, Q)."""
 
     offsets: Tensor
     seen: Tensor
@@ -47,7 +47,7 @@ class Calibration:
 
     def score(self, score_G: Tensor, place: int) -> Tensor:
         """The corrected scores (G,) of one column."""
-        return _interpolate(score_G, self.seen[place], self.meant)
+        return _interpolate(score_G, self.seen[place], self.meant[place])
 
 
 def level_shares(shape: RowShape, levels_NC: Tensor) -> Tensor:
@@ -56,16 +56,27 @@ def level_shares(shape: RowShape, levels_NC: Tensor) -> Tensor:
     return counts / len(levels_NC)
 
 
-def calibrate(buckets: Buckets, logits: Tensor, scores: Tensor, shares: Tensor, draw: torch.Generator) -> Calibration:
+def calibrate(
+    buckets: Buckets, logits: Tensor, scores: Tensor, shares: Tensor, draw: torch.Generator,
+    meant: Tensor | None = None,
+) -> Calibration:  # fmt: skip
     """Find the corrections for heads decoded from generated latents: logits (G, K), scores (G, S).
 
-    ``shares`` (K,) are those of training. Scores of training are standard normal by their encoder's construction.
+    ``shares`` (K,) are those of training. Scores of training are standard normal by their encoder's construction, or
+    have the quantiles ``meant`` (S, Q) of `score_quantiles`.
     """
     offsets = _level_offsets(buckets, logits, shares)
     on = buckets.shape.on(buckets.draw(logits + offsets, draw))
+    seen = score_quantiles(scores, on)
     line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
-    seen = [_quantiles(scores[on[:, s], s], line) for s in range(scores.shape[1])]
-    return Calibration(offsets, torch.stack(seen) if seen else scores.new_zeros(0, _KNOTS), line)
+    return Calibration(offsets, seen, line.expand(len(seen), -1) if meant is None else meant)
+
+
+def score_quantiles(scores: Tensor, on: Tensor) -> Tensor:
+    """Quantiles (S, Q) of scores (N, S), of those that are ``on`` (N, S)."""
+    line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
+    found = [_quantiles(scores[on[:, s], s], line) for s in range(scores.shape[1])]
+    return torch.stack(found) if found else scores.new_zeros(0, _KNOTS)
 
 
 def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:

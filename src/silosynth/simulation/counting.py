@@ -17,7 +17,7 @@ import pandas as pd
 from silosynth import counting
 from silosynth.core.conversation import COORDINATOR, Conversation
 from silosynth.core.errors import ConfigError, DataError, nearest
-from silosynth.core.schema import Column, Table
+from silosynth.core.schema import Column, Table, common_levels
 from silosynth.core.streams import Streams
 from silosynth.counting import CountRequest, TableCounter
 from silosynth.counting.products import AnyWords
@@ -26,7 +26,7 @@ from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.federation import Federation, check_federation, common_levels
+from silosynth.simulation.federation import Federation, check_federation
 from silosynth.simulation.model import seed_number
 from silosynth.simulation.silos import InProcess
 

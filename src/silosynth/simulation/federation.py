@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 
 from silosynth.core import notebook
 from silosynth.core.conversation import Roster
-from silosynth.core.errors import ConfigError, DataError, SchemaError
+from silosynth.core.errors import ConfigError, DataError, SchemaError, nearest
 from silosynth.core.schema import (
     UNMODELLED,
     Column,
@@ -24,9 +24,9 @@ from silosynth.core.schema import (
     agreed,
     below,
     check_partition,
+    common_levels,
     distinct_columns,
     pseudonyms,
-    union,
 )
 from silosynth.data.dtypes import TO_TEXT, Nature, nature_of
 from silosynth.data.frames import arrow_types, flavour, to_pandas, to_table
@@ -64,20 +64,6 @@ def permuted(columns: Sequence[str], parts: int, seed: int = PAPER_SEED) -> dict
     return in_order([columns[place] for place in order.tolist()], parts)
 
 
-def common_levels(tables: Sequence[Table]) -> list[Table]:
-    """Tables of the same columns, coded by the levels of all of them (`union`)."""
-    columns = [_alike(column) for column in zip(*(table.columns for table in tables), strict=True)]
-    return [Table(row) for row in zip(*columns, strict=True)]
-
-
-def _alike(columns: Sequence[Column]) -> list[Column]:
-    levels_of = [column.levels for column in columns]
-    if None in levels_of:  # numbers; only columns without values have (empty) levels nonetheless
-        return [replace(column, levels=None) for column in columns]
-    levels = union([own for own in levels_of if own is not None])
-    return [column.recoded(levels) for column in columns]
-
-
 @dataclass(frozen=True, repr=False)
 class Federation:
     """Who holds what. Each silo's table and schema are given to its own party and to no other.
@@ -89,6 +75,7 @@ class Federation:
         flavour: "pandas", "polars" or "arrow": what `Model.sample` gives back.
         types: of the columns there, see `silosynth.data.frames.arrow_types`.
         horizontal: whether silos hold different rows of the same columns.
+        own: rows of silos that were not linked, coded as ``tables``; SiloFuse trains on them with ``own_rows``.
     """
 
     tables: Mapping[str, Table]
@@ -97,6 +84,7 @@ class Federation:
     flavour: str = "pandas"
     horizontal: bool = False
     types: bytes = b""
+    own: Mapping[str, Table] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """The size of each silo's table, or of all where there are many; no values."""
@@ -139,7 +127,7 @@ class Federation:
 
     def digest(self) -> str:
         """A hash of all values, by which a checkpoint recognises its data."""
-        return digest(self.tables)
+        return digest(self.tables) + (digest(self.own) if self.own else "")
 
 
 def digest(tables: Mapping[str, Table]) -> str:
@@ -170,12 +158,13 @@ def simulate(
     silos: Mapping[str, Sequence[str]] | None = None,
     schema: Mapping[str, Any] | None = None,
     rows: Mapping[str, Any] | None = None,
+    identifier: str | Sequence[str] | None = None,
 ) -> Federation:
     """Divide the columns or the rows of one frame among silos, or take each silo's own frame.
 
     Args:
         frame: a pandas, Polars or Arrow table. Or ``{name: table}``, each silo's own rows of the same columns: kinds
-            are then inferred silo by silo, and must agree.
+            are then inferred silo by silo, and must agree. With ``identifier``, tables of different columns.
         silos: ``{name: [columns]}``; None puts every column into one silo. Columns that no silo names are left out. One
             that is declared a pseudonym may be in several silos.
         schema: what is declared about columns instead of inferred: ``{column: kind or {"kind": …, "low": …, …}}``, with
@@ -183,6 +172,10 @@ def simulate(
         rows: ``{name: rows}`` instead of ``silos``: positions from 0, which may repeat and be in several silos; a
             slice; or a mask of booleans, one for each row. Rows that no silo names are left out, but kinds are inferred
             from all.
+        identifier: by which columns the rows of ``{name: table}`` are linked, in the order of the first table; they are
+            not modelled, and rows come back as pandas has them. Rows that share an identifier with another row of
+            their table, or lack one, are not linked. What is left of each table stays with its silo: see the option
+            ``own_rows`` of SiloFuse.
 
     Raises:
         ConfigError: more than one of these ways was given.
@@ -207,10 +200,14 @@ def simulate(
             " and ".join(ways),
             "Give one of them.",
         )
+    if identifier is not None and not isinstance(frame, Mapping):
+        raise ConfigError("Rows are linked of tables that silos have", type(frame).__name__, "Pass {name: table}.")
     for one in frame.values() if isinstance(frame, Mapping) else [frame]:
         _check_index(one)
     if isinstance(frame, Mapping):
-        return _of_frames(frame, schema)
+        if identifier is None:
+            return _of_frames(frame, schema)
+        return _linked(frame, schema, [identifier] if isinstance(identifier, str) else list(identifier))
     return _of_columns(frame, silos, schema) if rows is None else _of_rows(frame, rows, schema)
 
 
@@ -255,6 +252,48 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
     first = next(iter(frames.values()))
     made = flavour(first)
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first, kinds))
+
+
+def _linked(frames: Mapping[str, Any], schema: Mapping[str, Any] | None, by: list[str]) -> Federation:
+    """Tables of different columns, linked by identifiers that all have."""
+    _check_not_empty(frames, "Name silos and their tables.")
+    pandas = {silo: to_pandas(frame).reset_index(drop=True) for silo, frame in frames.items()}
+    places, tables, schemas, own = _common_rows(pandas, by), {}, {}, {}
+    for silo, frame in pandas.items():
+        others = sorted(set(range(len(frame))) - set(places[silo]))
+        frame = frame.drop(columns=by).iloc[[*places[silo], *others]].reset_index(drop=True)
+        declared = {name: kind for name, kind in (schema or {}).items() if name in frame.columns}
+        with _errors_name(silo):
+            schemas[silo], table = read_table(frame, declared)
+        linked = torch.arange(len(frame)) < len(places[silo])
+        tables[silo], own[silo] = (table.take(rows.nonzero().flatten()).own_levels() for rows in (linked, ~linked))
+    held = {silo: list(table.names) for silo, table in tables.items()}
+    columns = [name for names in held.values() for name in names]
+    check_partition(list(dict.fromkeys(columns)), held, pseudonyms(schema or {}))
+    whole = Schema(tuple({column.name: column for one in schemas.values() for column in one.columns}.values()))
+    return Federation(tables, schemas, whole.names, own=own)
+
+
+def _common_rows(frames: Mapping[str, pd.DataFrame], by: list[str]) -> dict[str, list[int]]:
+    """Places of the rows that all tables have, in the order of the first table.
+
+    Raises:
+        DataError: a table lacks an identifier, or no row is in all tables.
+    """
+    at: dict[str, dict[Any, int]] = {}
+    for silo, frame in frames.items():
+        for name in by:
+            if name not in frame.columns:
+                rule = f"The table of silo {silo!r} has the columns by which rows are linked"
+                raise DataError(rule, name, nearest(name, map(str, frame.columns)))
+        known = frame[by].dropna()
+        known = known[~known.duplicated(keep=False)]
+        at[silo] = dict(zip(known.itertuples(index=False, name=None), known.index.tolist(), strict=True))
+    first, *rest = at.values()
+    common = [key for key in first if all(key in others for others in rest)]
+    if not common:
+        raise DataError("Some rows are in all tables", "none", f"Have identifiers {by} the same form in all of them?")
+    return {silo: [places[key] for key in common] for silo, places in at.items()}
 
 
 def read_table(frame: Any, schema: Mapping[str, Any] | None) -> tuple[Schema, Table]:

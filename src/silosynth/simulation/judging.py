@@ -10,7 +10,7 @@ import torch
 
 from silosynth.core.conversation import COORDINATOR, Conversation, Roster
 from silosynth.core.errors import ConfigError, DataError
-from silosynth.core.schema import Column, Schema, Table, below
+from silosynth.core.schema import Column, Schema, Table, below, common_levels
 from silosynth.core.streams import Streams
 from silosynth.counting import judge as counting, padded
 from silosynth.counting.judge import HOLDOUT, JudgeConfig, JudgingSilo
@@ -24,7 +24,7 @@ from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import known_noise
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
-from silosynth.simulation.federation import Federation, check_federation, common_levels
+from silosynth.simulation.federation import Federation, check_federation
 from silosynth.simulation.model import Model, seed_number
 from silosynth.simulation.silos import InProcess
 

@@ -43,9 +43,19 @@ def make_parties(
     """Each silo's side of an algorithm, with the silo's own table, seat and stream, and the options of all."""
     seated = seats(federation.roster, streams.child("seats"))
     return {
-        silo: entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device, config)
+        silo: _with_own(
+            entry.party(table, federation.schemas[silo], seated[silo], streams.party(silo), device, config),
+            config, federation.own.get(silo),
+        )
         for silo, table in federation.tables.items()
-    }
+    }  # fmt: skip
+
+
+def _with_own(party: Party, config: Any, own: Table | None) -> Party:
+    """The party, with the rows that only it has if the options say so."""
+    if getattr(config, "own_rows", False) and own is not None and len(own):
+        party.also(own)
+    return party
 
 
 class InProcess(link.Link):
@@ -317,6 +327,7 @@ def spawn(
             "keys": list(seated[silo].roster.keys),
             "table": to_state(federation.tables[silo]),
             "schema": to_state(federation.schemas[silo]),
+            "own": None if silo not in federation.own else to_state(federation.own[silo]),
         }
         files.write_atomic(place / _SILO, wire.pack(content))
         return [sys.executable, "-m", "silosynth", "silo-process", str(place)]
@@ -333,4 +344,6 @@ def serve(place: Path) -> None:
     table, schema = from_state(Table, content["table"]), from_state(Schema, content["schema"])
     seat = Seat(kit.name, content["private"], Roster(tuple(content["silos"]), tuple(content["keys"])))
     config, device = from_state(Struct, content["config"]), link.resolve_device(content["device"])
-    kit.serve(of_config(content["algorithm"], config, None).party(table, schema, seat, streams, device, config))
+    party = of_config(content["algorithm"], config, None).party(table, schema, seat, streams, device, config)
+    own = None if content["own"] is None else from_state(Table, content["own"])
+    kit.serve(_with_own(party, config, own))

@@ -140,6 +140,10 @@ def _under_rules(
         return federation, Ruling()
     check_federation(federation)
     config = algorithm(name, "generator").configure(preset, options)
+    if getattr(config, "own_rows", False):
+        raise ConfigError(
+            "In a simulation rules are about rows that all silos have", "own_rows and rules", "Leave out one of them."
+        )
     partitioned = getattr(config, "synthesis", "shared") != "shared"
     ruled, ruling, said = under_rules(
         federation, read_rules(rules), private=draws_noise(config), partitioned=partitioned
@@ -269,6 +273,11 @@ class _TrainingRun:
         if self.limit is not None and not self.limit > 0:
             rule = "A time limit is above zero seconds"
             raise ConfigError(rule, self.limit, "Leave it out to wait as long as silos live.")
+        if getattr(config, "own_rows", False) and not federation.own:
+            raise ConfigError(
+                "Rows that only one silo has come from tables that are linked", "own_rows, and no such rows",
+                "Make the federation with simulate({name: table}, identifier=…), or leave own_rows out.",
+            )  # fmt: skip
         if getattr(config, "dp", Target()).private:  # of all silos at once: each would refuse by itself
             schemas = federation.schemas
             check_bounds([(modelled_columns(t, schemas[silo]), schemas[silo]) for silo, t in federation.tables.items()])

@@ -16,13 +16,13 @@ from silosynth.algorithms.silofuse.options import CoderConfig
 from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State
 from silosynth.core.messages import from_state, to_state
-from silosynth.core.schema import Table
+from silosynth.core.schema import Table, below, common_levels
 from silosynth.core.streams import Streams
 from silosynth.encoders.allowed import Allowed, allowed
 from silosynth.encoders.table import Learnt, TableCoder
 from silosynth.models.autoencoder import JointEncoder, TableAutoencoder
 from silosynth.models.encoded import shape_of
-from silosynth.models.marginals import Calibration, calibrate, level_shares
+from silosynth.models.marginals import Calibration, calibrate, level_shares, score_quantiles
 from silosynth.models.training import Learner, batches, build, held_out
 from silosynth.privacy.events import Target
 
@@ -39,8 +39,11 @@ class Coder:
     """Autoencoder of one silo's columns.
 
     Attributes:
-        levels, scores: the encoded rows, (N, C) and (N, S), on the device.
-        shares: of each level among the rows; calibration matches decoded marginals to them.
+        levels, scores: the encoded rows, (N, C) and (N, S), on the device; after those that all silos have, the
+            silo's own.
+        shares: of each level among the rows that all silos have; calibration matches decoded marginals to them.
+        meant: and quantiles of their scores; None where scores are standard normal, since encoders were fitted to
+            these rows alone.
         read: number of latents that the decoder reads; 0 for the encoder's own.
     """
 
@@ -49,13 +52,15 @@ class Coder:
         self.config = CoderConfig()
         self.calibration: Calibration | None = None
         self.read = 0
+        self.own = 0  # the last rows of the table are of this silo alone
+        self.meant: Tensor | None = None
         self.allowed: list[Allowed] = []
         self.pilot: _Pilot | None = None
 
     @property
     def rows(self) -> int:
-        """N."""
-        return len(self.columns.table)
+        """N, the number of rows that all silos have."""
+        return len(self.columns.table) - self.own
 
     @property
     def latents(self) -> int:
@@ -68,11 +73,19 @@ class Coder:
         Raises:
             DataError: the table has fewer than two rows, or no column to model.
         """
-        self.config = config.sized(self.rows)
+        self.config = config.sized(len(self.columns.table))
         self.columns.fit(self.config.encoders)
         self._encode_rows()
         self.join(0)
-        self.shares = level_shares(self.network.shape, self.levels)
+        self.shares = level_shares(self.network.shape, self.levels[: self.rows])
+        if self.own:
+            self.meant = score_quantiles(self.scores[: self.rows], self.network.shape.on(self.levels[: self.rows]))
+
+    def also(self, own: Table) -> None:
+        """Train on rows of this silo alone too. They have no latents, and marginals are not matched to them."""
+        table = self.columns.table
+        self.columns.table = below(common_levels([table, own.select(table.names)]))
+        self.own = len(own)
 
     def learn(self, config: CoderConfig, target: Target, silos: int) -> Learnt:
         """`fit` from noised counts, which also give the shares of levels; see `TableCoder.learn`."""
@@ -118,9 +131,10 @@ class Coder:
 
     @torch.no_grad()
     def encode(self) -> Tensor:
-        """Latents (N, L) of the training rows: posterior means, by the frozen encoder (lines 9-11)."""
+        """Latents (N, L) of the rows that all silos have: posterior means, by the frozen encoder (lines 9-11)."""
         self.network.eval()
-        chunks = zip(self.levels.split(self._chunk), self.scores.split(self._chunk), strict=True)
+        common = self.levels[: self.rows], self.scores[: self.rows]
+        chunks = zip(*(of_rows.split(self._chunk) for of_rows in common), strict=True)
         return torch.cat([self.network.encode(levels, scores)[0] for levels, scores in chunks]).cpu()
 
     @torch.no_grad()
@@ -270,6 +284,7 @@ class Coder:
             "learner": self.learner.state() if training else None,
             "network": None if training else dict(self.network.state_dict()),
             "shares": self.shares,
+            **({} if self.meant is None else {"meant": self.meant}),
         }
 
     def restore(self, state: State) -> None:
@@ -287,6 +302,7 @@ class Coder:
         else:
             self.learner.restore(state["learner"])
         self.shares = state["shares"].to(self.device)
+        self.meant = state["meant"].to(self.device) if "meant" in state else None
         self.calibration = None
 
     @property
@@ -297,12 +313,12 @@ class Coder:
     def _calibration(self, z_GL: Tensor, draw: torch.Generator) -> Calibration:
         enough = z_GL[: max(64, _MOST_LOGITS // max(1, self.network.shape.levels))]
         logits, means, _ = self.network.decode(enough.to(self.device))
-        return calibrate(self.network.buckets, logits, means, self.shares, draw)
+        return calibrate(self.network.buckets, logits, means, self.shares, draw, self.meant)
 
     def _encode_rows(self) -> None:
         levels, scores = self.columns.encode()
         self.levels, self.scores = levels.to(self.device), scores.to(self.device)
-        train, judge = held_out(self.rows, self.config.held_out, _JUDGES, self.streams.child("held-out").torch())
+        train, judge = held_out(len(levels), self.config.held_out, _JUDGES, self.streams.child("held-out").torch())
         self.train_rows, self.judge_rows = train.to(self.device), judge.to(self.device)
 
     def _loss(self, rows: Tensor, draw: torch.Generator) -> Tensor:

@@ -68,6 +68,7 @@ class SiloFuseConfig(Struct):
     divide: bool = False  # divide the autoencoders' hidden widths among the silos (paper)
     least_rows: AtMost[int] = 4096  # latents drawn at least, however few rows are wanted: enough to match marginals by
     synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+    own_rows: bool = False  # train encoders and autoencoders on rows too that no other silo has
     dp: Target = Target()  # differential privacy: see `private`
     dp_mode: Literal["upload", "release"] = "upload"  # from whom it protects: the coordinator too, or outsiders only
     dp_training: PrivateTraining = PrivateTraining()
@@ -75,6 +76,11 @@ class SiloFuseConfig(Struct):
     def _check(self) -> None:
         if self.dp.mechanism != "dpsgd":
             raise ConfigError("SiloFuse's paper has no mechanism of its own", self.dp.mechanism, "Give dp.epsilon.")
+        if self.own_rows and self.dp.private:
+            raise ConfigError(
+                "With dp a silo trains on linked rows alone: what is charged is counted in these", "own_rows = true",
+                "Leave out one of own_rows and dp.",
+            )  # fmt: skip
 
     @property
     def releases(self) -> bool:

@@ -27,6 +27,8 @@ Readings and deviations, each an option:
   variances grow (here linearly), and calls the denoiser "bilinear" (here eight linear layers). Column encoders are
   ours throughout.
 * 25 sampling steps against 200 in training need a respaced sampler: strided posterior (``eta`` = 1) or DDIM (0).
+* ``own_rows`` is ours: a silo trains its autoencoder on rows too that only it has. It sends no latents of these, and
+  marginals are matched to the rows that all silos have, which the synthetic table stands for.
 * ``coder.calibrate`` is ours: each silo shifts its decoder's heads so that the rows it decodes have the marginals of
   its own training rows. It needs no message.
 * The paper's C_1, coordinator and silo at once, runs both roles; the conversation is the same.
@@ -419,7 +421,7 @@ def coordinate_end_to_end(
     """Train autoencoders and diffusion jointly; returns the coordinator's part of the model."""
     if config.latent.path != "gaussian" or config.coder.form != "plain":
         raise ConfigError("Joint training is for plain latents and Gaussian diffusion", config.latent.path)
-    check_not_private(config)
+    check_joint(config)
     if state is None:
         prepared = yield from _prepare(roster)
         state = {**prepared, "generator": None}
@@ -467,14 +469,16 @@ def _update(roster: Roster, z_BL: Tensor, widths: list[int]) -> Exchange:
     return Exchange(dict(updates), rides=True)
 
 
-def check_not_private(config: SiloFuseConfig) -> None:
-    """Refuse differential privacy, which joint training does not have.
+def check_joint(config: SiloFuseConfig) -> None:
+    """Refuse differential privacy, and rows of one silo alone, which joint training does not have.
 
     Raises:
         ConfigError: it is asked for.
     """
     if config.dp.private:
         raise ConfigError("Joint training has no differential privacy", config.dp.epsilon, "Use silofuse, or no dp.")
+    if config.own_rows:
+        raise ConfigError("Joint training is of rows that all silos have", "own_rows = true", "Use silofuse.")
 
 
 # Joint latents.
@@ -490,7 +494,7 @@ def coordinate_joint(
             config.coder.form,
             "Leave coder.form plain.",
         )
-    check_not_private(config)
+    check_joint(config)
     if state is None:
         prepared = yield from _prepare(roster)
         yield Exchange(dict.fromkeys(roster, JoinLatents(sum(prepared["widths"]))), rides=True)

@@ -14,6 +14,7 @@ from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State, Turn, check_place, check_tensor, often, once
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
+from silosynth.core.schema import Table
 from silosynth.encoders.table import ColumnParty
 from silosynth.models.nearness import LEFT, SPREAD, Nearness
 from silosynth.privacy import accounting, agreement
@@ -25,6 +26,10 @@ class CoderSilo(ColumnParty):
     def _set_up(self) -> None:
         self.coder = networks.Coder(self.columns, self.device)
         self.nearness: Nearness | None = None  # of latents that are sent to those of training rows
+
+    def also(self, own: Table) -> None:
+        """See `Party.also`."""
+        self.coder.also(own)
 
     def _coder_config(self) -> CoderConfig:
         """Options of its encoders and its autoencoder."""
@@ -154,7 +159,7 @@ class EndToEndSilo(CoderSilo):
     """A silo whose autoencoder is trained through the coordinator's networks, iteration by iteration."""
 
     def _set_up(self) -> None:
-        protocol.check_not_private(self.config)
+        protocol.check_joint(self.config)
         super()._set_up()
         self.batch = torch.zeros(0, dtype=torch.int64)  # rows that were encoded last
         self.encoded = torch.zeros(0)  # their latents, with the graph that they come from

@@ -1,0 +1,102 @@
+"""What it gains to train silos' autoencoders on rows too that only they have (`own_rows`), by how many all have.
+
+    python benchmarks/own_rows.py
+
+Of each table 6000 rows are known to two silos, with half of the columns each. A share of the rows is in both, and
+linked; each of the others is in one of them alone. SiloFuse trains on the linked rows, without and with ``own_rows``,
+and, as what linking all rows would give, on all 6000. *at random*: linked rows are any; *chosen*: those with large
+values of the first number are linked more often, so that rows of one silo alone are other people than those linked.
+2000 rows are drawn, and compared with as many others that nobody has trained on, chosen as the linked ones. Errors are
+in percent, and as the area by which XGBoost tells the two apart; means over seeds with their standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import common
+import numpy as np
+import pandas as pd
+
+import silosynth as ss
+from silosynth.data import datasets
+
+TABLES = ("adult",)
+ROWS, JUDGES, SHARES = 6000, 2000, (0.1, 0.25, 0.5)
+SCORES = {
+    "column_shape_error": "column shapes", "pair_trend_error_within": "pairs within",
+    "pair_trend_error_across": "pairs across", "two_sample_auc_xgboost": "two-sample AUC",
+}  # fmt: skip
+
+
+def dealt(name: str, share: float, chosen: bool, seed: int) -> tuple[pd.DataFrame, pd.DataFrame, list[pd.DataFrame]]:
+    """Rows that are linked, others that were chosen like these, and the rows of one silo alone, for both silos."""
+    rng = np.random.default_rng(seed)
+    real = datasets.load(name).sample(ROWS + 4 * JUDGES, random_state=seed).reset_index(drop=True)
+    number = real.select_dtypes("number").columns[0]
+    odds = np.exp(2 * real[number].rank(pct=True)) if chosen else np.ones(len(real))
+    known, rest = real[:ROWS], real[ROWS:]
+    linked = rng.choice(ROWS, round(share * ROWS), replace=False, p=odds[:ROWS] / odds[:ROWS].sum())
+    judges = rest.sample(JUDGES, random_state=seed, weights=odds[ROWS:])
+    alone = np.setdiff1d(rng.permutation(ROWS), linked)
+    rng.shuffle(alone)
+    halves = [known.iloc[places] for places in np.array_split(alone, 2)]
+    return known.iloc[linked].reset_index(drop=True), judges.reset_index(drop=True), halves
+
+
+def federation(linked: pd.DataFrame, alone: list[pd.DataFrame]) -> ss.Federation:
+    """Two silos with half of the columns each, of linked rows and of their own."""
+    names = list(linked.columns)
+    parts = names[: len(names) // 2], names[len(names) // 2 :]
+    tables = {}
+    for silo, columns, own in zip(("a", "b"), parts, alone, strict=True):
+        table = pd.concat([linked, own], ignore_index=True)[columns]
+        ids = [*range(len(linked)), *(f"{silo}{k}" for k in range(len(own)))]
+        tables[silo] = table.assign(person=[str(one) for one in ids])
+    return ss.simulate(tables, identifier="person")
+
+
+def run(name: str, share: float, chosen: bool, preset: str, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """The errors of each kind of training."""
+    linked, judges, alone = dealt(name, share, chosen, seed)
+    some = federation(linked, alone)
+    everyone = federation(pd.concat([linked, *alone], ignore_index=True), [linked[:0], linked[:0]])
+    kinds = {"linked rows": (some, {}), "own rows too": (some, {"own_rows": True}), "all linked": (everyone, {})}
+    for kind, (silos, options) in kinds.items():
+        model = ss.fit("silofuse", silos, preset, seed=seed, options=options, progress=False)
+        made = model.sample(JUDGES, seed=seed)[list(linked.columns)]
+        report = ss.evaluate(judges, None, made, silos=silos.silos, seed=seed)
+        yield kind, {title: report.score(name).value for name, title in SCORES.items()}
+
+
+def main() -> None:
+    """Compare."""
+    options = common.parser(__doc__)
+    options.add_argument("--preset", default="fast")
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--tables", nargs="*", default=TABLES)
+    given, rows = options.parse_args(), []
+    for name in given.tables:
+        for chosen in (False, True):
+            for share in SHARES:
+                found: dict[str, list[dict[str, float]]] = {}
+                for seed in range(given.seeds):
+                    for kind, errors in run(name, share, chosen, given.preset, seed):
+                        found.setdefault(kind, []).append(errors)
+                for kind, each in found.items():
+                    row: dict[str, Any] = {"set": name, "linked": "chosen" if chosen else "at random",
+                                           "share": f"{100 * share:g} %", "trained on": kind}  # fmt: skip
+                    for key in each[0]:
+                        values = [errors[key] for errors in each]
+                        row |= {key: float(np.mean(values)),
+                                f"± {key}": float(np.std(values, ddof=1) / np.sqrt(len(values)))}  # fmt: skip
+                    print(row, flush=True)
+                    rows.append(row)
+                common.keep(
+                    "own_rows", rows, "Autoencoders trained on rows of one silo too (`benchmarks/own_rows.py`)."
+                )
+
+
+if __name__ == "__main__":
+    main()
