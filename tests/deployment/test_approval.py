@@ -246,6 +246,90 @@ def test_partitioned_columns_need_no_yes_and_those_that_the_coordinator_draws_ge
         carry_out(Order(job(silos, algorithm="gdts", align=None, options={})), silos, tmp_path / "b", policy=PERSON)
 
 
+# The start of a job.
+
+
+START = OPEN.model_copy(update={"approve_start": True})
+
+
+def waiting(folder: Path, silo: str, name: str) -> Path:
+    """The folder of a job whose start a silo holds."""
+    asked = approval.held(folder / silo / name)
+    assert any(line.startswith('algorithm = "silofuse"') for line in asked["terms"]) and asked["rows"] == 0
+    return folder / silo / name
+
+
+def test_a_job_begins_once_a_person_approves_of_its_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silos, read = same_rows(), list[str]()
+
+    class Watched(Rows):
+        def read(self) -> pd.DataFrame:
+            read.append("rows")
+            return super().read()
+
+    silos["shop"] = Watched(silos["shop"].frame)
+
+    def act() -> None:
+        assert not read
+        place = waiting(tmp_path, "shop", "trial")
+        with pytest.raises(ConfigError, match="was looked at"):
+            decide(place, True, "")
+        looked_at(place)
+        decide(place, True, "as agreed", further=True)
+
+    looks = officer(monkeypatch, act)
+    carry_out(Order(job(silos, align=None)), silos, tmp_path, shop=START)
+    assert len(looks) == 1 and read
+    (decided,) = decisions(tmp_path / "shop" / "trial")
+    assert (decided["verdict"], decided["what"], decided["reason"]) == ("approved", "start", "as agreed")
+
+
+def test_a_yes_to_a_start_is_to_its_terms_and_to_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that begins another job under the same name, or has rows decoded that nobody has seen."""
+    silos = same_rows()
+    strict = START.model_copy(update={"approval": "person"})
+
+    def act() -> None:
+        place = waiting(tmp_path, "shop", "trial")
+        looked_at(place)
+        decide(place, True, "as agreed", further=True)
+
+    officer(monkeypatch, act)
+    agreed = job(silos, align=None)
+
+    def begun(asked: Any) -> None:
+        silo = sides(silos, tmp_path, "trial", strict)["shop"]
+        silo.answer(Greet("silofuse", "alice", *installed()))
+        silo.answer(Begin(asked))
+
+    begun(agreed)
+    nobody(monkeypatch)
+    begun(agreed)  # once more, as after an interruption
+    for other in (job(silos, align=None, rows=51), job(silos, align=None, submitter="mallory")):
+        with pytest.raises(MemoryError, match="held"):
+            begun(other)
+    with pytest.raises(Exception, match="MemoryError"):
+        carry_out(Order(agreed), silos, tmp_path, shop=strict)
+    assert (tmp_path / "shop" / "trial" / HELD).exists()  # its rows, which take a yes of their own
+
+
+def test_a_start_that_is_refused_or_forgotten_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silos = same_rows()
+    officer(monkeypatch, lambda: decide(waiting(tmp_path / "a", "shop", "trial"), False, "not with Mr X"))  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="'approve_start': a person at this silo has refused") as refused:
+        carry_out(Order(job(silos, align=None)), silos, tmp_path / "a", shop=START)
+    assert "Mr X" not in str(refused.value.public())
+    now = [0.0]
+    monkeypatch.setattr(approval.Approvals.__init__, "__defaults__", (lambda: now[0],))
+
+    def later() -> None:
+        now[0] += 80 * 3600
+
+    officer(monkeypatch, later)
+    with pytest.raises(PolicyError, match="'approve_start': a person approves within 72 hours"):
+        carry_out(Order(job(silos, align=None)), silos, tmp_path / "b", shop=START)
+
+
 def test_the_policy_in_words() -> None:
     told = [one for one in exposures(PERSON) if "synthetic rows" in one.learns]
     assert "once a person here has approved them" in told[0].learns

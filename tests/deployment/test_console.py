@@ -153,7 +153,7 @@ def test_a_silo_knows_its_jobs(bank: KnownSite) -> None:
         "old": "done", "held": "waiting for a person", "no": "refused", "busy": "running",
     }  # fmt: skip
     assert (jobs["old"]["sent"], jobs["old"]["received"], jobs["no"]["refusals"]) == (30, 10, 1)
-    assert jobs["held"]["held"] == {"rows": 2, "digest": "ab", "since": instant(1e9)}
+    assert jobs["held"]["held"] == {"what": "rows", "rows": 2, "digest": "ab", "since": instant(1e9)}
     assert jobs["old"]["gave_away"] == [{"from": "bank", "gives_away": "nothing about rows", "bytes": 30}]
     assert facts["certificate"]["days_left"] == 200 and facts["certificate"]["warning"] == ""
     assert (facts["budget"]["epsilon"], facts["budget"]["left"], facts["running"]) == (0.0, None, False)

@@ -57,6 +57,10 @@ def fetch(
     labelled = _labels(out) if (place.parent / LABEL).exists() and not held else ()
     check_free([out, *labelled], to.force)
     if held:
+        if terms := approval.held(place.parent).get("terms"):
+            approval.looked_at(place.parent)
+            _show_terms(ui, job, terms)
+            return
         place = approval.looked_at(place.parent)
     if not place.exists():
         raise ConfigError(
@@ -109,8 +113,17 @@ def _decide(ui: Session, kit: Path, job: str, approved: bool, reason: str, furth
     if site.name not in site.roster:
         raise ConfigError("Silos hold synthetic columns, and persons there decide", site.name, "Use a silo's kit.")
     decided = approval.decide(kept_folder(site, job), approved, reason, further)
-    ui.show(f"{decided['rows']:,} rows of {job} are {decided['verdict']}, by {decided['by']}, {decided['at']}.")
+    what = f"The start of {job} is" if decided["what"] == "start" else f"{decided['rows']:,} rows of {job} are"
+    ui.show(f"{what} {decided['verdict']}, by {decided['by']}, {decided['at']}.")
     ui.facts |= decided
+
+
+def _show_terms(ui: Session, job: str, terms: list[str]) -> None:
+    """What a job would be whose start is held."""
+    ui.show(f"Job {job} waits for its start to be approved. Its terms:")
+    for line in terms:
+        ui.show(f"  {line}")
+    ui.facts |= {"job": job, "terms": terms}
 
 
 def _labels(table: Path) -> tuple[Path, Path]:

@@ -1,7 +1,8 @@
-"""Release with a person's approval: synthetic columns that a silo holds until somebody at that silo has said yes or no.
+"""What a silo does only once somebody at that silo has said yes: begin a job, and let synthetic columns leave.
 
-What is held lies in the job's folder (`HELD`), as a table for a person to look at, with a digest of the very message. A
-decision is about that message, and no other: if the coordinator has other rows drawn meanwhile, these are held again.
+Columns that are held lie in the job's folder (`HELD`), as a table for a person to look at, with a digest of the very
+message. A decision is about that message, and no other: if the coordinator has other rows drawn meanwhile, these are
+held again. A yes to the start of a job is to its very terms.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import getpass
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ import pandas as pd
 
 from silosynth.core.conversation import SyntheticColumns
 from silosynth.core.errors import ConfigError, StorageError
-from silosynth.core.files import PRIVATE, locked, read, write_atomic
+from silosynth.core.files import PRIVATE, locked, make_folder, read, write_atomic
+from silosynth.core.messages import to_state
 from silosynth.data import sources
 from silosynth.deployment.policy import SiloPolicy, refusal
+from silosynth.deployment.protocol import Job
 from silosynth.deployment.silo_ledger import SiloLedger
 from silosynth.runtime.wire import encode
 
@@ -69,42 +72,65 @@ class Approvals:
         digest, rows = hashlib.sha256(encode(reply)).hexdigest(), len(reply.table)
         if self._verdict(digest, rows, most):
             return
-        since = self._ask(digest, rows, table)
-        while not self._verdict(digest, rows, most):
-            if self._clock() > since + self._policy.approval_hours * _HOUR:
-                (self._folder / HELD).unlink(missing_ok=True)
-                self._note({"verdict": "refused", "reason": "nobody has decided in time", "by": "", "digest": digest})
-                raise refusal("approval", f"a person approves within {self._policy.approval_hours:g} hours", "nobody")
-            wait()
-        (self._folder / HELD).unlink(missing_ok=True)
-        self._say(f"{rows:,} synthetic rows are approved")
-
-    def _ask(self, digest: str, rows: int, table: Callable[[], pd.DataFrame]) -> float:
-        """Lay out what is held; since when it is."""
-        asked = _read(self._folder / _ASKED)
-        if asked.get("digest") != digest:
-            asked = {"digest": digest, "rows": rows, "since": self._clock()}
         sources.write(table(), self._folder / HELD)
-        write_atomic(self._folder / _ASKED, json.dumps(asked).encode(), PRIVATE)
+        self._wait({"digest": digest, "rows": rows}, most, "approval", f"{rows:,} synthetic rows are")
+
+    def begin(self, job: Job, by: str) -> None:
+        """Return once a person has approved that a job of these terms begins, which ``by`` has submitted.
+
+        Raises:
+            PolicyError: a person has refused, or nobody has said anything in time.
+        """
+        if not self._policy.approve_start:
+            return
+        terms = [f"submitted by = {by}", *_lines_of(to_state(job))]
+        digest = hashlib.sha256("\n".join(["start", *terms]).encode()).hexdigest()
+        if not self._verdict(digest, 0, 0, "approve_start"):
+            self._wait({"digest": digest, "rows": 0, "terms": terms}, 0, "approve_start", "the job is")
+
+    def _wait(self, asked: dict[str, Any], most: int, rule: str, what: str) -> None:
+        """Ask a person, and wait for a yes."""
+        digest, rows = asked["digest"], asked["rows"]
+        since = self._ask(asked, what)
+        while not self._verdict(digest, rows, most, rule):
+            if self._clock() > since + self._policy.approval_hours * _HOUR:
+                self._clear()
+                self._note({"verdict": "refused", "reason": "nobody has decided in time", "by": "", "digest": digest})
+                raise refusal(rule, f"a person approves within {self._policy.approval_hours:g} hours", "nobody")
+            wait()
+        self._clear()
+        self._say(f"{what} approved")
+
+    def _ask(self, asked: dict[str, Any], what: str) -> float:
+        """Lay out what is held; since when it is."""
+        before = _read(self._folder / _ASKED)
+        asked = before if before.get("digest") == asked["digest"] else {**asked, "since": self._clock()}
+        write_atomic(make_folder(self._folder) / _ASKED, json.dumps(asked).encode(), PRIVATE)
         self._say(
-            f"{rows:,} synthetic rows are held until a person approves: silosynth fetch {self._folder.name} --held, "
+            f"{what} held until a person approves: silosynth fetch {self._folder.name} --held, "
             f"then silosynth approve {self._folder.name}"
         )
         return float(asked["since"])
 
-    def _verdict(self, digest: str, rows: int, most: int) -> bool:
+    def _clear(self) -> None:
+        """Nothing is held any more."""
+        (self._folder / HELD).unlink(missing_ok=True)
+        if "terms" in _read(self._folder / _ASKED):
+            (self._folder / _ASKED).unlink()
+
+    def _verdict(self, digest: str, rows: int, most: int, rule: str = "approval") -> bool:
         """Whether a person has approved. What is approved as one of further ones is put down, and counts."""
-        with locked(self._folder / _LOCK):
+        with locked(make_folder(self._folder) / _LOCK):
             decided = _lines(self._folder / _DECIDED)
             if no := next((line for line in decided if line["verdict"] == "refused"), None):
-                (self._folder / HELD).unlink(missing_ok=True)
+                self._clear()
                 self._note(no)
-                raise refusal("approval", "a person at this silo has refused", no["reason"] or "no")
+                raise refusal(rule, "a person at this silo has refused", no["reason"] or "no")
             if yes := next((line for line in decided if line["digest"] == digest), None):
                 self._note(yes)
                 return True
             further = next((line for line in decided if line["further"]), None)
-            if further is None or sum(int(line["rows"]) for line in decided) + rows > most:
+            if further is None or not rows or sum(int(line["rows"]) for line in decided) + rows > most:
                 return False
             line = {**further, "digest": digest, "rows": rows}
             _append(self._folder / _DECIDED, [*decided, line])
@@ -114,25 +140,36 @@ class Approvals:
     def _note(self, line: dict[str, Any]) -> None:
         """Put a decision into the signed ledger."""
         if self._book is not None:
-            self._book.decided({key: line.get(key) for key in ("verdict", "digest", "rows", "by", "at", "reason")})
+            self._book.decided(
+                {key: line.get(key) for key in ("verdict", "what", "digest", "rows", "by", "at", "reason")}
+            )
+
+
+def _lines_of(value: Any, key: str = "") -> Iterator[str]:
+    """A message's fields, one a line, with those of the structures in it."""
+    fields = value.get("fields", value) if isinstance(value, dict) else None
+    if fields:
+        for name, one in fields.items():
+            yield from _lines_of(one, f"{key}.{name}" if key else str(name))
+    else:
+        yield f"{key} = {json.dumps(value, default=str)}"
 
 
 def held(folder: Path) -> dict[str, Any]:
-    """What is held in a job's folder: digest, rows, since when, and which digest was looked at last.
+    """What is held in a job's folder: digest, rows, since when, and which digest was looked at last; of the start of a
+    job also its ``terms``.
 
     Raises:
         ConfigError: nothing is.
     """
     asked = _read(folder / _ASKED)
-    if not asked or not (folder / HELD).exists():
-        raise ConfigError(
-            "A person decides about synthetic rows that are held", f"{folder.name} holds none", "See: silosynth status."
-        )
+    if not asked or not ("terms" in asked or (folder / HELD).exists()):
+        raise ConfigError("A person decides about what is held", f"{folder.name} holds none", "See: silosynth status.")
     return asked
 
 
 def looked_at(folder: Path) -> Path:
-    """Note that somebody looks at what is held; returns the table.
+    """Note that somebody looks at what is held; returns the table, if it is one and not the start of a job.
 
     Raises:
         ConfigError: nothing is held.
@@ -164,7 +201,8 @@ def decide(folder: Path, approved: bool, reason: str, further: bool = False, by:
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     line = {
         "verdict": "approved" if approved else "refused", "digest": asked["digest"], "rows": asked["rows"],
-        "by": getpass.getuser() + (f" ({by})" if by else ""), "at": at, "reason": reason, "further": further,
+        "by": getpass.getuser() + (f" ({by})" if by else ""), "at": at, "reason": reason,
+        "further": further and "terms" not in asked, "what": "start" if "terms" in asked else "rows",
     }  # fmt: skip
     with locked(folder / _LOCK):
         _append(folder / _DECIDED, [*_lines(folder / _DECIDED), line])

@@ -241,7 +241,13 @@ class Desk:
         )  # fmt: skip
 
     def _held(self, asked: Asked, job: dict[str, Any], folder: Path) -> Shown:
-        """The rows that wait for a decision; from now on somebody has looked at them."""
+        """What waits for a decision, rows or a job's terms; from now on somebody has looked at it."""
+        if terms := approval.held(folder).get("terms"):
+            approval.looked_at(folder)
+            return self._page(
+                asked, "held", 200, job=job, heads=[], rows=[], columns=[], total=0, terms=terms,
+                digest=approval.held(folder)["digest"],
+            )  # fmt: skip
         table = sources.read(approval.looked_at(folder))
         head = table.head(_ROWS)
         rows = [["" if value != value else str(value) for value in row] for row in head.itertuples(index=False)]
@@ -251,7 +257,7 @@ class Desk:
         ]
         return self._page(
             asked, "held", 200, job=job, heads=[str(name) for name in table.columns], rows=rows, columns=ranges,
-            total=len(table), digest=approval.held(folder)["digest"],
+            total=len(table), terms=[], digest=approval.held(folder)["digest"],
         )  # fmt: skip
 
     def _label(self, asked: Asked, job: dict[str, Any], folder: Path) -> Shown:

@@ -171,7 +171,13 @@ class KnownSite:
             asked = {}
         if asked:
             facts |= {"state": "waiting for a person"}
-            facts["held"] = {"rows": asked["rows"], "digest": asked["digest"], "since": instant(float(asked["since"]))}
+            what = "start" if "terms" in asked else "rows"
+            facts["held"] = {
+                "what": what,
+                "rows": asked["rows"],
+                "digest": asked["digest"],
+                "since": instant(float(asked["since"])),
+            }
         facts["error"] = "" if ledger["ended"] == ALIKE else ledger["ended"]
         begun = _begun(folder)
         return facts | {"begun": instant(begun)} | _about(kept.kept_job(folder), "") | ledger

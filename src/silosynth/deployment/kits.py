@@ -357,6 +357,7 @@ require_dealer = false              # whether a silo without rows must deal in t
 # Synthetic rows
 share_synthetic = true              # whether synthetic values of this silo's columns may leave it
 approval = "none"                   # "person": held until somebody here says `silosynth approve JOB`
+approve_start = false               # whether each job's start waits for such a word, too
 approval_hours = 72.0               # after how many hours without a word the answer is no
 most_rows_drawn = 1_000_000         # synthetic rows of a job's model, in it and in all jobs that draw later
 public_seed = false                 # whether a job may fix this silo's randomness (for tests: it makes noise known)

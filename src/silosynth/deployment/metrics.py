@@ -21,6 +21,7 @@ FAMILIES = {
     "silosynth_messages_total": ("counter", "Messages sent and received"),
     "silosynth_refusals_total": ("counter", "Asks that this silo refused, and jobs that failed at the coordinator"),
     "silosynth_held_rows": ("gauge", "Synthetic rows that wait for a person's decision"),
+    "silosynth_decisions_waiting": ("gauge", "Jobs, or rows of jobs, that wait for a person's decision"),
     "silosynth_silo_connected": ("gauge", "Whether a silo is connected, at the coordinator"),
     "silosynth_certificate_days_left": ("gauge", "Days until the first certificate of this site expires"),
     "silosynth_epsilon_spent": ("gauge", "Epsilon of all noised releases of this silo"),
@@ -69,6 +70,7 @@ def _samples(facts: Facts, now: float) -> Iterator[tuple[str, Iterable[Sample]]]
     refusals = sum(job["refusals"] + (job["state"] == "failed" and not job["refusals"]) for job in jobs)
     yield "silosynth_refusals_total", [({}, refusals)]
     yield "silosynth_held_rows", [({}, sum(job.get("held", {}).get("rows", 0) for job in jobs))]
+    yield "silosynth_decisions_waiting", [({}, sum("held" in job for job in jobs))]
     yield "silosynth_silo_connected", [({"silo": one["silo"]}, one["connected"]) for one in facts["silos"]]
     yield "silosynth_certificate_days_left", _known(facts["certificate"]["days_left"])
     budget = facts.get("budget", {})

@@ -131,6 +131,8 @@ class SiloPolicy(FileSection):
     """Whether synthetic values of this silo's columns may leave it."""
     approval: Literal["none", "person"] = "none"
     """Whether synthetic values of this silo's columns leave it only once a person here has looked at them."""
+    approve_start: bool = False
+    """Whether a job begins here, and reads rows, only once a person here has said yes to its terms."""
     approval_hours: Annotated[float, Field(gt=0)] = 72.0
     """After how many hours without a decision the answer is no."""
     most_rows_drawn: Annotated[int, Field(ge=0)] = 1_000_000

@@ -350,6 +350,7 @@ class DeploymentSilo(Party):
         protocol.check_same("the checkpoint", (version, sources), "this silo", protocol.installed())
         self.job = job = from_state(protocol.Job, state["job"])
         self._admit(job)
+        self._approvals.begin(job, self._submitter or job.submitter)
         self._secret, self._chain = int(state["secret"]), Chain(state["chain"])
         self._party, self._aligner, self._terms = None, None, None
         if job.drawing is not None:
@@ -395,6 +396,7 @@ class DeploymentSilo(Party):
     def _begin(self, job: protocol.Job) -> Done:
         self._admit(job)
         self._check_exact(job)
+        self._approvals.begin(job, self._submitter or job.submitter)
         if not self._begun_jobs.with_job(job.name, most := self.policy.jobs_per_day):
             raise refusal("jobs_per_day", f"at most {most} jobs begin within 24 hours", "more", "Wait.")
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
