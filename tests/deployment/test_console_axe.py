@@ -33,8 +33,10 @@ addEventListener("load", async () => {
   for (const frame of document.querySelectorAll("iframe")) {
     const view = frame.contentWindow, page = frame.contentDocument;
     const result = await view.axe.run(page);
-    const wide = page.documentElement.scrollWidth <= view.innerWidth ? [] : [...page.querySelectorAll("main *")]
-      .filter(e => e.getBoundingClientRect().right > view.innerWidth && !e.closest(".scroll, .log")).map(e => e.outerHTML);
+    const wide = page.documentElement.scrollWidth <= view.innerWidth ? [] : [...page.querySelectorAll("body, body *")]
+      .filter(e => e.getBoundingClientRect().right > view.innerWidth && !e.closest(".scroll, .log"))
+      .map(e => e.outerHTML.slice(0, 200));
+    if (page.documentElement.scrollWidth > view.innerWidth) wide.push("the page");
     found.push({page: frame.title, passes: result.passes.length, wide: wide,
       wrong: result.violations.map(v => v.id + ": " + v.nodes.map(n => n.html).join(" | "))});
   }
