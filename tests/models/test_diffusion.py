@@ -10,7 +10,7 @@ import torch
 from tests.oracles import ddpm
 
 from silosynth.core.streams import Streams
-from silosynth.models.latent import GaussianPath, gaussian_path
+from silosynth.models.latent import GaussianPath, LatentConfig, LatentGenerator, gaussian_path
 
 T = 12
 
@@ -54,3 +54,21 @@ def test_all_steps_with_the_posteriors_noise_are_ancestral_sampling(schedule, ta
     slow = ddpm.ancestral(betas, clean, x.double().numpy(), lambda: torch.randn(8, 3, generator=draw).double().numpy())
     made = path.sample(guess, x, T, 1.0, Streams(0).child("noise").torch())
     np.testing.assert_allclose(made.numpy(), slow, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"target": "latent"}, {"eta": 0.0}, {"sample_steps": 3}, {"variances": "cosine"}]
+)
+def test_a_generator_trains_and_samples_as_its_options_say(options):
+    plain = {"path": "gaussian", "width": 8, "depth": 1, "diffusion_steps": T, "sample_steps": T}
+    config = LatentConfig(**{**plain, "precision": "float32", **options})
+    made = LatentGenerator(40, 2, config, Streams(3), torch.device("cpu"))
+    path = gaussian_path(T, config.variances, config.target)
+    draw, again = (Streams(0).child("draw").torch() for _ in range(2))
+    x = torch.randn(30, 2, generator=Streams(0).child("rows").torch())
+    noise = torch.randn(x.shape, generator=draw)
+    steps = torch.randint(T, (30,), generator=draw)
+    torch.testing.assert_close(made._loss(x, again, None), path.loss(made.network, x, steps, noise, None))
+    draw = Streams(1).torch()
+    z = path.sample(made.network, torch.randn(5, 2, generator=draw), config.sample_steps, config.eta, draw)
+    torch.testing.assert_close(made.sample(5, Streams(1)), z.detach(), rtol=1e-5, atol=1e-6)

@@ -253,3 +253,9 @@ def test_the_pace_of_a_stopped_training_tells_how_long_all_take(
 )
 def test_durations_are_said_in_fitting_units(seconds: float, text: str) -> None:
     assert pace.duration(seconds) == text
+
+
+def test_a_mean_over_some_of_the_rows_says_so() -> None:
+    rows = [row(JSD=0.2), row(seed=1, JSD=0.4), row(seed=2, JSD=None)]
+    ((_, heads, (cells,)),) = sections(means(rows))
+    assert cells[heads.index("JSD")] == "0.300 ± 0.141 (1 without)" and cells[heads.index("WD")] == "0.500 ± 0.000"

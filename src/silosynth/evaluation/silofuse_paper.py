@@ -180,7 +180,10 @@ NUMBERS = utility.Booster(trees=50, rate=0.3, objective="reg:absoluteerror")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predicted:
-    """One column of the h hold-out rows: the truth and two models' predictions, NaN where the truth is missing."""
+    """One column of the h hold-out rows: the truth and two models' predictions, NaN where the truth is missing.
+
+    Predictions by synthetic rows are NaN throughout where these are too few to learn from.
+    """
 
     field: Field
     truth_h: Floats
@@ -231,18 +234,19 @@ def _predict(train: Coded, holdout: Coded, synthetic: Coded, j: int, seed: int) 
     field = train.fields[j]
     rows = ~holdout.missing(j)
     tables = [train.take(~train.missing(j)), holdout.take(rows), synthetic.take(~synthetic.missing(j))]
-    too_few = len(train.fields) < 2 or any(len(t) < 2 for t in tables)
+    too_few = len(train.fields) < 2 or any(len(t) < 2 for t in tables[:2])
     if too_few or len(field.levels) > MOST_LEVELS or len(np.unique(tables[1].values[j])) < 2:
         return None
     x_train, x_holdout, x_synthetic = utility.split(utility.codes_matrix(*tables), tables, j)
     truth, by_synthetic, by_real = (np.full(len(holdout), np.nan) for _ in range(3))
     truth[rows] = tables[1].values[j]
-    by_synthetic[rows], by_real[rows] = utility.side_by_side(
-        [
-            partial(_fit, field, x, table.values[j], x_holdout, seed)
-            for x, table in ((x_synthetic, tables[2]), (x_train, tables[0]))
-        ]
-    )
+    fits = [
+        partial(_fit, field, x, table.values[j], x_holdout, seed)
+        for x, table in ((x_train, tables[0]), (x_synthetic, tables[2]))
+        if len(table) > 1
+    ]
+    for own, predicted in zip((by_real, by_synthetic), utility.side_by_side(fits), strict=False):
+        own[rows] = predicted
     return Predicted(field, truth, by_synthetic, by_real)
 
 
@@ -260,12 +264,14 @@ def _performance(columns: Sequence[Predicted], rows: NDArray[np.int64], real: bo
 
 
 def _column_performance(column: Predicted, rows: NDArray[np.int64], real: bool) -> float | None:
-    """Macro F1 or D² absolute error; None where the truth is constant on these rows."""
+    """Macro F1 or D² absolute error, 0 without predictions; None where the truth is constant on these rows."""
     truth, predicted = column.truth_h[rows], (column.by_real_h if real else column.by_synthetic_h)[rows]
     present = ~np.isnan(truth)
     truth, predicted = truth[present], predicted[present]
     if len(truth) < 2 or np.ptp(truth) == 0:
         return None
+    if np.isnan(predicted).all():
+        return 0.0
     if column.field.categorical:
         codes = truth.astype(np.int64)
         classes = np.unique(codes)

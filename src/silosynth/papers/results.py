@@ -157,12 +157,16 @@ def means(
 ) -> list[Row]:  # fmt: skip
     """Rows that agree in all but their figures, ``apart`` and the stamp, averaged; what is no figure is left out.
 
-    A figure is averaged over the rows that have it; its standard deviation over these is under "spread". ``count`` says
-    how many rows there are; of what is to be ``gather``-ed, each mean has the list of all values.
+    A figure is averaged over the rows that have it; its standard deviation over these is under "spread", and how many
+    lack it under "lacking", which `deviation` marks. ``count`` says how many rows there are; of what is to be ``gather``-ed, each mean has the list of all values.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        key = {k: v for k, v in row.items() if k not in (*figures, *apart, *gather, *STAMP, "took", "spread", count)}
+        key = {
+            k: v
+            for k, v in row.items()
+            if k not in (*figures, *apart, *gather, *STAMP, "took", "spread", "lacking", count)
+        }
         key = {k: v for k, v in key.items() if not isinstance(v, dict | list) or k in KEYS}
         groups.setdefault(json.dumps(key), []).append(row)
     present = [name for name in figures if any(name in row for row in rows)]
@@ -173,9 +177,14 @@ def means(
             **{name: average([row.get(name) for row in own]) for name in present},
             **{name: [row[name] for row in own] for name in gather},
             "spread": {name: spread([row.get(name) for row in own]) for name in present},
+            "lacking": {name: lacking for name in present if 0 < (lacking := _lacking(own, name)) < len(own)},
         }
         for key, own in groups.items()
     ]
+
+
+def _lacking(rows: Sequence[Row], name: str) -> int:
+    return sum(row.get(name) is None for row in rows)
 
 
 KEYS = ("betas",)  # lists that identify a row
@@ -224,9 +233,9 @@ def short(value: Any) -> str:
 
 
 def deviation(row: Row, name: str, digits: int = 3) -> str:
-    """A figure's standard deviation over seeds, where it is known."""
-    value = row.get("spread", {}).get(name)
-    return "" if value is None else f" ± {value:.{digits}f}"
+    """A figure's standard deviation over seeds, where it is known, and how many of these have no such figure."""
+    value, lacking = row.get("spread", {}).get(name), row.get("lacking", {}).get(name)
+    return ("" if value is None else f" ± {value:.{digits}f}") + (f" ({lacking} without)" if lacking else "")
 
 
 def sectioned(rows: Sequence[Row], heads: Sequence[str], cells: Any, heading: Any) -> list[Section]:

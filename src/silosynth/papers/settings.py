@@ -202,7 +202,7 @@ def means(rows: Sequence[Row]) -> list[Row]:
     if len(names) < 2:
         return by_table
     over = results.means([{**row, "tables": 1} for row in by_table], figures, ("table",), "tables")
-    complete = [{**row, "spread": {}} for row in over if row["tables"] == len(names)]
+    complete = [{**row, "spread": {}, "lacking": {}} for row in over if row["tables"] == len(names)]
     return by_table + [{"table": "mean", **{k: v for k, v in row.items() if k != "tables"}} for row in complete]
 
 
@@ -211,7 +211,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     if not rows:
         return []
     same = [key for key in ("rows", "epochs", "repeats", "version") if len({row.get(key) for row in rows}) == 1]
-    keys = [key for key in rows[0] if key not in (*same, "spread")]
+    keys = [key for key in rows[0] if key not in (*same, "spread", "lacking")]
     cells = [[_cell(row, key) for key in keys] for row in rows]
     heading = ", ".join(f"{results.shown(key, rows[0].get(key))} {key}" for key in same if key != "version")
     return [(heading.replace("1 repeats", "one repeat"), [HEADS.get(key, key) for key in keys], cells)]
