@@ -223,6 +223,11 @@ def sent(model: Any) -> int:
     return sum(record["bytes"] for record in model.ledger)
 
 
+def options_of(row: Row) -> dict[str, Any]:
+    """The options that identify a row."""
+    return dict(json.loads(row["options"]))
+
+
 def check_known(what: str, values: Sequence[str], known: Sequence[str]) -> None:
     """Refuse unknown names, and none at all.
 

@@ -158,15 +158,13 @@ def means(
     """Rows that agree in all but their figures, ``apart`` and the stamp, averaged; what is no figure is left out.
 
     A figure is averaged over the rows that have it; its standard deviation over these is under "spread", and how many
-    lack it under "lacking", which `deviation` marks. ``count`` says how many rows there are; of what is to be ``gather``-ed, each mean has the list of all values.
+    lack it under "lacking", which `deviation` marks. ``count`` says how many rows there are; of what is to be
+    ``gather``-ed, each mean has the list of all values.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        key = {
-            k: v
-            for k, v in row.items()
-            if k not in (*figures, *apart, *gather, *STAMP, "took", "spread", "lacking", count)
-        }
+        left_out = (*figures, *apart, *gather, *STAMP, "took", "spread", "lacking", count)
+        key = {k: v for k, v in row.items() if k not in left_out}
         key = {k: v for k, v in key.items() if not isinstance(v, dict | list) or k in KEYS}
         groups.setdefault(json.dumps(key), []).append(row)
     present = [name for name in figures if any(name in row for row in rows)]

@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pandas as pd
+
 from silosynth.core.version import VERSION
 from silosynth.evaluation import Report, evaluate
 from silosynth.papers import curves, experiment, results, tables
@@ -34,6 +36,7 @@ FIGURES = {  # a row's column -> the report's score
     "avg-client": "gan_correlation_avg_client",
     "across-client": "gan_correlation_across_client",
 }
+ATTACK = "attack AUC"  # a figure beside those, of some experiments
 COSTS = ("seconds", "side by side", "bytes")
 HEADS = {
     "diff. corr.": "Diff.Corr", "avg-client": "Avg-cl.", "across-client": "Across-cl.", "seconds": "s",
@@ -111,6 +114,9 @@ class SettingJob:
         return _split(self.load, self.table, self.rows, self.seed)
 
 
+Also = Callable[[SettingJob, tables.TableSplit, pd.DataFrame], Row]
+
+
 @lru_cache(maxsize=1)
 def _split(load: Load, table: str, rows: int | None, seed: int) -> tables.TableSplit:
     return load(table, rows, seed)
@@ -134,8 +140,13 @@ def jobs(
     ]
 
 
-def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | None = None) -> Row:
-    """Train one setting on one table, sample as many rows as it was trained on, and compare them."""
+def measure(
+    job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | None = None, also: Also | None = None
+) -> Row:
+    """Train one setting on one table, sample as many rows as it was trained on, and compare them.
+
+    ``also`` gives further figures of the job, its rows and the synthetic ones.
+    """
     setting, data = job.setting, job.split
     held = setting.divide(data, job.seed)
     model, costs = train(job, data, held, fit, tell)
@@ -147,6 +158,7 @@ def measure(job: SettingJob, tell: Tell = lambda stage, share: None, fit: Fit | 
     return {
         **job.identity,
         **{name: _value(report, FIGURES[name]) for name in SHOWN[job.figures]},
+        **(also(job, data, synthetic) if also is not None else {}),
         **costs,
         **(model.extra if isinstance(model, curves.Watched) else {}),
         **_details(report),
@@ -196,7 +208,7 @@ def means(rows: Sequence[Row]) -> list[Row]:
 
     Tables are averaged over only for settings that every table has, in the same sizes.
     """
-    figures = (*FIGURES, *COSTS)
+    figures = (*FIGURES, ATTACK, *COSTS)
     by_table = results.means(rows, figures)
     names = {row["table"] for row in by_table}
     if len(names) < 2:
@@ -219,7 +231,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def _cell(row: Row, key: str) -> str:
     """A value, with its spread where that is known."""
-    return results.shown(key, row.get(key)) + (results.deviation(row, key) if key in FIGURES else "")
+    return results.shown(key, row.get(key)) + (results.deviation(row, key) if key in (*FIGURES, ATTACK) else "")
 
 
 def line(row: Row) -> str:
@@ -232,10 +244,10 @@ def line(row: Row) -> str:
 def comparison(
     name: str, title: str, jobs: Callable[..., Sequence[SettingJob]], legend: str = LEGEND,
     kept: Sequence[Mapping[str, Any]] = KEPT, published: Mapping[str, Any] = PAPER,
-    pictures: Callable[[Sequence[Row], Path], list[str]] | None = None,
+    pictures: Callable[[Sequence[Row], Path], list[str]] | None = None, also: Also | None = None,
 ) -> PaperExperiment:  # fmt: skip
     """An experiment that compares settings."""
     return PaperExperiment(
-        name, title, legend, jobs, measure, sections, means, {}, kept, published, line, pictures, forecast,
-        example="--table adult --rows 5000 --epochs 50",
+        name, title, legend, jobs, partial(measure, also=also), sections, means, {}, kept, published, line, pictures,
+        forecast, example="--table adult --rows 5000 --epochs 50",
     )  # fmt: skip

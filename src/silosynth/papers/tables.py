@@ -24,7 +24,7 @@ class TableSplit:
     train: pd.DataFrame
     holdout: pd.DataFrame
     target: str
-    kinds: Mapping[str, str]  # declared column kinds
+    kinds: Mapping[str, Any]  # declared column kinds
 
     @property
     def columns(self) -> list[str]:
@@ -40,6 +40,12 @@ def modelled(name: str) -> pd.DataFrame:
 
 def _unwanted(info: datasets.Info) -> list[str]:
     return [*NAMES_OF_PEOPLE, *(column for column, kind in info.kinds.items() if kind == "identifier")]
+
+
+def bounded(values: pd.Series[Any], kind: str | None) -> dict[str, Any]:
+    """A number column's declaration: its kind, and its least and greatest value."""
+    plain = "integer" if values.dtype.kind in "iu" else "continuous"
+    return {"kind": kind or plain, "low": values.min().item(), "high": values.max().item()}
 
 
 def in_silos(frame: pd.DataFrame, count: int, kinds: Mapping[str, str] | None = None) -> Federation:

@@ -28,6 +28,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.data import datasets
 from silosynth.papers import curves, experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
+from silosynth.papers.tables import bounded
 from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, coded, figures, table_frechet
 from silosynth.privacy.statement import statement
 from silosynth.simulation.federation import simulate
@@ -110,18 +111,12 @@ def load(
     categories = frozenset(column for column, kind in kinds.items() if kind == "categorical")
     if bounds:
         numbers = [str(column) for column in frame if column not in categories]
-        kinds |= {column: _bounded(frame[column], kinds.get(column)) for column in numbers}
+        kinds |= {column: bounded(frame[column], kinds.get(column)) for column in numbers}
     words = {column: _text(frame[column]) for column in categories if frame[column].dtype.kind in "iu"}
     columns = list(frame.columns)
     half = -(-len(columns) // 2)
     silos = {"first": columns[:half], "second": columns[half:]}
     return TwoSiloTable(frame.assign(**words), info.target, silos, kinds, categories)
-
-
-def _bounded(values: pd.Series[Any], kind: str | None) -> dict[str, Any]:
-    """A number column's declaration: its kind, and its least and greatest value."""
-    plain = "integer" if values.dtype.kind in "iu" else "continuous"
-    return {"kind": kind or plain, "low": values.min().item(), "high": values.max().item()}
 
 
 def _text(values: pd.Series[Any]) -> pd.Series[Any]:

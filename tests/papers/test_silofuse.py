@@ -1,0 +1,94 @@
+"""SiloFuse's tables: what is compared with what is published, and the score of privacy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from silosynth.attacks import questions
+from silosynth.core.errors import ConfigError
+from silosynth.papers import silofuse_tables3_4 as nine, silofuse_tables6_7 as privacy
+from silosynth.papers.silofuse_tables3_4 import NineTablesJob
+
+
+def table(rows: int = 150) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    words = {name: rng.choice(list("abc"), rows) for name in ("one", "two")}
+    return pd.DataFrame({"x": rng.normal(size=rows), **words, "y": rng.normal(size=rows)})
+
+
+def test_jobs_are_all_tables_models_silos_and_seeds() -> None:
+    jobs = nine.jobs(("loan", "loan", "heloc"), ("silofuse", "ctgan"), silos=(4, 8), repeats=2, seed=3)
+    assert len(jobs) == 2 * 2 * 2 * 2 and {job.seed for job in jobs} == {3, 4}
+    permuted = [job.permuted for job in nine.robustness_jobs(("loan",))]
+    assert permuted == [False, False, True, True]
+    by_steps = privacy.jobs(("loan",), ("latentdiff",), steps=(2, 5))
+    assert [dict(job.options) for job in by_steps] == [{privacy.STEPS: 2}, {privacy.STEPS: 5}]
+    wrong: tuple[dict[str, Any], ...] = ({"tables": ("laon",)}, {"methods": ("gan",)}, {"silos": ()})
+    for one in wrong:
+        with pytest.raises(ConfigError):
+            nine.jobs(**one)
+    with pytest.raises(ConfigError):
+        privacy.jobs(methods=("ctgan",))
+
+
+def test_figures_stand_beside_those_of_their_table_and_model() -> None:
+    made = nine.published
+    assert made(nine._RESEMBLANCE, "abalone", "silofuse") == 91.0 and made(nine._UTILITY, "loan", "tabddpm") == 98.8
+    assert made(nine._RESEMBLANCE, "adult", "ctabgan") == 38.0 and made(nine._UTILITY, "heloc", "e2edistr") == 39.2
+    assert made(privacy._PRIVACY, "intrusion_nsl_kdd_20pct", "tabddpm") == 92.1
+    assert made(privacy._PRIVACY, "loan", "ctgan") is None
+    assert {len(own) for own in (*nine._RESEMBLANCE.values(), *nine._UTILITY.values())} == {9}
+
+
+@pytest.fixture
+def copier(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Models that draw their training rows; the federations that they were trained on."""
+    seen: list[Any] = []
+
+    def train(name: str, federation: Any, preset: str, seed: int, options: Any, tell: Any) -> Any:
+        seen.append((name, federation, options))
+        return SimpleNamespace(sample=lambda n, seed=0: nine.tables.thirds(table())[0]), {"seconds": 1.0}
+
+    monkeypatch.setattr(nine.tables, "modelled", lambda name: table())
+    monkeypatch.setattr(nine.experiment, "train", train)
+    return seen
+
+
+def test_columns_are_permuted_and_dealt_out(copier: list[Any]) -> None:
+    for permuted in (False, True):
+        nine.fitted(NineTablesJob("loan", "fast", 0, silos=2, permuted=permuted), lambda stage, share: None)
+    (_, plain, _), (_, other, _) = copier
+    assert plain.silos == {"silo1": ["x", "one"], "silo2": ["two", "y"]}
+    dealt = [name for columns in other.silos.values() for name in columns]
+    assert sorted(dealt) == sorted(table().columns) and dealt != list(table().columns)
+
+
+def test_options_go_to_the_models_that_have_them(copier: list[Any]) -> None:
+    for method in ("latentdiff", "ctgan"):
+        job = NineTablesJob("loan", "fast", 0, method, options=((privacy.STEPS, 2),))
+        nine.fitted(job, lambda stage, share: None)
+    assert [options for _, _, options in copier] == [{privacy.STEPS: 2}, {}]
+
+
+def test_a_generator_that_copies_rows_has_little_privacy(copier: list[Any]) -> None:
+    row = privacy.measure(NineTablesJob("loan", "fast", 0))
+    parts = {part: row[part] for part in privacy.PARTS}
+    assert row["privacy"] == pytest.approx(100 - np.mean(list(parts.values())))
+    assert parts["linking"] > 50 and parts["inference"] > 40 and row["privacy"] < 70
+    real, holdout = nine.tables.thirds(table())
+    names = [one.score.name for one in questions.ask(real, holdout, real)]
+    assert all(any(name.startswith(prefix) for name in names) for prefix in privacy.PARTS.values())
+
+
+def test_a_row_is_shown_with_its_reading_and_what_is_published() -> None:
+    job = NineTablesJob("abalone", "paper", 0, "latentdiff", options=((privacy.STEPS, 5),))
+    row = {**job.identity, "privacy": 60.0, "singling out": 1.0, "linking": 2.0, "inference": 3.0, "fit s": 1.0}
+    ((_, heads, (cells,)),) = privacy.sections(privacy.means([row, {**row, "seed": 1, "privacy": 62.0}]))
+    shown = dict(zip(heads, cells, strict=True))
+    assert shown["reading"] == "ours as published" and shown["published"] == "51.6" and shown["steps"] == "5"
+    assert shown["privacy"] == "61.0 ± 1.4" and shown["seeds"] == "2"
