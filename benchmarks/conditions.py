@@ -1,20 +1,26 @@
-"""Rows that fulfil random conditions, guided, beside those that are drawn without conditions and thrown away.
+"""Rows that fulfil random conditions, led to them, beside those that are drawn without conditions and thrown away.
 
-    python benchmarks/conditions.py                            # Adult and Bank Marketing, 30 conditions each
+    python benchmarks/conditions.py                            # four tables, 30 conditions each
     python benchmarks/conditions.py --sets adult --conditions 5
+    python benchmarks/conditions.py --sets adult my_table.parquet
 
 Columns are dealt to four silos in their order. Conditions are on one to three columns, whichever silos hold them, a
 level or a range around a row drawn at random, so that at least 300 real rows fulfil them; and a few that about one row
-in 1000 fulfils. Trend: error of pairs of the other columns, in percent, against real rows that fulfil the condition, of
-as many guided rows as were found among those drawn without it. Ratio: guided over thrown away. Time: of the processor,
-for the guided rows, over that for as many without conditions. Violated: rows that do not fulfil the condition.
+in 1000 fulfils. Rate: of rows drawn without conditions that fulfil it. Trend: error of pairs of the other columns, in
+percent, against real rows that fulfil the condition, of led rows. Thrown: the mean of that error over as many tables,
+each of as many rows, as those rows make that fulfil the condition of all that were drawn without. Ratio: one over the
+other; ±: its standard error, from how much equal tables of thrown rows differ (0 where there are too few to tell).
+Time: of the processor, for the led rows, over the mean of as many without conditions. Violated: rows that do not fulfil
+the condition.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import common
@@ -23,12 +29,14 @@ import pandas as pd
 
 import silosynth as ss
 from silosynth.core.conditions import fulfils, parse
-from silosynth.data import datasets, frames
+from silosynth.data import datasets, frames, sources
 from silosynth.simulation.federation import in_order
 
-SETS, ROWS, POOL, MOST, SILOS = ("adult", "bank_marketing"), 20_000, 80_000, 2000, 4
+SETS = ("adult", "bank_marketing", "covertype", "heloc")
+ROWS, POOL, MOST, SILOS = 20_000, 60_000, 1000, 4
 LEAST, RARE = 300, 0.001
 TINY = 1e-12
+PLAIN = 5  # conditions for each timing of rows without
 
 
 def discrete(column: pd.Series) -> bool:
@@ -38,27 +46,36 @@ def discrete(column: pd.Series) -> bool:
     )
 
 
-def pair_errors(real: pd.DataFrame, made: pd.DataFrame) -> float:
-    """Pair-trend error in percent, over all pairs of columns."""
-    codes, numbers = {}, [name for name in real if not discrete(real[name])]
-    for name in real:
-        if name in numbers:
-            edges = np.linspace(real[name].min(), real[name].max(), 11)[1:-1]
-            codes[name] = [np.searchsorted(edges, table[name].fillna(real[name].min())) for table in (real, made)]
-        else:
-            both = pd.concat([real[name], made[name]]).astype("object").fillna("(missing)").astype("category")
-            both = both.cat.codes.to_numpy()
-            codes[name] = [both[: len(real)], both[len(real) :]]
-    errors = []
-    for a, b in itertools.combinations(real.columns, 2):
-        if a in numbers and b in numbers:
-            rho = [0.0 if np.isnan(r := table[a].corr(table[b])) else r for table in (real, made)]
-            errors.append(abs(rho[0] - rho[1]) / 2)
-        else:
-            cells = [x.astype(np.int64) * 100_000 + y for x, y in zip(codes[a], codes[b], strict=True)]
-            shares = pd.concat([pd.Series(c).value_counts(normalize=True) for c in cells], axis=1).fillna(0).to_numpy()
-            errors.append(np.abs(shares[:, 0] - shares[:, 1]).sum() / 2)
-    return float(100 * np.mean(errors))
+class Trends:
+    """Pair-trend errors against a table, in percent, over all pairs of columns."""
+
+    def __init__(self, real: pd.DataFrame) -> None:
+        self.numbers = [name for name in real if not discrete(real[name])]
+        self.edges = {name: np.linspace(real[name].min(), real[name].max(), 11)[1:-1] for name in self.numbers}
+        self.lowest, self.real = real[self.numbers].min(), real
+
+    def error(self, made: pd.DataFrame) -> float:
+        """Of one table."""
+        codes, widths = {}, {}
+        for name in self.real:
+            pair = self.real[name], made[name]
+            if name in self.numbers:
+                codes[name] = [np.searchsorted(self.edges[name], one.fillna(self.lowest[name])) for one in pair]
+            else:
+                both, _ = pd.factorize(pd.concat(pair).astype("object"), use_na_sentinel=False)
+                codes[name] = [both[: len(self.real)], both[len(self.real) :]]
+            widths[name] = 1 + max(int(code.max(initial=0)) for code in codes[name])
+        rho = [table[self.numbers].corr().fillna(0.0).to_numpy() for table in (self.real, made)]
+        place = {name: number for number, name in enumerate(self.numbers)}
+        errors = []
+        for a, b in itertools.combinations(self.real.columns, 2):
+            if a in place and b in place:
+                errors.append(abs(rho[0][place[a], place[b]] - rho[1][place[a], place[b]]) / 2)
+            else:
+                cells = [x.astype(np.int64) * widths[b] + y for x, y in zip(codes[a], codes[b], strict=True)]
+                shares = [np.bincount(cell, minlength=widths[a] * widths[b]) / len(cell) for cell in cells]
+                errors.append(np.abs(shares[0] - shares[1]).sum() / 2)
+        return float(100 * np.mean(errors))
 
 
 def conditions(real: pd.DataFrame, count: int, rng: np.random.Generator) -> Iterator[tuple[dict[str, Any], int]]:
@@ -90,60 +107,106 @@ def violated(model: ss.Model, made: pd.DataFrame, given: Mapping[str, Any]) -> i
     return int((~fulfils(frames.to_table(made, model.schema), parse(given, model.makes()))).sum())
 
 
+def timed(model: ss.Model, rows: int, seed: int, **how: Any) -> tuple[pd.DataFrame, float]:
+    """A sample, and the processor's seconds that it took."""
+    start = time.process_time()
+    made = model.sample(rows, seed=seed, **how)
+    return made, time.process_time() - start
+
+
 def run(
-    name: str, model: ss.Model, real: pd.DataFrame, count: int, seed: int, drawn: int = POOL, most: int = MOST
+    name: str, model: ss.Model, real: pd.DataFrame, pool: pd.DataFrame, count: int, seed: int, most: int = MOST
 ) -> Iterator[dict[str, Any]]:
     """One row for each condition."""
-    pool = model.sample(drawn, seed=seed)
-    table, facts = frames.to_table(pool, model.schema), model.makes()
-    for given, support in conditions(real, count, np.random.default_rng(seed)):
-        held = fulfils(table, parse(given, facts)).numpy()
-        asked = min(most, max(100, int(held.sum())))
-        start = time.process_time()
-        made = model.sample(asked, seed=seed, given=given)
-        guiding = time.process_time() - start
-        model.sample(asked, seed=seed + 1)
-        plain = time.process_time() - start - guiding
-        target = real[fulfils(frames.to_table(real, model.schema), parse(given, facts)).numpy()]
+    table, whole, facts = frames.to_table(pool, model.schema), frames.to_table(real, model.schema), model.makes()
+    timed(model, most, seed)  # the first sample takes longer
+    for number, (given, support) in enumerate(conditions(real, count, np.random.default_rng(seed))):
+        wanted = parse(given, facts)
+        held = fulfils(table, wanted).numpy()
+        size = min(most, max(100, int(held.sum())))
+        if number % PLAIN == 0:
+            plain = timed(model, most, seed + number)[1]
+        made, seconds = timed(model, most, seed, given=given)
         rest = [column for column in real if column not in given]
-        errors = {
-            key: pair_errors(target[rest], rows[rest])
-            for key, rows in (("guided", made), ("thrown", pool[held][:asked]))
-        }
+        trends = Trends(real[fulfils(whole, wanted).numpy()][rest])
+        thrown = pool[held][rest]
+        parts = [trends.error(thrown[at : at + size]) for at in range(0, max(1, len(thrown) - size + 1), size)]
+        error, mean = trends.error(made[rest][:size]), float(np.mean(parts))
+        spread = float(np.std(parts, ddof=1)) * (1 + 1 / len(parts)) ** 0.5 if len(parts) > 2 else 0.0
         yield {
             "set": name, "condition": ", ".join(f"{key}={value}" for key, value in given.items()), "real": support,
-            "rate %": 100 * float(held.mean()), "rows": asked, "violated": violated(model, made, given),
-            "trend": errors["guided"], "thrown": errors["thrown"],
-            "ratio": errors["guided"] / max(TINY, errors["thrown"]),
-            "same rows %": 100 * float(made.duplicated().mean()), "time": guiding / plain,
+            "rate %": 100 * float(held.mean()), "rows": size, "violated": violated(model, made, given),
+            "trend": error, "thrown": mean, "ratio": error / max(TINY, mean), "±": spread / max(TINY, mean),
+            "same rows %": 100 * float(made.duplicated().mean()), "time": seconds / plain,
         }  # fmt: skip
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What all conditions that enough real rows fulfil come to, and the rare ones."""
+    words = []
+    for what, some in (
+        ("that at least 300 real rows fulfil", [row for row in rows if row["real"] >= LEAST]),
+        ("that about one real row in 1000 fulfils", [row for row in rows if row["real"] < LEAST]),
+    ):
+        ratio, times = (np.array([row[key] for row in some]) for key in ("ratio", "time"))
+        words.append(
+            f"Of {len(some)} conditions {what}: {sum(row['violated'] for row in some)} rows violated one; the ratio of "
+            f"errors was {ratio.mean():.2f} on average and {ratio.max():.2f} at most, above 1.25 for "
+            f"{(ratio > 1.25).sum()}; time was {times.mean():.1f} on average and {times.max():.1f} at most, above 3 "
+            f"for {(times > 3).sum()}."
+        )
+    return " ".join(words)
+
+
 def main() -> None:
-    """Fit, or load what was fitted, and compare."""
+    """Fit and draw, or load what was, and compare."""
     options = common.parser(__doc__)
-    options.add_argument("--sets", nargs="+", default=SETS)
+    options.add_argument("--sets", nargs="+", default=SETS, help="names of data sets, or files")
     options.add_argument("--conditions", type=int, default=30)
     options.add_argument("--preset", default="fast")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--pool", type=int, default=POOL, help="rows that are drawn without conditions")
-    options.add_argument("--most", type=int, default=MOST, help="rows of a condition, at most")
-    options.add_argument("--models", help="a folder of models that were fitted before")
+    options.add_argument("--most", type=int, default=MOST, help="rows of a condition")
+    options.add_argument("--folder", type=Path, help="where models, drawn rows and results are kept for another run")
     chosen, rows = options.parse_args(), []
     for name in chosen.sets:
-        real = datasets.load(name)
-        real = real.sample(min(len(real), ROWS), random_state=0).reset_index(drop=True)
-        if chosen.models:
-            model = ss.load(f"{chosen.models}/{name}.silosynth")
-        else:
-            federation = ss.simulate(real, in_order(list(real.columns), SILOS))
-            model = ss.fit("silofuse", federation, chosen.preset, seed=chosen.seed, progress=False)
-        for row in run(name, model, real, chosen.conditions, chosen.seed, chosen.pool, chosen.most):
-            print(
-                {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}, flush=True
-            )
-            rows.append(row)
-    common.keep("conditions", rows, "Conditions, guided and by throwing rows away (`benchmarks/conditions.py`).")
+        real = sources.read(name) if Path(name).suffix else datasets.load(name)
+        real, name = real.sample(min(len(real), ROWS), random_state=0).reset_index(drop=True), Path(name).stem
+        kept = None if chosen.folder is None else chosen.folder / f"{name}.rows.json"
+        if kept is not None and kept.exists():
+            rows += json.loads(kept.read_text(encoding="utf-8"))
+            continue
+        model, pool = prepared(name, real, chosen.preset, chosen.seed, chosen.pool, chosen.folder)
+        own = []
+        for row in run(name, model, real, pool, chosen.conditions, chosen.seed, chosen.most):
+            print(common.markdown([row]).splitlines()[-1], flush=True)
+            own.append(row)
+        rows += own
+        if kept is not None:
+            kept.write_text(json.dumps(own), encoding="utf-8")
+    about = f"{ROWS:,} training rows, preset {chosen.preset}, {chosen.pool:,} rows drawn without conditions, one seed"
+    common.keep("conditions", rows, f"Conditions (`benchmarks/conditions.py`; {about}). {summary(rows)}")
+
+
+def prepared(
+    name: str, real: pd.DataFrame, preset: str, seed: int, drawn: int, folder: Path | None
+) -> tuple[ss.Model, pd.DataFrame]:
+    """A model of a table, and rows drawn from it without conditions."""
+    kept = None if folder is None else folder / f"{name}.silosynth"
+    if kept is not None and kept.exists():
+        model = ss.load(kept)
+    else:
+        federation = ss.simulate(real, in_order(list(real.columns), SILOS))
+        model = ss.fit("silofuse", federation, preset, seed=seed, progress=False)
+        if kept is not None:
+            model.save(kept)
+    pool = None if kept is None else kept.with_suffix(f".{drawn}.parquet")
+    if pool is not None and pool.exists():
+        return model, pd.read_parquet(pool)
+    made = model.sample(drawn, seed=seed)
+    if pool is not None:
+        made.to_parquet(pool)
+    return model, made
 
 
 if __name__ == "__main__":

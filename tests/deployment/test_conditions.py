@@ -168,20 +168,15 @@ def test_where_all_is_charged_no_row_is_kept_counted_or_charged_again(tmp_path: 
 def test_latents_of_training_rows_are_not_weighed(trained: Path) -> None:
     """A coordinator has them, and would learn of each person whether she fulfils the condition."""
     asked = given(trained, "x", "age=30..70")
-    seen: list[str] = []
-    for noise in (0.0, 0.01):
-        bank = sides(ABSENT, trained, "x", ALLOWED)["bank"]
-        kept = bank.__class__._reference
-        begin(bank, asked.job)
-        bank._turns._at = len(bank._turns._turns)  # as if the silos had agreed
-        bank._terms = None
-        bank._prepare_synthesis()
-        z_GL = kept(bank)["rows"].float()[:40]
-        with pytest.raises(ProtocolError, match=r"training rows|as they are drawn") as refused:
-            bank.answer(WeighLatents(z_GL, z_GL, noise, "sample/seed 3/0"))
-        seen.append(str(refused.value))
-        shutil.rmtree(trained / "bank" / "x")
-    assert len(set(seen)) == 2 and torch.is_tensor(z_GL)
+    bank = sides(ABSENT, trained, "x", ALLOWED)["bank"]
+    kept = bank.__class__._reference
+    begin(bank, asked.job)
+    bank._turns._at = len(bank._turns._turns)  # as if the silos had agreed
+    bank._terms = None
+    bank._prepare_synthesis()
+    z_GL = kept(bank)["rows"].float()[:40]
+    with pytest.raises(ProtocolError, match="training rows"):
+        bank.answer(WeighLatents(z_GL, "sample/seed 3/0"))
 
 
 def test_the_officer_is_told_what_conditions_tell() -> None:

@@ -4,14 +4,13 @@ A column that another one determines is looked up when rows are decoded (`combin
 conditions on its determinant. What decoding changes beyond that (pairs of levels that are barred) is not foreseen here:
 who decodes must still look at the rows.
 
-Shapes: N rows, L levels of a column, S scores, K draws of each score.
+Shapes: N rows, L levels of a column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,9 +20,6 @@ from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.schema import Column, Table
 from silosynth.encoders.column import Codes, Encoder
 from silosynth.encoders.combinations import Determined, look_up
-
-_GRID = torch.linspace(-4.0, 4.0, 4001)  # scores among which the ends of ranges are looked for
-_LEAST_SPREAD = 0.02  # of scores, so that ranges have soft ends
 
 
 @dataclass(frozen=True)
@@ -50,32 +46,12 @@ class Allowed:
         levels = torch.zeros(len(score_N), dtype=torch.int64)
         return _holds(self.encoder, levels, score_N, self.conditions, self.rules)
 
-    @cached_property
-    def runs(self) -> list[tuple[float, float]]:
-        """The scores that are allowed, as intervals; those at an end of the scores are open."""
-        allowed_Q = self.scores(_GRID)
-        padded = torch.nn.functional.pad(allowed_Q.int(), (1, 1))
-        starts, ends = ((padded.diff() == step).nonzero().flatten() for step in (1, -1))
-        return [
-            (-torch.inf if a == 0 else float(_GRID[a]), torch.inf if b == len(_GRID) else float(_GRID[b - 1]))
-            for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-
     def chance(self, level_NL: Tensor, line_N: Tensor) -> Tensor:
         """How probable (N,) allowed codes are, from probabilities of levels, and of allowed scores on the line."""
         lines = self.encoder.lines
         if self.column < 0:
             return line_N if lines else self.level_L.float().expand(len(level_NL), 1)[:, 0]
         return level_NL[:, lines:] @ self.level_L[lines:].float() + level_NL[:, :lines].sum(1) * line_N
-
-    def near(self, score_KN: Tensor) -> Tensor:
-        """How probable (N,) allowed scores are if they are as likely to differ as these K draws of them do."""
-        spread_N = score_KN.std(0, correction=0).clamp_min(_LEAST_SPREAD)
-        mean_N = score_KN.mean(0)
-        found_N = torch.zeros_like(mean_N)
-        for low, high in self.runs:
-            found_N += torch.special.ndtr((high - mean_N) / spread_N) - torch.special.ndtr((low - mean_N) / spread_N)
-        return found_N
 
 
 def allowed(encoders: Sequence[Encoder], rules: Sequence[Determined], conditions: Sequence[Condition]) -> list[Allowed]:

@@ -92,6 +92,18 @@ def sample_flow(network: Network, noise_BL: Tensor, steps: int, noise: float) ->
     return latents
 
 
+def carry_flow(network: Network, noise_BL: Tensor, steps: int, noise: float) -> Tensor:
+    """As `sample_flow`, by the method of Adams and Bashforth, which evaluates the network once a step."""
+    x, times = noise_BL, torch.linspace(_START, last_time(noise), steps + 1).tolist()
+    before: Tensor | None = None
+    for now, then in pairwise(times):
+        v = velocity(network, x, x.new_full((len(x),), now))
+        x = x + (then - now) * (v if before is None else 1.5 * v - 0.5 * before)
+        before = v
+    latents: Tensor = x / (1 - times[-1])
+    return latents
+
+
 @dataclass(frozen=True)
 class GaussianPath:
     """A variance schedule beta_1..beta_T and what is read off it.
@@ -351,6 +363,19 @@ class LatentGenerator:
         start = start_noise if self.config.path == "flow" else _independent_noise
         drawn = [self._denoised(noise, draw) for noise in start(n, self.latents, draw).split(_CHUNK)]
         return torch.cat(drawn).cpu()
+
+    def start(self, n: int, streams: Streams) -> Tensor:
+        """Noise (n, L), on the CPU, that `carried` makes latents of."""
+        return start_noise(n, self.latents, streams.torch())
+
+    @torch.no_grad()
+    def carried(self, noise_GL: Tensor) -> Tensor:
+        """The latents (G, L), on the CPU, that a flow makes of noise: in a third of the time of `sample`."""
+        steps, left = max(2, round(self.config.sample_steps * 2 / 3)), self.config.left
+        with self.arithmetics():
+            parts = noise_GL.to(self.device).split(_CHUNK)
+            x_GL = torch.cat([carry_flow(self.network, part, steps, left) for part in parts])
+        return (x_GL * self.scale + self.mean).cpu()
 
     def state(self, training: bool) -> dict[str, Any]:
         """All that is needed to continue training, or (smaller) to sample."""

@@ -5,9 +5,7 @@ Shapes: N training rows, B a batch of them, C columns with levels, S columns wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,10 +25,6 @@ from silosynth.models.training import Learner, batches, build, held_out
 from silosynth.privacy.events import Target
 
 _JUDGES = 2000  # held-out rows at most
-_FAINT, _LOUD = 0.7, 2.0  # noise below which guesses tell what is behind it, and above which the pilot's latents do
-_GUESSES = 4  # latents about a guess by which conditions' probability is guessed
-_LIKELY, _OTHERS = 512, 768  # of the pilot's latents: those most likely to fulfil conditions; and some of the others
-_FLOOR = 1e-4  # of guessed probabilities
 _NEVER = -1e9  # logit of a level that conditions do not allow
 _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
 
@@ -55,7 +49,6 @@ class Coder:
         self.own = 0  # the last rows of the table are of this silo alone
         self.meant: Tensor | None = None
         self.allowed: list[Allowed] = []
-        self.pilot: _Pilot | None = None
 
     @property
     def rows(self) -> int:
@@ -164,82 +157,34 @@ class Coder:
         """Decode no codes but those that go with the conditions, wherever the heads give these any probability."""
         self.allowed = allowed(self.columns.encoders, self.columns.determined, conditions)
 
-    def weigh(self, z_GL: Tensor, guess_GL: Tensor, noise: float, streams: Streams) -> tuple[Tensor, Tensor]:
-        """How probable (G,) the conditions are, given latents; and its logarithm's gradient (G, L) in guesses of them.
+    @torch.no_grad()
+    def weigh(self, z_GL: Tensor, streams: Streams) -> Tensor:
+        """How probable (G,) the conditions are, given latents.
 
-        Latents that are seen through ``noise``, in standard deviations, come with a guess of what is behind it. Then
-        the probability is a guess too: where noise is high, the average of those of the first call's latents that may
-        be behind it; where it is low, of latents about the guess. The first call's must be drawn without a condition;
-        it also finds the corrections of `decode`.
+        The first call's must be drawn without a condition: they find the corrections of `decode`.
         """
         self.network.eval()
-        if self.pilot is None:
-            self.pilot = self._pilot(z_GL.to(self.device), streams)
-        slopes = torch.zeros_like(z_GL)
-        if not self.allowed:
-            return torch.ones(len(z_GL)), slopes
-        if not noise:
-            none_KL = torch.zeros_like(self.pilot.offsets_KL[:1])
-            with torch.no_grad():
-                found = [self._chances(z.to(self.device), none_KL).cpu() for z in z_GL.split(self._chunk)]
-            return torch.cat(found), slopes
-        pairs = zip(z_GL.split(self._chunk), guess_GL.split(self._chunk), strict=True)
-        guessed = [self._guessed(z.to(self.device), guess.to(self.device), noise) for z, guess in pairs]
-        return torch.cat([chance_B for chance_B, _ in guessed]), torch.cat([slope_BL for _, slope_BL in guessed])
-
-    def _guessed(self, z_BL: Tensor, guess_BL: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """How probable (B,) conditions seem, and the gradient of its logarithm in the guess (B, L)."""
-        assert self.pilot is not None
-        share = min(1.0, max(0.0, math.log(noise / _FAINT) / math.log(_LOUD / _FAINT)))
-        logarithm_B = torch.zeros(len(z_BL), device=self.device)
-        if share > 0:
-            with torch.no_grad():
-                logarithm_B = logarithm_B + share * self.pilot.chance(z_BL, noise).clamp_min(_FLOOR).log()
-        slope_BL = torch.zeros_like(guess_BL)
-        if share < 1:
-            guess_BL = guess_BL.detach().requires_grad_()
-            offsets_KL = self.pilot.offsets_KL * noise / math.sqrt(1 + noise**2)
-            chance_B = self._chances(guess_BL, offsets_KL)
-            by_guess_B = (1 - share) * (chance_B + 1e-9).log()
-            (slope_BL,) = torch.autograd.grad(by_guess_B.sum(), guess_BL)
-            logarithm_B = logarithm_B + by_guess_B.detach()
-        return logarithm_B.exp().cpu(), slope_BL.nan_to_num(0.0, 0.0, 0.0).cpu()
-
-    def _pilot(self, z_PL: Tensor, streams: Streams) -> _Pilot:
-        draw = streams.child("weights").torch(self.device)
         if self.config.calibrate and self.calibration is None:
-            with torch.no_grad():
-                self.calibration = self._calibration(z_PL, draw)
-        scale_L = z_PL.std(0, correction=0).clamp_min(1e-6)
-        offsets_KL = scale_L * torch.randn(_GUESSES // 2, z_PL.shape[1], generator=draw, device=self.device)
-        with torch.no_grad():
-            chance_P = self._chances(z_PL, offsets_KL[:1] * 0) if self.allowed else torch.ones(len(z_PL))
-        order_P = chance_P.argsort(descending=True)
-        rest = order_P[_LIKELY:]
-        others = rest[torch.randperm(len(rest), generator=draw, device=self.device)[:_OTHERS]]
-        place_P = torch.cat([order_P[:_LIKELY], others])
-        weight_P = torch.ones(len(place_P), device=self.device)
-        weight_P[_LIKELY:] = len(rest) / max(1, len(others))
-        return _Pilot(z_PL[place_P], chance_P[place_P], weight_P.log(), scale_L, torch.cat([offsets_KL, -offsets_KL]))
+            self.calibration = self._calibration(z_GL, streams.child("weights").torch(self.device))
+        if not self.allowed:
+            return torch.ones(len(z_GL))
+        return torch.cat([self._chances(z.to(self.device)).cpu() for z in z_GL.split(self._chunk)])
 
-    def _chances(self, z_BL: Tensor, offsets_KL: Tensor) -> Tensor:
+    def _chances(self, z_BL: Tensor) -> Tensor:
         """The probability (B,) that all conditions hold, columns being independent given latents."""
-        z_ML = (z_BL + offsets_KL[:, None]).flatten(0, 1)
         chance_B = torch.ones(len(z_BL), device=self.device)
-        heads_MH = self.network.heads(z_ML, self._heads_of_conditions)
+        heads_BH = self.network.heads(z_BL, self._heads_of_conditions)
         widths = [one.encoder.width * (one.column >= 0) + (one.score >= 0) for one in self.allowed]
-        for one, own_MH in zip(self.allowed, heads_MH.split(widths, dim=1), strict=True):
+        for one, own_BH in zip(self.allowed, heads_BH.split(widths, dim=1), strict=True):
             place, line_B = self._levels_of(one), chance_B
-            logits_ML = own_MH[:, : place.stop - place.start]
+            logits_BL = own_BH[:, : place.stop - place.start]
             if self.calibration is not None:
-                logits_ML = logits_ML + self.calibration.offsets[place]
+                logits_BL = logits_BL + self.calibration.offsets[place]
             if one.score >= 0:
-                score_M = own_MH[:, -1]
-                score_M = score_M if self.calibration is None else self.calibration.score(score_M, one.score)
-                score_KB = score_M.view(len(offsets_KL), -1)
-                line_B = one.near(score_KB) if len(offsets_KL) > 1 else one.scores(score_KB[0].cpu()).to(chance_B)
-            share_BL = logits_ML.softmax(1).view(len(offsets_KL), len(z_BL), -1).mean(0)
-            chance_B = chance_B * one.chance(share_BL, line_B)
+                score_B = own_BH[:, -1]
+                score_B = score_B if self.calibration is None else self.calibration.score(score_B, one.score)
+                line_B = one.scores(score_B.cpu()).to(chance_B)
+            chance_B = chance_B * one.chance(logits_BL.softmax(1), line_B)
         return chance_B
 
     @property
@@ -334,24 +279,6 @@ class Coder:
         loss = float(self._loss(self.judge_rows, self.streams.child("judge").torch(self.device)))
         self.network.train()
         return loss
-
-
-@dataclass(frozen=True)
-class _Pilot:
-    """Latents (P, L) drawn without conditions, how probable (P,) these are, and the logarithms of how many each stands
-    for; and fixed offsets (K, L) to guesses.
-    """
-
-    z_PL: Tensor
-    chance_P: Tensor
-    weight_P: Tensor
-    scale_L: Tensor
-    offsets_KL: Tensor
-
-    def chance(self, z_BL: Tensor, noise: float) -> Tensor:
-        """How probable (B,) conditions are on average of the latents that may be behind these, seen through noise."""
-        apart_BP = torch.cdist(z_BL / self.scale_L, self.z_PL / self.scale_L)
-        return (self.weight_P - apart_BP.square() / (2 * noise**2)).softmax(1) @ self.chance_P
 
 
 class JointCoder:

@@ -33,7 +33,7 @@ Readings and deviations, each an option:
   its own training rows. It needs no message.
 * The paper's C_1, coordinator and silo at once, runs both roles; the conversation is the same.
 
-**Conditions** (ours). `synthesise_given` leads latents to conditions that a silo has been told: `models.particles`. The
+**Conditions** (ours). `synthesise_given` leads latents to conditions that a silo has been told: `models.chains`. The
 coordinator learns of each generated latent how probable they are, so how frequent they are, but not their columns or
 values; a silo learns that there are conditions, and its own.
 
@@ -75,6 +75,7 @@ Shapes: N training rows, B rows of a batch, L latents of all silos, L_i of silo 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -95,20 +96,18 @@ from silosynth.core.conversation import (
     expect,
 )
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Done, Message, NonNegative, Release, Rows, Size, check_part
+from silosynth.core.messages import Done, Message, Release, Rows, Size, check_part
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
+from silosynth.models.chains import Chains, Led
 from silosynth.models.latent import LatentGenerator
-from silosynth.models.particles import Particles
 from silosynth.models.training import batches
 
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 _CHUNK = 8192  # rows that are encoded at once when joint training has ended
-_WORTH = 2.5  # times as many latents as without conditions are drawn before particles are led to these instead
-_PARTICLES = 4096  # at least
-_SPARE = 1.25  # particles for each row
-_SHAKINGS = 4  # times that latents that are alike are shaken, at most
-_HOPELESS = 1e-9  # share of latents; below it so many would be drawn that it does not matter how many
+_PLENTY, _RARE = 4, 16  # times as many latents as without conditions that are drawn to find some, at most; and of rare
+_ALIKE, _MOST_ALIKE = 16, 64  # chains that begin alike, wanted and at most
+_STEPS, _LEAST_STEPS = 20, 4  # of each chain
 
 
 # Messages in talking order.
@@ -156,23 +155,19 @@ class SynthesiseFromLatents(Message, release=Release.SYNTHETIC):
 
 
 class WeighLatents(Message, release=Release.SYNTHETIC):
-    """Coordinator: how probable are your conditions, given latents (G, L_i) that are seen through noise?
+    """Coordinator: how probable are your conditions, given generated latents (G, L_i)?
 
-    ``noise`` is in deviations of latents; the coordinator's own guess of what is behind it comes with them. The first
-    in a sampling are drawn without a condition, and serve to match marginals. ``draw`` names the stream.
+    The first in a sampling are drawn without a condition, and serve to match marginals. ``draw`` names the stream.
     """
 
     z_GL: Tensor
-    guess_GL: Tensor
-    noise: NonNegative[float]
     draw: str
 
 
 class LatentWeights(Message, release=Release.SYNTHETIC):
-    """Silo: that probability of each (G,), 1 where it has no conditions; and its logarithm's gradient in guesses."""
+    """Silo: that probability of each (G,), 1 where it has no conditions."""
 
     chance_G: Tensor
-    slope_GL: Tensor
 
 
 # Messages of joint training, in talking order.
@@ -268,79 +263,56 @@ def synthesise_given(
     """As `synthesise`, for silos that have been told conditions: nearly all rows fulfil them, and maybe fewer come.
 
     Latents are drawn as without conditions, and kept by how probable these are. Where that would take too many,
-    particles are led to the conditions.
+    chains lead to others from those that were found.
     """
     if not config.guided:
         return (yield from synthesise(roster, config, model, rows, streams, device))
     generator, widths = _restored(config, model, streams, device), model["widths"]
-    pilot_GL = generator.sample(config.least_rows, streams.child("pilot"))
-    chance_G, _ = yield from _weighed(roster, widths, pilot_GL, pilot_GL, 0.0, streams.child("pilot"))
-    z_GL = _kept(pilot_GL, chance_G, streams.child("pilot"))[:rows]
-    left = rows - len(z_GL)
-    enough = math.ceil(1.1 * left / max(float(chance_G.mean()), _HOPELESS))
-    if left and enough <= _WORTH * max(rows, config.least_rows):
-        more_GL = generator.sample(enough, streams.child("latents"))
-        chance_G, _ = yield from _weighed(roster, widths, more_GL, more_GL, 0.0, streams.child("latents"))
-        z_GL = torch.cat([z_GL, _kept(more_GL, chance_G, streams.child("latents"))])
-    elif left:
-        led_GL = yield from _led(roster, widths, generator, left, streams.child("particles"))
-        z_GL = torch.cat([z_GL, led_GL])
-    if not len(z_GL):
-        z_GL = pilot_GL[:1]  # which is thrown away
-    return (yield from _decoded(roster, split(z_GL, widths), min(rows, len(z_GL)), streams))
+    usual = max(rows, config.least_rows)
+    found, drawn = yield from _found(roster, widths, generator, rows, usual, streams.child("found"))
+    copies = min(rows, _MOST_ALIKE * len(found)) - len(found)
+    if copies > 0:
+        affordable = (2 * max(_PLENTY * usual, drawn) - drawn) // copies
+        steps = min(_STEPS, max(_LEAST_STEPS, affordable))
+        chains = Chains(found, copies)
+        for number in range(steps):
+            own = streams.child("step", number)
+            chains.step((yield from _weighed(roster, widths, generator, chains.proposed(own), own)), own)
+        found = found.and_then(chains.now)
+    z_GL = found.z_GL[:rows] if len(found) else torch.zeros(1, sum(widths))  # which is thrown away
+    return (yield from _decoded(roster, split(z_GL, widths), len(z_GL), streams))
 
 
-def _kept(z_GL: Tensor, chance_G: Tensor, streams: Streams) -> Tensor:
-    """The latents that fulfil conditions, each with its probability."""
-    return z_GL[torch.rand(len(z_GL), generator=streams.child("kept").torch()) < chance_G]
+def _found(
+    roster: Roster, widths: list[int], generator: LatentGenerator, rows: int, usual: int, streams: Streams
+) -> Conversation[tuple[Led, int]]:
+    """Latents under conditions, ``rows`` or as many as are found among those that may be drawn; and how many were."""
+    size, drawn, lots = usual, 0, list[Led]()
+    while not lots or (size := _more(sum(map(len, lots)), drawn, rows, usual)):
+        own = streams.child(drawn)
+        weighed = yield from _weighed(roster, widths, generator, generator.start(size, own.child("latents")), own)
+        lots.append(weighed.kept(own))
+        drawn += size
+    return functools.reduce(Led.and_then, lots), drawn
 
 
-def _led(
-    roster: Roster, widths: list[int], generator: LatentGenerator, rows: int, streams: Streams
-) -> Conversation[Tensor]:
-    """Latents (rows, L) that were led to the conditions; those that are alike are shaken apart."""
-    particles = Particles(generator, max(_PARTICLES, math.ceil(_SPARE * rows)), streams)
-    while not particles.finished:
-        particles.move()
-        seen = particles.latents, particles.guess, particles.noise
-        weights = yield from _weighed(roster, widths, *seen, streams.child(particles.at))
-        particles.weigh(*weights)
-    z_GL = particles.take(rows)
-    for number in range(_SHAKINGS):
-        again = _repeated(z_GL)
-        if not len(again):
-            break
-        own = streams.child("shaken", number)
-        moved_GL = particles.shaken(z_GL[again], own)
-        chances = []
-        for one in (moved_GL, z_GL[again]):
-            chance_G, _ = yield from _weighed(roster, widths, one, one, 0.0, own)
-            chances.append(chance_G)
-        taken = torch.rand(len(again), generator=own.child("taken").torch()) * chances[1] < chances[0]
-        z_GL[again[taken]] = moved_GL[taken]
-    return z_GL
-
-
-def _repeated(z_GL: Tensor) -> Tensor:
-    """The places of latents that are equal to earlier ones."""
-    _, same_G = torch.unique(z_GL, dim=0, return_inverse=True)
-    order = same_G.argsort(stable=True)
-    again: Tensor = order[1:][same_G[order].diff() == 0]
-    return again
+def _more(found: int, drawn: int, rows: int, usual: int) -> int:
+    """How many latents to draw next, by how many were found so far; 0 where they are enough, or too rare."""
+    most = (_PLENTY if _ALIKE * found >= rows else _RARE) * usual
+    likely = math.ceil(1.1 * (rows - found) * (drawn + 1) / (found + 1))
+    return max(0, min(likely, most - drawn, usual)) if found < rows else 0
 
 
 def _weighed(
-    roster: Roster, widths: list[int], z_GL: Tensor, guess_GL: Tensor, noise: float, streams: Streams
-) -> Conversation[tuple[Tensor, Tensor]]:
-    """How probable (G,) all silos' conditions are, given latents; and its logarithm's gradient (G, L) in guesses."""
-    draw, parts = "/".join(streams.path), zip(split(z_GL, widths), split(guess_GL, widths), strict=True)
-    asks = {silo: WeighLatents(z, guess, noise, draw) for silo, (z, guess) in zip(roster, parts, strict=True)}
+    roster: Roster, widths: list[int], generator: LatentGenerator, noise_GL: Tensor, streams: Streams
+) -> Conversation[Led]:
+    """The latents that noise leads to, and how probable all silos' conditions are of these."""
+    z_GL, draw = generator.carried(noise_GL), "/".join(streams.path)
+    asks = {silo: WeighLatents(z, draw) for silo, z in zip(roster, split(z_GL, widths), strict=True)}
     replies = expect((yield roster.each(asks)), LatentWeights)
-    for width, reply in zip(widths, replies, strict=True):
+    for reply in replies:
         check_tensor("Probabilities of conditions", reply.chance_G, len(z_GL))
-        check_tensor("Gradients of their logarithms", reply.slope_GL, len(z_GL), width)
-    chance_G = torch.stack([reply.chance_G for reply in replies]).prod(dim=0)
-    return chance_G, torch.cat([reply.slope_GL for reply in replies], dim=1)
+    return Led(noise_GL, z_GL, torch.stack([reply.chance_G for reply in replies]).prod(dim=0))
 
 
 def _prepare(roster: Roster) -> Conversation[State]:

@@ -16,7 +16,7 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message
 from silosynth.core.schema import Table
 from silosynth.encoders.table import ColumnParty
-from silosynth.models.nearness import LEFT, SPREAD, Nearness
+from silosynth.models.nearness import Nearness
 from silosynth.privacy import accounting, agreement
 
 
@@ -56,29 +56,11 @@ class CoderSilo(ColumnParty):
             self.coder.restrict(conditions)
 
     def _weigh(self, ask: protocol.WeighLatents) -> protocol.LatentWeights:
-        """How probable conditions are.
-
-        A coordinator that has latents of training rows is not to learn more of these than by having rows decoded: so
-        latents without noise are judged as there, and others are seen through at least as much noise as is let through
-        there, which the silo adds itself.
-        """
+        """How probable conditions are. Latents of training rows are refused here as where rows are decoded."""
         check_tensor("Latents to weigh", ask.z_GL, None, self.coder.latents)
-        check_tensor("Guesses of latents", ask.guess_GL, *ask.z_GL.shape)
-        if self.nearness is not None and not ask.noise:
+        if self.nearness is not None:
             self.nearness.check(ask.z_GL)
-        elif self.nearness is not None and (ask.noise < self._least_noise or self.coder.pilot is None):
-            raise ProtocolError(
-                "Latents are weighed first as they are drawn, and then through the noise that draws have left",
-                f"noise of {ask.noise:g}", "Do not trust this coordinator.",
-            )  # fmt: skip
-        streams = self.streams.child("synthesise", ask.draw)
-        return protocol.LatentWeights(*self.coder.weigh(ask.z_GL, ask.guess_GL, ask.noise, streams))
-
-    @property
-    def _least_noise(self) -> float:
-        """Of latents that are weighed on their way, in deviations."""
-        config = self.coder.config
-        return LEFT * config.sigma if config.form == "noisy" else SPREAD / 2
+        return protocol.LatentWeights(self.coder.weigh(ask.z_GL, self.streams.child("synthesise", ask.draw)))
 
     def _check_latents(self, ask: protocol.SynthesiseFromLatents) -> None:
         check_tensor("Latents to decode", ask.z_GL, None, self.coder.read or self.coder.latents)

@@ -1,0 +1,71 @@
+"""Chains that begin with noise under a condition keep its law, and part."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from silosynth.core.streams import Streams
+from silosynth.models.chains import Chains, Led
+from silosynth.models.latent import LatentConfig, LatentGenerator, carry_flow, sample_flow
+
+
+@pytest.mark.parametrize("above", [0.5, 2.5])
+def test_normal_latents_above_a_bound(above: float) -> None:
+    """A network that has learnt nothing yet is exact for independent normal latents."""
+    config = LatentConfig(width=8, depth=1, sample_steps=12, left=0.0, precision="float32")
+    generator = LatentGenerator(1000, 3, config, Streams(1), torch.device("cpu"))
+
+    def led(noise_GL: torch.Tensor) -> Led:
+        z_GL = generator.carried(noise_GL)
+        return Led(noise_GL, z_GL, (z_GL[:, 0] > above).float())
+
+    found = led(generator.start(20_000 if above > 1 else 4000, Streams(2))).kept(Streams(3))
+    chains = Chains(found, 4000)
+    assert 50 < len(found) < 2000
+    for number in range(10):
+        own = Streams(4).child(number)
+        chains.step(led(chains.proposed(own)), own)
+    z_GL = chains.now.z_GL
+    assert len(z_GL) == 4000 and bool((z_GL[:, 0] > above).all())
+    density = math.exp(-(above**2) / 2) / math.sqrt(2 * math.pi)
+    share = 0.5 * math.erfc(above / math.sqrt(2))
+    assert float(z_GL[:, 0].mean()) == pytest.approx(density / share, abs=0.08)
+    assert float(z_GL[:, 1].mean()) == pytest.approx(0, abs=0.2)
+    assert float(z_GL[:, 2].std()) == pytest.approx(1, abs=0.1)
+    assert len(torch.unique(z_GL, dim=0)) > 3800
+
+
+def test_a_condition_that_is_never_certain_has_its_law_too() -> None:
+    """Each vector is kept by a probability: chains from few that were kept have the law of all that would be."""
+    draw, bend = torch.Generator().manual_seed(1), 1.5
+    noise_GL = torch.randn(3000, 2, generator=draw)
+
+    def led(noise_GL: torch.Tensor) -> Led:
+        return Led(noise_GL, noise_GL, torch.sigmoid(bend * noise_GL[:, 0]))
+
+    wanted = led(torch.randn(200_000, 2, generator=draw)).kept(Streams(1)).z_GL
+    chains = Chains(led(noise_GL).kept(Streams(2)), 6000)
+    for number in range(12):
+        own = Streams(3).child(number)
+        chains.step(led(chains.proposed(own)), own)
+    for moment in (1, 2, 3):
+        made, true = (float(z[:, 0].pow(moment).mean()) for z in (chains.now.z_GL, wanted))
+        assert made == pytest.approx(true, abs=0.12), moment
+
+
+@pytest.mark.parametrize("left", [0.0, 0.15])
+def test_the_faster_way_along_a_flow_ends_where_the_slower_one_does(left: float) -> None:
+    config = LatentConfig(width=16, depth=2, precision="float32", left=left)
+    generator = LatentGenerator(1000, 3, config, Streams(1), torch.device("cpu"))
+    torch.nn.init.normal_(generator.network.leave.weight, std=0.1, generator=torch.Generator().manual_seed(2))
+    noise_GL = generator.start(200, Streams(2))
+    with torch.no_grad():
+        exact, *others = (
+            way(generator.network, noise_GL, steps, left)
+            for way, steps in ((sample_flow, 400), (carry_flow, 400), (carry_flow, 14), (carry_flow, 7))
+        )
+    apart = [float((other - exact).abs().mean()) for other in others]
+    assert apart[0] < 2e-3 and apart[1] < apart[2] < 0.1 and apart[1] < 0.5 * apart[2]
