@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from tests.deployment.common import OPEN, SMALL, Rows, customers, job
 from tests.deployment.sites import ABSENT, COLUMNS, carry_out, same_rows, sides, table
 from tests.deployment.test_drawing import begin, simulated
