@@ -7,8 +7,8 @@
 Columns are dealt to four silos in their order. Conditions are on one to three columns, whichever silos hold them, a
 level or a range around a row drawn at random, so that at least 300 real rows fulfil them; and a few that about one row
 in 1000 fulfils. Rate: of rows drawn without conditions that fulfil it. Trend: error of pairs of the other columns, in
-percent, against real rows that fulfil the condition, of led rows. Thrown: the mean of that error over as many tables,
-each of as many rows, as those rows make that fulfil the condition of all that were drawn without. Ratio: one over the
+percent, against real rows that fulfil the condition, of led rows. Thrown: the mean of that error over up to ten tables,
+each of as many rows, of those that fulfil the condition of all that were drawn without. Ratio: one over the
 other; ±: its standard error, from how much equal tables of thrown rows differ (0 where there are too few to tell).
 Time: of the processor, for the led rows, over the mean of as many without conditions. Violated: rows that do not fulfil
 the condition.
@@ -37,6 +37,7 @@ ROWS, POOL, MOST, SILOS = 20_000, 60_000, 1000, 4
 LEAST, RARE = 300, 0.001
 TINY = 1e-12
 PLAIN = 5  # conditions for each timing of rows without
+PARTS = 10  # tables of thrown rows, at most
 
 
 def discrete(column: pd.Series) -> bool:
@@ -130,7 +131,8 @@ def run(
         rest = [column for column in real if column not in given]
         trends = Trends(real[fulfils(whole, wanted).numpy()][rest])
         thrown = pool[held][rest]
-        parts = [trends.error(thrown[at : at + size]) for at in range(0, max(1, len(thrown) - size + 1), size)]
+        starts = range(0, max(1, len(thrown) - size + 1), size)[:PARTS]
+        parts = [trends.error(thrown[at : at + size]) for at in starts]
         error, mean = trends.error(made[rest][:size]), float(np.mean(parts))
         spread = float(np.std(parts, ddof=1)) * (1 + 1 / len(parts)) ** 0.5 if len(parts) > 2 else 0.0
         yield {
