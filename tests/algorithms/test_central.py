@@ -20,10 +20,12 @@ from silosynth.algorithms.central.protocol import (
 )
 from silosynth.algorithms.central.silo import MODELS
 from silosynth.catalog import ALGORITHMS
+from silosynth.core.conditions import parse
 from silosynth.core.conversation import Checkpoint, Exchange, Progress, SyntheticColumns
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Release, Struct
 from silosynth.core.streams import Streams
+from silosynth.models.gan import ConditionLaw
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import decode, encode, pack, unpack
 
@@ -119,6 +121,32 @@ def test_a_trained_model_samples_without_the_table(name):
     party.restore(party.trained())
     drawn = [encode(one.answer(SynthesiseRows(50, "a"))) for one in (party, empty)]
     assert drawn[0] == drawn[1] != encode(party.answer(SynthesiseRows(50, "b")))
+
+
+@pytest.mark.parametrize("name", ["ctgan", "ctabgan"])
+def test_a_gan_makes_rows_for_the_rarest_condition_on_a_category(name):
+    federation = ss.simulate(people(400))
+    model = ss.fit(name, federation, "fast", seed=1, options=TINY[name] | {"epochs": 8}, progress=False)
+    (only,) = federation.roster
+    given = parse({"job": ["smith", "judge"], "rich": True, "age": (20, None)}, model.makes())
+    party = model._parties(Streams(3))[only]
+    party.restrict(given)
+    law = party.model.law
+    drawn = law.draw(500, torch.Generator().manual_seed(1), "frequency")
+    (column,) = {int(torch.bucketize(one, torch.tensor(law.widths).cumsum(0), right=True)) for one in drawn}
+    named = [encoder.name for encoder in party.columns.encoders if encoder.width > 1]
+    assert named[party.model.conditional[column]] in ("job", "rich") and len(drawn.unique()) <= 2
+    made = model.sample(60, given={"job": ["smith", "judge"], "rich": True, "age": (20, None)})
+    assert made["job"].isin(["smith", "judge"]).all() and made["rich"].all() and made["age"].min() >= 20
+
+
+def test_the_law_of_conditions_on_one_column():
+    law = ConditionLaw(torch.tensor([5, 3, 2, 9, 10, 0]), (3, 1, 2))
+    draw = torch.Generator().manual_seed(1)
+    rarest = law.restricted({0: torch.tensor([False, True, True]), 2: torch.tensor([True, True])})
+    share = torch.bincount(rarest.draw(4000, draw, "frequency"), minlength=6) / 4000
+    torch.testing.assert_close(share, torch.tensor([0, 0.6, 0.4, 0, 0, 0]), atol=0.03, rtol=0)
+    assert law.restricted({2: torch.tensor([False, True])}) is law and law.restricted({}) is law
 
 
 @every

@@ -126,6 +126,7 @@ class ConvolutionalGAN(gan.ConditionedGAN[ImageCritic]):
     def __init__(self, coded: EncodedRows, config: CTABGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape, self.noise, self.width = coded.shape, config.noise, coded.shape.levels
+        self.conditional = tuple(range(len(coded.shape.widths)))
         self.conditions = gan.Conditions(coded.levels, coded.shape.widths)
         self.law = self.conditions.law
         self.activation = gan.Activation(coded.shape).to(device)

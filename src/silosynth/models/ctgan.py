@@ -71,7 +71,7 @@ class ConditionalGAN(gan.ConditionedGAN[gan.CriticPart]):
 
     def __init__(self, coded: EncodedRows, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
-        self.shape = coded.shape
+        self.shape, self.conditional = coded.shape, tuple(coded.categorical)
         self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)
         self.noise, self.width = config.noise, sum(self.widths)
         self.conditions = gan.Conditions(coded.levels[:, list(coded.categorical)], self.widths)

@@ -16,7 +16,7 @@ levels of all of them, P positions: the levels that conditions name, S scores, W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar
@@ -162,14 +162,24 @@ class ConditionedGAN(AveragedGAN[C]):
     Attributes:
         noise: numbers of fresh noise that the generator gets.
         width: P; 0 without conditions.
+        conditional: numbers, among C, of the columns that conditions are on.
         law: by which conditions are drawn to sample.
         activation: from the generator's outputs to rows.
     """
 
     noise: int
     width: int
+    conditional: tuple[int, ...]
     law: ConditionLaw
     activation: Activation
+
+    def restrict(self, levels: Mapping[int, Tensor]) -> None:
+        """Sample under conditions on one column that allow these of its levels (L,): see `ConditionLaw.restricted`.
+
+        ``levels`` has columns by their numbers among C.
+        """
+        place = {column: number for number, column in enumerate(self.conditional)}
+        self.law = self.law.restricted({place[c]: level_L for c, level_L in levels.items() if c in place})
 
     def drawn(self, n: int, streams: Streams, size: int) -> tuple[Tensor, Tensor]:
         """Rows (n, C) and (n, S) under conditions as frequent as in the law; ``size`` numbers are held for each."""
@@ -345,7 +355,7 @@ class ConditionLaw:
     """
 
     def __init__(self, counts_P: Tensor, widths: tuple[int, ...]) -> None:
-        self.counts, self.widths = counts_P, widths
+        self.counts, self.widths, self._columns = counts_P, widths, torch.arange(len(widths))
         column_of = RowShape(widths).column_of
         self._lines = {
             "log": _cumulative(counts_P.double().log1p(), column_of, len(widths)),
@@ -356,10 +366,25 @@ class ConditionLaw:
         """Positions (B,) of the drawn levels among all P; -1, for no condition, where there is no column to draw on."""
         if not self.widths:
             return torch.full((size,), -1)
-        column = torch.randint(len(self.widths), (size,), generator=generator)
+        column = self._columns[torch.randint(len(self._columns), (size,), generator=generator)]
         share = torch.rand(size, generator=generator, dtype=torch.float64)
         position = torch.searchsorted(self._lines[law], column + share, right=True)
         return position.clamp_(max=len(self.counts) - 1)  # a sum that was rounded up to the line's end
+
+    def restricted(self, levels: Mapping[int, Tensor]) -> ConditionLaw:
+        """The law of conditions on one column and no other: of those in ``levels``, by their numbers, the one in which
+        the fewest rows hold a level that is allowed there; this law, where none does in any.
+        """
+        counts = list(self.counts.split(list(self.widths)))
+        allowed = {column: counts[column] * level_L for column, level_L in levels.items()}
+        held = {column: int(counts_L.sum()) for column, counts_L in allowed.items() if counts_L.any()}
+        if not held:
+            return self
+        column = min(held, key=held.__getitem__)
+        counts[column] = allowed[column]
+        law = ConditionLaw(torch.cat(counts), self.widths)
+        law._columns = torch.tensor([column])
+        return law
 
 
 class Conditions:

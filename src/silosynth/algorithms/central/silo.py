@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from silosynth.algorithms.central import options, protocol
+from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct, to_state
+from silosynth.encoders.allowed import allowed
 from silosynth.encoders.table import ColumnParty
 from silosynth.models import autoencoder, conv_gan, ctgan, tabddpm
 from silosynth.models.encoded import TableModel, encoded_rows, no_codes, shape_of
+from silosynth.models.gan import ConditionedGAN
 
 MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
     options.CTGANOptions: ctgan.ConditionalGAN,
@@ -47,6 +50,12 @@ class CentralSilo(ColumnParty):
                 return self._synthesise(ask)
             case _:
                 raise ProtocolError("A central baseline does not understand this message", type(ask).__name__)
+
+    def restrict(self, conditions: Sequence[Condition]) -> None:
+        """GANs make rows for the rarest condition on a category, as they were trained to; see `Party.restrict`."""
+        if isinstance(self.model, ConditionedGAN):
+            found = allowed(self.columns.encoders, self.columns.determined, conditions)
+            self.model.restrict({one.column: one.level_L for one in found if not one.encoder.lines})
 
     def _restore(self, state: State) -> None:
         if state["config"] is None:
