@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from silosynth.core.conditions import Condition, fulfils
+from silosynth.core.errors import ConfigError
 from silosynth.core.schema import Column, Table
 from silosynth.encoders.column import Codes, Encoder
 from silosynth.encoders.combinations import Determined, look_up
@@ -55,7 +56,11 @@ class Allowed:
 
 
 def allowed(encoders: Sequence[Encoder], rules: Sequence[Determined], conditions: Sequence[Condition]) -> list[Allowed]:
-    """What the conditions allow of each column that they concern."""
+    """What the conditions allow of each column that they concern.
+
+    Raises:
+        ConfigError: no level fulfils those on a column and on columns that it determines.
+    """
     found, column, score = [], 0, 0
     for encoder in encoders:
         own = looked_up_from(encoder.name, rules)
@@ -64,6 +69,10 @@ def allowed(encoders: Sequence[Encoder], rules: Sequence[Determined], conditions
         if concerned:
             levels = torch.arange(encoder.width)
             level_L = _holds(encoder, levels, torch.zeros(encoder.width), concerned, own) & (levels >= encoder.lines)
+            if not (encoder.lines or level_L.any()):
+                columns = " and ".join(repr(condition.column) for condition in concerned)
+                rule = f"No row fulfils the conditions on {columns} together: one column determines the other"
+                raise ConfigError(rule, len(concerned), "Leave out one of them.")
             places = (column if encoder.width > 1 else -1, score if encoder.continuous else -1)
             found.append(Allowed(encoder, *places, level_L, concerned, own))
         column, score = column + (encoder.width > 1), score + encoder.continuous

@@ -264,12 +264,18 @@ def synthesise_given(
 
     Latents are drawn as without conditions, and kept by how probable these are. Where that would take too many,
     chains lead to others from those that were found.
+
+    Raises:
+        ConfigError: none is found.
     """
     if not config.guided:
         return (yield from synthesise(roster, config, model, rows, streams, device))
     generator, widths = _restored(config, model, streams, device), model["widths"]
     usual = max(rows, config.least_rows)
     found, drawn = yield from _found(roster, widths, generator, rows, usual, streams.child("found"))
+    if not len(found):
+        rule, remedy = "So few rows fulfil the conditions that none was found", "Ask for something more frequent."
+        raise ConfigError(rule, f"0 of {drawn:,} rows", remedy)
     copies = min(rows, _MOST_ALIKE * len(found)) - len(found)
     if copies > 0:
         affordable = (2 * max(_PLENTY * usual, drawn) - drawn) // copies
@@ -279,7 +285,7 @@ def synthesise_given(
             own = streams.child("step", number)
             chains.step((yield from _weighed(roster, widths, generator, chains.proposed(own), own)), own)
         found = found.and_then(chains.now)
-    z_GL = found.z_GL[:rows] if len(found) else torch.zeros(1, sum(widths))  # which is thrown away
+    z_GL = found.z_GL[:rows]
     return (yield from _decoded(roster, split(z_GL, widths), len(z_GL), streams))
 
 
