@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import silosynth as ss
+from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.core.errors import ConfigError
 
 TINY = {"coder.steps": 20, "latent.steps": 20, "latent.width": 16, "latent.sample_steps": 2, "least_rows": 64}
@@ -155,3 +157,19 @@ def test_levels_are_balanced_and_shifted_exactly(model: ss.Model) -> None:
 def test_groups_that_are_none_are_refused(model: ss.Model, how: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         model.sample(**how)
+
+
+def test_a_column_and_one_that_it_determines_cannot_contradict_each_other(frame: pd.DataFrame) -> None:
+    graded = frame.assign(grade=frame["health"].map({"good": 1, "fair": 2, "poor": 3}).astype(float))
+    federation = ss.simulate(graded[["age", "health", "grade"]], {"clinic": ["age", "health", "grade"]})
+    model = ss.fit("latentdiff", federation, "fast", seed=1, options=TINY, progress=False)
+    together = model.sample(10, given={"health": "poor", "grade": 3})
+    assert (together["health"] == "poor").all() and (together["grade"] == 3).all()
+    with pytest.raises(ConfigError, match="'health' and 'grade' together: one column determines the other"):
+        model.sample(10, given={"health": "poor", "grade": 1})
+
+
+def test_what_no_latents_lead_to_ends_at_once(model: ss.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coder, "_chances", lambda coder, z_BL: torch.zeros(len(z_BL)))
+    with pytest.raises(ConfigError, match=r"none was found \(got: 0 of 1,024 rows\)"):
+        model.sample(10, given={"health": "poor"})
