@@ -13,7 +13,6 @@ from silosynth.encoders.allowed import allowed
 from silosynth.encoders.table import ColumnParty
 from silosynth.models import autoencoder, conv_gan, ctgan, tabddpm
 from silosynth.models.encoded import TableModel, encoded_rows, no_codes, shape_of
-from silosynth.models.gan import ConditionedGAN
 
 MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
     options.CTGANOptions: ctgan.ConditionalGAN,
@@ -53,7 +52,7 @@ class CentralSilo(ColumnParty):
 
     def restrict(self, conditions: Sequence[Condition]) -> None:
         """GANs make rows for the rarest condition on a category, as they were trained to; see `Party.restrict`."""
-        if isinstance(self.model, ConditionedGAN):
+        if isinstance(self.model, ctgan.ConditionalGAN | conv_gan.ConvolutionalGAN):
             found = allowed(self.columns.encoders, self.columns.determined, conditions)
             self.model.restrict({one.column: one.level_L for one in found if not one.encoder.lines})
 
