@@ -324,6 +324,16 @@ def of_config(name: str, config: Any, kind: AlgorithmKind | None = "generator") 
     return algorithm(name, kind).of(config)
 
 
+def partitioned(config: Any) -> bool:
+    """Whether synthetic columns stay in their silos, by the options of a generator."""
+    return getattr(config, "synthesis", "shared") == "partitioned"
+
+
+def public(config: Any) -> bool:
+    """Whether silos hand over what their columns are drawn from, by the options of a generator."""
+    return getattr(config, "synthesis", "shared") == "public"
+
+
 def _asks_for_privacy(tree: Mapping[str, Any]) -> bool:
     """Whether options give a finite epsilon for a whole training."""
     dp = tree.get("dp")

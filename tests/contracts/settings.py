@@ -64,6 +64,7 @@ TINY = {
     "dplt": {"bins": 4, "states": 3, "fits": 5},
     "mst": {"bins": 5, "groups": 3},
     "mst private": {"bins": 5, "groups": 3} | PRIVATE,
+    "mst public": {"bins": 5, "groups": 3, "synthesis": "public"} | PRIVATE,
     "aim": {"bins": 4, "groups": 3},
     "aim private": {"bins": 4, "groups": 3} | PRIVATE,
     "mst rows": {"bins": 5, "groups": 3},

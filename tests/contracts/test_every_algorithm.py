@@ -66,6 +66,7 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
     "dplt": STATISTICS[:1],
     **dict.fromkeys(("mst", "aim"), ("exact tables of how many rows hold levels together",)),
     **dict.fromkeys(("mst private", "aim private"), STATISTICS[1:]),
+    "mst public": (*STATISTICS[1:], "what follows from noised statistics that earlier messages have listed"),
     "mst rows": ("exact tables of how many rows hold levels together", SUMS, MERGED),
     **dict.fromkeys(("mst rows private", "aim rows private"), (*STATISTICS[1:], SUMS)),
     **dict.fromkeys(("vflgan", "vflgan-base", "vflgan frechet", "vflgan private"), (ROWS, GRADIENTS, MADE)),

@@ -44,6 +44,10 @@ def fetch(
     held: Annotated[
         bool, typer.Option("--held", help="What this silo holds until a person approves, in place of the table.")
     ] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", help="Also the model, .silosynth: from it `silosynth sample` draws without silos."),
+    ] = None,
 ) -> None:
     """Write a job's synthetic table to a file, and a report: across silos if it was judged, else of the silo's rows."""
     from silosynth.data import sources
@@ -55,7 +59,9 @@ def fetch(
     site = open_kit(kit)
     place = kept_folder(site, job) / SYNTHETIC
     labelled = _labels(out) if (place.parent / LABEL).exists() and not held else ()
-    check_free([out, *labelled], to.force)
+    check_free([out, *labelled, *([] if model is None else [model])], to.force)
+    if model is not None:
+        _write_model(ui, place.parent, model)
     if held:
         if terms := approval.held(place.parent).get("terms"):
             approval.looked_at(place.parent)
@@ -81,6 +87,23 @@ def fetch(
             _show_report(ui, _across(ui, site, judged.name, table, target, job), to.report)
         else:
             _report(ui, site, job, table, to.report, target)
+
+
+def _write_model(ui: Session, folder: Path, out: Path) -> None:
+    """Write the model of a job whose coordinator has all of it."""
+    from silosynth.core.files import write_atomic
+    from silosynth.deployment.coordinator import MODEL
+
+    check_suffix(out, (".silosynth",))
+    if not (folder / MODEL).exists():
+        raise ConfigError(
+            f"Job {folder.name} has left a whole model here", "none",
+            'The coordinator has it of jobs with synthesis = "public", or whose silos hold different rows; of others '
+            "each silo keeps a part: draw from these with silosynth draw.",
+        )  # fmt: skip
+    write_atomic(out, read(folder / MODEL))
+    ui.show(f"model {out}: silosynth sample {out} --rows 1000")
+    ui.facts |= {"model": out}
 
 
 def approve(

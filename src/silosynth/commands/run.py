@@ -441,7 +441,9 @@ def _shift(text: str | None) -> dict[str, Any] | None:
 
 def stays_in_silos(model: Model) -> bool:
     """Whether the model was trained so that synthetic columns stay where they are decoded."""
-    return getattr(model.config, "synthesis", "shared") == "partitioned"
+    from silosynth.catalog import partitioned
+
+    return partitioned(model.config)
 
 
 def write_parts(parts: Mapping[str, Any], out: Path, raw_text: bool = False) -> list[Path]:

@@ -42,6 +42,7 @@ class Release(Enum):
     PICKS = "which rows a batch holds, exactly or among others"
     PICKED_GRADIENTS = "un-noised gradients of training rows, and which rows they are"
     NOISED = "noised statistics, by the events listed"
+    DERIVED = "what follows from noised statistics that earlier messages have listed"
     STATISTICS = "un-noised statistics of a column"
     TABLES = "exact tables of how many rows hold levels together"
     FIGURES = "exact figures of tables, such as a distance to a public one"

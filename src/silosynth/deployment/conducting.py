@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, TypeVar
@@ -81,6 +81,7 @@ class Outcome:
         table: synthetic columns of all silos; None if they stay in the silos.
         signed: what silos say of it.
         form: how silos that hold different rows describe them under rules; None of others.
+        forms: how each silo of others describes its rows, where it hands over what its columns are drawn from.
         ruling: the rules that rows keep, as far as the coordinator sees these rows.
     """
 
@@ -91,6 +92,7 @@ class Outcome:
     table: Table | None
     signed: tuple[LabelSigned, ...] = ()
     form: Ruled | None = None
+    forms: Mapping[str, Ruled] = field(default_factory=dict)
     ruling: Ruling = field(default_factory=Ruling)
 
 
@@ -122,6 +124,7 @@ def conduct(
     schemas = {silo: from_state(Schema, schema) for silo, schema in state["schemas"].items()}
     matched = {silo: from_state(Matched, counts) for silo, counts in state["matched"].items()}
     form = None if state["form"] is None else from_state(Ruled, state["form"])
+    forms = {silo: from_state(Ruled, one) for silo, one in state["forms"].items()}
     if entry.kind == "counting":
         counting = entry.under(missing)(roster, job.config, streams.child("coordinator"), device, state["inner"])
         listed: dict[Event, None] = {}
@@ -146,7 +149,7 @@ def conduct(
     else:
         told = coordinator.get("rows", 0)  # with different rows: as far as silos have reported them, or their sum
         rows = state["rows"] or (sum(told) if isinstance(told, list) else int(told))
-    trained = Outcome(coordinator, schemas, rows, matched, None, form=form)
+    trained = Outcome(coordinator, schemas, rows, matched, None, form=form, forms=forms)
     return (yield from _drawn(job, trained, streams, device))
 
 
@@ -221,6 +224,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     if by := dealer(job):
         conversation.expect((yield Exchange({by: PrepareRows()})), PreparedSchema)
     form = _same_form(prepared) if alike and job.rules else None
+    told = {} if alike else {silo: reply.form for silo, reply in prepared.items() if isinstance(reply, PreparedRuled)}
     schemas, rows = _same_columns(prepared) if alike else _same_rows(job, prepared)
     _check_rules(job, schemas)
     if job.holdout and not alike:
@@ -233,6 +237,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         "matched": {silo: to_state(counts) for silo, counts in matched.items()},
         "rows": rows,
         "form": None if form is None else to_state(form),
+        "forms": {silo: to_state(one) for silo, one in told.items()},
         "inner": None,
     }
 
@@ -299,7 +304,12 @@ def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
 
 def _same_rows(job: Job, prepared: Replies) -> tuple[dict[str, Schema], int]:
     """Each silo's columns, and the number of rows (0 where it is not told), after checking that they fit together."""
-    replies = conversation.expect(prepared, PreparedRows, PreparedSchema)
+    public = catalog.public(job.config)
+    replies: Sequence[PreparedSchema | PreparedRuled | PreparedRows] = (
+        conversation.expect(prepared, PreparedSchema, PreparedRuled)
+        if public
+        else conversation.expect(prepared, PreparedRows, PreparedSchema)
+    )
     schemas = {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}
     names = {silo: list(schema.names) for silo, schema in schemas.items()}
     kinds: list[set[str]] = [pseudonyms({c.name: c.kind for c in schema.columns}) for schema in schemas.values()]

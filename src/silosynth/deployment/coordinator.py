@@ -456,12 +456,12 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
         _write_counted(job, outcome, folder)
         return
     entry = catalog.of_config(job.algorithm, job.config)
-    schema = all_columns(outcome.schemas, entry.horizontal)
+    schema, coordinator = all_columns(outcome.schemas, entry.horizontal), dict(outcome.coordinator)
+    parts = coordinator.pop("parts", {silo: {} for silo in job.silos})  # where silos have handed them over
     model = Model(
         algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,
         roster=Roster(job.silos), columns=schema.names, schemas=outcome.schemas, flavour="pandas",
-        coordinator=outcome.coordinator, parts={silo: {} for silo in job.silos}, rows=outcome.rows,
-        ledger=ledger.entries(), ruling=outcome.ruling,
+        coordinator=coordinator, parts=parts, rows=outcome.rows, ledger=ledger.entries(), ruling=outcome.ruling,
     )  # fmt: skip
     if outcome.table is not None:
         streams = drawing_streams(job, job_streams(job))
@@ -470,7 +470,8 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
     result = {key: value for key, value in model.describe().items() if key != "config"}
     if job.drawing is None:
         _keep(outcome, folder)
-        if not entry.parts:
+        if not entry.parts or catalog.public(job.config):
+            model.ruling = replace(outcome.ruling, forms={**outcome.ruling.forms, **outcome.forms})
             model.save(folder / MODEL)
     else:
         said = guarantee_of(job.algorithm, job.config, job.training_seed)

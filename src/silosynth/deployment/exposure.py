@@ -194,6 +194,12 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
             0 if noised else 2,
         )  # fmt: skip
 
+    if policy.share_synthetic and policy.share_decoders:
+        yield Exposure(
+            "with mst or aim: the model of a job with dp, from which it draws as many rows as it likes, under any "
+            "conditions" + ("" if policy.budgeted else ", and whose epsilon it chooses: noise may be next to none"),
+            "share_decoders = false", 0 if policy.budgeted else 3,
+        )  # fmt: skip
     if policy.conditions and policy.most_rows_drawn:
         columns, few = ", ".join(policy.conditions), policy.least_condition_rows < 100
         yield Exposure(

@@ -356,6 +356,7 @@ require_dealer = false              # whether a silo without rows must deal in t
 
 # Synthetic rows
 share_synthetic = true              # whether synthetic values of this silo's columns may leave it
+share_decoders = false              # whether what they are drawn from may: others then draw without this silo
 approval = "none"                   # "person": held until somebody here says `silosynth approve JOB`
 approve_start = false               # whether each job's start waits for such a word, too
 approval_hours = 72.0               # after how many hours without a word the answer is no

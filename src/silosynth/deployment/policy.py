@@ -129,6 +129,9 @@ class SiloPolicy(FileSection):
     could read the rows that are counted."""
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
+    share_decoders: bool = False
+    """Whether what such values are drawn from may leave it, made of noised counts (``synthesis = "public"``): whoever
+    has the model then draws rows, as many as they like and under any conditions, without asking this silo."""
     approval: Literal["none", "person"] = "none"
     """Whether synthetic values of this silo's columns leave it only once a person here has looked at them."""
     approve_start: bool = False
@@ -187,20 +190,27 @@ class SiloPolicy(FileSection):
         if catalog.algorithm(job.algorithm, kind=None).kind == "counting":
             self._check_opening(job)
             self._check_dealer(job)
-        elif getattr(job.config, "synthesis", "shared") == "shared" and not self.share_synthetic:
+        elif not catalog.partitioned(job.config) and not self.share_synthetic:
             raise refusal(
                 "share_synthetic", "synthetic columns stay in their silo", "shared",
                 'Set options = { synthesis = "partitioned" }, with an algorithm that has it.',
             )  # fmt: skip
-        entry = catalog.algorithm(job.algorithm, kind=None)
-        if self.approval == "person" and entry.kind == "generator" and not entry.parts:
+        entry = catalog.of_config(job.algorithm, job.config, kind=None)
+        public = catalog.public(job.config)
+        if public and not self.share_decoders:
+            raise refusal(
+                "share_decoders", "what columns are drawn from stays in their silo", "public",
+                'Set options = { synthesis = "shared" }.',
+            )  # fmt: skip
+        if self.approval == "person" and entry.kind == "generator" and (public or not entry.parts):
             raise refusal(
                 "approval", "a person approves of synthetic columns before they leave",
-                f"{job.algorithm}, whose rows the coordinator draws itself", "Choose another algorithm.",
+                f"{job.algorithm}, whose rows the coordinator draws itself",
+                'Set options = { synthesis = "shared" }.' if public else "Choose another algorithm.",
             )  # fmt: skip
         if job.rules:
             self._check_rules(job)
-        if entry.counts:
+        if catalog.algorithm(job.algorithm, kind=None).counts:
             self._check_counted(job)
         if getattr(job.config, "own_rows", False) and not self.own_rows:
             rule = "only rows that other silos have too are trained on"
@@ -372,6 +382,8 @@ class SiloPolicy(FileSection):
         verdict = name in VERDICTS and bool(self.conditions or (name == _ACCEPTED and self.rules == "all"))
         if reply.release is Release.SYNTHETIC and not (self.share_synthetic or verdict):  # whatever the options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
+        if reply.release is Release.DERIVED and not self.share_decoders:
+            raise refusal("share_decoders", "what columns are drawn from stays in their silo", name)
         if not self.budgeted or name in UNDER_A_BUDGET:
             return
         if name in EXACT_ROWS:
@@ -380,7 +392,7 @@ class SiloPolicy(FileSection):
         elif reply.release is Release.NOISED:
             if not events:  # such as names of levels that one row may hold (delta 0)
                 raise refusal(self._budget, "while it is set, all noise is charged", f"{name} without events")
-        elif not (reply.release is Release.SYNTHETIC and charged):
+        elif not (reply.release in (Release.SYNTHETIC, Release.DERIVED) and charged):
             what = f"{name}, which gives away {reply.release.value}"
             raise refusal(self._budget, "while it is set, nothing about rows leaves without noise", what)
 

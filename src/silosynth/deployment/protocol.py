@@ -341,7 +341,10 @@ class PreparedSchema(Message, release=Release.SCHEMA):
 
 
 class PreparedRuled(Message, release=Release.SCHEMA):
-    """Silo with other rows of the same columns: these, and how it describes them under the job's rules."""
+    """Silo: my columns, and how I describe rows of them under the job's rules.
+
+    The reply of silos with different rows; and, without ranges, of those that hand over what columns are drawn from.
+    """
 
     schema: Schema
     form: Ruled
@@ -542,4 +545,4 @@ def check_same(who: str, theirs: tuple[str, str], whom: str, mine: tuple[str, st
 
 def shares_table(job: Job) -> bool:
     """Whether a job of a generator publishes its table, rather than leaving columns in their silos."""
-    return getattr(job.config, "synthesis", "shared") == "shared"
+    return not catalog.partitioned(job.config)

@@ -620,6 +620,8 @@ class DeploymentSilo(Party):
                 return protocol.PreparedRuled(told, self._ruling.forms[self.seat.name])
             return protocol.PreparedSchema(told)
         public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
+        if catalog.public(self._begun().config) and self._ruling.rules:
+            return protocol.PreparedRuled(Schema(public), self._ruling.forms[self.seat.name])
         if self._private or protocol.horizontal(
             self._begun()
         ):  # the algorithm's own messages tell a noised number, if any

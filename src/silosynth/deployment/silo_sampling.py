@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from silosynth import catalog
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.conversation import Party, SyntheticColumns
 from silosynth.core.errors import ProtocolError, nearest
@@ -44,7 +45,7 @@ def under_own_rules(
     rules = own_rules(job, schema)
     if not rules:
         return Ruling(horizontal=horizontal), table, []
-    if horizontal:  # others are told how rows are described
+    if horizontal or catalog.public(job.config):  # others are told how rows are described
         schema = Schema(tuple(replace(column, reason="", missing=(), forms=()) for column in schema.columns))
     bound = bind([replace(rule, on_break="ignore") for rule in rules], schema, table)  # type: ignore[call-arg]
     said = check_breaks({rule: int(rule.broken(table).sum()) for rule in bound}, len(table), silo, private)

@@ -531,7 +531,7 @@ class ColumnParty(Party):
     @property
     def _shares(self) -> bool:
         """Whether synthetic columns leave the silo."""
-        return bool(self.config.synthesis == "shared")
+        return bool(self.config.synthesis != "partitioned")
 
 
 class TableCoder:

@@ -20,7 +20,7 @@ from silosynth.core.messages import Release
 from silosynth.privacy.accounting import DELTA, Budget, rounded_up, spent
 from silosynth.privacy.events import GAUSSIAN, SAMPLED_GAUSSIAN, UNSOUND, Event
 
-_SILENT = (Release.NOTHING.value, Release.NOISED.value)
+_SILENT = (Release.NOTHING.value, Release.NOISED.value, Release.DERIVED.value)
 _PUBLIC = (  # to a run that claims all
     *_SILENT, Release.SYNTHETIC.value, Release.MADE.value, Release.SCHEMA.value, Release.SEALED.value,
     Release.MASKED.value,  # of sums: where these are noised, their messages say so

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from typing_extensions import Self
 
-from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, of_config
+from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, of_config, partitioned
 from silosynth.core import conditions, files, messages, notebook
 from silosynth.core.conditions import Condition, Made
 from silosynth.core.conversation import Conversation, Party, Progress, Roster
@@ -558,7 +558,7 @@ class Model(TrainedModel):
 
     def _generated(self, names: Sequence[str], streams: Streams, wanted: _Wanted) -> Table:
         """Rows of these columns, of all silos or of the one that has them, from which missing cells are filled in."""
-        if getattr(self.config, "synthesis", "shared") == "shared":
+        if not partitioned(self.config):
             return below(list(self._tables(POOL, BATCH, streams, wanted))).select(names)
         owners = [silo for silo in self.roster if set(names) <= set(self.schemas[silo].names)]
         if not owners:
@@ -592,7 +592,7 @@ class Model(TrainedModel):
 
     def _tables(self, n: int, batch: int, streams: Streams, wanted: _Wanted) -> Iterator[Table]:
         """All silos' synthetic columns, batch by batch."""
-        if getattr(self.config, "synthesis", "shared") != "shared":
+        if partitioned(self.config):
             raise ConfigError(
                 "This model keeps synthetic columns in their silos", "partitioned", "Use sample_parts instead."
             )

@@ -21,7 +21,7 @@ import platformdirs
 import torch
 
 from silosynth.algorithms.tabvfl.networks import Label, fit_label
-from silosynth.catalog import Algorithm, AlgorithmKind, algorithm
+from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, partitioned
 from silosynth.core import files, messages, version
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
@@ -144,9 +144,8 @@ def _under_rules(
         raise ConfigError(
             "In a simulation rules are about rows that all silos have", "own_rows and rules", "Leave out one of them."
         )
-    partitioned = getattr(config, "synthesis", "shared") != "shared"
     ruled, ruling, said = under_rules(
-        federation, read_rules(rules), private=draws_noise(config), partitioned=partitioned
+        federation, read_rules(rules), private=draws_noise(config), partitioned=partitioned(config)
     )
     for text in said:
         warnings.warn(text, ColumnWarning, stacklevel=3)
@@ -322,7 +321,9 @@ class _TrainingRun:
                 coordinator = drive(
                     start, link, ledger, store, watch, self.resume, threads=threads, seconds=self.checkpoint_every
                 )
-                parts = self._parts(entry, config, link, store, federation, seated) if entry.parts else {}
+                parts = coordinator.pop("parts", None)  # where silos have handed them over
+                if parts is None:
+                    parts = self._parts(entry, config, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
         used = {"device": self.device, "threads": threads}
         return {"coordinator": coordinator, "parts": parts, "ledger": ledger.entries(), **used}

@@ -30,7 +30,9 @@ class MarginalsConfig(Struct):
     rounds: Size[int] = 2  # in which tables beyond the tree are chosen
     cells: Size[int] = 100_000  # of the cliques that hold all tables, at most: what time and memory grow with
     encoders: EncoderConfig = EncoderConfig()
-    synthesis: Literal["shared", "partitioned"] = "shared"  # whether synthetic columns leave their silo
+    synthesis: Literal["shared", "partitioned", "public"] = (
+        "shared"  # whether synthetic columns leave; or decoders, too
+    )
     dp: Target = Target(encoders=0.25)  # that share is of the budget as 1 / variance
     horizontal: bool = False  # whether silos hold different rows of the same columns; as the federation does
 
@@ -43,9 +45,15 @@ class MarginalsConfig(Struct):
         if self.dp.mechanism != "dpsgd":
             rule = "VFLGAN's own mechanism is for gradients, and tables have none"
             raise ConfigError(rule, self.dp.mechanism, "Give dp.epsilon.")
-        if self.horizontal and self.synthesis == "partitioned":
-            rule = "Silos that hold different rows have no columns of their own that could stay in them"
+        if self.horizontal and self.synthesis != "shared":
+            rule = (
+                "Silos that hold different rows have no columns of their own that could stay in them, "
+                "or be handed over: the coordinator has the model"
+            )
             raise ConfigError(rule, self.synthesis, "Set synthesis = 'shared'.")
+        if self.synthesis == "public" and not self.dp.private:
+            rule = "What columns are drawn from leaves silos only where it is made of noised counts"
+            raise ConfigError(rule, "no dp", "Give dp.epsilon and dp.delta, or set synthesis = 'shared'.")
         if self.horizontal and self.encoders.dependencies != "ignore":
             rule = "Silos that hold different rows do not tell each other which columns determine others"
             raise ConfigError(rule, self.encoders.dependencies, "Set encoders.dependencies = 'ignore'.")

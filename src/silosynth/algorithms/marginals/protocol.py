@@ -112,6 +112,17 @@ class NoisedAttributesMade(AttributesMade, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
+class HandOverDecoders(Message, common=True):
+    """Coordinator: what are values of your columns drawn from?"""
+
+
+class DecodersHandedOver(Message, release=Release.DERIVED):
+    """Silo: from these, which the noised counts of its columns have made."""
+
+    encoders: tuple[Encoder, ...]
+    attributes: tuple[networks.Attribute, ...]
+
+
 class WeighLevels(Message):
     """Coordinator: which part of each level of your attributes fulfils the conditions that you have been told?"""
 
@@ -135,9 +146,21 @@ class SynthesiseLevels(Message, release=Release.SYNTHETIC):
 def coordinate(
     roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
 ) -> Conversation[State]:
-    """Learn the model; returns it, which is the coordinator's part."""
+    """Learn the model; returns the coordinator's part, and "parts" of silos where these hand over theirs."""
     state = yield from _taken(config, roster, streams, state)
-    return {key: state[key] for key in ("rows", "silos", "names", "model")}
+    model = {key: state[key] for key in ("rows", "silos", "names", "model")}
+    return model | {"parts": (yield from _handed_over(roster))} if config.synthesis == "public" else model
+
+
+def _handed_over(roster: Roster) -> Conversation[dict[str, State]]:
+    """What each silo's party draws values from (`part_of`): with it nobody needs the silo any more."""
+    replies = expect((yield roster.everyone(HandOverDecoders())), DecodersHandedOver)
+    return {silo: part_of(one.encoders, one.attributes) for silo, one in zip(roster, replies, strict=True)}
+
+
+def part_of(encoders: Sequence[Encoder], attributes: Sequence[networks.Attribute]) -> State:
+    """What a party draws values from, in storable form."""
+    return {"encoders": stored(encoders), "attributes": [to_state(attribute) for attribute in attributes]}
 
 
 def _taken(config: MarginalsConfig, roster: Roster, streams: Streams, state: State | None) -> Conversation[State]:

@@ -65,6 +65,7 @@ class MarginalsSilo(ColumnParty):
             *often(counting.DealSeed, counting.HideBlock, counting.TakeBlock),
             *once(counting.FinishCount),
             *often(opening.OpenTables, opening.RevealTables, *ASKS),
+            *maybe(marginals.HandOverDecoders),
         )
 
     def _answer(self, ask: Message) -> Message:
@@ -77,6 +78,8 @@ class MarginalsSilo(ColumnParty):
                 return self._synthesise(ask)
             case marginals.WeighLevels():
                 return self._weigh()
+            case marginals.HandOverDecoders():
+                return self._hand_over()
             case counting.PrepareCount():
                 self._check_request(ask.request)
             case OfferShares() | RelayedShares() | Confirmations():
@@ -235,6 +238,12 @@ class MarginalsSilo(ColumnParty):
 
     # Synthetic rows.
 
+    def _hand_over(self) -> marginals.DecodersHandedOver:
+        """What this silo draws values from, if the options say so: then it was made of noised counts."""
+        if self.config.synthesis != "public":
+            raise self._refusal("keeps what it draws values from, unless its options say otherwise", "asked for it")
+        return marginals.DecodersHandedOver(self.columns.encoders, self.attributes)
+
     def restrict(self, conditions: Sequence[Condition]) -> None:
         """See `Party.restrict`."""
         self.conditions, self.parts = tuple(conditions), {}
@@ -292,10 +301,11 @@ class MarginalsSilo(ColumnParty):
         return {**state, "rows": self.told, **tables, "counter": self.counter.state()}
 
     def _restore(self, state: State) -> None:
+        """Continue from `_state`, or draw from what was handed over (`protocol.part_of`)."""
         self.columns.restore(state["encoders"])
-        self.held = tuple(from_state(private.Held, one) for one in state["held"])
+        self.held = tuple(from_state(private.Held, one) for one in state.get("held", ()))
         self.attributes = tuple(from_state(networks.Attribute, one) for one in state["attributes"])
-        self.events = [from_state(Event, event) for event in state["events"]]
+        self.events = [from_state(Event, event) for event in state.get("events", ())]
         if "counter" in state:
             self.told, self.opened, self.named = state["rows"], list(state["opened"]), list(state["named"])
             self.counter = self._make_counter()
