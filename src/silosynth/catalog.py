@@ -57,6 +57,7 @@ class Algorithm:
             so (``horizontal``), since a silo must know before it answers.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
             training has ended.
+        ruled: whether the coordinator's side of training takes ``rules`` about columns of several silos.
         counts: whether silos count tables of their columns together to train, for which the coordinator deals random
             numbers that hide rows.
         private: configs by preset where options ask for differential privacy: training through noise takes other sizes.
@@ -76,6 +77,7 @@ class Algorithm:
     horizontal: bool = False
     across_rows: Algorithm | None = None
     parts: bool = True
+    ruled: bool = False
     counts: bool = False
     private: Mapping[str, Any] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ("fail", "wait")
@@ -252,13 +254,13 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "mst": Algorithm(
         "a tree of tables of two columns, which silos count together and noise (MST, 2021)",
         marginals_options.MST, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise,
-        marginals.synthesise_given, counts=True,
+        marginals.synthesise_given, ruled=True, counts=True,
         across_rows=_across_rows(marginals_options.MST),
     ),
     "aim": Algorithm(
         "MST with more tables, chosen round by round where the model so far is furthest from the silos (AIM, 2022)",
         marginals_options.AIM, marginals_silo.MarginalsSilo, marginals.coordinate, marginals.synthesise,
-        marginals.synthesise_given, counts=True,
+        marginals.synthesise_given, ruled=True, counts=True,
         across_rows=_across_rows(marginals_options.AIM),
     ),
     "tabvfl": Algorithm(

@@ -14,12 +14,12 @@ from tests.deployment.sites import ABSENT, COLUMNS, carry_out, more, sides, tabl
 from typer.testing import CliRunner
 
 import silosynth as ss
-from silosynth.algorithms.marginals.protocol import DecodersHandedOver, HandOverDecoders
+from silosynth.algorithms.marginals.protocol import DecodersHandedOver, HandOverDecoders, PossibleTold
 from silosynth.cli import app
 from silosynth.commands import outcomes
-from silosynth.core.errors import ConfigError, PolicyError
+from silosynth.core.errors import ConfigError, PolicyError, ProtocolError
 from silosynth.core.rules import read_rules
-from silosynth.deployment import exposure
+from silosynth.deployment import conducting, exposure
 from silosynth.deployment.coordinator import MODEL, Order
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.protocol import GivenColumn, Job
@@ -31,7 +31,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
 DP = {"dp": {"epsilon": 8.0, "delta": 1e-6}}
 ALLOWED = OPEN.model_copy(update={"algorithms": ["mst"], "share_decoders": True, "conditions": ["age"]})
 RULES = [
-    {"kind": "inequality", "low": "age", "high": "income", "on_break": "ignore"},
+    {"kind": "pattern", "column": "paid", "pattern": "c[a-z]+", "on_break": "ignore"},
     {"kind": "inequality", "low": "visits", "high": "age", "strict": True},
 ]
 
@@ -62,7 +62,7 @@ def test_the_models_file_gives_the_rows_that_silos_draw(trained: Path) -> None:
     model = ss.load(place / MODEL)
     later = table(carry_out(more(trained, 40, 11, "late"), ABSENT, trained, policy=ALLOWED))
     pd.testing.assert_frame_equal(ss.load(place / MODEL).sample(40, seed=11), later)
-    assert (later["age"] <= later["income"]).all() and (later["visits"] < later["age"]).all()
+    assert later["paid"].str.startswith("c").all() and (later["visits"] < later["age"]).all()
     order = more(trained, 20, 3, "given")
     assert order.job.drawing is not None
     drawing = replace(order.job.drawing, given=(GivenColumn("age", "age=30..60"),))
@@ -75,7 +75,8 @@ def test_the_ledger_says_that_decoders_left_and_what_they_are(trained: Path) -> 
     lines = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["type"].endswith("DecodersHandedOver")]
     assert [line["from"] for line in told] == list(COLUMNS)
-    assert all("follows from noised statistics" in line["privacy"] for line in told)
+    told += [line for line in lines if line["type"].endswith("PossibleTold")]  # of the rule across silos
+    assert len(told) == 4 and all("follows from noised statistics" in line["privacy"] for line in told)
     assert json.loads((place / "result.json").read_text())["silos"] == COLUMNS
 
 
@@ -131,6 +132,18 @@ def test_decoders_stay_whatever_the_options_say(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="largest_epsilon"):
         limited.check_reply(DecodersHandedOver((), ()), charged=False)
     assert isinstance(sides(ABSENT, tmp_path, "x", strict)["bank"], DeploymentSilo) and HandOverDecoders.common
+
+
+def test_a_silo_tells_of_the_jobs_own_rules_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others would be another way to what its columns are drawn from; those tell no more than noised counts have."""
+    limited = ALLOWED.model_copy(update={"share_decoders": False, "largest_epsilon": 9.0})
+    limited.check_reply(PossibleTold(()), charged=True)
+    with pytest.raises(PolicyError, match="largest_epsilon"):
+        limited.check_reply(PossibleTold(()), charged=False)
+    other = read_rules([{"kind": "inequality", "low": "visits", "high": "income"}])
+    monkeypatch.setattr(conducting, "across", lambda rules, held: other)
+    with pytest.raises(ProtocolError, match="the job's own rules"):
+        carry_out(Order(asked()), bounded(), tmp_path, policy=ALLOWED)
 
 
 @pytest.mark.slow

@@ -96,6 +96,35 @@ def test_a_fit_is_as_near_as_a_long_plain_one(sets: list[tuple[int, ...]], noise
     np.testing.assert_allclose(ours, slow, atol=0.03)
 
 
+@pytest.mark.parametrize("noise", [3.0, 30.0])
+@pytest.mark.parametrize("sets", [[(0, 1), (1, 2)], [(1, 2)], [(2, 0, 1)]])
+def test_structural_zeros_stay_empty_and_the_rest_is_as_near_as_it_can_be(
+    sets: list[tuple[int, ...]], noise: float
+) -> None:
+    """Whether the tables that were measured have the pair, or not, or more."""
+    sizes, rows, rng = (2, 3, 2), 300, np.random.default_rng(7)
+    tables, _ = measured(sizes, sets, rows, noise, seed=3)
+    flags = np.array([[True, False], [False, True], [True, True]])  # of attributes 1 and 0, in this order
+    cells = np.broadcast_to(flags.T[:, :, None], sizes)
+    model = GraphicalModel.fitted(sizes, tables, rows, possible=[((1, 0), flags)])
+    ours = whole_joint.joint(sizes, model.terms)
+    assert (ours[~cells] == 0).all()
+    weight = max(1.0, graphical.SMOOTHING * rows / noise), graphical.EXACT
+    slow = whole_joint.fitted(sizes, tables, rows, *weight, possible=cells)
+    values = [whole_joint.objective(one, tables, rows, *weight) for one in (ours, slow)]
+    assert values[1] - 1e-4 <= values[0] <= values[1] + GAP * sum(table.counts.size for table in tables)
+    drawn = GraphicalModel.restored(model.state()).draw(500, rng).numpy()
+    assert flags[drawn[:, 1], drawn[:, 0]].all()
+    again = GraphicalModel.fitted(sizes, tables, rows, start=model, possible=[((1, 0), flags)])
+    np.testing.assert_allclose(whole_joint.joint(sizes, again.terms), ours, atol=0.01)
+
+
+def test_a_model_without_rows_is_refused() -> None:
+    tables, _ = measured((2, 2), [(0, 1)], 100, 3.0, seed=0)
+    with pytest.raises(ConfigError, match="rows that keep all rules"):
+        GraphicalModel.fitted((2, 2), tables, 100, possible=[((0, 1), np.zeros((2, 2), bool))])
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_fit_is_that_of_private_pgm() -> None:

@@ -46,16 +46,20 @@ def objective(whole: Numbers, tables: Sequence[MeasuredTable], rows: float, entr
     return float(loss + entropy * np.sum(positive * np.log(positive)))
 
 
-def fitted(sizes: Sequence[int], tables: Sequence[MeasuredTable], rows: float, entropy: float, least: float) -> Numbers:
-    """The joint distribution with the least objective, found by a general solver over all cells."""
+def fitted(
+    sizes: Sequence[int], tables: Sequence[MeasuredTable], rows: float, entropy: float, least: float,
+    possible: Numbers | None = None,
+) -> Numbers:  # fmt: skip
+    """The joint distribution with the least objective, found by a general solver over all cells that are possible."""
     shape = tuple(sizes)
 
     def value(cells: Numbers) -> float:
         return objective(cells.reshape(shape), tables, rows, entropy, least)
 
-    start = np.full(math.prod(shape), 1 / math.prod(shape))
+    start = np.full(math.prod(shape), 1.0) if possible is None else possible.astype(float).ravel()
+    start /= start.sum()
     sums = {"type": "eq", "fun": lambda cells: cells.sum() - 1}
-    bounds, options = [(1e-12, 1.0)] * len(start), {"maxiter": 1000, "ftol": 1e-13}
+    bounds, options = [(1e-12, 1.0) if one else (0.0, 0.0) for one in start], {"maxiter": 1000, "ftol": 1e-13}
     found = optimize.minimize(value, start, method="SLSQP", bounds=bounds, constraints=[sums], options=options)
     best: Numbers = found.x.reshape(shape)
     return best

@@ -64,7 +64,7 @@ from silosynth.encoders.ruled import Ruled
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.events import Event, Target
 from silosynth.runtime.wire import pack
-from silosynth.simulation.ruling import Ruling, check_across
+from silosynth.simulation.ruling import Ruling, across, check_across
 
 R = TypeVar("R")
 
@@ -137,7 +137,9 @@ def conduct(
         return Counted(result, schemas, matched)
     if state["stage"] == "train":
         coordinate = entry.under(missing)
-        training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"])
+        held = {silo: schema.names for silo, schema in schemas.items()}
+        rules = {"rules": across(job.rules, held)} if entry.ruled else {}
+        training = coordinate(roster, job.config, streams.child("coordinator"), device, state["inner"], **rules)
         coordinator = yield from _within(training, {**state, "inner": None})
         if entry.parts:
             conversation.expect((yield roster.everyone(KeepPart())), Done)

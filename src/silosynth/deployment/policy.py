@@ -86,6 +86,10 @@ VERDICTS = (_ACCEPTED, "algorithms.silofuse.LatentWeights", "algorithms.marginal
 """What says of synthetic rows whether, or how probably, they fulfil conditions or keep rules: no value of theirs."""
 
 
+DECODERS = ("algorithms.marginals.DecodersHandedOver",)
+"""What synthetic values are drawn from."""
+
+
 class SiloPolicy(FileSection):
     """``policy.toml``. What is left out has the default shown here."""
 
@@ -382,7 +386,7 @@ class SiloPolicy(FileSection):
         verdict = name in VERDICTS and bool(self.conditions or (name == _ACCEPTED and self.rules == "all"))
         if reply.release is Release.SYNTHETIC and not (self.share_synthetic or verdict):  # whatever the options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
-        if reply.release is Release.DERIVED and not self.share_decoders:
+        if name in DECODERS and not self.share_decoders:
             raise refusal("share_decoders", "what columns are drawn from stays in their silo", name)
         if not self.budgeted or name in UNDER_A_BUDGET:
             return

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from silosynth import catalog
+from silosynth.algorithms.marginals.protocol import AskPossible
 from silosynth.alignment import Aligner, canonical
 from silosynth.core.conditions import Condition
 from silosynth.core.conversation import (
@@ -262,6 +263,8 @@ class DeploymentSilo(Party):
         if self._party is not None:
             if isinstance(ask, TakeShares):
                 self._open_figures_once()
+            if isinstance(ask, AskPossible) and not set(ask.rules) <= set(self._begun().rules):
+                raise ProtocolError("A silo is asked about the job's own rules", "others", "Start a new run.")
             return self._party.answer(ask) if self._part is None else self._synthesised(self._party, ask)
         if self._aligner is not None:
             reply = self._aligner.answer(ask)

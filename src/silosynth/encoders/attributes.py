@@ -86,13 +86,19 @@ def admitted(encoder: Encoder, bins: int, holds: Callable[[Column], Tensor]) -> 
 
     The `PARTS` parts of a level are equally likely; all of them are alike where it has no score.
     """
+    column, parts = values_of(encoder, bins)
+    return holds(column).view(-1, parts)
+
+
+def values_of(encoder: Encoder, bins: int) -> tuple[Column, int]:
+    """What levels of an attribute stand for: a value for the middle of each part of each level, (L · P); and P."""
     size = encoder.width + encoder.lines * (bins - 1)
     parts = PARTS if encoder.lines else 1
     level_N = torch.arange(size).repeat_interleave(parts)
     middle_N = (torch.arange(parts, dtype=torch.float64) + 0.5).repeat(size) / parts
     levels, scores = _code(encoder, level_N, middle_N, bins)
     codes = Codes(levels if encoder.width > 1 else None, scores if encoder.continuous else None)
-    return holds(encoder.decode(codes, len(level_N), np.random.default_rng(0))).view(size, parts)
+    return encoder.decode(codes, len(level_N), np.random.default_rng(0)), parts
 
 
 def _inside(admitted_NP: Tensor, inside_N: Tensor) -> Tensor:

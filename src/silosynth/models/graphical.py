@@ -36,6 +36,7 @@ from silosynth.core.errors import ConfigError, StorageError
 
 Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Attributes = tuple[int, ...]
 MOST_CELLS = 5_000_000  # of all cliques together: 40 MB for each copy of them
 EXACT = 1e-4  # variance that exact counts are taken to have
@@ -179,6 +180,12 @@ def _summed(table: Numbers, attributes: Attributes, keep: Attributes) -> Numbers
     return found
 
 
+def _zeros(attributes: Attributes, possible: Flags) -> tuple[Attributes, Numbers]:
+    """As a term of the model: 0 where it is possible, else -inf."""
+    order = np.argsort(attributes)
+    return tuple(sorted(attributes)), np.where(possible.transpose(order), 0.0, -np.inf)
+
+
 def _ascending(table: MeasuredTable) -> MeasuredTable:
     order = np.argsort(table.attributes)
     attributes = tuple(sorted(table.attributes))
@@ -209,6 +216,7 @@ class GraphicalModel:
         rows: float,
         *,
         start: GraphicalModel | None = None,
+        possible: Sequence[tuple[Attributes, Flags]] = (),
     ) -> GraphicalModel:
         """The distribution of largest entropy near what was measured.
 
@@ -217,11 +225,13 @@ class GraphicalModel:
             tables: what was measured; of attributes that are in none, all levels are equally likely.
             rows: how many rows the shares are of.
             start: a model of some of these tables, from which fewer steps are needed.
+            possible: which combinations of some attributes' levels can be at all, one axis per attribute: structural
+                zeros are where they cannot.
 
         Raises:
-            ConfigError: the model has more than `MOST_CELLS` cells.
+            ConfigError: the model has more than `MOST_CELLS` cells, or nothing is possible.
         """
-        return _Fit(tuple(sizes), tables, rows).run(start) if tables else cls(tuple(sizes), ())
+        return _Fit(tuple(sizes), tables, rows, possible).run(start) if tables else cls(tuple(sizes), ())
 
     @cached_property
     def cliques(self) -> tuple[Clique, ...]:
@@ -406,15 +416,27 @@ def _downward(cliques: Sequence[Clique], given: Sequence[Numbers]) -> list[Numbe
 class _Fit:
     """The problem of fitting: its numbers θ are those of all tables, one after the other."""
 
-    def __init__(self, sizes: tuple[int, ...], tables: Sequence[MeasuredTable], rows: float) -> None:
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        tables: Sequence[MeasuredTable],
+        rows: float,
+        possible: Sequence[tuple[Attributes, Flags]] = (),
+    ) -> None:
         self.sizes, self.tables = sizes, _combined([_ascending(table) for table in tables])
-        self.cliques = junction_tree(sizes, [table.attributes for table in self.tables])
+        self.zeros = [_zeros(attributes, flags) for attributes, flags in possible]
+        self.cliques = junction_tree(
+            sizes, [*(names for names, _ in self.zeros), *(one.attributes for one in self.tables)]
+        )
         self.homes = [_home(self.cliques, table.attributes) for table in self.tables]
         self.ends = np.cumsum([table.counts.size for table in self.tables])[:-1]
         shares, variances, closed = list[Numbers](), list[Numbers](), list[npt.NDArray[np.bool_]]()
         for table in self.tables:
             impossible = (table.counts <= 0) & (table.variance == 0)
-            share = table.counts / rows
+            for names, zero in self.zeros:
+                if set(names) <= set(table.attributes):
+                    impossible = impossible | (_placed(zero, names, table.attributes) < 0)
+            share = np.where(impossible, 0, table.counts / rows)
             share = np.where(impossible, 0, share + (1 - share.sum()) / max(1, (~impossible).sum()))
             shares.append(share.ravel())
             variances.append(np.full(share.size, max(EXACT, table.variance) / rows**2))
@@ -429,8 +451,11 @@ class _Fit:
 
     def run(self, start: GraphicalModel | None) -> GraphicalModel:
         """L-BFGS until the optimum is near."""
+        if _upward(self.cliques, _potentials(self.sizes, self.cliques, self.zeros))[1] == -math.inf:
+            remedy = "Do the rules' values, and bounds, fit the columns?"
+            raise ConfigError("A model has rows that keep all rules", "none is possible", remedy)
         theta = _minimised(self._value, self._start(start) / self.scale, self._is_near) * self.scale
-        return GraphicalModel(self.sizes, tuple(self._terms(theta)))
+        return GraphicalModel(self.sizes, (*self.zeros, *self._terms(theta)))
 
     def _start(self, start: GraphicalModel | None) -> Numbers:
         known = {} if start is None else dict(start.terms)
@@ -446,7 +471,8 @@ class _Fit:
     def _value(self, scaled: Numbers) -> tuple[float, Numbers]:
         """E, and its gradient."""
         theta = scaled * self.scale
-        given, log = _upward(self.cliques, _potentials(self.sizes, self.cliques, self._terms(theta)))
+        terms = (*self.zeros, *self._terms(theta))
+        given, log = _upward(self.cliques, _potentials(self.sizes, self.cliques, terms))
         joints = _downward(self.cliques, given)
         expected = [
             _summed(joints[home], self.cliques[home].attributes, table.attributes).ravel()

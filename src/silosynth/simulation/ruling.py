@@ -18,7 +18,7 @@ from torch import Tensor
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import from_state, to_state
-from silosynth.core.rules import FixedCombination, Rule, Sum, UniqueKey, combined, keeps_all
+from silosynth.core.rules import FixedCombination, Rule, Sum, UniqueKey, ValueRange, combined, keeps_all
 from silosynth.core.schema import Schema, Table, distinct_columns
 from silosynth.core.streams import Streams
 from silosynth.data.rules import bind, check_breaks, grids, tightened
@@ -79,6 +79,16 @@ class Ruling:
             bool(state["horizontal"]),
             tuple(from_state(Summed, total) for total in state["across"]),
         )
+
+
+def across(rules: Sequence[Rule], silos: Mapping[str, Sequence[str]]) -> tuple[Rule, ...]:
+    """The rules about columns of several silos that are learnt as they are, given what each silo holds.
+
+    Columns that are in a rule of one silo may be described anew by it: of these nothing is said.
+    """
+    own = [rule for rule in rules if any(set(rule.named) <= set(held) for held in silos.values())]
+    anew = {name for rule in own if not isinstance(rule, ValueRange | UniqueKey) for name in rule.named}
+    return tuple(rule for rule in rules if rule not in own and not anew & set(rule.named))
 
 
 class Keeping:

@@ -41,7 +41,7 @@ from silosynth.runtime.threads import Threads, check_threads, settle_threads
 from silosynth.simulation.federation import Federation, check_federation, digest
 from silosynth.simulation.model import Model, seed_number
 from silosynth.simulation.representation import Representation, read_labels
-from silosynth.simulation.ruling import Ruling, under_rules
+from silosynth.simulation.ruling import Ruling, across, under_rules
 from silosynth.simulation.silos import InProcess, make_parties, spawn
 
 RUNTIMES = ("inprocess", "processes")
@@ -121,6 +121,8 @@ def fit(
         drawn, fingerprint = secret_run(_secret(folder, resume), fingerprint)
     streams = Streams(drawn)
     start = partial(coordinate, federation.roster, config, streams.child("coordinator"), how.device)
+    if entry.ruled:
+        start = partial(start, rules=across(ruling.rules, whole.silos))
     trained = how.carry_out(algorithm_name, entry, config, federation, streams, fingerprint, start)
     listed = getattr(config, "dp", Target()).private and federation.flavour == "pandas"  # categories may list values
     types = b"" if listed else federation.types

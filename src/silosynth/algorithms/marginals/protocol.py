@@ -52,20 +52,22 @@ from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.algorithms.marginals.private import Held
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
-from silosynth.core.errors import ConfigError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Positive, Release, from_state, to_state
+from silosynth.core.rules import Rule
 from silosynth.core.schema import Schema, Table, agreed
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, Plan, padded
-from silosynth.encoders import summed
+from silosynth.encoders import possible, summed
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
-from silosynth.models.graphical import GraphicalModel, Levels, MeasuredTable, Numbers
+from silosynth.models.graphical import Flags, GraphicalModel, Levels, MeasuredTable, Numbers, cells_of
 from silosynth.privacy.aggregation import LEAST, Masked, secure_words
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
 
 Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
+Possible: TypeAlias = tuple[networks.Attributes, Flags]
 Step: TypeAlias = Callable[[Roster, MarginalsConfig, Streams, State], Conversation[State]]
 FINEST = 2000  # parts of all rows, of which counts are not told apart further: a fit would take many times as long
 REACH = 9.0  # standard deviations that no noise on a number of rows exceeds, but with a probability below 1e-18
@@ -112,6 +114,18 @@ class NoisedAttributesMade(AttributesMade, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
+class AskPossible(Message, common=True):
+    """Coordinator: which levels of your attributes can hold what these rules name, which are public?"""
+
+    rules: tuple[Rule, ...]
+
+
+class PossibleTold(Message, release=Release.DERIVED):
+    """Silo: these, by the encoders that noised counts have made."""
+
+    held: tuple[possible.LevelsHeld, ...]
+
+
 class HandOverDecoders(Message, common=True):
     """Coordinator: what are values of your columns drawn from?"""
 
@@ -144,9 +158,15 @@ class SynthesiseLevels(Message, release=Release.SYNTHETIC):
 
 
 def coordinate(
-    roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
-) -> Conversation[State]:
-    """Learn the model; returns the coordinator's part, and "parts" of silos where these hand over theirs."""
+    roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None,
+    rules: Sequence[Rule] = (),
+) -> Conversation[State]:  # fmt: skip
+    """Learn the model; returns the coordinator's part, and "parts" of silos where these hand over theirs.
+
+    ``rules`` are about columns of several silos, and bound to them.
+    """
+    if state is None and config.dp.private:
+        state = {"stage": 0, "rules": [to_state(rule) for rule in possible.modelled(rules)]}
     state = yield from _taken(config, roster, streams, state)
     model = {key: state[key] for key in ("rows", "silos", "names", "model")}
     return model | {"parts": (yield from _handed_over(roster))} if config.synthesis == "public" else model
@@ -214,7 +234,7 @@ def _places(model: State, silo: str) -> list[int]:
 def _describe(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """What all silos hold, from which the noise follows."""
     described = expect((yield roster.everyone(DescribeHeld())), HeldDescribed)
-    return {"held": [to_state(reply.held) for reply in described]}
+    return {**state, "held": [to_state(reply.held) for reply in described]}
 
 
 def _make(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -226,17 +246,49 @@ def _make(roster: Roster, config: MarginalsConfig, streams: Streams, state: Stat
     rows = [reply.rows for reply in made]
     if plan is None:
         conversation.check_same_rows(roster, rows)
+    names = [name for reply in made for name in reply.names]
+    levels = [size for reply in made for size in reply.levels]
     return {
         **state,
         "rows": max(1, round(sum(rows) / len(rows))),
         "most": max(bound(number, plan) for number in rows),
         "silos": [silo for silo, reply in zip(roster, made, strict=True) for _ in reply.names],
-        "names": [name for reply in made for name in reply.names],
-        "levels": [size for reply in made for size in reply.levels],
+        "names": names,
+        "levels": levels,
+        "possible": (yield from _possible(roster, state, dict(zip(names, levels, strict=True)))),
         "groups": [list(ends) for reply in made for ends in reply.groups],
         "margins": [margin for reply in made for margin in getattr(reply, "margins", ())],
         "variances": [variance for reply in made for variance in getattr(reply, "variances", ())],
     }
+
+
+def _possible(roster: Roster, state: State, sizes: Mapping[str, int]) -> Conversation[list[State]]:
+    """Which pairs of levels a row can hold that keeps the rules, where not all; ``sizes`` are numbers of levels."""
+    rules, places = tuple(from_state(Rule, rule) for rule in state.get("rules", ())), list(sizes)
+    if not rules:
+        return []
+    told = expect((yield roster.everyone(AskPossible(rules))), PossibleTold)
+    held: dict[str, list[possible.LevelsHeld]] = {}
+    for one in (one for reply in told for one in reply.held):
+        held.setdefault(one.column, []).append(one)
+    found = list[State]()
+    for names, flags_LM in possible.possible_pairs(rules, held):
+        if flags_LM.shape != tuple(sizes.get(name) for name in names):
+            raise ProtocolError("Silos tell of each level of their attributes", flags_LM.shape, "Compare versions.")
+        if not flags_LM.all():
+            found.append({"attributes": list(map(places.index, names)), "possible": torch.from_numpy(flags_LM)})
+    return found
+
+
+def _ruled_out(config: MarginalsConfig, state: State, tables: Sequence[networks.Attributes]) -> list[Possible]:
+    """As many structural zeros as fit beside these tables; rows that break other rules are thrown away."""
+    pairs, found = list(tables), list[Possible]()
+    for one in state.get("possible", []):
+        pair = (int(one["attributes"][0]), int(one["attributes"][1]))
+        if cells_of(state["levels"], [*pairs, pair]) <= max(config.cells, cells_of(state["levels"], pairs)):
+            pairs.append(pair)
+            found.append((pair, one["possible"].numpy()))
+    return found
 
 
 def bound(rows: int, plan: private.MarginalsPlan | None) -> int:
@@ -268,7 +320,7 @@ def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: S
     edges = [tuple(edge) for edge in state["edges"]]
     pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
     full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
-    return _fit(state, full)
+    return _fit(config, state, full)
 
 
 def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -285,18 +337,19 @@ def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
             expected = networks.in_groups(table, *_groups(state, pair))
             scores[pair] = networks.missed(coarse[pair], expected, cells=table.size, variance=variance)
     count = math.ceil(left / (config.rounds - number))
-    chosen = networks.most_missed(state["levels"], scores, full, count, config.cells)
+    kept = [pair for pair, _ in _ruled_out(config, state, list(full))]
+    chosen = networks.most_missed(state["levels"], scores, [*full, *kept], count, config.cells)
     if not chosen:
         return state
     more = yield from _open_full(roster, config, streams.child("more", number), state, chosen)
-    return _fit(state, full | more, model)
+    return _fit(config, state, full | more, model)
 
 
 STEPS = (_describe, _make, _count, _select, _measure)
 
 
-def _fit(state: State, full: Tables, start: GraphicalModel | None = None) -> State:
-    """The graphical model of all tables that are open, and of all margins."""
+def _fit(config: MarginalsConfig, state: State, full: Tables, start: GraphicalModel | None = None) -> State:
+    """The graphical model of all tables that are open, and of all margins, without what rules leave out."""
     coarse, measured = _restored(state["coarse"]), list[tuple[networks.Attributes, networks.Measured]]()
     for place, own in enumerate(_margins(state)):
         measured.append(((place,), networks.doubted(own, networks.sums(place, full))))
@@ -308,7 +361,8 @@ def _fit(state: State, full: Tables, start: GraphicalModel | None = None) -> Sta
     tables = [
         MeasuredTable(pair, one.counts, max(least, one.variance) if one.variance else 0.0) for pair, one in measured
     ]
-    model = GraphicalModel.fitted(state["levels"], tables, state["rows"], start=start)
+    zeros = _ruled_out(config, state, list(full))
+    model = GraphicalModel.fitted(state["levels"], tables, state["rows"], start=start, possible=zeros)
     return {**state, "full": _stored(full), "model": model.state()}
 
 

@@ -25,7 +25,7 @@ from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
-from silosynth.encoders import attributes as cells, summed
+from silosynth.encoders import attributes as cells, possible, summed
 from silosynth.encoders.allowed import looked_up_from
 from silosynth.encoders.combinations import Determined, look_up
 from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_columns
@@ -60,6 +60,7 @@ class MarginalsSilo(ColumnParty):
             return often(marginals.WeighLevels, marginals.SynthesiseLevels)
         return (
             *once(marginals.DescribeHeld, marginals.MakeAttributes),
+            *maybe(marginals.AskPossible),
             *often(*ASKS),
             *once(counting.PrepareCount),
             *often(counting.DealSeed, counting.HideBlock, counting.TakeBlock),
@@ -78,6 +79,8 @@ class MarginalsSilo(ColumnParty):
                 return self._synthesise(ask)
             case marginals.WeighLevels():
                 return self._weigh()
+            case marginals.AskPossible():
+                return self._possible(ask)
             case marginals.HandOverDecoders():
                 return self._hand_over()
             case counting.PrepareCount():
@@ -142,6 +145,14 @@ class MarginalsSilo(ColumnParty):
     def _cells(self) -> Tensor:
         """(N, A) of the rows."""
         return cells.attributes(*self.columns.encode(), self.columns.encoders, self.config.bins)
+
+    def _possible(self, ask: marginals.AskPossible) -> marginals.PossibleTold:
+        """Which levels can hold what rules name: whatever the rules, it follows from noised counts."""
+        if self._plan is None:
+            raise self._refusal("tells what its levels stand for where noise has made them", "no dp")
+        levels = [attribute.level_F for attribute in self.attributes]
+        own = possible.levels_held(ask.rules, self.columns.encoders, levels, self.config.bins)
+        return marginals.PossibleTold(tuple(own))
 
     # Tables.
 
