@@ -350,7 +350,8 @@ def same_columns(held: Mapping[str, Collection[str]]) -> bool:
         raise ConfigError(
             "Silos hold either the same columns, of different rows, or different columns, of the same rows",
             f"{len(shared)} columns in some silos, others not: {', '.join(shared)}",
-            "Leave these out in all silos but one, or leave out what not all silos hold.",
+            "Leave these out in all silos but one, or leave out what not all silos hold. Groups of silos that divide "
+            "columns, each of other rows, are not trained together: put a group's columns into one silo.",
         )
     return False
 
