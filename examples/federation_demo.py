@@ -13,8 +13,8 @@ Then the same training runs again in this one process, with the same keys and th
 same bytes. A second report, pooled.html, uses all real rows, which is possible because the silos are made from one
 table here.
 
-With --private no silo lets anything leave that is not noised: each has `largest_epsilon = 1` in its policy, which one
-training of `aim` may cost. Seeds of the noise are secret, so that this run cannot be repeated; no budget is kept for
+With --private no silo lets anything about a row leave that is not noised: each has `largest_epsilon = 1` in its policy, which
+one training of `aim` may cost, and `exact_rows`, without which rows could not be linked ("Placed", below). Seeds of the noise are secret, so that this run cannot be repeated; no budget is kept for
 counting, so that there is no report but the pooled one.
 
 The table is that of `silosynth demo`: real people, from the RAND Health Insurance Experiment.
