@@ -13,9 +13,12 @@ Then the same training runs again in this one process, with the same keys and th
 same bytes. A second report, pooled.html, uses all real rows, which is possible because the silos are made from one
 table here.
 
-With --private no silo lets anything about a row leave that is not noised: each has `largest_epsilon = 1` in its policy, which
-one training of `aim` may cost, and `exact_rows`, without which rows could not be linked ("Placed", below). Seeds of the noise are secret, so that this run cannot be repeated; no budget is kept for
-counting, so that there is no report but the pooled one.
+With --private no silo lets anything about a row leave that is not noised: each has `largest_epsilon = 1` in its policy,
+and `exact_rows`, without which rows could not be linked ("Placed" in the ledger). One training of `aim` has an epsilon
+of 1 for one person's rows in all silos together; a silo counts what it has released itself, which `silosynth ledger
+releases` shows beside the policy's limit. The model is public: rows are drawn from its file once all sites are ended.
+Seeds of the noise are secret, so that this run cannot be repeated; no budget is kept for counting, so that there is no
+report but the pooled one.
 
 The table is that of `silosynth demo`: real people, from the RAND Health Insurance Experiment.
 """
@@ -89,6 +92,7 @@ PRIVATE = """\
 [algorithm]
 name = "aim"
 options.dp = {{ epsilon = 1.0, delta = 1e-5 }}
+options.synthesis = "public"    # silos hand over what noised counts have made: nobody needs them to draw
 
 [align]
 method = "psi"
@@ -107,6 +111,7 @@ POLICY = """\
 algorithms = ["aim"]
 largest_epsilon = 1.0
 exact_rows = true       # linking tells silos how many people they have in common
+share_decoders = true   # whoever has the model draws rows without this silo
 """
 
 
@@ -127,9 +132,12 @@ def main() -> None:
         silosynth("submit", out / "experiment.toml", "--kit", out / "kits" / "coordinator")
     silosynth("ledger", JOB, "--kit", out / "kits" / "clinic")
     report = ("--report", out / "report.html")
-    files = ("--out", out / "synthetic.csv", *(() if options.private else report))
+    files = ("--out", out / "synthetic.csv", *(("--model", out / "people.silosynth") if options.private else report))
     silosynth("fetch", JOB, "--kit", out / "kits" / "coordinator", *files)
-    if not options.private:
+    if options.private:
+        silosynth("ledger", "releases", "--kit", out / "kits" / "clinic")
+        silosynth("sample", out / "people.silosynth", "--rows", 500, "--given", "visits=10..", "--out", out / "ill.csv")
+    else:
         check_label(out)
         draw_more(out)
         compare(out)
