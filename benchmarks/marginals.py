@@ -1,8 +1,9 @@
-"""Tables under differential privacy: MST and AIM across silos beside central ones, and DPLT.
+"""Tables under differential privacy: MST and AIM across silos beside central ones, DPLT, SiloFuse and private GANs.
 
     python benchmarks/marginals.py                                # Adult: 36 trainings, and four without noise
     python benchmarks/marginals.py --tables adult heloc --silos 2 --epsilons 1 --seeds 0
     python benchmarks/marginals.py --inference mbi                # central models by private-pgm: pip install mbi
+    python benchmarks/marginals.py --algorithms aim "silofuse upload" "silofuse release" vtgan vflgan vertigan wgan-gp
 
 Bounds of numbers are public: round numbers about those of each table. Synthetic rows are as many as were trained on.
 Shape, trend: errors of columns and of pairs; across: of pairs of two silos, all in percent. Pairs: the mean distance in
@@ -12,7 +13,8 @@ are means over the seeds; "± AUC" is half of the range over them. Peak GB: of t
 
 "central mst" and "central aim" have all columns in one place (`central_marginals.py`): they get the attributes that
 "mst" has learnt in the same run, for nothing, and spend all of epsilon on tables. Rows are drawn from their models as
-from those of silos.
+from those of silos. "wgan-gp" has all columns in one place, too. SiloFuse and the GANs have their presets for ``dp``:
+"balanced" of SiloFuse and VT-GAN, "private" of the others.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import pandas as pd
 from central_marginals import Pooled, aim, budget, mst
 
 import silosynth as ss
+from silosynth import catalog as algorithms
 from silosynth.core.schema import Kind
 from silosynth.core.streams import Streams
 from silosynth.data import datasets
@@ -42,6 +45,11 @@ from silosynth.simulation.federation import Federation, in_order
 
 DELTA = 1e-5
 MECHANISMS = {"mst": mst, "aim": aim}
+RIVALS: dict[str, tuple[str, str, dict[str, Any]]] = {  # algorithm, preset, options
+    "silofuse upload": ("silofuse", "balanced", {"dp_mode": "upload"}),
+    "silofuse release": ("silofuse", "balanced", {"dp_mode": "release"}),
+    **{name: (name, "private", {}) for name in ("vflgan", "vertigan", "wgan-gp")},
+}
 BOUNDS = {
     "adult": {"age": (17, 90), "fnlwgt": (0, 1_500_000), "education_num": (1, 16), "capital_gain": (0, 99_999),
               "capital_loss": (0, 5_000), "hours_per_week": (1, 99)},
@@ -62,8 +70,13 @@ BOUNDS = {
                       "hillshade_noon": (0, 255), "hillshade_3pm": (0, 255), "cover_type": (1, 7),
                       "horizontal_distance_to_hydrology": (0, 1_500), "vertical_distance_to_hydrology": (-500, 1_000),
                       "horizontal_distance_to_roadways": (0, 8_000), "horizontal_distance_to_fire_points": (0, 8_000)},
+    "churn": {"credit_score": (300, 850), "age": (18, 100), "tenure": (0, 10), "balance": (0, 300_000),
+              "num_of_products": (1, 4), "estimated_salary": (0, 200_000)},
+    "loan": {"age": (18, 80), "experience": (-5, 50), "income": (0, 250), "zip_code": (0, 99_999), "family": (1, 4),
+             "cc_avg": (0, 10), "education": (1, 3), "mortgage": (0, 700)},
 }  # fmt: skip
-LIKE = {"airline_satisfaction": (0, 5), "heloc": (-9, 110), "intrusion_nsl_kdd_20pct": (0, 1), "covertype_50k": (0, 1)}
+LIKE = {"airline_satisfaction": (0, 5), "heloc": (-9, 110), "intrusion_nsl_kdd_20pct": (0, 1), "covertype_50k": (0, 1),
+        "churn": (0, 1), "loan": (0, 1)}  # fmt: skip
 """Of all other numbers of a table."""
 
 
@@ -93,8 +106,9 @@ def run(
     dp = {"dp": {"epsilon": epsilon, "delta": DELTA}} if epsilon else {}
     name, central = algorithm.removeprefix("central "), algorithm.startswith("central ")
     with common.clock() as fitting, counted() as sizes:
-        trained = "mst" if central else name
-        model = ss.fit(trained, federation, options=dp | dict(options), seed=seed, progress=False)
+        trained, preset, own = RIVALS.get(name, ("mst" if central else name, "balanced", {}))
+        held = federation.central() if algorithms.algorithm(trained).central else federation
+        model = ss.fit(trained, held, preset, options=dp | own | dict(options), seed=seed, progress=False)
     level_NA = levels(model, federation) if name in MECHANISMS else None
     if central and level_NA is not None:
         pooled = Pooled(level_NA, sizes_of(model), np.random.default_rng(seed), mbi)
