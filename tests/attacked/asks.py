@@ -78,7 +78,7 @@ def changed(struct: Any, rng: random.Random) -> Any:
         fields[name] = _other(fields[name], rng)
     try:
         return type(struct)(**fields)
-    except SilosynthError:
+    except (SilosynthError, TypeError):  # on the wire any error of a struct's own checks is a refusal
         return None
 
 
@@ -86,7 +86,7 @@ def _other(value: Any, rng: random.Random) -> Any:
     if isinstance(value, torch.Tensor):
         return _other_tensor(value, rng)
     if isinstance(value, Struct):
-        return changed(value, rng) or value
+        return value if (other := changed(value, rng)) is None else other
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):

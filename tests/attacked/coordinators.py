@@ -8,7 +8,6 @@ copy writes into folders of its own, may take so much memory and no more, and sa
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
@@ -17,15 +16,17 @@ import shutil
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from tests.attacked.asks import changed, shown
 from tests.contracts import settings
-from tests.deployment.common import Rows, job, parties
+from tests.deployment.common import Rows, job, seated
 from tests.fuzz.damage import KINDS, example
 
+from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Exchange
 from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import Message, Release, wire_name
@@ -61,6 +62,11 @@ SUMMED = ("privacy.Revealed", "algorithms.marginals.NoisedNames")  # of sums, wh
 HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)
 
 
+OPEN = SiloPolicy(least_rows=10, require_alignment=False, min_count=1)
+CPU = torch.device("cpu")
+R = TypeVar("R")
+
+
 class Attacked:
     """The silo under attack, with all that the coordinator has sent it and got from it."""
 
@@ -69,6 +75,7 @@ class Attacked:
         self.asked: list[Message] = []
         self.replies: dict[bytes, Message] = {}
         self.stored: list[bytes] = []
+        self._before = self._recorded  # in earlier jobs, by an earlier policy
 
     def send(self, ask: Message) -> Message:
         """Send an ask as it crosses the border, and look at the reply and at what is charged for it."""
@@ -85,29 +92,41 @@ class Attacked:
     def restore(self, which: int) -> None:
         """Start the silo's process anew from one of its checkpoints."""
         old = self.silo
-        self.silo = DeploymentSilo(old.seat, old.rows, old.policy, old.folder, Releases(old.folder), old.device)
+        releases = Releases(old.releases.path.parent)
+        self.silo = DeploymentSilo(old.seat, old.rows, old.policy, old.folder, releases, old.device)
         self.silo.restore(unpack(self.stored[which]))
 
     def move(self, folder: Path) -> None:
-        """Go on in a copy of the silo's folder."""
-        if self.silo.folder.exists():
-            shutil.copytree(self.silo.folder, folder)
-        self.silo.folder, self.silo.releases = folder, Releases(folder)
+        """Go on in a copy of the silo's folders."""
+        here = self.silo.folder
+        if here.parent.exists():
+            shutil.copytree(here.parent, folder)
+        self.silo.folder, self.silo.releases = folder / here.name, Releases(folder)
+
+    @property
+    def _recorded(self) -> Counter[Event]:
+        return Counter(event for released in self.silo.releases.listed() for event in released.events)
 
     def _look(self, reply: Message) -> None:
-        recorded = Counter(event for released in self.silo.releases.listed() for event in released.events)
+        recorded = self._recorded
         owed: Counter[Event] = Counter()
         for other in self.replies.values():
             owed.update(getattr(other, "events", ()))
-        assert not owed - recorded, f"{type(reply).__name__} is not charged: {owed - recorded}"
+        assert not owed - (recorded - self._before), f"{type(reply).__name__} is not charged: {owed - recorded}"
         if self.policy.largest_epsilon == float("inf"):
             return
         drawn = reply.release is Release.SYNTHETIC and any(event.scope != "readers" for event in recorded)
         summed = wire_name(type(reply)) in SUMMED
         assert drawn or summed or reply.release in HARMLESS, f"{type(reply).__name__} gives away {reply.release.value}"
+        if recorded == self._before:
+            return
         own = sum(event.delta * count for event, count in recorded.items())
         total = spent(recorded.elements(), DELTA - own).epsilon if recorded else 0.0
         assert total <= self.policy.largest_epsilon * 1.000001, f"epsilon {total} is spent"
+
+
+At = Callable[[int, Attacked, Message], None]
+"""Called with the number of a message, the silo under attack, and the message."""
 
 
 def across(message: Message) -> Message:
@@ -131,31 +150,65 @@ def tables(name: str) -> dict[str, Rows]:
     return silos
 
 
-def conversations(name: str, policy: SiloPolicy, folder: Path, at: Callable[[int, Attacked, Message], None]) -> int:
+def conversations(name: str, policy: SiloPolicy, folder: Path, at: At) -> int:
     """Conduct an honest job up to its end or first refusal, calling ``at`` before each message to the silo.
 
     Returns: the number of these messages.
     """
     silos = tables(name)
-    sides = parties(
-        silos,
-        folder,
-        SiloPolicy(
-            least_rows=10,
-            require_alignment=False,
-            min_count=1,
-            algorithms=[settings.algorithm_of(name)],
-            open_tables="exact",
-        ),
-        bank=policy,
-    )
-    attacked, number = Attacked(sides[TARGET], policy), 0
+    sides = sites(name, silos, folder, "trial", policy)
+    talk = conducting.conduct(a_job(name, silos), Streams(1), CPU)
+    return talked(talk, sides, Attacked(sides[TARGET], policy), at)[0]
+
+
+def draws(name: str, policy: SiloPolicy, folder: Path, at: At) -> int:
+    """The same of a job that draws rows under a condition, by this policy, from what a job trained by an open one."""
+    silos = tables(name)
+    asked, allowed = a_job(name, silos), {"conditions": ["*"], "least_condition_rows": 10}
+    sides = sites(name, silos, folder, "trial", OPEN.model_copy(update={**_open(name), **allowed}))
+    attacked = Attacked(sides[TARGET], sides[TARGET].policy)
+    _, trained = talked(conducting.conduct(asked, Streams(1), CPU), sides, attacked, lambda *_: None)
+    assert isinstance(trained, conducting.Outcome)
+    policy = policy.model_copy(update=allowed)
+    sides = sites(name, silos, folder, "drawn", policy)
+    given = (protocol.GivenColumn("age", "age=20..75"),)
+    asked = replace(asked, name="drawn", drawing=protocol.Drawing("trial", None, given))
+    talk = conducting.redraw(asked, trained, Streams(2), CPU)
+    return talked(talk, sides, Attacked(sides[TARGET], policy), at)[0]
+
+
+def a_job(name: str, silos: Mapping[str, Rows]) -> protocol.Job:
+    """A tiny one."""
     preset = "balanced" if name in JUDGE else "fast"
-    asked = job(silos, algorithm=settings.algorithm_of(name), seed=None, align=None, rows=20, preset=preset,
-                options=OPTIONS[name] | ({"horizontal": True} if settings.across_rows(name) else {}))  # fmt: skip
-    talk = conducting.conduct(asked, Streams(1), torch.device("cpu"))
-    replies: Mapping[str, Message] | None = None
-    with contextlib.suppress(StopIteration, SilosynthError):
+    options = OPTIONS[name] | ({"horizontal": True} if settings.across_rows(name) else {})
+    algorithm = settings.algorithm_of(name)
+    return job(silos, algorithm=algorithm, seed=None, align=None, rows=20, preset=preset, options=options)
+
+
+def sites(
+    name: str, silos: Mapping[str, Rows], folder: Path, job_name: str, policy: SiloPolicy
+) -> dict[str, DeploymentSilo]:
+    """All silos' sides of a job, of which the one under attack has this policy."""
+    chairs, others = seated(silos), OPEN.model_copy(update=_open(name))
+    return {
+        silo: DeploymentSilo(
+            chairs[silo], rows, policy if silo == TARGET else others, folder / silo / job_name, Releases(folder / silo),
+            CPU,
+        )
+        for silo, rows in silos.items()
+    }  # fmt: skip
+
+
+def _open(name: str) -> dict[str, Any]:
+    return {"algorithms": [settings.algorithm_of(name)], "open_tables": "exact"}
+
+
+def talked(
+    talk: conversation.Conversation[R], sides: Mapping[str, DeploymentSilo], attacked: Attacked, at: At
+) -> tuple[int, R | None]:
+    """How many messages the silo under attack is sent, up to the end or the first refusal; and the result, if any."""
+    number, replies = 0, None
+    try:
         while True:
             step = talk.send(replies)  # type: ignore[arg-type]
             replies = None
@@ -169,7 +222,10 @@ def conversations(name: str, policy: SiloPolicy, folder: Path, at: Callable[[int
                     silo: attacked.send(ask) if silo == TARGET else across(sides[silo].answer(across(ask)))
                     for silo, ask in step.asks.items()
                 }
-    return number
+    except StopIteration as end:
+        return number, end.value
+    except SilosynthError:
+        return number, None
 
 
 def deviate(attacked: Attacked, honest: Message, rng: random.Random) -> str:
@@ -236,13 +292,19 @@ def _carry_out(work: Callable[[], str], writer: int) -> NoReturn:
     os._exit(0)
 
 
-def attack(name: str, policy: SiloPolicy, count: int, folder: Path) -> Iterator[tuple[int, str, Any]]:
+def attack(
+    name: str,
+    policy: SiloPolicy,
+    count: int,
+    folder: Path,
+    talks: Callable[[str, SiloPolicy, Path, At], int] = conversations,
+) -> Iterator[tuple[int, str, Any]]:
     """``count`` deviating coordinators: for each its seed, and how the silo refused or what broke.
 
     Each deviates at a place of its own. How long a conversation is may hang on noise, so that a place may not be
     reached: whoever waits for it deviates in another conversation.
     """
-    length = conversations(name, policy, folder / "before", lambda *_: None)
+    length = talks(name, policy, folder / "before", lambda *_: None)
     heard: dict[int, tuple[int, str, Any]] = {}
     places = {seed: random.Random(f"{name} {seed}") for seed in range(count)}
     for turn in itertools.count():
@@ -261,5 +323,5 @@ def attack(name: str, policy: SiloPolicy, count: int, folder: Path) -> Iterator[
 
                 heard[seed] = seed, in_a_copy(work), shown(honest)
 
-        length = conversations(name, policy, folder / f"here {turn}", at)
+        length = talks(name, policy, folder / f"here {turn}", at)
     yield from heard.values()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.attacked.coordinators import JUDGE, OPTIONS, attack
+from tests.attacked.coordinators import JUDGE, OPTIONS, attack, conversations, draws
 from tests.contracts import settings
 
 from silosynth.deployment.policy import SiloPolicy
@@ -17,13 +18,14 @@ POLICIES = {
     "small budget": OPEN | {"largest_epsilon": 0.3, "require_dp": True, "most_rows_drawn": 10},
 }
 NAMES = sorted(name for name in OPTIONS if not settings.entry_of(name).central)
+DRAWING = sorted(name for name in NAMES if name not in JUDGE)
 pytestmark = pytest.mark.live  # copies processes
 
 
-def broken(name: str, policy: str, count: int, folder: Path) -> list[str]:
+def broken(name: str, policy: str, count: int, folder: Path, talks: Any = conversations) -> list[str]:
     given = POLICIES[policy] | ({"open_tables": "exact", "min_count": 1} if name in JUDGE else {})
     chosen = SiloPolicy(algorithms=[settings.algorithm_of(name)], **given)  # type: ignore[arg-type]
-    heard = list(attack(name, chosen, count, folder))
+    heard = list(attack(name, chosen, count, folder, talks))
     assert len(heard) == count
     return [f"{seed}: {said}" for seed, said, _ in heard if said.startswith(("BROKEN", "DIED"))]
 
@@ -43,3 +45,15 @@ def test_some_coordinators_that_count(name: str, policy: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_two_hundred_coordinators(name: str, policy: str, tmp_path: Path) -> None:
     assert broken(name, policy, 200, tmp_path) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_some_coordinators_that_draw(policy: str, tmp_path: Path) -> None:
+    assert broken("silofuse upload", policy, 12, tmp_path, draws) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", DRAWING)
+def test_two_hundred_coordinators_that_draw(name: str, policy: str, tmp_path: Path) -> None:
+    assert broken(name, policy, 200, tmp_path, draws) == []
