@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -97,11 +96,8 @@ def test_a_job_in_progress_does_not_begin_anew_by_itself(made: Path, tmp_path: P
     restored = restore(tmp_path / "backup", tmp_path / "after", None)
     status = read_status(restored.jobs / "trial")
     assert status.state == "failed" and "submit the job anew" in status.error
-    handle = mark_running(place)
-    with pytest.raises(ConfigError, match="while no job is at work"):
+    with mark_running(place), pytest.raises(ConfigError, match="while no job is at work"):
         back_up(read_kit(kits / COORDINATOR), tmp_path / "backup")
-    assert handle is not None
-    os.close(handle)
 
 
 def test_a_damaged_backup_is_not_restored(made: Path, tmp_path: Path) -> None:
