@@ -20,7 +20,7 @@ from tests.algorithms.released import Record, talk
 import silosynth as ss
 from silosynth.algorithms.marginals import networks, private, protocol as marginals
 from silosynth.algorithms.marginals.networks import Measured
-from silosynth.algorithms.marginals.options import MarginalsConfig
+from silosynth.algorithms.marginals.options import AIM, MarginalsConfig
 from silosynth.algorithms.marginals.silo import MarginalsSilo
 from silosynth.catalog import algorithm
 from silosynth.core import conditions
@@ -34,6 +34,7 @@ from silosynth.counting.opening import CellNoise
 from silosynth.data import frames
 from silosynth.encoders import table as private_encoders
 from silosynth.encoders.column import AtomEncoder, EncoderConfig
+from silosynth.models import graphical
 from silosynth.models.graphical import GraphicalModel
 from silosynth.privacy.accounting import cost
 from silosynth.privacy.agreement import OfferShares
@@ -416,13 +417,45 @@ def test_silos_agree_on_no_more_tables_than_are_planned(
 ) -> None:
     play, _ = exact
     silo = play.silos["tax"]
-    named, silo.named = silo.named, []
+    named, silo.named = silo.named, {}
     with pytest.raises(ProtocolError, match="at most 3 tables in full, each once"):
         silo.answer(OfferShares(private.naming(sets), fresh))
     silo.named = named
     assert len(named) == 3
     with pytest.raises(ProtocolError, match="at most 3 tables in full"):
         silo.answer(OfferShares(private.naming([min({0, 1, 2, 3} - set(named))]), True))
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(1.0, 0.97), (10.0, 0.8)])  # halves have a variance of 8 at least
+def test_the_last_tables_take_what_is_left_and_no_more(epsilon: float, share: float) -> None:
+    config = dataclasses.replace(AIM["balanced"], dp=Target(epsilon=epsilon, delta=1e-5, encoders=0.25))
+    held, levels = (private.Held(5, 2), private.Held(4, 1)), (24,) * 9
+    most, plan = private.most_tables(config, levels), private.plan_noise(config, held)
+    full = private.full_noise(config, held, levels)
+    assert plan is not None and full is not None and most == 20
+    few = private.last_noise(config, held, levels, 8, 4)
+    assert few is not None and few.half_variance < 0.4 * full.half_variance + 8
+    fixed = [*plan.events, *[plan.groups.event("", True, 1e-5)] * 36, *[full.event("", True, 1e-5)] * 8]
+    assert share * epsilon < cost([*fixed, *[few.event("", True, 1e-5)] * 4], config.dp) <= epsilon * (1 + 1e-9)
+    assert private.last_noise(config, held, levels, 8, 12) == full  # all that were planned
+
+
+def test_as_many_tables_are_planned_as_there_is_room_for() -> None:
+    config = AIM["balanced"]
+    assert private.most_tables(config, (3,) * 40) == 40 * 39 // 6  # a third of all pairs
+    assert private.most_tables(config, (2,) * 40) == round(2.5 * 39)
+    assert private.most_tables(config, (24,) * 40) == 39 + round(200_000 / 24**3)
+    assert private.most_tables(config, (12,) * 40) == 39 + round(200_000 / 12**3)
+    assert private.most_tables(MarginalsConfig(), (2,) * 40) == 39
+    assert private.most_tables(config, (2,)) == 1
+
+
+def test_no_table_is_named_after_the_last(exact: tuple[Play, dict[str, Any]]) -> None:
+    silo = MarginalsSilo.__new__(MarginalsSilo)
+    silo.__dict__.update(exact[0].silos["tax"].__dict__, named={}, naming={})
+    assert set(silo._nameable(OfferShares(private.naming((0, 1), last=True), True))) == {0, 1}
+    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
+        silo._nameable(OfferShares(private.naming((2,)), True))
 
 
 def test_silos_that_are_told_of_other_tables_open_none() -> None:
@@ -507,6 +540,17 @@ def test_tables_of_groups_sharpen_those_of_levels() -> None:
     np.testing.assert_allclose(both, 1 / (1 / of_levels + 1 / of_groups), rtol=0.4)
     exact = networks.sharpened(Measured(whole, 0.0), Measured(coarse, 0.0), group_L, group_M)
     np.testing.assert_allclose(exact.counts, whole)
+
+
+def test_groups_that_surprise_are_fitted_where_there_is_room() -> None:
+    rng, expected = np.random.default_rng(0), np.full((5, 5), 40.0)
+    noised = [Measured(expected + rng.normal(0, 20, (5, 5)), 400.0) for _ in range(200)]
+    assert abs(np.mean([networks.surprise(one, expected) for one in noised]) - 1) < 0.03
+    assert networks.surprise(Measured(expected + 10, 0.0), expected) == 250
+    axes, tree = graphical.Axes((8, 8, 8, 8), ((2, 8),) * 4), [(0, 1), (1, 2), (2, 3)]
+    scores = {(0, 2): 3.0, (0, 3): 2.0, (1, 3): 0.9}
+    assert networks.most_surprising(axes, scores, tree, 10_000) == ((0, 2), (0, 3))
+    assert networks.most_surprising(axes, scores, tree, 260) == ((0, 2),)
 
 
 def test_levels_that_are_no_levels_are_refused(exact: tuple[Play, dict[str, Any]]) -> None:

@@ -167,8 +167,11 @@ def test_no_row_breaks_a_rule_and_few_are_thrown_away(name: str, monkeypatch: py
     assert 1 - model.acceptance < 0.7 * (1 - without.acceptance)
 
 
-def test_the_models_file_has_the_zeros(tmp_path: Path) -> None:
-    model = fitted("mst", synthesis="public")
+@pytest.mark.parametrize(("name", "options", "groups"), [("mst", {}, False), ("aim", {"tables": 1.1}, True)])
+def test_the_models_file_has_the_zeros(name: str, options: dict[str, Any], groups: bool, tmp_path: Path) -> None:
+    """Also beside tables of groups of levels, of pairs for which no table opens in full."""
+    model = fitted(name, synthesis="public", **options)
+    assert bool(model.coordinator["model"]["ends"]) == groups
     model.save(tmp_path / "m.silosynth")
     alone = ss.load(tmp_path / "m.silosynth")
     pd.testing.assert_frame_equal(alone.sample(60, seed=3), model.sample(60, seed=3))

@@ -12,19 +12,29 @@ from scipy import optimize
 from silosynth.models.graphical import Attributes, MeasuredTable, Numbers
 
 
-def joint(sizes: Sequence[int], terms: Sequence[tuple[Attributes, Numbers]]) -> Numbers:
+def joint(
+    sizes: Sequence[int], terms: Sequence[tuple[Attributes, Numbers]], ends: Sequence[Sequence[int]] = ()
+) -> Numbers:
     """The distribution whose logarithm is the sum of these terms, cell by cell."""
     found = np.zeros(tuple(sizes))
     for cell in itertools.product(*map(range, sizes)):
-        found[cell] = math.exp(sum(numbers[tuple(cell[one] for one in names)] for names, numbers in terms))
+        at = _with_groups(cell, ends)
+        found[cell] = math.exp(sum(numbers[tuple(at[one] for one in names)] for names, numbers in terms))
     return found / found.sum()
 
 
-def marginal(whole: Numbers, attributes: Attributes) -> Numbers:
-    """The sums over all other attributes."""
-    found = np.zeros([whole.shape[one] for one in attributes])
+def _with_groups(cell: Sequence[int], ends: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The levels of a cell, and the group of each, where there are any."""
+    return (*cell, *(sum(level >= end for end in of) for level, of in zip(cell, ends, strict=False)))
+
+
+def marginal(whole: Numbers, attributes: Attributes, ends: Sequence[Sequence[int]] = ()) -> Numbers:
+    """The sums over all other attributes, or groups."""
+    sizes = (*whole.shape, *map(len, ends))
+    found = np.zeros([sizes[one] for one in attributes])
     for cell in np.ndindex(*whole.shape):
-        found[tuple(cell[one] for one in attributes)] += whole[cell]
+        at = _with_groups(cell, ends)
+        found[tuple(at[one] for one in attributes)] += whole[cell]
     return found
 
 
@@ -36,10 +46,13 @@ def conditional(whole: Numbers, weights: Mapping[int, Numbers]) -> tuple[Numbers
     return weighted / max(weighted.sum(), 1e-300), float(weighted.sum())
 
 
-def objective(whole: Numbers, tables: Sequence[MeasuredTable], rows: float, entropy: float, least: float) -> float:
+def objective(
+    whole: Numbers, tables: Sequence[MeasuredTable], rows: float, entropy: float, least: float,
+    ends: Sequence[Sequence[int]] = (),
+) -> float:  # fmt: skip
     """What fitting minimises: half the squared error by variances, less the entropy, weighted."""
     loss = sum(
-        np.sum((rows * marginal(whole, one.attributes) - one.counts) ** 2) / max(least, one.variance) / 2
+        np.sum((rows * marginal(whole, one.attributes, ends) - one.counts) ** 2) / max(least, one.variance) / 2
         for one in tables
     )
     positive = whole[whole > 0]
@@ -48,13 +61,13 @@ def objective(whole: Numbers, tables: Sequence[MeasuredTable], rows: float, entr
 
 def fitted(
     sizes: Sequence[int], tables: Sequence[MeasuredTable], rows: float, entropy: float, least: float,
-    possible: Numbers | None = None,
+    possible: Numbers | None = None, ends: Sequence[Sequence[int]] = (),
 ) -> Numbers:  # fmt: skip
     """The joint distribution with the least objective, found by a general solver over all cells that are possible."""
     shape = tuple(sizes)
 
     def value(cells: Numbers) -> float:
-        return objective(cells.reshape(shape), tables, rows, entropy, least)
+        return objective(cells.reshape(shape), tables, rows, entropy, least, ends)
 
     start = np.full(math.prod(shape), 1.0) if possible is None else possible.astype(float).ravel()
     start /= start.sum()

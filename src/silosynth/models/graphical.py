@@ -14,6 +14,10 @@ negative logarithm of the likelihood), less s times the entropy. The entropy mak
 nats, is `SMOOTHING` times what would move shares by as much as noise does for θ = 1. How far a θ is from the optimum is
 known from its gradient: fitting stops when what is left is less than `GAP` nats for each measured number.
 
+An attribute's levels may be in *groups* of neighbours. Tables of groups are measured like others, and take part in the
+model as such: number A + a names the groups of attribute a among A attributes. A clique that has an attribute has its
+groups as well, at no cost; one that needs only the groups is as much smaller.
+
 Shapes: R rows that are drawn, A attributes, L levels of one, S states of a separator, C cells drawn given a state.
 """
 
@@ -52,7 +56,7 @@ class MeasuredTable:
     """Noised numbers of rows for all combinations of some attributes' levels.
 
     Attributes:
-        attributes: different ones, in any order.
+        attributes: different ones, in any order; from A on, groups of attributes.
         counts: one axis per attribute.
         variance: of each count's noise; 0 for exact ones, whose empty cells are taken to be impossible.
     """
@@ -67,7 +71,7 @@ class Clique:
     """Attributes of a junction tree that are held together.
 
     Attributes:
-        attributes: in ascending order.
+        attributes: in ascending order; the groups of one, where it has no levels of it.
         parent: the place of the clique before it that it hangs on; -1 for the first.
         separator: what both have in common, which separates its other attributes from all cliques before.
     """
@@ -82,33 +86,94 @@ class Clique:
         return tuple(one for one in self.attributes if one not in self.separator)
 
 
+@dataclass(frozen=True)
+class Axes:
+    """Attributes and their groups, as axes of arrays, which are in ascending order of attributes.
+
+    Attributes:
+        sizes: L of each attribute.
+        ends: the level after each group, of each attribute; empty if there are no groups.
+    """
+
+    sizes: tuple[int, ...]
+    ends: tuple[tuple[int, ...], ...] = ()
+
+    def size(self, one: int) -> int:
+        """Of an axis."""
+        return self.sizes[one] if one < len(self.sizes) else len(self.ends[one - len(self.sizes)])
+
+    def groups(self, one: int) -> int:
+        """What stands for the groups of an attribute."""
+        return one + len(self.sizes)
+
+    def group_of(self, one: int) -> Levels:
+        """The group (L,) of each level of an attribute."""
+        ends = self.ends[one]
+        return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+
+    def ordered(self, attributes: Iterable[int]) -> Attributes:
+        """Axes of an array of these: no groups of attributes that are there themselves."""
+        found, count = set(attributes), len(self.sizes)
+        return tuple(sorted((one for one in found if one - count not in found), key=lambda one: one % count))
+
+    def within(self, attributes: Iterable[int], among: Iterable[int]) -> bool:
+        """Whether an array with axes ``among`` says these."""
+        there = set(among)
+        return all(one in there or one - len(self.sizes) in there for one in attributes)
+
+    def placed(self, table: Numbers, attributes: Attributes, among: Attributes) -> Numbers:
+        """With axes of size one for what ``among`` has besides, and each group's number for all of its levels."""
+        size = dict(zip(attributes, table.shape, strict=True))
+        table = table.reshape([size.get(one, size.get(self.groups(one), 1)) for one in among])
+        for place, one in enumerate(among):
+            if self.groups(one) in size:
+                table = table.take(self.group_of(one), axis=place)
+        return table
+
+    def summed(self, table: Numbers, attributes: Attributes, keep: Attributes, how: np.ufunc = np.add) -> Numbers:
+        """The sums (or largest numbers) of all but these attributes, or groups of them."""
+        left = [one for one in attributes if one in keep or self.groups(one) in keep]
+        found = how.reduce(table, axis=tuple(place for place, one in enumerate(attributes) if one not in left))
+        for place, one in enumerate(left):
+            if one not in keep:
+                found = how.reduceat(found, [0, *self.ends[one][:-1]], axis=place)
+        return np.asarray(found)
+
+
 # Junction trees.
 
 
-def cells_of(sizes: Sequence[int], tables: Iterable[Attributes]) -> int:
+def cells_of(sizes: Sequence[int], tables: Iterable[Attributes], ends: Sequence[tuple[int, ...]] = ()) -> int:
     """How many cells all cliques together have of a model of these tables: what time and memory grow with."""
-    return sum(math.prod(sizes[one] for one in clique) for clique in _triangulated(sizes, tables))
+    axes = Axes(tuple(sizes), tuple(ends))
+    return sum(_cells(axes, clique) for clique in _triangulated(axes, tables))
 
 
-def junction_tree(sizes: Sequence[int], tables: Iterable[Attributes]) -> tuple[Clique, ...]:
+def _cells(axes: Axes, clique: Attributes) -> int:
+    return math.prod(axes.size(one) for one in axes.ordered(clique))
+
+
+def junction_tree(axes: Axes, tables: Iterable[Attributes]) -> tuple[Clique, ...]:
     """Cliques of which some contain each table, each after the one that it hangs on.
 
     Raises:
         ConfigError: they have more than `MOST_CELLS` cells.
     """
-    found = _triangulated(sizes, tables)
-    cells = sum(math.prod(sizes[one] for one in clique) for clique in found)
+    found = _triangulated(axes, tables)
+    cells = sum(_cells(axes, clique) for clique in found)
     if cells > MOST_CELLS:
         rule = f"The tables of a model fit into cliques of at most {MOST_CELLS:,} cells"
         raise ConfigError(rule, f"{cells:,}", "Measure fewer tables, or attributes of fewer levels.")
-    ordered, waiting = [Clique(found[0], -1, ())], set(range(1, len(found)))
+    ordered, waiting = [Clique(axes.ordered(found[0]), -1, ())], set(range(1, len(found)))
+    places = [0]
     best = {place: (len(set(found[0]) & set(found[place])), 0) for place in waiting}
     while waiting:  # Prim: the spanning tree with the largest separators is a junction tree
         place = max(sorted(waiting), key=lambda one: best[one][0])
         waiting.remove(place)
         parent, mine = best[place][1], set(found[place])
-        separator = tuple(sorted(mine & set(ordered[parent].attributes)))
-        ordered.append(Clique(found[place], parent, separator))
+        separator = axes.ordered(mine & set(found[places[parent]]))
+        ordered.append(Clique(axes.ordered(mine), parent, separator))
+        places.append(place)
         for other in waiting:
             common = len(mine & set(found[other]))
             if common > best[other][0]:
@@ -116,24 +181,50 @@ def junction_tree(sizes: Sequence[int], tables: Iterable[Attributes]) -> tuple[C
     return tuple(ordered)
 
 
-def _triangulated(sizes: Sequence[int], tables: Iterable[Attributes]) -> list[Attributes]:
-    """The largest cliques of the graph of tables, made chordal in the cheaper of two greedy ways."""
-    graph = [0] * len(sizes)  # each attribute's neighbours, as bits
-    for attributes in tables:
+def _triangulated(axes: Axes, tables: Iterable[Attributes]) -> list[Attributes]:
+    """The largest cliques of the graph of tables, made chordal in the cheaper of two greedy ways.
+
+    Those that have an attribute have its groups, too, where any table is of these.
+    """
+    count = len(axes.sizes)
+    tables = list(tables)
+    grouped = {one for attributes in tables for one in attributes if one >= count}
+    graph = [0] * (2 * count)  # neighbours of each attribute, and of its groups, as bits
+    for attributes in [*tables, *((one - count, one) for one in grouped)]:
         together = sum(1 << one for one in attributes)
         for one in attributes:
             graph[one] |= together & ~(1 << one)
-    ways = [_eliminated(graph, [math.log(size) for size in sizes], least_fill) for least_fill in (True, False)]
-    return min(ways, key=lambda cliques: sum(math.prod(sizes[one] for one in clique) for clique in cliques))
+    logs = [math.log(size) for size in axes.sizes] + [math.log(len(ends)) for ends in axes.ends]
+    used = [*range(count), *sorted(grouped)]
+    ways = [_eliminated(graph, used, logs, least_fill) for least_fill in (True, False)]
+    closed = [_largest(mask | _bits_above(mask, count) & _mask(grouped) for mask in cliques) for cliques in ways]
+    found = [[tuple(_bits(mask)) for mask in cliques] for cliques in closed]
+    return min(found, key=lambda cliques: sum(_cells(axes, clique) for clique in cliques))
 
 
-def _eliminated(graph: Sequence[int], logs: Sequence[float], least_fill: bool) -> list[Attributes]:
+def _mask(places: Iterable[int]) -> int:
+    return sum(1 << place for place in places)
+
+
+def _bits_above(mask: int, count: int) -> int:
+    """The bits of the groups of those attributes whose bits are set."""
+    return (mask & ((1 << count) - 1)) << count
+
+
+def _largest(masks: Iterable[int]) -> list[int]:
+    """Those that no other contains, each once."""
+    different = list(dict.fromkeys(masks))
+    return [one for one in different if not any(one != other and one & ~other == 0 for other in different)]
+
+
+def _eliminated(graph: Sequence[int], used: Iterable[int], logs: Sequence[float], least_fill: bool) -> list[int]:
     """Take out attributes, each with its neighbours as a clique: first those that join fewest pairs, or cells."""
-    graph, left, cliques = list(graph), set(range(len(graph))), list[int]()
+    graph, left, cliques, count = list(graph), set(used), list[int](), len(graph) // 2
 
     def price(one: int) -> tuple[float, ...]:
         neighbours = _bits(graph[one])
-        cells = sum(logs[other] for other in neighbours) + logs[one]
+        clique = graph[one] | 1 << one
+        cells = sum(logs[other] for other in _bits(clique & ~_bits_above(clique, count)))
         fill = sum((graph[one] & ~graph[other]).bit_count() - 1 for other in neighbours) if least_fill else 0
         return fill, cells, one
 
@@ -152,7 +243,7 @@ def _eliminated(graph: Sequence[int], logs: Sequence[float], least_fill: bool) -
             graph[other] = (graph[other] | graph[one]) & ~(1 << one | 1 << other)
         for other in set(_bits(changed)) & left:
             prices[other] = price(other)
-    return [tuple(_bits(clique)) for clique in cliques]
+    return cliques
 
 
 def _bits(mask: int) -> list[int]:
@@ -165,30 +256,15 @@ def _bits(mask: int) -> list[int]:
     return found
 
 
-# Arrays with one axis per attribute, in ascending order.
-
-
-def _placed(table: Numbers, attributes: Attributes, among: Attributes) -> Numbers:
-    """With axes of size one for what ``among`` has besides."""
-    size = dict(zip(attributes, table.shape, strict=True))
-    return table.reshape([size.get(one, 1) for one in among])
-
-
-def _summed(table: Numbers, attributes: Attributes, keep: Attributes) -> Numbers:
-    """The sums of all but these attributes."""
-    found: Numbers = table.sum(axis=tuple(place for place, one in enumerate(attributes) if one not in keep))
-    return found
-
-
 def _zeros(attributes: Attributes, possible: Flags) -> tuple[Attributes, Numbers]:
     """As a term of the model: 0 where it is possible, else -inf."""
     order = np.argsort(attributes)
     return tuple(sorted(attributes)), np.where(possible.transpose(order), 0.0, -np.inf)
 
 
-def _ascending(table: MeasuredTable) -> MeasuredTable:
-    order = np.argsort(table.attributes)
-    attributes = tuple(sorted(table.attributes))
+def _ascending(axes: Axes, table: MeasuredTable) -> MeasuredTable:
+    attributes = axes.ordered(table.attributes)
+    order = [table.attributes.index(one) for one in attributes]
     return MeasuredTable(attributes, table.counts.astype(np.float64).transpose(order), table.variance)
 
 
@@ -203,10 +279,12 @@ class GraphicalModel:
         sizes: L of each attribute.
         terms: attributes in ascending order, each with numbers that are added up to the logarithm of a share,
             -inf for cells that are impossible.
+        ends: the level after each group, of each attribute; empty if there are no groups.
     """
 
     sizes: tuple[int, ...]
     terms: tuple[tuple[Attributes, Numbers], ...]
+    ends: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def fitted(
@@ -216,6 +294,7 @@ class GraphicalModel:
         rows: float,
         *,
         start: GraphicalModel | None = None,
+        ends: Sequence[tuple[int, ...]] = (),
         possible: Sequence[tuple[Attributes, Flags]] = (),
     ) -> GraphicalModel:
         """The distribution of largest entropy near what was measured.
@@ -225,23 +304,30 @@ class GraphicalModel:
             tables: what was measured; of attributes that are in none, all levels are equally likely.
             rows: how many rows the shares are of.
             start: a model of some of these tables, from which fewer steps are needed.
+            ends: the level after each group, of each attribute, where tables are of groups.
             possible: which combinations of some attributes' levels can be at all, one axis per attribute: structural
                 zeros are where they cannot.
 
         Raises:
             ConfigError: the model has more than `MOST_CELLS` cells, or nothing is possible.
         """
-        return _Fit(tuple(sizes), tables, rows, possible).run(start) if tables else cls(tuple(sizes), ())
+        axes = Axes(tuple(sizes), tuple(ends))
+        return _Fit(axes, tables, rows, possible).run(start) if tables else cls(axes.sizes, (), axes.ends)
+
+    @cached_property
+    def axes(self) -> Axes:
+        """Attributes and groups."""
+        return Axes(self.sizes, self.ends)
 
     @cached_property
     def cliques(self) -> tuple[Clique, ...]:
         """The junction tree."""
-        return junction_tree(self.sizes, [attributes for attributes, _ in self.terms])
+        return junction_tree(self.axes, [attributes for attributes, _ in self.terms])
 
     @cached_property
     def _joints(self) -> list[Numbers]:
         """The distribution of each clique."""
-        return _downward(self.cliques, self._conditionals({})[0])
+        return _downward(self.axes, self.cliques, self._conditionals({})[0])
 
     def marginal(self, attributes: Attributes) -> Numbers:
         """The distribution of any attributes, whether or not they are in one clique; axes in the order given.
@@ -258,22 +344,26 @@ class GraphicalModel:
             joint = self._joints[place]
             if within == asked:
                 return self._product([(clique.attributes, joint)] + [found[child] for child in children], attributes)
-            common = _placed(_summed(joint, clique.attributes, clique.separator), clique.separator, clique.attributes)
+            common = self.axes.summed(joint, clique.attributes, clique.separator)
+            common = self.axes.placed(common, clique.separator, clique.attributes)
             given = joint / np.where(common > 0, common, 1)
-            keep = tuple(sorted(within | set(clique.separator)))
+            keep = self.axes.ordered(within | set(clique.separator))
             factors = [(clique.attributes, given)] + [found[child] for child in children]
             found[place] = keep, self._product(factors, keep)
             inside.setdefault(clique.parent, []).append(place)
         return np.ones(())
 
     def _product(self, factors: Sequence[tuple[Attributes, Numbers]], keep: Attributes) -> Numbers:
-        """The product of arrays, summed over all attributes but these."""
-        letter = {one: place for place, one in enumerate(sorted({one for names, _ in factors for one in names}))}
+        """The product of arrays, summed over all attributes but these, or groups of them."""
+        all_ = self.axes.ordered({one for names, _ in factors for one in names})
+        letter = {one: place for place, one in enumerate(all_)}
         operands: list[Any] = []
         for names, array in factors:
-            operands += [array, [letter[one] for one in names]]
-        found: Numbers = np.einsum(*operands, [letter[one] for one in keep], optimize=len(factors) > 1)
-        return found
+            finest = tuple(one if one in letter else one - len(self.sizes) for one in names)
+            operands += [self.axes.placed(array, names, finest), [letter[one] for one in finest]]
+        finest = tuple(one if one in letter else one - len(self.sizes) for one in keep)
+        found: Numbers = np.einsum(*operands, [letter[one] for one in finest], optimize=len(factors) > 1)
+        return self.axes.summed(found, finest, keep)
 
     def probability(self, weights: Mapping[int, Numbers]) -> float:
         """The share of rows that fulfil a condition.
@@ -295,30 +385,45 @@ class GraphicalModel:
         given, log = self._conditionals(weights or {})
         if log == -math.inf:
             raise ConfigError("Rows under a condition are drawn where the model has some", "a share of 0", _LOOSEN)
-        level_RA = np.zeros((rows, len(self.sizes)), np.int64)
+        count = len(self.sizes)
+        level_RA = np.zeros((rows, 2 * count), np.int64)
         for clique, share in zip(self.cliques, given, strict=True):
             separator, own = list(clique.separator), list(clique.own)
-            axes = [clique.attributes.index(one) for one in (*separator, *own)]
-            sizes = [[self.sizes[one] for one in part] for part in (separator, own)]
-            share_SC = share.transpose(axes).reshape(math.prod(sizes[0]), math.prod(sizes[1]))
+            sizes = [[self.axes.size(one) for one in part] for part in (separator, own)]
+            share_SC = self._by_state(clique, share).reshape(math.prod(sizes[0]), math.prod(sizes[1]))
             state_R = np.zeros(rows, np.int64)
             if separator:
                 state_R += np.ravel_multi_index(tuple(level_RA[:, separator].T), sizes[0])
             cell_R = spread(share_SC, state_R, rng)
             level_RA[:, own] = np.stack(np.unravel_index(cell_R, sizes[1]), axis=1)
-        return torch.from_numpy(level_RA)
+            for one in own if self.ends else ():
+                if one < count:
+                    level_RA[:, count + one] = self.axes.group_of(one)[level_RA[:, one]]
+        return torch.from_numpy(level_RA[:, :count])
+
+    def _by_state(self, clique: Clique, share: Numbers) -> Numbers:
+        """A clique's array with the axes of its separator first: an attribute and its groups, where those are there."""
+        axes, place = list(clique.attributes), len(self.sizes)
+        for one in clique.own:
+            if one + place in clique.separator:
+                inside_LG = self.axes.group_of(one)[:, None] == np.arange(len(self.ends[one]))
+                shape = [1] * share.ndim
+                shape[axes.index(one)] = len(inside_LG)
+                share = share[..., None] * inside_LG.reshape(*shape, -1)
+                axes.append(one + place)
+        return share.transpose([axes.index(one) for one in (*clique.separator, *clique.own)])
 
     def _conditionals(self, weights: Mapping[int, Numbers]) -> tuple[list[Numbers], float]:
         """Of each clique the distribution given its separator; and the logarithm of the sum over all cells."""
         terms = list(self.terms)
         with np.errstate(divide="ignore"):
             terms += [((one,), np.log(weight_L)) for one, weight_L in weights.items()]
-        return _upward(self.cliques, _potentials(self.sizes, self.cliques, terms))
+        return _upward(self.axes, self.cliques, _potentials(self.axes, self.cliques, terms))
 
     def state(self) -> State:
         """In storable form."""
         terms = [{"attributes": list(names), "numbers": torch.from_numpy(array)} for names, array in self.terms]
-        return {"sizes": list(self.sizes), "terms": terms}
+        return {"sizes": list(self.sizes), "terms": terms, "ends": [list(ends) for ends in self.ends]}
 
     @classmethod
     def restored(cls, state: State) -> GraphicalModel:
@@ -327,12 +432,13 @@ class GraphicalModel:
         Raises:
             StorageError: it is no model of its attributes.
         """
-        sizes = tuple(state["sizes"])
+        axes = Axes(tuple(state["sizes"]), tuple(tuple(ends) for ends in state.get("ends", [])))
         terms = tuple((tuple(one["attributes"]), one["numbers"].numpy()) for one in state["terms"])
         for attributes, numbers in terms:
-            if not set(attributes) <= set(range(len(sizes))) or numbers.shape != tuple(sizes[a] for a in attributes):
+            known = set(range(len(axes.sizes) + len(axes.ends)))
+            if not set(attributes) <= known or numbers.shape != tuple(map(axes.size, attributes)):
                 raise StorageError("A model's tables are of its attributes", attributes, "Was the file altered?")
-        return cls(sizes, terms)
+        return cls(axes.sizes, terms, axes.ends)
 
 
 _LOOSEN = "Ask for what occurs together, or leave out a condition."
@@ -357,23 +463,21 @@ def spread(share_SC: Numbers, state_R: Levels, rng: np.random.Generator) -> Leve
     return cell_R
 
 
-def _potentials(
-    sizes: Sequence[int], cliques: Sequence[Clique], terms: Iterable[tuple[Attributes, Numbers]]
-) -> list[Numbers]:
+def _potentials(axes: Axes, cliques: Sequence[Clique], terms: Iterable[tuple[Attributes, Numbers]]) -> list[Numbers]:
     """Of each clique the sum of the terms that it is the first to contain."""
-    found = [np.zeros([sizes[one] for one in clique.attributes]) for clique in cliques]
+    found = [np.zeros([axes.size(one) for one in clique.attributes]) for clique in cliques]
     for attributes, numbers in terms:
-        place = _home(cliques, attributes)
-        found[place] += _placed(numbers, attributes, cliques[place].attributes)
+        place = _home(axes, cliques, attributes)
+        found[place] += axes.placed(numbers, attributes, cliques[place].attributes)
     return found
 
 
-def _home(cliques: Sequence[Clique], attributes: Attributes) -> int:
+def _home(axes: Axes, cliques: Sequence[Clique], attributes: Attributes) -> int:
     """The place of the first clique with these attributes."""
-    return next(place for place, one in enumerate(cliques) if set(attributes) <= set(one.attributes))
+    return next(place for place, one in enumerate(cliques) if axes.within(attributes, one.attributes))
 
 
-def _upward(cliques: Sequence[Clique], potentials: list[Numbers]) -> tuple[list[Numbers], float]:
+def _upward(axes: Axes, cliques: Sequence[Clique], potentials: list[Numbers]) -> tuple[list[Numbers], float]:
     """Each clique's distribution given its separator, and the logarithm of the sum over everything.
 
     ``potentials`` are logarithms; messages are added to them.
@@ -381,31 +485,30 @@ def _upward(cliques: Sequence[Clique], potentials: list[Numbers]) -> tuple[list[
     found, log = [], 0.0
     for place in reversed(range(len(cliques))):
         clique, potential = cliques[place], potentials[place]
-        own = tuple(axis for axis, one in enumerate(clique.attributes) if one not in clique.separator)
-        most = potential.max(axis=own, keepdims=True)
+        mine, separator = clique.attributes, clique.separator
+        most = axes.summed(potential, mine, separator, np.maximum)
         most = np.where(np.isfinite(most), most, 0.0)
-        potential -= most
+        potential -= axes.placed(most, separator, mine)
         weight = np.exp(potential, out=potential)
-        whole = weight.sum(axis=own, keepdims=True)
+        whole = axes.summed(weight, mine, separator)
         with np.errstate(divide="ignore"):
             message = np.log(whole) + most
-        weight /= np.where(whole > 0, whole, 1)
+        weight /= axes.placed(np.where(whole > 0, whole, 1), separator, mine)
         found.append(weight)
         if clique.parent < 0:
             log = float(message.item())
         else:
-            above = cliques[clique.parent].attributes
-            potentials[clique.parent] += _placed(message.squeeze(own), clique.separator, above)
+            potentials[clique.parent] += axes.placed(message, separator, cliques[clique.parent].attributes)
     return found[::-1], log
 
 
-def _downward(cliques: Sequence[Clique], given: Sequence[Numbers]) -> list[Numbers]:
+def _downward(axes: Axes, cliques: Sequence[Clique], given: Sequence[Numbers]) -> list[Numbers]:
     """The distribution of each clique."""
     found = list[Numbers]()
     for clique, share in zip(cliques, given, strict=True):
         if clique.parent >= 0:
-            common = _summed(found[clique.parent], cliques[clique.parent].attributes, clique.separator)
-            share = share * _placed(common, clique.separator, clique.attributes)
+            common = axes.summed(found[clique.parent], cliques[clique.parent].attributes, clique.separator)
+            share = share * axes.placed(common, clique.separator, clique.attributes)
         found.append(share)
     return found
 
@@ -418,24 +521,20 @@ class _Fit:
 
     def __init__(
         self,
-        sizes: tuple[int, ...],
+        axes: Axes,
         tables: Sequence[MeasuredTable],
         rows: float,
         possible: Sequence[tuple[Attributes, Flags]] = (),
     ) -> None:
-        self.sizes, self.tables = sizes, _combined([_ascending(table) for table in tables])
+        self.axes, self.tables = axes, _combined([_ascending(axes, table) for table in tables])
         self.zeros = [_zeros(attributes, flags) for attributes, flags in possible]
-        self.cliques = junction_tree(
-            sizes, [*(names for names, _ in self.zeros), *(one.attributes for one in self.tables)]
-        )
-        self.homes = [_home(self.cliques, table.attributes) for table in self.tables]
-        self.ends = np.cumsum([table.counts.size for table in self.tables])[:-1]
-        shares, variances, closed = list[Numbers](), list[Numbers](), list[npt.NDArray[np.bool_]]()
+        names = [*(names for names, _ in self.zeros), *(table.attributes for table in self.tables)]
+        self.cliques = junction_tree(axes, names)
+        self.homes = [_home(axes, self.cliques, table.attributes) for table in self.tables]
+        self.starts = np.cumsum([table.counts.size for table in self.tables])[:-1]
+        shares, variances, closed = list[Numbers](), list[Numbers](), list[Flags]()
         for table in self.tables:
-            impossible = (table.counts <= 0) & (table.variance == 0)
-            for names, zero in self.zeros:
-                if set(names) <= set(table.attributes):
-                    impossible = impossible | (_placed(zero, names, table.attributes) < 0)
+            impossible = self._impossible(table)
             share = np.where(impossible, 0, table.counts / rows)
             share = np.where(impossible, 0, share + (1 - share.sum()) / max(1, (~impossible).sum()))
             shares.append(share.ravel())
@@ -449,13 +548,22 @@ class _Fit:
         self.scale = 1 / np.sqrt(np.maximum(self.share, 0) + self.ridge)  # about what makes all curvatures one
         self.gap = math.inf
 
+    def _impossible(self, table: MeasuredTable) -> Flags:
+        """The cells of a table, of levels or groups, that no row can be in."""
+        found = (table.counts <= 0) & (table.variance == 0)
+        for names, zero in self.zeros:
+            seen = tuple(one for one in table.attributes if one % len(self.axes.sizes) in names)
+            most = self.axes.summed(zero, names, seen, np.maximum)
+            found = found | (self.axes.placed(most, seen, table.attributes) < 0)
+        return found
+
     def run(self, start: GraphicalModel | None) -> GraphicalModel:
         """L-BFGS until the optimum is near."""
-        if _upward(self.cliques, _potentials(self.sizes, self.cliques, self.zeros))[1] == -math.inf:
+        if _upward(self.axes, self.cliques, _potentials(self.axes, self.cliques, self.zeros))[1] == -math.inf:
             remedy = "Do the rules' values, and bounds, fit the columns?"
             raise ConfigError("A model has rows that keep all rules", "none is possible", remedy)
         theta = _minimised(self._value, self._start(start) / self.scale, self._is_near) * self.scale
-        return GraphicalModel(self.sizes, (*self.zeros, *self._terms(theta)))
+        return GraphicalModel(self.axes.sizes, (*self.zeros, *self._terms(theta)), self.axes.ends)
 
     def _start(self, start: GraphicalModel | None) -> Numbers:
         known = {} if start is None else dict(start.terms)
@@ -464,18 +572,18 @@ class _Fit:
         return np.where(self.closed | ~np.isfinite(found), 0.0, found)
 
     def _terms(self, theta: Numbers) -> list[tuple[Attributes, Numbers]]:
-        parts = np.split(np.where(self.closed, -np.inf, theta), self.ends)
+        parts = np.split(np.where(self.closed, -np.inf, theta), self.starts)
         tables = zip(self.tables, parts, strict=True)
         return [(table.attributes, part.reshape(table.counts.shape)) for table, part in tables]
 
     def _value(self, scaled: Numbers) -> tuple[float, Numbers]:
         """E, and its gradient."""
         theta = scaled * self.scale
-        terms = (*self.zeros, *self._terms(theta))
-        given, log = _upward(self.cliques, _potentials(self.sizes, self.cliques, terms))
-        joints = _downward(self.cliques, given)
+        potentials = _potentials(self.axes, self.cliques, (*self.zeros, *self._terms(theta)))
+        given, log = _upward(self.axes, self.cliques, potentials)
+        joints = _downward(self.axes, self.cliques, given)
         expected = [
-            _summed(joints[home], self.cliques[home].attributes, table.attributes).ravel()
+            self.axes.summed(joints[home], self.cliques[home].attributes, table.attributes).ravel()
             for home, table in zip(self.homes, self.tables, strict=True)
         ]
         pull = self.ridge * theta

@@ -24,7 +24,7 @@ from silosynth.counting.groups import joined
 from silosynth.encoders.attributes import LEAST, codes
 from silosynth.encoders.column import AtomEncoder, Encoder
 from silosynth.encoders.table import MOST_BINS
-from silosynth.models.graphical import Levels, Numbers, cells_of, spread
+from silosynth.models.graphical import Axes, Levels, Numbers, cells_of, spread
 
 Edge = tuple[int, int]
 Attributes = tuple[int, ...]  # of a table: two; or the only one there is
@@ -234,11 +234,34 @@ def missed(coarse: Measured, expected: Numbers, *, cells: int, variance: float) 
 def most_missed(
     sizes: Sequence[int], scores: Mapping[Attributes, float], opened: Iterable[Attributes], count: int, cells: int
 ) -> tuple[Attributes, ...]:
-    """At most so many more pairs with the largest scores above zero that fit into cliques of so many cells."""
+    """At most so many more pairs that are missed, and fit into cliques of so many cells.
+
+    First those with the largest scores by the cube root of their tables' cells: large ones leave less room for others.
+    """
     tables, found = [*opened], list[Attributes]()
-    for pair in sorted(scores, key=lambda one: -scores[one]):
+    ranks = {pair: score / math.prod(sizes[one] for one in pair) ** (1 / 3) for pair, score in scores.items()}
+    for pair in sorted(scores, key=lambda one: -ranks[one]):
         if len(found) < count and scores[pair] > 0 and cells_of(sizes, [*tables, pair]) <= cells:
             tables.append(pair)
+            found.append(pair)
+    return tuple(found)
+
+
+def surprise(coarse: Measured, expected: Numbers) -> float:
+    """How many times as far from what a model says a table of groups is as its noise would make it."""
+    noise = coarse.counts.size * math.sqrt(2 / math.pi * coarse.variance)
+    return float(np.abs(coarse.counts - expected).sum()) / max(1.0, noise)
+
+
+def most_surprising(
+    axes: Axes, scores: Mapping[Attributes, float], beside: Iterable[Attributes], cells: int
+) -> tuple[Attributes, ...]:
+    """The pairs of groups, most surprising first, that fit into cliques of so many cells beside tables of levels."""
+    tables, found = [*beside], list[Attributes]()
+    for pair in sorted(scores, key=lambda one: -scores[one]):
+        groups = tuple(map(axes.groups, pair))
+        if scores[pair] > 1 and cells_of(axes.sizes, [*tables, groups], axes.ends) <= cells:
+            tables.append(groups)
             found.append(pair)
     return tuple(found)
 

@@ -13,6 +13,7 @@ from silosynth.privacy.events import Target
 
 _Levels = Annotated[int, Bound("from 2 to 256", lambda count: 2 <= count <= 256)]
 _Tables = Annotated[float, Bound("from 1 to 10", lambda times: 1 <= times <= 10)]
+_Part = Annotated[float, Bound("from 0 to 1", lambda part: 0 <= part <= 1)]
 _Share = Annotated[float, Bound("above 0 and below 1", lambda share: 0 < share < 1)]
 
 
@@ -27,6 +28,7 @@ class MarginalsConfig(Struct):
     groups: _Levels = 5  # of an attribute's levels, in the tables by which the tree is selected
     selection: _Share = 0.2  # of the budget that encoders leave: what those tables take
     tables: _Tables = 1.0  # that open in full, as multiples of a tree's: 1 is MST, more is AIM
+    pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more
     rounds: Size[int] = 2  # in which tables beyond the tree are chosen
     cells: Size[int] = 100_000  # of the cliques that hold all tables, at most: what time and memory grow with
     encoders: EncoderConfig = EncoderConfig()
@@ -39,7 +41,7 @@ class MarginalsConfig(Struct):
     @property
     def adaptive(self) -> bool:
         """Whether more tables open than those of a tree, chosen by what the model so far misses."""
-        return self.tables > 1
+        return self.tables > 1 or self.pairs > 0
 
     def _check(self) -> None:
         if self.dp.mechanism != "dpsgd":
@@ -67,8 +69,8 @@ MST: Mapping[str, MarginalsConfig] = {
 
 AIM: Mapping[str, MarginalsConfig] = {
     "fast": MarginalsConfig(bins=12, groups=4, tables=2.0, rounds=1, cells=20_000),
-    "balanced": MarginalsConfig(tables=2.5, cells=200_000),
-    "best": MarginalsConfig(bins=32, groups=6, tables=3.0, rounds=3, cells=400_000),
+    "balanced": MarginalsConfig(tables=2.5, pairs=1 / 3, cells=200_000),
+    "best": MarginalsConfig(bins=32, groups=6, tables=3.0, pairs=1 / 3, rounds=3, cells=400_000),
 }
 
 

@@ -22,7 +22,8 @@ from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
 MANY = 1000  # tables, by which it is found what one alone would take: variances are whole numbers
 MOST_COLUMNS = 500  # of all silos
-_NAMING = "tables that open in full: "
+FEW_CELLS = 4  # of a table of two flags, which its table of groups tells as well
+_NAMING, _LAST = "tables that open in full: ", "the last "
 HALVINGS = 6  # of the variances that may be
 
 
@@ -46,7 +47,7 @@ class MarginalsPlan:
         columns: variance of the noise on what encoders are learnt from, and on the number of rows.
         names: for each column with names, the probability at most that that of a single row is released.
         groups: on each table by which the tree is selected.
-        full: on each table that opens in full.
+        full: on each table that opens in full, if as many do as ``tables`` says: see `full_noise`.
         events: of all silos' encoders and numbers of rows.
     """
 
@@ -62,7 +63,8 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
     """The least noise with which all that is planned costs at most the target; None without one.
 
     The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and what opens in full; each
-    part in equal parts among its tables: all pairs, whether the model uses them or not, and `most_tables`.
+    part in equal parts among its tables: all pairs, whether the model uses them or not, and ``tables``. Once levels of
+    attributes are known, that part is for as many tables as these have room for (`full_noise`).
 
     Raises:
         ConfigError: there are too many columns; or too little epsilon.
@@ -74,7 +76,7 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         return None
     learnt = attributes + len(held)
     named = sum(one.named for one in held)
-    pairs, most = selected_pairs(attributes), most_tables(config, attributes)
+    pairs, most = selected_pairs(attributes), _tree_tables(config, attributes)
     counts = learnt, len(pairs), most
     single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
     shares = dp.encoders, (1 - dp.encoders) * config.selection, (1 - dp.encoders) * (1 - config.selection)
@@ -102,22 +104,79 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
     return planned(high)
 
 
-def most_tables(config: MarginalsConfig, attributes: int) -> int:
-    """How many tables open in full: those of a tree, or ``tables`` times as many, but no more than there are pairs."""
-    pairs = attributes * (attributes - 1) // 2
-    return max(1, min(pairs, round(config.tables * (attributes - 1))))
+def most_tables(config: MarginalsConfig, levels: Sequence[int]) -> int:
+    """How many tables of attributes with so many levels open in full.
+
+    ``tables`` times as many as a tree has, or that part of all ``pairs`` that have more than four cells, if that is
+    more; but beyond a tree no more than there is room for in ``cells``, where each joins three attributes of a middling
+    number of levels.
+    """
+    attributes = len(levels)
+    worth = sum(one * other > FEW_CELLS for one, other in itertools.combinations(levels, 2))
+    middle = math.exp(math.fsum(map(math.log, levels)) / attributes)
+    wanted = max(_tree_tables(config, attributes), round(config.pairs * worth))
+    return max(1, min(wanted, attributes - 1 + round(config.cells / middle**3)))
 
 
-def naming(sets: Sequence[int]) -> str:
-    """The purpose of an agreement of all silos that these tables open in full."""
-    return _NAMING + " ".join(map(str, sets))
+def _tree_tables(config: MarginalsConfig, attributes: int) -> int:
+    """As many tables as the option says, whatever levels attributes turn out to have."""
+    return max(1, min(attributes * (attributes - 1) // 2, round(config.tables * (attributes - 1))))
+
+
+@lru_cache(maxsize=64)
+def full_noise(config: MarginalsConfig, held: tuple[Held, ...], levels: tuple[int, ...]) -> CellNoise | None:
+    """The noise on each table that opens in full, if `most_tables` of them do; None without a target."""
+    return _last_noise(config, held, (), most_tables(config, levels))
+
+
+@lru_cache(maxsize=64)
+def last_noise(
+    config: MarginalsConfig, held: tuple[Held, ...], levels: tuple[int, ...], opened: int, last: int
+) -> CellNoise | None:
+    """The noise on the tables that open last, for which all is left that others do not take.
+
+    Args:
+        config, held, levels: see `full_noise`.
+        opened: how many are open in full.
+        last: how many more are to be open; no others will.
+    """
+    full = full_noise(config, held, levels)
+    return None if full is None else _last_noise(config, held, (full,) * opened, last)
+
+
+def _last_noise(
+    config: MarginalsConfig, held: tuple[Held, ...], opened: tuple[CellNoise, ...], last: int
+) -> CellNoise | None:
+    """The least noise with which so many tables cost at most the target, after all that `plan_noise` has besides."""
+    plan = plan_noise(config, held)
+    if plan is None:
+        return None
+    attributes, dp = sum(one.columns for one in held), config.dp
+    planned = _tree_tables(config, attributes)
+    before = [one.event("", True, dp.delta) for one in (*[plan.groups] * len(selected_pairs(attributes)), *opened)]
+    spent = sum(plan.full.half_variance / one.half_variance for one in opened)
+    half = max(LEAST_VARIANCE, math.ceil(plan.full.half_variance * last / max(1.0, planned - spent)))
+    while not affords(dp, [*plan.events, *before, *[CellNoise(half_variance=half).event("", True, dp.delta)] * last]):
+        half += 1 + half // 200
+    return CellNoise(half_variance=half)
+
+
+def naming(sets: Sequence[int], last: bool = False) -> str:
+    """The purpose of an agreement of all silos that these tables open in full; no others will after the last."""
+    return _LAST * last + _NAMING + " ".join(map(str, sets))
 
 
 def named_sets(purpose: str) -> tuple[int, ...]:
     """The tables that an agreement is about; none if it is about something else."""
+    purpose = purpose.removeprefix(_LAST)
     words = purpose.removeprefix(_NAMING).split()
     told = purpose.startswith(_NAMING) and all(word.isascii() and word.isdigit() for word in words)
     return tuple(map(int, words)) if told else ()
+
+
+def are_last(purpose: str) -> bool:
+    """Whether an agreement is about the last tables that open in full."""
+    return purpose.startswith(_LAST)
 
 
 def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
@@ -141,15 +200,19 @@ class CountedAttribute:
 
 
 def request_for(
-    silos: tuple[str, ...], attributes: Sequence[CountedAttribute], rows: int, plan: MarginalsPlan | None
+    config: MarginalsConfig,
+    held: tuple[Held, ...],
+    silos: tuple[str, ...],
+    attributes: Sequence[CountedAttribute],
+    rows: int,
 ) -> CountRequest:
     """What is counted: tables of levels of all pairs, then those of groups.
 
     Args:
+        config, held: see `plan_noise`, from which follows the noise with which tables open.
         silos: all silos.
         attributes: of all silos, in their order.
         rows: the bound of their number.
-        plan: the noise with which tables open.
 
     Raises:
         ConfigError: tables are too large.
@@ -159,7 +222,8 @@ def request_for(
     pairs, number = selected_pairs(len(attributes)), len(attributes)
     groups = tuple(_column(one.silo, groups_name(one.name, names), one.groups) for one in attributes if pairs)
     sets = full_sets(number) + tuple((number + a, number + b) for a, b in pairs)
-    noises = (EXACT,) if plan is None else (plan.groups, plan.full)
+    plan, full = plan_noise(config, held), full_noise(config, held, tuple(one.levels for one in attributes))
+    noises = (EXACT,) if plan is None else (plan.groups, full)
     return CountRequest(silos, levels + groups, sets, rows, max(bits_to_open(rows, noise) for noise in noises))
 
 

@@ -13,7 +13,8 @@ MST: the exponential mechanism chooses each edge      `_select`: a coarse noisy 
                                                       from these without further cost (`networks.association`)
 AIM: the same chooses one table after the other       `_extend`: several a round, by how far the model so far misses
                                                       the coarse tables (`networks.missed`)
-AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned
+AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned; the last tables
+                                                      get what is left of both (`private.last_noise`)
 noised tables                                         `_open_full`: counted across silos, opened with noise
 Private-PGM fits a graphical model                    `models.graphical.GraphicalModel`
 rows are drawn by rounding                            next to their expected numbers; silos draw values within levels
@@ -26,10 +27,11 @@ tables as they may be passed on, and each row is protected by (epsilon, delta) f
 from everybody else: as long as all follow the protocol, and coordinator and silos do not collude. Tables of two columns
 of one silo are counted and noised by that silo.
 
-*The noise is nobody's message*: it follows from the options and numbers of columns (`private.plan_noise`), and all that
-is planned is charged up front. A silo opens each table of groups once. Before tables open in full, all silos agree on
-which these are (`privacy.agreement`, of which the tables are the purpose), so that each knows also those that it has no
-part in, and that the others were told the same: together no more than were planned (`private.most_tables`).
+*The noise is nobody's message*: it follows from the options and numbers of columns (`private.plan_noise`), for tables
+in full also from numbers of levels (`private.full_noise`), and for the last of them from how many are open. A silo
+opens each table of groups once. Before tables open in full, all silos agree on which these are (`privacy.agreement`, of
+which the tables are the purpose), so that each knows also those that it has no part in, and that the others were told
+the same: together no more than were planned (`private.most_tables`).
 
 Without ``dp`` the same tables open exactly: silos have small levels pooled by their encoders (``min_count``), and
 nothing else protects counts. No row and no encoding of one leaves a silo, unless hidden by random numbers for another.
@@ -40,7 +42,7 @@ Shapes: R rows, A attributes of one silo.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -61,13 +63,13 @@ from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import CountRequest, Plan, padded
 from silosynth.encoders import possible, summed
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
-from silosynth.models.graphical import Flags, GraphicalModel, Levels, MeasuredTable, Numbers, cells_of
+from silosynth.models.graphical import Axes, Flags, GraphicalModel, Levels, MeasuredTable, Numbers, cells_of
 from silosynth.privacy.aggregation import LEAST, Masked, secure_words
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
 
 Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
-Possible: TypeAlias = tuple[networks.Attributes, Flags]
+Possible: TypeAlias = dict[networks.Attributes, Flags]
 Step: TypeAlias = Callable[[Roster, MarginalsConfig, Streams, State], Conversation[State]]
 FINEST = 2000  # parts of all rows, of which counts are not told apart further: a fit would take many times as long
 REACH = 9.0  # standard deviations that no noise on a number of rows exceeds, but with a probability below 1e-18
@@ -186,7 +188,7 @@ def part_of(encoders: Sequence[Encoder], attributes: Sequence[networks.Attribute
 def _taken(config: MarginalsConfig, roster: Roster, streams: Streams, state: State | None) -> Conversation[State]:
     """Take all steps, or those after a checkpoint's."""
     state = {"stage": 0} if state is None else state
-    steps = _steps(config) + (_extend,) * config.rounds if config.adaptive else _steps(config)
+    steps = _steps(config) + ((_extend,) * config.rounds + (_refine,) if config.adaptive else ())
     for stage in range(state["stage"], len(steps)):
         yield Progress("tables", stage, len(steps))
         yield Checkpoint(state)
@@ -280,14 +282,14 @@ def _possible(roster: Roster, state: State, sizes: Mapping[str, int]) -> Convers
     return found
 
 
-def _ruled_out(config: MarginalsConfig, state: State, tables: Sequence[networks.Attributes]) -> list[Possible]:
+def _ruled_out(config: MarginalsConfig, state: State, tables: Iterable[networks.Attributes]) -> Possible:
     """As many structural zeros as fit beside these tables; rows that break other rules are thrown away."""
-    pairs, found = list(tables), list[Possible]()
+    pairs, found = list(tables), Possible()
     for one in state.get("possible", []):
         pair = (int(one["attributes"][0]), int(one["attributes"][1]))
         if cells_of(state["levels"], [*pairs, pair]) <= max(config.cells, cells_of(state["levels"], pairs)):
             pairs.append(pair)
-            found.append((pair, one["possible"].numpy()))
+            found[pair] = one["possible"].numpy()
     return found
 
 
@@ -327,29 +329,49 @@ def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
     """More tables: of the pairs whose tables of groups the model misses most; and the model of all so far."""
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
     number = state["stage"] - len(_steps(config))
-    left = private.most_tables(config, len(state["names"])) - len(full)
-    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
+    left = private.most_tables(config, state["levels"]) - len(full)
+    request, noise = _request(roster, config, state), private.full_noise(config, _held(state), tuple(state["levels"]))
     opens, scores = Plan(request), dict[networks.Attributes, float]()
     for place, pair in enumerate(private.full_sets(len(state["names"]))):
         if left and pair not in full:
-            variance = _variance(opens, place, opening.EXACT if plan is None else plan.full)
+            variance = _variance(opens, place, noise)
             table = state["rows"] * model.marginal(pair)
             expected = networks.in_groups(table, *_groups(state, pair))
             scores[pair] = networks.missed(coarse[pair], expected, cells=table.size, variance=variance)
-    count = math.ceil(left / (config.rounds - number))
-    kept = [pair for pair, _ in _ruled_out(config, state, list(full))]
-    chosen = networks.most_missed(state["levels"], scores, [*full, *kept], count, config.cells)
+    rounds, beside = config.rounds - number, [*full, *_ruled_out(config, state, full)]
+    chosen = networks.most_missed(state["levels"], scores, beside, math.ceil(left / rounds), config.cells)
     if not chosen:
         return state
-    more = yield from _open_full(roster, config, streams.child("more", number), state, chosen)
+    more = yield from _open_full(roster, config, streams.child("more", number), state, chosen, rounds == 1)
     return _fit(config, state, full | more, model)
+
+
+def _refine(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
+    """The model of tables of groups as well, where it misses them: as many as there is room for."""
+    yield from ()
+    full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
+    scores = {
+        pair: networks.surprise(one, networks.in_groups(state["rows"] * model.marginal(pair), *_groups(state, pair)))
+        for pair, one in coarse.items()
+        if pair not in full
+    }
+    beside = [*full, *_ruled_out(config, state, full)]
+    chosen = networks.most_surprising(_axes(state), scores, beside, config.cells)
+    return _fit(config, state, full, model, chosen) if chosen else state
 
 
 STEPS = (_describe, _make, _count, _select, _measure)
 
 
-def _fit(config: MarginalsConfig, state: State, full: Tables, start: GraphicalModel | None = None) -> State:
-    """The graphical model of all tables that are open, and of all margins, without what rules leave out."""
+def _fit(
+    config: MarginalsConfig, state: State, full: Tables, start: GraphicalModel | None = None,
+    grouped: Sequence[networks.Attributes] = (),
+) -> State:  # fmt: skip
+    """The graphical model of all tables that are open in full, of all margins, and of these tables of groups.
+
+    What rules leave out has no rows.
+    """
+    axes = _axes(state)
     coarse, measured = _restored(state["coarse"]), list[tuple[networks.Attributes, networks.Measured]]()
     for place, own in enumerate(_margins(state)):
         measured.append(((place,), networks.doubted(own, networks.sums(place, full))))
@@ -357,12 +379,13 @@ def _fit(config: MarginalsConfig, state: State, full: Tables, start: GraphicalMo
         if pair in coarse:
             one = networks.sharpened(one, coarse[pair], *_groups(state, pair))
         measured.append((pair, one))
+    measured += [(tuple(map(axes.groups, pair)), coarse[pair]) for pair in grouped]
     least = (state["rows"] / FINEST) ** 2
     tables = [
         MeasuredTable(pair, one.counts, max(least, one.variance) if one.variance else 0.0) for pair, one in measured
     ]
-    zeros = _ruled_out(config, state, list(full))
-    model = GraphicalModel.fitted(state["levels"], tables, state["rows"], start=start, possible=zeros)
+    ends, zeros = axes.ends if grouped else (), list(_ruled_out(config, state, full).items())
+    model = GraphicalModel.fitted(axes.sizes, tables, state["rows"], start=start, ends=ends, possible=zeros)
     return {**state, "full": _stored(full), "model": model.state()}
 
 
@@ -372,10 +395,14 @@ def _margins(state: State) -> list[networks.Measured]:
     return [networks.Measured(share.numpy() * state["rows"], variance) for share, variance in told]
 
 
+def _axes(state: State) -> Axes:
+    """Attributes, and their groups."""
+    return Axes(tuple(state["levels"]), tuple(map(tuple, state["groups"])))
+
+
 def _groups(state: State, pair: networks.Attributes) -> list[Levels]:
     """Each level's group, of both attributes."""
-    ends = [state["groups"][place] for place in pair]
-    return [np.repeat(np.arange(len(of_group)), np.diff([0, *of_group])) for of_group in ends]
+    return [_axes(state).group_of(place) for place in pair]
 
 
 def _stored(tables: Tables) -> list[State]:
@@ -397,18 +424,18 @@ def _request(roster: Roster, config: MarginalsConfig, state: State) -> CountRequ
     groups = map(len, state["groups"])
     parts = zip(state["silos"], state["names"], state["levels"], groups, strict=True)
     attributes = [private.CountedAttribute(*part) for part in parts]
-    plan = private.plan_noise(config, _held(state))
-    return private.request_for(roster.parties, attributes, state["most"], plan)
+    return private.request_for(config, _held(state), roster.parties, attributes, state["most"])
 
 
 def _open_full(
-    roster: Roster, config: MarginalsConfig, streams: Streams, state: State, pairs: Sequence[networks.Attributes]
-) -> Conversation[Tables]:
-    """Tables in full, after all silos have agreed which these are."""
-    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
-    sets = private.full_sets(len(state["names"]))
-    chosen, noise = [sets.index(pair) for pair in pairs], opening.EXACT if plan is None else plan.full
-    yield from agree(roster, private.naming(chosen))
+    roster: Roster, config: MarginalsConfig, streams: Streams, state: State, pairs: Sequence[networks.Attributes],
+    last: bool = False,
+) -> Conversation[Tables]:  # fmt: skip
+    """Tables in full, after all silos have agreed which these are, and whether they are the last."""
+    request, sets = _request(roster, config, state), private.full_sets(len(state["names"]))
+    chosen, known = [sets.index(pair) for pair in pairs], (config, _held(state), tuple(state["levels"]))
+    noise = private.last_noise(*known, len(state["full"]), len(chosen)) if last else private.full_noise(*known)
+    yield from agree(roster, private.naming(chosen, last))
     opened = yield from _opened(roster, request, dict.fromkeys(chosen, noise), streams, state["stage"])
     return {pair: opened[number] for pair, number in zip(pairs, chosen, strict=True)}
 

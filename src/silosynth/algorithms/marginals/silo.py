@@ -49,8 +49,9 @@ class MarginalsSilo(ColumnParty):
         self.parts: dict[int, Tensor] = {}  # of the cells of attributes that conditions concern
         self.events: list[Event] = []  # of this silo's encoders
         self.opened: list[int] = []  # sets
-        self.named: list[int] = []  # sets that open in full, of which all silos have been told
-        self.naming: tuple[int, ...] = ()  # those that silos are agreeing on
+        self.named: dict[int, opening.CellNoise | None] = {}  # sets that open in full, as all silos know, and how
+        self.naming: dict[int, opening.CellNoise | None] = {}  # those that silos are agreeing on
+        self.ended = False  # whether no more will be named
         self.group = Group(self.seat, self.streams.child("named"))  # on which tables open in full
         self.counter = self._make_counter()
 
@@ -190,7 +191,8 @@ class MarginalsSilo(ColumnParty):
             raise self._refusal("counts the attributes that it has made", len(attributes))
         if request.rows != padded(request.rows) or request.rows < marginals.bound(self.told, self._plan):
             raise self._refusal("counts at least as many rows as it has told, rounded up", request.rows)
-        if request != private.request_for(self.seat.roster.parties, attributes, request.rows, self._plan):
+        parties = self.seat.roster.parties
+        if request != private.request_for(self.config, self.held, parties, attributes, request.rows):
             raise self._refusal("counts what its options say", "other columns, sets, bits or blocks")
 
     def _all_columns(self, owners: Sequence[str]) -> bool:
@@ -207,6 +209,12 @@ class MarginalsSilo(ColumnParty):
         request = self.counter.request
         return 0 if request is None else len(request.columns) // (2 if len(request.columns) > 2 else 1)
 
+    @property
+    def _levels(self) -> tuple[int, ...]:
+        """Of the attributes that were counted."""
+        request = self.counter.request
+        return () if request is None else tuple(column.size for column in request.columns[: self._counted])
+
     def _agree(self, ask: Message) -> Message:
         """Agree with all silos on the secret of a counting; and after it, on which tables open in full.
 
@@ -218,22 +226,26 @@ class MarginalsSilo(ColumnParty):
             self.naming = self._nameable(ask)
         reply = self.group.answer(ask)
         if isinstance(ask, Confirmations):
-            self.named, self.naming = [*self.named, *self.naming], ()
+            self.named, self.naming = self.named | self.naming, {}
         return reply or Done()
 
-    def _nameable(self, ask: OfferShares) -> tuple[int, ...]:
-        """The tables that silos are to agree on: not too many with those before, and each once."""
-        sets = private.named_sets(ask.purpose)
-        named, most = [*self.named, *sets], private.most_tables(self.config, self._counted)
+    def _nameable(self, ask: OfferShares) -> dict[int, opening.CellNoise | None]:
+        """The tables that silos are to agree on, and their noise: not too many with those before, and each once."""
+        sets, last = private.named_sets(ask.purpose), private.are_last(ask.purpose)
+        named, most = [*self.named, *sets], private.most_tables(self.config, self._levels)
         there = all(number < len(private.full_sets(self._counted)) for number in sets)
-        if not (sets and there and ask.fresh and len(set(named)) == len(named) <= most):
+        if not (sets and there and ask.fresh and not self.ended and len(set(named)) == len(named) <= most):
             raise self._refusal(f"opens at most {most} tables in full, each once, by a new agreement", ask.purpose)
-        return sets
+        self.ended, known = last, (self.config, self.held, self._levels)
+        noise = private.last_noise(*known, len(self.named), len(sets)) if last else private.full_noise(*known)
+        return dict.fromkeys(sets, noise)
 
     def _open(self, ask: opening.OpenTables | opening.RevealTables | opening.OpenSums) -> Message:
         """Open tables of groups, and in full those that silos have agreed on, each once; with the noise planned."""
         plan, full = self._plan, len(private.full_sets(self._counted)) if self._counted else 0
-        noises = [opening.EXACT if plan is None else plan.full if one < full else plan.groups for one in ask.sets]
+        noise = opening.EXACT if plan is None else private.full_noise(self.config, self.held, self._levels)
+        groups = opening.EXACT if plan is None else plan.groups
+        noises = [self.named.get(one, noise) if one < full else groups for one in ask.sets]
         given = list(getattr(ask, "noises", ())) or [opening.EXACT] * len(ask.sets)
         if given != noises:
             raise self._refusal("opens tables with the noise that follows from its options", "another")
@@ -308,7 +320,8 @@ class MarginalsSilo(ColumnParty):
         }
         if not training:
             return state
-        tables = {"opened": list(self.opened), "named": list(self.named)}
+        halves = [0 if noise is None else noise.half_variance for noise in self.named.values()]
+        tables = {"opened": list(self.opened), "named": list(self.named), "halves": halves, "ended": self.ended}
         return {**state, "rows": self.told, **tables, "counter": self.counter.state()}
 
     def _restore(self, state: State) -> None:
@@ -318,7 +331,9 @@ class MarginalsSilo(ColumnParty):
         self.attributes = tuple(from_state(networks.Attribute, one) for one in state["attributes"])
         self.events = [from_state(Event, event) for event in state.get("events", ())]
         if "counter" in state:
-            self.told, self.opened, self.named = state["rows"], list(state["opened"]), list(state["named"])
+            noises = [opening.CellNoise(half_variance=half) if half else opening.EXACT for half in state["halves"]]
+            self.named = dict(zip(state["named"], noises, strict=True))
+            self.told, self.opened, self.ended = state["rows"], list(state["opened"]), state["ended"]
             self.counter = self._make_counter()
             self.counter.restore(state["counter"])
 
@@ -456,7 +471,8 @@ class RowsSilo(MarginalsSilo):
             private.CountedAttribute("", encoder.name, one.size, one.groups)
             for encoder, one in zip(self.columns.encoders, self.attributes, strict=True)
         ]
-        if request != private.request_for(self.seat.roster.parties, attributes, self.told, self._plan):
+        parties = self.seat.roster.parties
+        if request != private.request_for(self.config, self.held, parties, attributes, self.told):
             raise self._refusal("counts what its options say", "other columns, sets, bits or blocks")
 
     # State.
