@@ -3,13 +3,15 @@
 python -m tests.fuzz.model --runs 100000     # from the repository's root
 
 Every model is trained at a tiny size, and few rows are drawn to calibrate it by. What its ledger says, which a file
-holds as text, is changed as a tree too.
+holds as text, is changed as a tree too. A file that is read for longer than `LONGEST` ends the run with what every
+thread was doing; it stays in the run's temporary folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import faulthandler
 import gc
 import json
 import random
@@ -43,6 +45,8 @@ ODD: tuple[Any, ...] = (
 )
 MEMORY = 4 << 30
 """Bytes of address space that reading may take beyond what the process has: to run out of them is a finding."""
+LONGEST = 300
+"""Seconds that reading one file may take on a busy machine, instead of milliseconds: to take longer is a finding."""
 PLAIN = ("tvae", "ctgan", "silofuse", "vtgan", "vflgan", "dplt", "mst", "aim", "gdts", "gdts diffusion")
 PRIVATE = ("silofuse private", "vflgan private", "mst rows private", "aim private")
 
@@ -134,11 +138,13 @@ def fuzz(name: str, runs: int, seed: int, path: Path) -> collections.Counter[str
     gc.freeze()
     for number in range(runs):
         path.write_bytes(closed(changed(content, random.Random(f"{seed} {name} {number}"))))
+        faulthandler.dump_traceback_later(LONGEST, exit=True)
         try:
             ends[read(path)] += 1
         except Exception as error:
             print(f"finding: seed {seed}, {name} {number}: {type(error).__name__}: {error}", flush=True)
             ends["finding"] += 1
+    faulthandler.cancel_dump_traceback_later()
     return ends
 
 
@@ -155,7 +161,7 @@ def main(given: Sequence[str] | None = None) -> None:
     gc.set_threshold(100_000)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="silosynth-fuzz-") as folder:
         for name in args.algorithms:
             start = time.process_time()
             ends = fuzz(name, args.runs // len(args.algorithms), args.seed, Path(folder) / "model.silosynth")
