@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Sequence
@@ -11,16 +12,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from tests.deployment.common import OPEN, SMALL, Rows, customers, job
 from tests.deployment.sites import ABSENT, COLUMNS, carry_out, same_rows, sides, table
 from tests.deployment.test_drawing import begin, simulated
 
 from silosynth.algorithms.silofuse.protocol import WeighLatents
 from silosynth.core.errors import ConfigError, PolicyError, ProtocolError
+from silosynth.core.messages import from_state
+from silosynth.core.schema import Column, Table
 from silosynth.deployment import conditions, exposure
 from silosynth.deployment.coordinator import Order, drawing_order, read_status
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.protocol import Drawing, GivenColumn
+from silosynth.runtime.wire import unpack
 
 ALLOWED = OPEN.model_copy(update={"conditions": ["age", "income", "pa*"], "least_condition_rows": 10})
 
@@ -72,6 +77,44 @@ def test_nobody_is_singled_out_by_conditions_in_two_silos(trained: Path) -> None
     assert table(one)["age"].between(18, 35).all()
     with pytest.raises(PolicyError, match="'least_condition_rows'"):
         carry_out(given(trained, "b", "age=18..35", "paid=voucher"), ABSENT, trained, policy=ALLOWED)
+
+
+def test_a_lone_income_is_not_searched_for(trained: Path) -> None:
+    """By ends at which there are just enough people: the last income is the end of the last range that is allowed."""
+    lone, place = 98_765.43, trained / "bank" / "trial"
+    rows = from_state(Table, unpack((place / conditions.ROWS_BEHIND).read_bytes()))
+    rows["income"].values[17] = lone
+    conditions.keep_rows_behind(place, rows)
+    asked, draws = given(trained, "x", "income=0..9").job, itertools.count()
+    assert asked.drawing is not None
+
+    def allowed(low: float, high: float) -> bool:
+        name = f"draw-{next(draws)}"
+        drawing = replace(asked.drawing, given=(GivenColumn("income", f"income={low!r}..{high!r}"),))
+        try:
+            begin(sides(ABSENT, trained, name, ALLOWED)["bank"], replace(asked, name=name, drawing=drawing))
+        except PolicyError:
+            return False
+        return True
+
+    low, high = 0.0, 4000.0
+    for _ in range(13):
+        low, high = (middle, high) if allowed(middle := (low + high) / 2, 1e6) else (low, middle)
+    first, low, high = low, low, 1e6
+    for _ in range(13):
+        low, high = (low, middle) if allowed(first, middle := (low + high) / 2) else (middle, high)
+    assert first > 3000 and abs(high - lone) > 0.5 * lone
+
+
+@pytest.mark.parametrize("values", [[0.1] * 7 + [1.5, 2.5, 3.0, 7.0, 9.0, 80.0], [3.0] * 6 + [5.0], [1.0, 2.0]])
+def test_numbers_that_few_share_are_compared_as_means(values: list[float]) -> None:
+    given, nothing = torch.tensor(values, dtype=torch.float64), torch.zeros(len(values), dtype=torch.bool)
+    column = Column("x", "float64", given, nothing)
+    made = conditions.without_lone_values(column, 5)
+    present = made.values[~made.missing].tolist()
+    assert all(present.count(value) >= 5 for value in present) and max(present, default=0.0) < 20
+    assert [value for value in values if values.count(value) >= 5] == [one for one in present if one in (0.1, 3.0)]
+    assert torch.equal(conditions.without_lone_values(column, 1).values, column.values)
 
 
 def test_silos_take_the_share_that_leaves_enough() -> None:

@@ -9,6 +9,9 @@ silo holds its own to that share of rows which, if each silo that may have condi
 leave ``least_condition_rows`` of all, were columns of different silos independent. That may err: two conditions that
 many people fulfil each may be fulfilled by one together.
 
+Whoever draws again and again learns at which ends of a range there are enough. So numbers that fewer than ``min_count``
+rows share are compared as means of so many (`without_lone_values`), as an encoder's ends are: no end tells one row's.
+
 Where all that a model has of rows was charged, noise protects everybody already, and whatever is made of the model
 is as protected. There no row is kept and none is counted: an answer that depended on rows would cost epsilon itself.
 """
@@ -17,14 +20,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.files import PRIVATE, make_folder, read, write_atomic
 from silosynth.core.messages import from_state, to_state
-from silosynth.core.schema import Schema, Table
+from silosynth.core.schema import Column, Schema, Table
 from silosynth.deployment.policy import SiloPolicy, refusal
 from silosynth.deployment.protocol import Job
+from silosynth.encoders.column import without_dominance
 from silosynth.runtime.wire import pack, unpack
 
 ROWS_BEHIND = "rows-behind.silosynth"
@@ -83,12 +91,37 @@ def check_rows_behind(
                 "conditions", "it allowed the column when the job trained, so that the rows behind can be counted",
                 condition.column, "Train again.",
             )  # fmt: skip
+    asked = Table(tuple(without_lone_values(rows[one.column], policy.min_count) for one in conditions))
     others = sum(one.column not in own for one in job.given)
-    if int(fulfils(rows, conditions).sum()) < least_rows(policy, len(rows), min(len(job.silos) - 1, others)):
+    if int(fulfils(asked, conditions).sum()) < least_rows(policy, len(rows), min(len(job.silos) - 1, others)):
         raise refusal(
             "least_condition_rows", f"at least {policy.least_condition_rows} people are expected behind conditions",
             "fewer", "Ask for something more frequent.",
         )  # fmt: skip
+
+
+def without_lone_values(column: Column, least: int) -> Column:
+    """The column with means of at least ``least`` neighbours in place of numbers that fewer rows share.
+
+    None of them is a lone extreme (`without_dominance`). Where fewer rows than that are left, they have no value.
+    """
+    if column.levels is not None:
+        return column
+    present_N = ~column.missing.numpy()
+    own = column.values.numpy()[present_N]
+    _, place, counts = np.unique(own, return_inverse=True, return_counts=True)
+    shared = counts[place] >= least
+    own = without_dominance(own, least, shared)
+    lone = np.flatnonzero(~shared)
+    lone = lone[np.argsort(own[lone], kind="stable")]
+    values, missing = column.values.numpy().copy(), ~present_N
+    if len(lone) < least:
+        missing[np.flatnonzero(present_N)[lone]] = True
+    else:
+        for group in np.array_split(lone, len(lone) // least):
+            own[group] = own[group].mean()
+        values[present_N] = own
+    return replace(column, values=torch.from_numpy(values), missing=torch.from_numpy(missing))
 
 
 def least_rows(policy: SiloPolicy, rows: int, others: int) -> int:

@@ -205,8 +205,8 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
         yield Exposure(
             f"rows of its choice from {columns}: what the model makes of people of whom {policy.least_condition_rows} "
             "are expected"
-            + ("" if policy.budgeted else "; of each condition whether so many real rows fulfil it; and, of algorithms "
-               "that send it vectors, about each person whether she fulfils one"),
+            + ("" if policy.budgeted else "; of each condition whether so many real rows fulfil it, in many draws how "
+               "many; and, of algorithms that send it vectors, about each person whether she fulfils one"),
             "conditions = []" + ("; least_condition_rows = 100" if few else ""),
             0 if policy.budgeted else 2,
         )  # fmt: skip
