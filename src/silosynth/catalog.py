@@ -178,6 +178,14 @@ def _encoder_options(config: Any) -> Iterator[EncoderConfig]:
             yield from _encoder_options(getattr(config, one.name))
 
 
+def fewest_rows(config: Any) -> int:
+    """How many rows stand at least behind a level's name and the end of a range, by all options of an algorithm."""
+    if not dataclasses.is_dataclass(config):
+        return 1
+    own = [fewest_rows(getattr(config, one.name)) for one in dataclasses.fields(config)]
+    return max(own, default=1) if (least := getattr(config, "min_count", None)) is None else int(least)
+
+
 def _central(name: str, summary: str) -> Algorithm:
     """A baseline that sees all columns; they share one conversation."""
     presets, silo = central_options.PRESETS[name], central_silo.CentralSilo

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.attacked.desk import OPENED, Desk, a_job
-from tests.deployment.common import SMALL
+from tests.deployment.common import SMALL, customers
 
 from silosynth.algorithms.silofuse.protocol import SynthesiseFromLatents
 from silosynth.core.errors import PolicyError
@@ -46,6 +46,19 @@ def test_rules_that_cause_no_answer_can_be_forbidden_too(tmp_path: Path) -> None
     Desk(tmp_path / "bank").begin(ruled("shared"))
     with pytest.raises(PolicyError, match="'rules'"):
         Desk(tmp_path / "other", OPENED + 'rules = "no"\n').begin(ruled("shared"))
+
+
+def test_an_end_that_a_rule_needs_stands_for_as_many_people_as_the_policy_says(tmp_path: Path) -> None:
+    """What is modelled as a difference ends where its column does: there, the five highest were told by their mean."""
+    desk = Desk(tmp_path, OPENED + "min_count = 20\n")
+    (tmp_path / "silo.toml").write_text('[data]\npath = "rows.csv"\n')
+    rules = read_rules([{"kind": "inequality", "low": "age", "high": "income"}])
+    desk.prepared(replace(a_job(options={**SMALL, "coder.encoders.min_count": 20}), rules=rules))
+    silo: Any = desk.answer._endpoint.party  # type: ignore[union-attr]
+    (above,) = silo._ruling.forms["bank"].computed
+    incomes = customers(120)["income"].sort_values()
+    assert incomes[-20:].mean() - 0.01 < above.most < incomes[-20:].mean() + 0.02 < incomes[-5:].mean()
+    assert incomes[:20].mean() + 0.01 > above.least > incomes[:20].mean() - 0.02
 
 
 @pytest.mark.parametrize("rules", ["no", "shared", "all"])

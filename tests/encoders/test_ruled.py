@@ -68,7 +68,7 @@ BOUNDS = {
 def described(frame: pd.DataFrame, given: Sequence[Rule], private: bool = False) -> tuple[Table, Table, Schema, Ruling]:
     """The table, how it is learnt, with which schema, and the rules."""
     held = ss.simulate(frame, schema=BOUNDS if private else None)
-    own, ruling, _ = under_rules(held, given, private=private, partitioned=False)
+    own, ruling, _ = under_rules(held, given, private=private, partitioned=False, least=5)
     return held.tables["silo1"], own.tables["silo1"], own.schemas["silo1"], ruling
 
 
@@ -172,11 +172,11 @@ def test_rows_that_break_a_rule_end_the_training_or_are_counted_and_repaired() -
         (rules.FixedCombination(**(vars(RULES[0]) | {"on_break": "ignore"})), False),
         (RULES[0], True),
     ):
-        own, ruling, said = under_rules(held, [one], private=private, partitioned=False)
+        own, ruling, said = under_rules(held, [one], private=private, partitioned=False, least=5)
         assert [text for text in said if "10 of 400 rows break the rule" in text]
         assert break_rates(ruling.restored(own.tables, Streams(0))["silo1"], ruling.rules) == [0]
     with pytest.raises(ss.SilosynthError, match="whether they break a rule is not told"):
-        under_rules(held, [rules.Inequality("low", "high", on_break="error")], private=True, partitioned=False)
+        under_rules(held, [rules.Inequality("low", "high", on_break="error")], private=True, partitioned=False, least=5)
 
 
 def test_rows_of_all_batches_have_different_keys() -> None:
@@ -193,7 +193,7 @@ def test_across_silos_totals_are_added_and_the_rest_is_refused_where_columns_sta
     silos = {"a": ["first", "drugs"], "b": ["last", "beds", "cost"]}
     held = ss.simulate(frame, silos=silos)
     given = [RULES[1], RULES[2]]
-    own, ruling, _ = under_rules(held, given, private=False, partitioned=False)
+    own, ruling, _ = under_rules(held, given, private=False, partitioned=False, least=5)
     drawn = ruling.restored(
         {silo: shuffled(table, seed) for seed, (silo, table) in enumerate(own.tables.items())}, Streams(1)
     )
@@ -203,7 +203,7 @@ def test_across_silos_totals_are_added_and_the_rest_is_refused_where_columns_sta
     assert wrong == 0 and 0 < late < ROWS
     assert int(Keeping(ruling).accepts(drawn).sum()) == ROWS - late
     with pytest.raises(ss.SilosynthError, match=r"which stay in their silos.*\"shared\" for the option synthesis"):
-        under_rules(held, given, private=False, partitioned=True)
+        under_rules(held, given, private=False, partitioned=True, least=5)
 
 
 def test_rules_are_stored_and_read() -> None:

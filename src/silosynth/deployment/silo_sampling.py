@@ -49,7 +49,8 @@ def under_own_rules(
         schema = Schema(tuple(replace(column, reason="", missing=(), forms=()) for column in schema.columns))
     bound = bind([replace(rule, on_break="ignore") for rule in rules], schema, table)  # type: ignore[call-arg]
     said = check_breaks({rule: int(rule.broken(table).sum()) for rule in bound}, len(table), silo, private)
-    form, made = described(silo, bound, tightened(schema, bound), table, private, horizontal)
+    least = catalog.fewest_rows(job.config)
+    form, made = described(silo, bound, tightened(schema, bound), table, private, horizontal, least)
     return Ruling(bound, {silo: form}, horizontal), made, said
 
 

@@ -292,6 +292,7 @@ def ruled(
     grids: Mapping[str, float],
     like: Table,
     rows: Table | None = None,
+    least: int = 1,
 ) -> Ruled:
     """How columns are described where these rules hold, which are bound, and about columns of ``schema`` alone.
 
@@ -300,8 +301,9 @@ def ruled(
         grids: of columns of numbers and instants: the finest that their dtype and decimals can hold; 0 for none.
         like: a table of these columns; only the types of its values are looked at.
         rows: the rows, if what is described may depend on them.
+        least: how many of them stand at least behind an end of a range, if more than encoders have by default.
     """
-    plans = _Plans(schema, grids, like, rows)
+    plans = _Plans(schema, grids, like, rows, least)
     combinations = [rule for rule in rules if isinstance(rule, FixedCombination)]
     joined = tuple(plans.join(rule) for rule in combinations)
     taken = {column.name for one in joined for column in one.columns}
@@ -330,8 +332,9 @@ def ruled(
 class _Plans:
     """What is known of the columns that rules are about."""
 
-    def __init__(self, schema: Schema, grids: Mapping[str, float], like: Table, rows: Table | None) -> None:
+    def __init__(self, schema: Schema, grids: Mapping[str, float], like: Table, rows: Table | None, least: int) -> None:
         self.schema, self.grids, self.like, self.rows = schema, grids, like, rows
+        self.encoders = EncoderConfig(min_count=max(least, EncoderConfig().min_count))
 
     def join(self, rule: FixedCombination) -> Joined:
         columns = tuple(self.schema[name] for name in rule.columns)
@@ -383,7 +386,7 @@ class _Plans:
         rows = self.rows[column.name]
         if not bool((~rows.missing).any()):
             return column.low, column.high
-        encoder = fit_encoder(rows, column, EncoderConfig(), np.random.default_rng(0))
+        encoder = fit_encoder(rows, column, self.encoders, np.random.default_rng(0))
         assert isinstance(encoder, NumericEncoder)
         return (encoder.low if column.low is None else column.low), (
             encoder.high if column.high is None else column.high

@@ -148,7 +148,7 @@ def _new(rule: UniqueKey, table: Table, seen: set[str]) -> Tensor:
 
 
 def under_rules(
-    federation: Federation, rules: Sequence[Rule], *, private: bool, partitioned: bool
+    federation: Federation, rules: Sequence[Rule], *, private: bool, partitioned: bool, least: int
 ) -> tuple[Federation, Ruling, list[str]]:
     """The federation as its silos describe it under rules; the rules, bound; and what silos say of their rows.
 
@@ -157,6 +157,7 @@ def under_rules(
         rules: as they were declared.
         private: whether noise protects rows.
         partitioned: whether synthetic columns stay in their silos.
+        least: rows that stand behind an end of a range (`silosynth.catalog.fewest_rows`).
 
     Raises:
         ConfigError, SchemaError, StorageError: rules cannot be kept: see `silosynth.data.rules.bind`.
@@ -181,7 +182,7 @@ def under_rules(
         breaks = {rule: int(rule.broken(table).sum()) for rule in own[silo]}
         said += check_breaks(breaks, len(table), silo, private)
         schema = tightened(federation.schemas[silo], bound)
-        forms[silo], tables[silo] = described(silo, own[silo], schema, table, private, federation.horizontal)
+        forms[silo], tables[silo] = described(silo, own[silo], schema, table, private, federation.horizontal, least)
     whole = distinct_columns(federation.tables.values())
     ruling = Ruling(bound, forms, federation.horizontal, totals(apart, federation.schema, whole))
     schemas = ruling.schemas(federation.schemas)
@@ -190,15 +191,15 @@ def under_rules(
 
 
 def described(
-    silo: str, rules: Sequence[Rule], schema: Schema, table: Table, private: bool, horizontal: bool
+    silo: str, rules: Sequence[Rule], schema: Schema, table: Table, private: bool, horizontal: bool, least: int
 ) -> tuple[Ruled, Table]:
     """How a silo describes its rows under rules of its own, which are bound; and its rows described so.
 
     ``schema`` has the bounds of ranges. Where noise protects rows (``private``), or silos hold different ones
-    (``horizontal``), the description depends on none.
+    (``horizontal``), the description depends on none. ``least`` rows stand behind an end of a range.
     """
     schema = _without_reasons(schema) if private else schema
-    form = ruled(schema, rules, grids(schema), table, None if private or horizontal else table)
+    form = ruled(schema, rules, grids(schema), table, None if private or horizontal else table, least)
     return form, form.describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
 
 

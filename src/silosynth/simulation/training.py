@@ -21,7 +21,7 @@ import platformdirs
 import torch
 
 from silosynth.algorithms.tabvfl.networks import Label, fit_label
-from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, partitioned
+from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, fewest_rows, partitioned
 from silosynth.core import files, messages, version
 from silosynth.core.conversation import Conversation, Progress, State
 from silosynth.core.errors import ConfigError, StorageError, nearest
@@ -147,8 +147,9 @@ def _under_rules(
             "In a simulation rules are about rows that all silos have", "own_rows and rules", "Leave out one of them."
         )
     ruled, ruling, said = under_rules(
-        federation, read_rules(rules), private=draws_noise(config), partitioned=partitioned(config)
-    )
+        federation, read_rules(rules), private=draws_noise(config), partitioned=partitioned(config),
+        least=fewest_rows(config),
+    )  # fmt: skip
     for text in said:
         warnings.warn(text, ColumnWarning, stacklevel=3)
     return ruled, ruling
