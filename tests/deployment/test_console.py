@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -359,6 +360,35 @@ def test_an_officer_decides_about_what_she_was_shown(bank: KnownSite) -> None:
     (line,) = map(json.loads, (folder / "decisions.jsonl").read_text().splitlines())
     assert (line["verdict"], line["digest"], line["reason"], line["further"]) == ("approved", "cd", "looked", False)
     assert line["by"].endswith("(console: Ada)")
+
+
+def test_a_yes_is_to_the_terms_that_were_shown_whatever_is_held_meanwhile(
+    bank: KnownSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that begins another job under the same name while the page with the terms is made."""
+    at, folder = desk(bank), bank.kit.jobs / "held"
+    cookie = enter(at)
+    fields = {"rows": 0, "since": 1e9}
+    asked, other = ({"digest": digest, "terms": [f"epsilon = {digest}"], **fields} for digest in ("aa", "bb"))
+    (folder / "held.json").write_text(json.dumps(asked))
+    held = approval.held
+
+    def swapped(place: Path) -> dict[str, Any]:
+        found = held(place)
+        if sys._getframe(1).f_code.co_name not in ("_held", "looked_at"):  # the list of jobs
+            return found
+        (place / "held.json").write_text(json.dumps({**other, "seen": found.get("seen")}))
+        return found
+
+    monkeypatch.setattr(approval, "held", swapped)
+    page = get(at, "/job/held/held", cookie=cookie)
+    assert b"epsilon = aa" in page.body
+    monkeypatch.undo()
+    given = {"form": held_in(page, "form"), "digest": held_in(page, "digest"), "who": "Ada", "reason": "looked"}
+    post(at, "/job/held/decide", cookie, **given, verdict="yes")
+    path = folder / "decisions.jsonl"
+    approved = [json.loads(line)["digest"] for line in path.read_text().splitlines()] if path.exists() else []
+    assert "bb" not in approved
 
 
 def test_a_coordinator_stops_a_job_and_decides_nothing(coordinator: KnownSite) -> None:

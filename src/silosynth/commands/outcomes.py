@@ -63,11 +63,10 @@ def fetch(
     if model is not None:
         _write_model(ui, place.parent, model)
     if held:
-        if terms := approval.held(place.parent).get("terms"):
-            approval.looked_at(place.parent)
+        if terms := approval.looked_at(place.parent).get("terms"):
             _show_terms(ui, job, terms)
             return
-        place = approval.looked_at(place.parent)
+        place = place.parent / approval.HELD
     if not place.exists():
         raise ConfigError(
             f"Job {job} has left a synthetic table at {site.name}", "none",

@@ -168,15 +168,18 @@ def held(folder: Path) -> dict[str, Any]:
     return asked
 
 
-def looked_at(folder: Path) -> Path:
-    """Note that somebody looks at what is held; returns the table, if it is one and not the start of a job.
+def looked_at(folder: Path) -> dict[str, Any]:
+    """Note that somebody looks at what is held; returns what that is, as `held` does.
+
+    A coordinator may have something else held at any moment: what is shown is what this returns, and the table that is
+    read after it.
 
     Raises:
         ConfigError: nothing is held.
     """
     asked = held(folder)
     write_atomic(folder / _ASKED, json.dumps({**asked, "seen": asked["digest"]}).encode(), PRIVATE)
-    return folder / HELD
+    return asked
 
 
 def decide(folder: Path, approved: bool, reason: str, further: bool = False, by: str = "") -> dict[str, Any]:

@@ -242,13 +242,12 @@ class Desk:
 
     def _held(self, asked: Asked, job: dict[str, Any], folder: Path) -> Shown:
         """What waits for a decision, rows or a job's terms; from now on somebody has looked at it."""
-        if terms := approval.held(folder).get("terms"):
-            approval.looked_at(folder)
+        seen = approval.looked_at(folder)
+        if terms := seen.get("terms"):
             return self._page(
-                asked, "held", 200, job=job, heads=[], rows=[], columns=[], total=0, terms=terms,
-                digest=approval.held(folder)["digest"],
-            )  # fmt: skip
-        table = sources.read(approval.looked_at(folder))
+                asked, "held", 200, job=job, heads=[], rows=[], columns=[], total=0, terms=terms, digest=seen["digest"]
+            )
+        table = sources.read(folder / approval.HELD)
         head = table.head(_ROWS)
         rows = [["" if value != value else str(value) for value in row] for row in head.itertuples(index=False)]
         ranges = [
@@ -257,7 +256,7 @@ class Desk:
         ]
         return self._page(
             asked, "held", 200, job=job, heads=[str(name) for name in table.columns], rows=rows, columns=ranges,
-            total=len(table), terms=[], digest=approval.held(folder)["digest"],
+            total=len(table), terms=[], digest=seen["digest"],
         )  # fmt: skip
 
     def _label(self, asked: Asked, job: dict[str, Any], folder: Path) -> Shown:
