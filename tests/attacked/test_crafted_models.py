@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.contracts import settings
 from tests.fuzz.damage import checked
-from tests.fuzz.model import changed, closed, opened, read
+from tests.fuzz.model import Original, closed, opened, read
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError, SilosynthError, StorageError
@@ -147,5 +147,5 @@ def test_a_private_models_number_of_rows_is_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 400))])
 def test_changed_models_are_read_or_refused(name: str, seed: int, contents: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "m.silosynth"
-    path.write_bytes(closed(changed(contents[name], random.Random(seed))))
+    path.write_bytes(closed(Original(contents[name]).changed(random.Random(seed))))
     read(path)

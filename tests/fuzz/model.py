@@ -68,32 +68,50 @@ def closed(content: dict[str, Any]) -> bytes:
     return pack(content)
 
 
-def changed(content: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """A copy with one to three places changed. It shares tensors with the original: nothing changes these."""
-    content = _copy(content)
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        holders = [node for node in _nodes(content) if node]
-        at = rng.choice(holders)
-        key = rng.choice(list(at) if isinstance(at, dict) else range(len(at)))
-        match rng.randrange(5):
-            case 0:
-                del at[key]
-            case 1 if isinstance(at[key], torch.Tensor):
-                at[key] = _tensor(at[key], rng)
-            case 2:
-                others = [node for holder in holders for node in _values(holder)]
-                at[key] = _copy(rng.choice(others))
-            case 3 if isinstance(at, list):
-                at.append(_copy(at[key]))
-            case _:
-                at[key] = _copy(rng.choice(ODD))
-    return content
+class Original:
+    """What a file holds, to be changed: places of all its nodes are looked up once."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content, self._places = content, _places(content)
+
+    def changed(self, rng: random.Random) -> dict[str, Any]:
+        """The same with one to three places changed; what is not on the way to one of them is not copied."""
+        content, places = self.content, self._places
+        for number in range(rng.choice((1, 1, 1, 2, 3))):
+            if number:
+                places = _places(content)
+            if not places:
+                break
+            path, at = rng.choice(places)
+            content = _with(content, path, _once(at, places, rng))
+        return content
 
 
-def _copy(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _copy(value) for key, value in tree.items()}
-    return [_copy(value) for value in tree] if isinstance(tree, list) else tree
+def _once(at: Any, places: Sequence[tuple[tuple[Any, ...], Any]], rng: random.Random) -> Any:
+    """A node with one place changed."""
+    key = rng.choice(list(at) if isinstance(at, dict) else range(len(at)))
+    made: Any = at.copy()
+    match rng.randrange(5):
+        case 0:
+            del made[key]
+        case 1 if isinstance(at[key], torch.Tensor):
+            made[key] = _tensor(at[key], rng)
+        case 2:
+            made[key] = rng.choice([node for _, holder in places for node in _values(holder)])
+        case 3 if isinstance(at, list):
+            made.append(at[key])
+        case _:
+            made[key] = rng.choice(ODD)
+    return made
+
+
+def _with(tree: Any, path: Sequence[Any], node: Any) -> Any:
+    """The tree with another node at the end of a path of keys."""
+    if not path:
+        return node
+    made = tree.copy()
+    made[path[0]] = _with(tree[path[0]], path[1:], node)
+    return made
 
 
 def _tensor(tensor: torch.Tensor, rng: random.Random) -> torch.Tensor:
@@ -102,13 +120,16 @@ def _tensor(tensor: torch.Tensor, rng: random.Random) -> torch.Tensor:
     return rng.choice((*ways, tensor.to(torch.int64)))
 
 
-def _nodes(tree: Any) -> list[Any]:
-    found, todo = [], [tree]
+def _places(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """All nodes that hold something, each with the keys that lead to it."""
+    found: list[tuple[tuple[Any, ...], Any]] = []
+    todo: list[tuple[tuple[Any, ...], Any]] = [((), tree)]
     while todo:
-        node = todo.pop()
-        if isinstance(node, (dict, list)):
-            found.append(node)
-            todo += _values(node)
+        path, node = todo.pop()
+        if isinstance(node, (dict, list)) and node:
+            found.append((path, node))
+            keys = node.keys() if isinstance(node, dict) else range(len(node))
+            todo += [((*path, key), node[key]) for key in keys if isinstance(node[key], (dict, list))]
     return found
 
 
@@ -134,10 +155,10 @@ def fuzz(name: str, runs: int, seed: int, path: Path) -> collections.Counter[str
     from tests.contracts import settings
 
     settings.fitted(name).save(path)
-    content, ends = opened(path.read_bytes()), collections.Counter[str]()
+    content, ends = Original(opened(path.read_bytes())), collections.Counter[str]()
     gc.freeze()
     for number in range(runs):
-        path.write_bytes(closed(changed(content, random.Random(f"{seed} {name} {number}"))))
+        path.write_bytes(closed(content.changed(random.Random(f"{seed} {name} {number}"))))
         faulthandler.dump_traceback_later(LONGEST, exit=True)
         try:
             ends[read(path)] += 1
