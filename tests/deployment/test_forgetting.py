@@ -167,6 +167,22 @@ def test_the_coordinator_asks_each_silo_and_gets_receipts(here: Path) -> None:
     assert "receipt-bank.json" in names(place)
 
 
+def test_what_was_not_removed_yet_goes_when_the_name_is_used_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a silo that was killed while it forgot; a coordinator begins a job of the same name before that ends."""
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(forgetting, "_remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        forgetting.forget(here / "bank", "trial", "bank", chair("bank"))
+    monkeypatch.undo()
+    assert PART in names(here / "bank" / "trial") and forgetting.when_forgotten(here / "bank" / "trial") == "in part"
+    forgetting.set_aside(here / "bank" / "trial")
+    left = names(here / "bank" / "trial~1")
+    assert PART not in left and "synthetic.parquet" not in left and "ledger.jsonl" in left
+
+
 def test_a_request_to_forget_comes_alone(here: Path) -> None:
     asked = more(here, 20, 1, "wrong").job
     silo = sides(ABSENT, here, "wrong")["bank"]

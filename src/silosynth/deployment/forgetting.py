@@ -162,9 +162,14 @@ def _remove(path: Path) -> None:
 def set_aside(folder: Path) -> None:
     """Make a forgotten job's name free: what stays of it moves into a folder beside, NAME~1, NAME~2 …
 
+    What should not stay, since whoever removed it was killed, goes now: nobody could have it forgotten there.
+
     Raises:
-        StorageError: it cannot be moved.
+        StorageError: it cannot be removed, or moved.
     """
+    for path in sorted(folder.iterdir()):
+        if not _stays(path.name):
+            _remove(path)
     number = uses_before(folder) + 1
     try:
         folder.rename(folder.with_name(f"{folder.name}~{number}"))
