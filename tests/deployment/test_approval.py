@@ -141,9 +141,9 @@ def test_without_a_word_the_answer_is_no(here: Path, monkeypatch: pytest.MonkeyP
     assert decisions(here / "bank" / "late")[-1]["reason"] == "nobody has decided in time"
 
 
-def taken_up(here: Path) -> tuple[Any, int]:
-    """A silo of a job of 30 rows that has taken up its part, and how many latents it decodes."""
-    order, chairs = more(here, 30, 1, "late"), seated(ABSENT)
+def taken_up(here: Path, rows: int = 30) -> tuple[Any, int]:
+    """A silo of a job of so many rows that has taken up its part, and how many latents it decodes."""
+    order, chairs = more(here, rows, 1, "late"), seated(ABSENT)
     silo = sides(ABSENT, here, "late", PERSON)["bank"]
     silo.answer(Greet("silofuse", "alice", *installed()))
     silo.answer(Begin(order.job))
@@ -179,6 +179,18 @@ def test_a_yes_is_to_the_rows_that_were_looked_at_and_to_no_others(here: Path, m
     with pytest.raises(MemoryError, match="held"):
         again.answer(latents(width, 2))
     assert held_by(here, "late")
+
+
+def test_a_yes_to_further_rows_is_to_those_of_its_job(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that begins a job of the same name, which says that it has more rows."""
+    silo, width = taken_up(here)
+    officer(monkeypatch, approve_all(here, "late", further=True))
+    silo.answer(latents(width, 1))
+    nobody(monkeypatch)
+    silo.answer(latents(width, 2, rows=10))
+    other, _ = taken_up(here, rows=800)
+    with pytest.raises(MemoryError, match="held"):
+        other.answer(latents(width, 3, rows=700))
 
 
 def test_what_nobody_has_looked_at_is_not_approved(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 Columns that are held lie in the job's folder (`HELD`), as a table for a person to look at, with a digest of the very
 message. A decision is about that message, and no other: if the coordinator has other rows drawn meanwhile, these are
-held again. A yes to the start of a job is to its very terms.
+held again. A yes to further ones is to those of the very job. A yes to the start of a job is to its very terms.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ class Approvals:
     ) -> None:  # fmt: skip
         self._folder, self._policy, self._say, self._book, self._clock = folder, policy, say, book, clock
 
-    def hold(self, reply: SyntheticColumns, table: Callable[[], pd.DataFrame], most: int) -> None:
+    def hold(self, reply: SyntheticColumns, table: Callable[[], pd.DataFrame], job: Job, most: int) -> None:
         """Return once a person has approved of these columns.
 
         Args:
             reply: the message.
             table: its columns, for people.
-            most: rows of the job, beyond which no approval of further ones reaches.
+            job: in which they leave: a yes to further ones is to those of a job of the same terms.
+            most: its rows, beyond which no such yes reaches.
 
         Raises:
             PolicyError: a person has refused, or nobody has said anything in time.
@@ -70,10 +71,11 @@ class Approvals:
         if self._policy.approval != "person":
             return
         digest, rows = hashlib.sha256(encode(reply)).hexdigest(), len(reply.table)
-        if self._verdict(digest, rows, most):
+        asked = {"digest": digest, "rows": rows, "job": hashlib.sha256(encode(job)).hexdigest()}
+        if self._verdict(asked, most):
             return
         sources.write(table(), self._folder / HELD)
-        self._wait({"digest": digest, "rows": rows}, most, "approval", f"{rows:,} synthetic rows are")
+        self._wait(asked, most, "approval", f"{rows:,} synthetic rows are")
 
     def begin(self, job: Job, by: str) -> None:
         """Return once a person has approved that a job of these terms begins, which ``by`` has submitted.
@@ -85,17 +87,18 @@ class Approvals:
             return
         terms = [f"submitted by = {by}", *_lines_of(to_state(job))]
         digest = hashlib.sha256("\n".join(["start", *terms]).encode()).hexdigest()
-        if not self._verdict(digest, 0, 0, "approve_start"):
-            self._wait({"digest": digest, "rows": 0, "terms": terms}, 0, "approve_start", "the job is")
+        asked = {"digest": digest, "rows": 0, "terms": terms}
+        if not self._verdict(asked, 0, "approve_start"):
+            self._wait(asked, 0, "approve_start", "the job is")
 
     def _wait(self, asked: dict[str, Any], most: int, rule: str, what: str) -> None:
         """Ask a person, and wait for a yes."""
-        digest, rows = asked["digest"], asked["rows"]
         since = self._ask(asked, what)
-        while not self._verdict(digest, rows, most, rule):
+        while not self._verdict(asked, most, rule):
             if self._clock() > since + self._policy.approval_hours * _HOUR:
                 self._clear()
-                self._note({"verdict": "refused", "reason": "nobody has decided in time", "by": "", "digest": digest})
+                late = {"verdict": "refused", "reason": "nobody has decided in time", "by": ""}
+                self._note(late | {"digest": asked["digest"]})
                 raise refusal(rule, f"a person approves within {self._policy.approval_hours:g} hours", "nobody")
             wait()
         self._clear()
@@ -118,8 +121,9 @@ class Approvals:
         if "terms" in _read(self._folder / _ASKED):
             (self._folder / _ASKED).unlink()
 
-    def _verdict(self, digest: str, rows: int, most: int, rule: str = "approval") -> bool:
+    def _verdict(self, asked: dict[str, Any], most: int, rule: str = "approval") -> bool:
         """Whether a person has approved. What is approved as one of further ones is put down, and counts."""
+        digest, rows = asked["digest"], asked["rows"]
         with locked(make_folder(self._folder) / _LOCK):
             decided = _lines(self._folder / _DECIDED)
             if no := next((line for line in decided if line["verdict"] == "refused"), None):
@@ -129,7 +133,7 @@ class Approvals:
             if yes := next((line for line in decided if line["digest"] == digest), None):
                 self._note(yes)
                 return True
-            further = next((line for line in decided if line["further"]), None)
+            further = next((line for line in decided if line["further"] and line.get("job") == asked.get("job")), None)
             if further is None or not rows or sum(int(line["rows"]) for line in decided) + rows > most:
                 return False
             line = {**further, "digest": digest, "rows": rows}
@@ -204,6 +208,7 @@ def decide(folder: Path, approved: bool, reason: str, further: bool = False, by:
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     line = {
         "verdict": "approved" if approved else "refused", "digest": asked["digest"], "rows": asked["rows"],
+        "job": asked.get("job"),
         "by": getpass.getuser() + (f" ({by})" if by else ""), "at": at, "reason": reason,
         "further": further and "terms" not in asked, "what": "start" if "terms" in asked else "rows",
     }  # fmt: skip

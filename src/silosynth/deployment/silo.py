@@ -199,7 +199,8 @@ class DeploymentSilo(Party):
             made: pd.DataFrame = model.to_synthetic_frame([reply.table], schema, Streams(0))  # no pseudonyms among them
             return made
 
-        self._approvals.hold(reply, table, self._begun().rows or self._n_rows)
+        job = self._begun()
+        self._approvals.hold(reply, table, job, job.rows or self._n_rows)
 
     def _check_ask(self, ask: Message) -> None:
         """The policy's rules on asks: on their types, once for each; and on rows drawn."""
