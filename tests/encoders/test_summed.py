@@ -137,6 +137,22 @@ def test_ranges_of_numbers_without_bounds_come_from_sums() -> None:
     assert float(share[-1]) == pytest.approx(0.2)  # one value in five is missing
 
 
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([*range(10, 40), 98.77e6], (14.0, 40.0)),  # as for any other lone value
+        ([*range(10, 40), 402e6], (14.0, 40.0)),
+        ([-7e9, *[0.0] * 20, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (0.0, 2.5)),  # zeros are values of the range
+        ([1.0, 2.0, 1e9], (2.0, 2.5)),  # so few that only the middle is left
+        ([], (0.0, 1.0)),
+    ],
+)
+def test_no_end_of_a_range_that_silos_find_is_a_lone_extreme(values: list[float], ends: tuple[float, float]) -> None:
+    counts = summed.first_cells(Table((number(values),)), Schema((NUMBER,)), KEY)[1].counts
+    grid = summed.KnownSums(Schema((NUMBER,)), (), len(values), 0.0, "no noise", 5).grid("x", [counts])
+    assert (grid.low, grid.high) == ends
+
+
 def test_declared_bounds_are_taken_and_cost_no_sum() -> None:
     declared = ColumnSchema("x", "continuous", "float64", low=0.0, high=9.0)
     cells = summed.first_cells(Table((number([1.0]),)), Schema((declared,)), KEY)

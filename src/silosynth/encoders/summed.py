@@ -71,6 +71,7 @@ SLOT = 1 + LONGEST // _CHUNK  # W
 _POWERS = 2.0 ** np.arange(-30, 63)
 _POSITIVE = (_POWERS[:, None] * np.array([1.0, 1.25, 1.5, 1.75])).reshape(-1)[:-3]
 _EDGES = torch.from_numpy(np.concatenate([-_POSITIVE[::-1], [0.0], _POSITIVE]))
+_ZERO = len(_POSITIVE)  # the cell whose lower edge is 0
 Level: TypeAlias = "str | int | float | bool"
 Told: TypeAlias = "Mapping[Level, Sequence[tuple[int, int]]]"
 """Names, each with the slots, as (table, bucket), that hold no other."""
@@ -308,6 +309,7 @@ class KnownSums:
         rows: their number.
         deviation: of the noise on a column's counts; 0 for exact ones.
         budget: in words, for errors.
+        least: rows that lie at or beyond either end of a range that nobody has declared.
     """
 
     schema: Schema
@@ -315,6 +317,7 @@ class KnownSums:
     rows: int
     deviation: float
     budget: str
+    least: int = 1
 
     @property
     def variance(self) -> float:
@@ -335,8 +338,7 @@ class KnownSums:
             unit = 10.0**-declared.decimals
         low, high = declared.low, declared.high
         if rest:
-            held = rest[0][: len(_EDGES) - 1].nonzero().flatten()
-            ends = (float(_EDGES[int(held[0])]), float(_EDGES[int(held[-1]) + 1])) if len(held) else (0.0, 1.0)
+            ends = _ends(rest[0], self.least)
             low, high = ends[0] if low is None else low, ends[1] if high is None else high
         assert low is not None and high is not None  # see `first_cells`
         return Grid(unit, float(low), float(max(low, high)))
@@ -372,6 +374,21 @@ class KnownSums:
         encoder = fit(made, declared, config, rng)
         levels = encoder.encode(made, rng).levels
         return encoder, shares_of(torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width))
+
+
+def _ends(counts: Tensor, least: int) -> tuple[float, float]:
+    """The range of values that are counted between `_EDGES`, with as many rows in its end cells and beyond.
+
+    What lies beyond counts in the end cells: so no end is of a lone extreme (`silosynth.encoders.column`).
+    """
+    held = counts[:-2].clone()
+    held[_ZERO] += counts[-2]
+    if not held.any():
+        return 0.0, 1.0
+    least = min(least, (int(held.sum()) + 1) // 2)
+    first = int((held.cumsum(0) >= least).nonzero()[0])
+    last = int((held.flip(0).cumsum(0).flip(0) >= least).nonzero()[-1])
+    return float(_EDGES[first]), float(_EDGES[last + 1])
 
 
 def alike(table: Table, schema: Schema) -> Table:

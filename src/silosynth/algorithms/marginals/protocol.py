@@ -672,7 +672,8 @@ def _known(roster: Roster, config: MarginalsConfig, state: State) -> summed.Know
     plan = private.plan_noise(config, _held(state))
     deviation = 0.0 if plan is None else private.column_noise(plan).deviation(len(roster), len(roster) - 1)
     budget = "no noise" if plan is None else f"epsilon {config.dp.epsilon:.3g}, delta {config.dp.delta:.3g}"
-    return summed.KnownSums(from_state(Schema, state["schema"]), state["whole"], state["rows"], deviation, budget)
+    schema, least = from_state(Schema, state["schema"]), config.encoders.min_count
+    return summed.KnownSums(schema, state["whole"], state["rows"], deviation, budget, least)
 
 
 def _kept(made: Mapping[str, tuple[Encoder, Tensor]]) -> list[State]:
