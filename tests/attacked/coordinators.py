@@ -62,7 +62,7 @@ SUMMED = ("privacy.Revealed", "algorithms.marginals.NoisedNames")  # of sums, wh
 HARMLESS = (Release.NOTHING, Release.SCHEMA, Release.SEALED, Release.NOISED)
 
 
-OPEN = SiloPolicy(least_rows=10, require_alignment=False, min_count=1)
+OPEN = SiloPolicy(least_rows=10, require_alignment=False, min_count=1, share_decoders=True)
 CPU = torch.device("cpu")
 R = TypeVar("R")
 

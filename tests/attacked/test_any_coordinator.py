@@ -11,7 +11,7 @@ from tests.contracts import settings
 
 from silosynth.deployment.policy import SiloPolicy
 
-OPEN = {"least_rows": 10, "require_alignment": False}
+OPEN = {"least_rows": 10, "require_alignment": False, "share_decoders": True}
 POLICIES = {
     "open": OPEN,
     "budget": OPEN | {"largest_epsilon": 5.0},

@@ -16,9 +16,12 @@ from tests.fuzz.model import Original, closed, opened, read
 
 import silosynth as ss
 from silosynth.core.errors import ConfigError, SilosynthError, StorageError
+from silosynth.core.messages import Struct, from_state, to_state
 from silosynth.core.streams import Streams
+from silosynth.models import training
 from silosynth.models.graphical import GraphicalModel
 from silosynth.models.latent import LatentConfig, LatentGenerator
+from silosynth.models.tabddpm import TabDDPMConfig
 from silosynth.models.training import build
 from silosynth.runtime.wire import DEPTH, MAGIC, pack, unpack
 
@@ -105,6 +108,15 @@ def test_networks_of_any_size_take_no_memory(width: int, contents: dict[str, Any
     assert peak < 2**25
 
 
+@pytest.mark.parametrize("steps", [2**15, 2**40])
+@pytest.mark.parametrize("options", [LatentConfig(), TabDDPMConfig()], ids=lambda options: type(options).__name__)
+def test_rows_are_not_drawn_in_steps_without_end(options: Struct, steps: int) -> None:
+    held = unpack(pack({"config": to_state(options)}))["config"]
+    held["fields"]["sample_steps"] = steps
+    with pytest.raises(SilosynthError, match="from 1 to 10,000"):
+        from_state(type(options), held)
+
+
 def test_deep_files_are_refused(tmp_path: Path) -> None:
     skeleton = b'{"d":[["form",' + b"[" * 900 + b"]" * 900 + b"]]}"
     body = len(skeleton).to_bytes(8, "little") + skeleton
@@ -119,6 +131,24 @@ def test_deep_files_are_refused(tmp_path: Path) -> None:
 def test_networks_that_are_too_large_are_refused_before_they_are_made() -> None:
     with pytest.raises(ConfigError, match="at most 268,435,456 weights"):
         build(torch.nn.Linear, 2**20, 2**20, generator=torch.Generator())
+
+
+def test_layers_without_number_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million layers of one weight each are 4 GB."""
+    monkeypatch.setattr(training, "MOST_TENSORS", 200)
+    made = 0
+
+    class Deep(torch.nn.Module):
+        def __init__(self) -> None:
+            nonlocal made
+            super().__init__()
+            for _ in range(2**20):
+                torch.nn.Linear(1, 1)
+                made += 1
+
+    with pytest.raises(ConfigError, match="at most 200 tensors of weights"):
+        build(Deep, generator=torch.Generator())
+    assert made <= 100
 
 
 def test_latents_that_are_too_many_are_refused_before_they_take_memory() -> None:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Steps, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.training import Learner, batches, build, dropout, held_out, time_features
 
@@ -272,7 +272,7 @@ class LatentConfig(Struct):
     diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
-    sample_steps: Positive[int] = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
+    sample_steps: Steps[int] = 20  # of Heun's method, or of the respaced Gaussian sampler (paper: 25)
     eta: NonNegative[float] = 1.0  # 1: strided posterior, 0: deterministic (DDIM)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where it is fast
 

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
+from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Steps, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
@@ -117,7 +117,7 @@ class TabDDPMConfig(Struct):
     average: NonNegative[float] = 0.0  # length of the moving average of the weights as a share of all steps; 0 for none
     diffusion_steps: Size[int] = 1000  # T (paper: 100 or 1000)
     variances: Literal["linear", "cosine"] = "cosine"  # how they grow over its steps
-    sample_steps: Positive[int] = 1000  # of these, how many are taken to sample
+    sample_steps: Steps[int] = 1000  # of these, how many are taken to sample
 
 
 class Denoiser(nn.Module):

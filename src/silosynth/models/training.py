@@ -26,6 +26,7 @@ M = TypeVar("M", bound=nn.Module)
 N = TypeVar("N", bound=nn.Module)
 _DIVERGED = "Training diverged: lower the learning rate."
 MOST_WEIGHTS = 2**28  # a gigabyte
+MOST_TENSORS = 2**16  # of weights: a layer takes some kilobytes, however narrow it is
 _AMBIENT = threading.Lock()  # silos in threads must not put back each other's states
 
 
@@ -35,7 +36,8 @@ def build(make: Callable[..., M], *arguments: object, generator: torch.Generator
     PyTorch's constructors draw from the ambient generator: its state is put back, and their draws are overwritten.
 
     Raises:
-        ConfigError: it would have more weights than `MOST_WEIGHTS`; nothing was allocated.
+        ConfigError: it would have more weights than `MOST_WEIGHTS`, or in more tensors than `MOST_TENSORS`; no more
+            were allocated.
     """
     with _AMBIENT, torch.random.fork_rng(devices=[]), _Counted():
         module = make(*arguments)
@@ -55,16 +57,20 @@ def check_weights(weights: int) -> None:
 
 
 class _Counted(TorchFunctionMode):
-    """Within it, no more than `MOST_WEIGHTS` numbers can be allocated for weights, all together."""
+    """Within it, no more than `MOST_WEIGHTS` numbers can be allocated for weights, all together, in `MOST_TENSORS`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weights = 0
+        self.weights = self.tensors = 0
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.empty:
             self.weights += math.prod(args[0] if isinstance(args[0], (tuple, list)) else args)
             check_weights(self.weights)
+            self.tensors += 1
+            if self.tensors > MOST_TENSORS:
+                rule = f"The layers of a network have at most {MOST_TENSORS:,} tensors of weights"
+                raise ConfigError(rule, "more", "Lower the number of its layers.")
         return func(*args, **(kwargs or {}))
 
 
