@@ -20,7 +20,7 @@ from silosynth.cli import app
 from silosynth.core.conversation import SyntheticColumns
 from silosynth.core.errors import DataError, MessageError, PolicyError, ProtocolError, SilosynthError
 from silosynth.deployment import entry
-from silosynth.deployment.exposure import exposures
+from silosynth.deployment.exposure import exposures, rules_in_force
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.protocol import Begin, Greet, PreparedSchema, PrepareRows, installed
 from silosynth.deployment.tallies import BegunJobs
@@ -287,7 +287,7 @@ def test_versions_are_told_to_those_who_must_agree_on_them(tmp_path: Path) -> No
     ("policy", "worst", "key"),
     [
         ({"public_seed": True}, "all noise", "public_seed = false"),
-        ({}, "one vector for each person", "largest_epsilon"),
+        ({}, "one vector for each person", "largest_epsilon; or leave it out of algorithms"),
         ({"min_count": 1}, "names of levels that one person holds", "min_count = 5"),
         ({"keyed_hash": True}, "a pseudonym of each person", "keyed_hash = false"),
         ({"require_dp": True}, "a huge one adds no noise", "largest_epsilon"),
@@ -313,10 +313,53 @@ def test_an_epsilon_is_told_as_how_sure_a_guess_becomes(epsilon: float, percent:
 def test_a_strict_policy_leaves_nothing_that_a_key_closes_but_the_budget(tmp_path: Path) -> None:
     strict = SiloPolicy(
         largest_epsilon_per_job=0.5, largest_epsilon=1.0, share_synthetic=False, submitters=["alice"],
-        allow_coordinators=["ab" * 32], jobs_per_day=1,
+        allow_coordinators=["ab" * 32], jobs_per_day=1, approve_start=True,
     )  # fmt: skip
     closing = {one.key for one in exposures(strict)}
     assert closing == {"largest_epsilon_per_job, smaller", "largest_epsilon, smaller", ""}
+
+
+COUNTING: dict[str, Any] = {"algorithms": ["judge"]}
+OPENED_BY: dict[str, dict[str, Any]] = {
+    "algorithms": {}, "psi_queries": {}, "largest_epsilon": {}, "share_synthetic": {}, "approval": {}, "rules": {},
+    "approve_start": {}, "most_rows_drawn": {}, "jobs_per_day": {}, "submitters": {}, "allow_coordinators": {},
+    "least_rows": {"least_rows": 10}, "min_count": {"min_count": 1}, "require_alignment": {"require_alignment": False},
+    "own_rows": {"own_rows": True}, "keyed_hash": {"keyed_hash": True}, "public_seed": {"public_seed": True},
+    "largest_epsilon_per_job": {"largest_epsilon": 4.0},
+    "largest_delta": {"largest_epsilon": 1.0, "largest_delta": 0.1},
+    "exact_rows": {"largest_epsilon": 1.0, "exact_rows": True}, "open_tables": COUNTING | {"open_tables": "exact"},
+    "open_figures": COUNTING | {"open_figures": True}, "require_dealer": COUNTING,
+    "share_decoders": {"share_decoders": True}, "conditions": {"conditions": ["age"]},
+    "least_condition_rows": {"conditions": ["age"], "least_condition_rows": 5},
+}  # fmt: skip
+CLOSES_NOTHING = {
+    "messages": "what it forbids, no allowed algorithm can do without",
+    "refused": "likewise, but for a few types",
+    "require_dp": "the coordinator chooses the epsilon",
+    "approval_hours": "the answer becomes no",
+}
+
+
+def test_every_rule_closes_a_point_or_it_is_known_why_not() -> None:
+    assert {*OPENED_BY, *CLOSES_NOTHING} == set(SiloPolicy.model_fields)
+    for rule, policy in OPENED_BY.items():
+        assert any(re.search(rf"\b{rule}\b", one.key) for one in exposures(SiloPolicy(**policy))), rule
+
+
+def test_every_rule_is_shown_with_its_value_and_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("approve_start = true\n")
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["policy", "check", "--kit", str(tmp_path)]).stdout
+    in_force = shown.partition("Rules in force")[2]
+    for rule in rules_in_force(SiloPolicy(approve_start=True)):
+        assert re.search(rf"^{rule.key} +{re.escape(rule.value)}  ", in_force, re.MULTILINE), rule
+        assert len(rule.says) > 20 and "`" not in rule.says, rule
+    assert {one.key for one in rules_in_force(SiloPolicy())} == set(SiloPolicy.model_fields)
+
+
+def test_a_person_who_says_yes_to_each_job_is_told() -> None:
+    told = {one.learns for one in exposures(SiloPolicy(approve_start=True, approval_hours=5.0))}
+    assert any("has said yes to the job's terms, within 5 hours" in text for text in told)
+    assert not any("without a word" in text for text in told)
 
 
 def test_an_officer_reads_it_in_the_terminal(tmp_path: Path) -> None:
@@ -326,6 +369,9 @@ def test_an_officer_reads_it_in_the_terminal(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and shown.stdout.index("all noise") < shown.stdout.index("names and kinds")
     facts = json.loads(runner.invoke(app, ["policy", "check", "--kit", str(tmp_path), "--json"]).stdout)
     assert facts["exposures"][0]["key"] == "public_seed = false"
+    assert {"key": "public_seed", "value": "true"}.items() <= {one["key"]: one for one in facts["rules"]}[
+        "public_seed"
+    ].items()
 
 
 # What a job tells before it trains.

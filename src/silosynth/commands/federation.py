@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,13 +174,20 @@ def _check_rows(ui: Session, site: kits.StartKit, rows: SiloFile) -> None:
 
 
 def check_policy(ui: Session, kit: KitFolder = Path()) -> None:
-    """Tell in plain words what policy.toml lets the worst coordinator learn, worst first, and which key closes it."""
+    """Tell in plain words what policy.toml lets the worst coordinator learn, worst first, and which key closes it.
+
+    Below that stand all rules as they are in force, with what each says.
+    """
     from silosynth.deployment import exposure, policy
 
     rules = policy.read_policy(kit)
     found = exposure.exposures(rules)
     rows = [(number, one.learns, one.key or "cannot be closed") for number, one in enumerate(found, 1)]
     ui.table("The worst coordinator can learn", ("", "what", "closed by"), rows)
+    ui.show()
+    told = exposure.rules_in_force(rules)
+    ui.table("Rules in force", ("key", "value", "what it says"), [(one.key, one.value, one.says) for one in told])
+    ui.facts["rules"] = [asdict(one) for one in told]
     ui.facts["exposures"] = [{"learns": one.learns, "key": one.key, "weight": one.weight} for one in found]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from silosynth import catalog
 from silosynth.deployment.policy import SiloPolicy
+from silosynth.privacy.accounting import DELTA
 
 UNNOISED = {
     "silofuse": "one vector for each person, from which most of the row can be worked out, knowing some others",
@@ -43,6 +44,30 @@ class Exposure:
     learns: str
     key: str
     weight: int
+
+
+@dataclass(frozen=True)
+class RuleInForce:
+    """A key of ``policy.toml``, its value for people, and what it says."""
+
+    key: str
+    value: str
+    says: str
+
+
+def rules_in_force(policy: SiloPolicy) -> list[RuleInForce]:
+    """All rules of a policy, those that it leaves at their defaults included."""
+    return [RuleInForce(key, _in_words(getattr(policy, key)), says) for key, says in policy.meanings().items()]
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return "no limit" if value == math.inf else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return str(value)
 
 
 def exposures(policy: SiloPolicy) -> list[Exposure]:
@@ -81,11 +106,20 @@ def _noise(policy: SiloPolicy) -> Iterator[Exposure]:
                 "largest_epsilon, smaller",
                 2,
             )
+        if policy.largest_delta > DELTA:
+            yield Exposure(
+                f"with a probability of up to {policy.largest_delta:g} what the epsilon does not allow, such as the "
+                "name of a level that one person holds",
+                f"largest_delta = {DELTA:g}", 2,
+            )  # fmt: skip
         return
     for name in policy.algorithms:
         if name in UNNOISED and not (policy.require_dp and not _private(name)):
             with_dp = " (with dp, whose epsilon the coordinator chooses: noise may be next to none)"
-            yield Exposure(f"with {name}: {UNNOISED[name]}{with_dp if policy.require_dp else ''}", "largest_epsilon", 3)
+            yield Exposure(
+                f"with {name}: {UNNOISED[name]}{with_dp if policy.require_dp else ''}",
+                "largest_epsilon; or leave it out of algorithms", 3,
+            )  # fmt: skip
     if policy.require_dp:
         yield Exposure("anything that an epsilon of its choice allows: a huge one adds no noise", "largest_epsilon", 3)
 
@@ -188,9 +222,14 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
         noised = policy.budgeted
         yield Exposure(
             f"up to {policy.most_rows_drawn:,} synthetic rows of each model, then or later"
-            + (", once a person here has approved them" if policy.approval == "person" else "")
+            + (
+                f", once a person here has approved them, within {policy.approval_hours:g} hours"
+                if policy.approval == "person"
+                else ""
+            )
             + ("" if noised else ", of a model that has seen each person: rows of persons may be among them"),
-            "share_synthetic = false, or most_rows_drawn, smaller; approval = \"person\" to see them first",
+            "share_synthetic = false, or most_rows_drawn, smaller"
+            + ("" if policy.approval == "person" else '; approval = "person" to see them first'),
             0 if noised else 2,
         )  # fmt: skip
 
@@ -231,9 +270,21 @@ def _who(policy: SiloPolicy) -> Iterator[Exposure]:
     if "*" in policy.submitters:
         yield Exposure("all of this is open to every operator who may start jobs", "submitters", 1)
     yield Exposure(
-        f"all of this again {policy.jobs_per_day} times a day", "jobs_per_day" if policy.jobs_per_day > 1 else "",
-        1 if policy.jobs_per_day > 10 else 0,
+        f"all of this again {policy.jobs_per_day} times a day"
+        + (
+            f", each time once a person here has said yes to the job's terms, within {policy.approval_hours:g} hours"
+            if policy.approve_start
+            else ", without a word from anybody here"
+        ),
+        "; ".join(_fewer_jobs(policy)), 0 if policy.approve_start or policy.jobs_per_day <= 10 else 1,
     )  # fmt: skip
+
+
+def _fewer_jobs(policy: SiloPolicy) -> Iterator[str]:
+    if policy.jobs_per_day > 1:
+        yield "jobs_per_day, smaller"
+    if not policy.approve_start:
+        yield "approve_start = true to say yes to each job first"
 
 
 def _always(policy: SiloPolicy) -> Sequence[Exposure]:

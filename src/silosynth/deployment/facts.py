@@ -216,9 +216,10 @@ class KnownSite:
         try:
             rules = policy.read_policy(self.kit.folder)
         except SilosynthError as error:
-            return {"error": str(error), "exposures": [], "rules": {}}
+            return {"error": str(error), "exposures": [], "rules": {}, "in_force": []}
         told = [asdict(one) for one in exposure.exposures(rules)]
-        return {"error": "", "exposures": told, "rules": _finite(rules.model_dump())}
+        in_force = [asdict(one) for one in exposure.rules_in_force(rules)]
+        return {"error": "", "exposures": told, "rules": _finite(rules.model_dump()), "in_force": in_force}
 
     def _budget(self) -> Json:
         """What all noised releases of this silo together have cost."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from silosynth import catalog
 from silosynth.algorithms.gdts.options import GDTSConfig
@@ -91,14 +91,19 @@ DECODERS = ("algorithms.marginals.DecodersHandedOver",)
 
 
 class SiloPolicy(FileSection):
-    """``policy.toml``. What is left out has the default shown here."""
+    """``policy.toml``. What is left out has the default shown here.
+
+    The line below each rule is shown to officers, by `meanings`.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     algorithms: list[Text] = Field(default=["silofuse", "vtgan", "gdts"])
     """Names of the algorithms that may run."""
     messages: list[Text] = Field(default=["*"])
     """Types of messages that may come and go, as patterns: "algorithms.silofuse.*"."""
     refused: list[Text] = Field(default=[])
-    """Types that may not, although a pattern above allows them: "algorithms.gdts.ExactSummaries"."""
+    """Types of messages that may not, although ``messages`` allows them: "algorithms.gdts.ExactSummaries"."""
     least_rows: Annotated[int, Field(ge=1)] = 100
     """Fewest rows to train on, after alignment."""
     min_count: Annotated[int, Field(ge=1)] = 5
@@ -106,20 +111,20 @@ class SiloPolicy(FileSection):
     require_alignment: bool = True
     """Whether silos with different columns must link their rows first, rather than train on all that this silo has."""
     own_rows: bool = False
-    """Whether jobs with the option ``own_rows`` may train autoencoders on rows too that only this silo has."""
+    """Whether jobs may train autoencoders on rows too that only this silo has."""
     keyed_hash: bool = False
     """Whether rows may be linked by keyed hashes, which the coordinator sees, rather than by PSI."""
     psi_queries: Annotated[float, Field(ge=0)] = 10.0
     """Identifiers that this silo is asked about in a job, by private set intersection, as a multiple of its rows."""
     require_dp: bool = False
-    """Whether jobs must have a target ``dp``."""
+    """Whether jobs must have a target of differential privacy, whatever its epsilon."""
     largest_epsilon_per_job: Annotated[float, Field(gt=0)] = float("inf")
-    """Of all that this silo releases with noise in one job."""
+    """The largest epsilon of all that this silo releases with noise in one job."""
     largest_epsilon: Annotated[float, Field(gt=0)] = float("inf")
-    """Of all that this silo has released with noise, in all jobs. If this or the last one is finite, nothing un-noised
-    about rows may leave but what `UNDER_A_BUDGET` lists; names and kinds of columns still do."""
+    """The largest epsilon of all that this silo has released with noise, in all jobs. With either limit nothing about
+    rows leaves without noise, but for a short list; names and kinds of columns still do."""
     largest_delta: Annotated[float, Field(gt=0, lt=1)] = DELTA
-    """At which both are counted, the probability included with which names of rare levels are released."""
+    """The delta at which both are counted, the probability included with which names of rare levels are released."""
     exact_rows: bool = False
     """Whether, while an epsilon is limited, exact numbers of rows may leave all the same. Alignment needs it."""
     open_tables: Literal["no", "noised", "exact"] = "noised"
@@ -134,8 +139,8 @@ class SiloPolicy(FileSection):
     share_synthetic: bool = True
     """Whether synthetic values of this silo's columns may leave it."""
     share_decoders: bool = False
-    """Whether what such values are drawn from may leave it, made of noised counts (``synthesis = "public"``): whoever
-    has the model then draws rows, as many as they like and under any conditions, without asking this silo."""
+    """Whether what such values are drawn from may leave it, made of noised counts: whoever has the model then draws
+    rows, as many as they like and under any conditions, without asking this silo."""
     approval: Literal["none", "person"] = "none"
     """Whether synthetic values of this silo's columns leave it only once a person here has looked at them."""
     approve_start: bool = False
@@ -159,6 +164,13 @@ class SiloPolicy(FileSection):
     """Who may start jobs, as patterns."""
     allow_coordinators: list[Fingerprint] = Field(default=[])
     """SHA-256 of the certificates that the coordinator may have, in hexadecimal; empty for any of the federation's."""
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """What each rule says, in words, by its key."""
+        return {
+            key: " ".join(str(field.description).replace("``", "").split()) for key, field in cls.model_fields.items()
+        }
 
     @property
     def budgeted(self) -> bool:
