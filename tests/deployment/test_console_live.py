@@ -53,7 +53,7 @@ def port(place: Path) -> Iterator[int]:
 
 
 def _until_it_answers(port: int) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
         except urllib.error.HTTPError:
