@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,9 +20,11 @@ from tests.algorithms.silofuse_play import (
 )
 
 import silosynth as ss
-from silosynth.algorithms.silofuse.options import PRESETS
+from silosynth.algorithms.silofuse import protocol
+from silosynth.algorithms.silofuse.options import PRESETS, CoderConfig, SiloFuseConfig
 from silosynth.algorithms.silofuse.protocol import BatchLatents, DecodeBatch, EncodeBatch, LatentGradients
 from silosynth.algorithms.silofuse.silo import EndToEndSilo
+from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
@@ -146,6 +150,20 @@ def test_the_papers_ambiguities_are_options(target, form):
 def test_options_out_of_range_are_refused_before_training(options):
     with pytest.raises(ConfigError, match="above zero"):
         fit(data=people(50), **options)
+
+
+@pytest.mark.parametrize(("fit_to_rows", "told"), [(True, "of 9,000 steps: few rows get fewer"), (False, "")])
+def test_steps_that_few_rows_do_not_get_are_told(fit_to_rows, told):
+    """Of both trainings, before they begin or have done their first part; the examples of the guide are such."""
+    coder, latent = CoderConfig(steps=9000, fit_to_rows=fit_to_rows), LatentConfig(steps=9000, fit_to_rows=fit_to_rows)
+    config, roster = SiloFuseConfig(coder=coder, latent=replace(latent, width=8, depth=1)), Roster(("a", "b"))
+    state = {"part": 0, "rows": 40, "generator": None, "latents": torch.zeros(40, 2)}
+    first = next(protocol._train_autoencoders(roster, config, state))
+    then = next(protocol._train_diffusion(config, Streams(0), CPU, state))
+    assert (told in first.note and told in then.note) if told else (first.note, then.note) == ("", "")
+    assert ("400 " in first.note and "coder.fit_to_rows" in first.note) == bool(told)
+    assert ("1,000 " in then.note and "latent.fit_to_rows" in then.note) == bool(told)
+    assert then.total == (1000 if told else 9000)
 
 
 def test_joint_training_refuses_what_it_cannot_train():

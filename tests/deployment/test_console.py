@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +26,7 @@ from typer.testing import CliRunner
 from silosynth.cli import app
 from silosynth.commands import startkit
 from silosynth.commands.session import Session
-from silosynth.core.conversation import COORDINATOR
+from silosynth.core.conversation import COORDINATOR, Progress
 from silosynth.core.errors import ConfigError, SilosynthError
 from silosynth.deployment import approval, presence
 from silosynth.deployment.certificates import validity
@@ -203,10 +202,12 @@ def test_a_ledger_is_read_on_and_anew_where_it_was_cut(tmp_path: Path) -> None:
 def test_a_stage_tells_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
-    writer = StatusWriter(tmp_path, lambda line: None, clock=lambda: now[0])
-    writer.watch(SimpleNamespace(stage="training", done=40, total=100))  # type: ignore[arg-type]
+    said: list[str] = []
+    writer = StatusWriter(tmp_path, said.append, clock=lambda: now[0])
+    writer.watch(Progress("training", 40, 100, note="half of the steps"))
     now[0] += 10
-    writer.watch(SimpleNamespace(stage="training", done=60, total=100))  # type: ignore[arg-type]
+    writer.watch(Progress("training", 60, 100, note="half of the steps"))
+    assert said == ["training … half of the steps"]
     status = Status(**json.loads((tmp_path / "status.json").read_text()))
     assert status.seconds_left == 20
     assert replace(status, state="done").seconds_left is None and replace(status, done=40).seconds_left is None

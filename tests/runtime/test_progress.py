@@ -45,6 +45,15 @@ def test_a_terminal_gets_a_bar_with_figures() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+def test_a_note_is_told_once(terminal: bool) -> None:
+    out = io.StringIO()
+    with RichProgress(Console(file=out, force_terminal=terminal, width=100, color_system=None)) as watch:
+        for done in range(20):
+            watch(Progress("fit", done, 20, note="half of it [sic]"))
+    assert out.getvalue().count("fit: half of it [sic]") == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
 def test_quiet_is_quiet(terminal: bool) -> None:
     assert shown(terminal, quiet=True) == ""
 

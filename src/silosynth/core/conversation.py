@@ -64,12 +64,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``done`` of ``total`` units of the stage called ``stage`` are done."""
+    """``done`` of ``total`` units of the stage called ``stage`` are done; with a ``note`` that is told once."""
 
     stage: str
     done: int
     total: int
     figures: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 class SyntheticColumns(Message, release=Release.SYNTHETIC):

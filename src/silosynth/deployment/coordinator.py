@@ -346,7 +346,7 @@ class StatusWriter:
         if progress.stage != self._stage:
             self._stage = progress.stage
             self._began = {"stage_since": time.time(), "stage_from": progress.done}
-            self._say(f"{progress.stage} …")
+            self._say(f"{progress.stage} … {progress.note}".rstrip())
         elif self._clock() - self._written < _EVERY:
             return
         self._set("running", stage=progress.stage, done=progress.done, total=progress.total, **self._began)

@@ -60,6 +60,8 @@ class RichProgress:
         now = self._clock()
         first = progress.stage not in self._began
         self._began.setdefault(progress.stage, (now, progress.done))  # a resumed stage does not start at 0
+        if first and progress.note:
+            self._console.print(Text(f"{progress.stage}: {progress.note}"), soft_wrap=True)
         pause = _BAR_EVERY if self._bars is not None else _LINE_EVERY
         if not first and progress.done < progress.total and now - self._shown[progress.stage] < pause:
             return

@@ -243,7 +243,7 @@ def coordinate(
         state = yield from private.prepare(roster, config) if config.dp.private else _prepare(roster)
         yield Checkpoint(state)
     if "latents" not in state:
-        yield from _train_autoencoders(roster, state)
+        yield from _train_autoencoders(roster, config, state)
         state = yield from (private.gather_latents if config.dp.private else _gather_latents)(roster, state)
         yield Checkpoint(state)
     return (yield from _train_diffusion(config, streams, device, state))
@@ -327,12 +327,19 @@ def _prepare(roster: Roster) -> Conversation[State]:
     return {"part": 0, "rows": replies[0].rows, "widths": [reply.latents for reply in replies]}
 
 
-def _train_autoencoders(roster: Roster, state: State) -> Conversation[None]:
+def _train_autoencoders(roster: Roster, config: SiloFuseConfig, state: State) -> Conversation[None]:
+    coder = config.coder_of(len(roster))
+    note = _fewer("coder", coder.steps, coder.sized(state["rows"]).steps)
     for part in range(state["part"], PARTS):
-        yield Progress("autoencoders", part, PARTS)
+        yield Progress("autoencoders", part, PARTS, note=note)
         expect((yield roster.everyone(TrainAutoencoder(part))), Done)
         yield Checkpoint({**state, "part": part + 1})
     yield Progress("autoencoders", PARTS, PARTS)
+
+
+def _fewer(part: str, steps: int, made: int) -> str:
+    """That a table of few rows gets fewer steps than the options say."""
+    return f"{made:,} of {steps:,} steps: few rows get fewer, unless {part}.fit_to_rows = false" if made < steps else ""
 
 
 def _gather_latents(roster: Roster, state: State) -> Conversation[State]:
@@ -349,13 +356,14 @@ def _train_diffusion(
     if state["generator"] is not None:
         generator.restore(state["generator"])
     x_NL = z_NL if config.releases else generator.standardise(z_NL)  # mean and scale would have to be noised
+    note = _fewer("latent", config.generator().steps, generator.config.steps)
     while not generator.finished:
         figures = {}
         if config.releases:
             private.train_latent_part(generator, x_NL, state, config.dp.clip, streams)
         else:
             figures["held-out loss"] = generator.train(x_NL)
-        yield Progress("diffusion", generator.learner.done, generator.config.steps, figures)
+        yield Progress("diffusion", generator.learner.done, generator.config.steps, figures, note)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     generator.finish()
     return _model(state, generator)
@@ -406,9 +414,10 @@ def coordinate_end_to_end(
     generator = LatentGenerator(state["rows"], sum(state["widths"]), config.latent, streams.child("diffusion"), device)
     if state["generator"] is not None:
         generator.restore(state["generator"])
+    note = _fewer("latent", config.latent.steps, generator.config.steps)
     while not generator.finished:
         yield from _train_end_to_end(roster, generator, state["rows"], state["widths"])
-        yield Progress("joint training", generator.learner.done, generator.config.steps)
+        yield Progress("joint training", generator.learner.done, generator.config.steps, note=note)
         yield Checkpoint({**state, "generator": generator.state(training=True)})
     return _model(state, generator)
 
@@ -498,10 +507,10 @@ def _train_joint(
     joint = networks.JointCoder(state["rows"], sum(state["widths"]), config.coder, streams, device)
     if state["joint"] is not None:
         joint.learner.restore(state["joint"])
-    learner = joint.learner
+    learner, note = joint.learner, _fewer("coder", config.coder.steps, joint.config.steps)
     while learner.done < learner.steps:
         yield from _train_joint_part(roster, joint, state["widths"])
-        yield Progress("joint autoencoder", learner.done, learner.steps)
+        yield Progress("joint autoencoder", learner.done, learner.steps, note=note)
         yield Checkpoint({**state, "joint": learner.state()})
     yield Exchange(dict.fromkeys(roster, SettleWeights()), rides=True)
     learner.settle()
