@@ -15,7 +15,7 @@ help: ## Show this list
 demo: $(VENV)/.run ## Two silos, one generator, a report: under two minutes
 	$(BIN)/silosynth demo
 
-federation-demo: $(VENV)/.federation ## A coordinator and three silos, four processes on one machine: a few minutes
+federation-demo: $(VENV)/.federation ## A coordinator and three silos on one machine, an officer, certificates: under five minutes
 	$(BIN)/python examples/federation_demo.py
 
 private-demo: $(VENV)/.federation ## The same where silos let nothing leave without noise: epsilon 1 in all

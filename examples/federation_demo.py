@@ -4,10 +4,14 @@
     make private-demo               # or: python examples/federation_demo.py --private
 
 Three organisations hold different columns of mostly the same people, each in its own order. Their rows are linked by
-private set intersection, one person in five is held out, SiloFuse is trained across them, and the synthetic table is
-published. Then silos count joint tables of their columns, which open with noise, and a report across silos is made of
-these: report.html, as a real federation has it, without anybody holding the real table. The table has a label, signed
-by all silos, which is checked. All sites are ended and started again, and draw more rows from the model.
+private set intersection, one person in five is held out, and SiloFuse is trained across them. The clinic lets its
+columns leave only once its officer has looked at them and said yes; then the synthetic table is published. Silos count
+joint tables of their columns, which open with noise, and a report across silos is made of these: report.html, as a real
+federation has it, without anybody holding the real table. The table has a label, signed by all silos, which is checked.
+
+All sites are ended. The employer renews its certificate, the old one is revoked, and a fourth silo gets a kit. The
+sites are started again, and draw more rows from the model without training. The officer says no to one draw, which
+publishes nothing, and yes to another. Whoever comes with the revoked certificate is turned away.
 
 Then the same training runs again in this one process, with the same keys and the same seed: both tables must have the
 same bytes. A second report, pooled.html, uses all real rows, which is possible because the silos are made from one
@@ -27,12 +31,15 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -113,6 +120,7 @@ largest_epsilon = 1.0
 exact_rows = true       # linking tells silos how many people they have in common
 share_decoders = true   # whoever has the model draws rows without this silo
 """
+APPROVAL = 'approval = "none"', 'approval = "person"'
 
 
 def main() -> None:
@@ -123,14 +131,22 @@ def main() -> None:
     parser.add_argument("--private", action="store_true", help="train under largest_epsilon = 1")
     options = parser.parse_args()
     out, started = options.out.absolute(), time.monotonic()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # in step with what commands print
     if out.exists() and any(out.iterdir()):
         if not (out / "federation.toml").exists():
             sys.exit(f"{out} is not empty. Name another folder with --out.")
         shutil.rmtree(out)  # left by an earlier demonstration
     people, target = prepare(out, options.port, options.private)
+    head("A training across three organisations")
+    submit = ("submit", out / "experiment.toml", "--kit", out / "kits" / "coordinator")
     with daemons(out / "kits"):
-        silosynth("submit", out / "experiment.toml", "--kit", out / "kits" / "coordinator")
-    silosynth("ledger", JOB, "--kit", out / "kits" / "clinic")
+        if options.private:
+            silosynth(*submit)
+            silosynth("ledger", JOB, "--kit", out / "kits" / "clinic")
+        else:
+            decided(out, JOB, ("approve", "report looked at, no close copies"), *submit, report=True)
+    head("The synthetic table")
     report = ("--report", out / "report.html")
     files = ("--out", out / "synthetic.csv", *(("--model", out / "people.silosynth") if options.private else report))
     silosynth("fetch", JOB, "--kit", out / "kits" / "coordinator", *files)
@@ -140,6 +156,7 @@ def main() -> None:
     else:
         check_label(out)
         draw_more(out)
+        head("The same training in this one process, and a report by all real rows")
         compare(out)
     pooled_report(out, people, target)
     name = "pooled.html" if options.private else "report.html"
@@ -147,12 +164,98 @@ def main() -> None:
 
 
 def draw_more(out: Path) -> None:
-    """Draw more rows of the model, without training."""
+    """Draw more rows of the model, without training, once with a no and once with a yes; and shut somebody out."""
+    head("Certificates: the employer renews its own, whose old one is revoked; and a fourth silo gets a kit")
+    change_certificates(out)
+    draw = ("draw", JOB, "--rows", 500, "--seed", 3, "--kit", out / "kits" / "coordinator", "--name")
     with daemons(out / "kits"):
-        draw = ("draw", JOB, "--rows", 500, "--seed", 3, "--kit", out / "kits" / "coordinator", "--name")
-        silosynth(*draw, "demo-more")
+        head("More rows of the same model, without training; the officer says no")
+        decided(out, "demo-refused", ("refuse", "one table is enough"), *draw, "demo-refused", status=3)
+        if any(out.glob("kits/*/work/jobs/demo-refused/synthetic.parquet")):
+            sys.exit("A table was published that an officer has refused. This is a bug in silosynth: please report it.")
+        print("No site has a table of demo-refused.")
+        head("The same rows again; the officer says yes")
+        decided(out, "demo-more", ("approve", "asked for by the board"), *draw, "demo-more")
+        head("Somebody comes with the employer's old certificate")
+        turned_away(out)
     more = digest(out / "kits" / "insurer" / "work" / "jobs" / "demo-more")
     print(f"500 more rows, after a restart of all sites: sha256 {more}")
+
+
+def decided(
+    out: Path, job: str, decision: tuple[str, str], *command: object, status: int = 0, report: bool = False
+) -> None:
+    """Run a command whose job waits for the clinic's officer, and show what she did meanwhile.
+
+    She looks at the columns that would leave, with ``report`` at what attacks find in them, and at what has left so
+    far; then she decides, by a command and with a reason.
+    """
+    kit, seen, ended = out / "kits" / "clinic", out / "officer", threading.Event()
+    verdict, reason = decision
+
+    def look_and_decide() -> str:
+        while not (kit / "work" / "jobs" / job / "held.json").exists():
+            if ended.wait(0.5):
+                return "Nothing was held."
+        seen.mkdir(exist_ok=True)
+        files = ["--out", seen / f"{job}.csv", *(["--report", seen / f"{job}.html"] if report else [])]
+        looked = said("fetch", job, "--held", "--kit", kit, *files), said("ledger", "show", job, "--kit", kit)
+        return "\n".join([*looked, said(verdict, job, "--kit", kit, "--reason", reason)])
+
+    with ThreadPoolExecutor(1) as other:
+        officer = other.submit(look_and_decide)
+        try:
+            silosynth(*command, status=status)
+        finally:
+            ended.set()
+    print(f'\nMeanwhile at the clinic, whose policy has approval = "person":\n\n{officer.result()}')
+
+
+def change_certificates(out: Path) -> None:
+    """Renew the employer's certificate, revoke the old one, and add a silo; nobody else's files change."""
+    kit, authority = out / "kits" / "employer", out / "kits" / "authority"
+    old = out / "old-employer"
+    shutil.copytree(kit, old, ignore=shutil.ignore_patterns("work"))
+    (number,) = (one["number"] for one in certificates(authority) if one["name"] == "employer")
+    silosynth("certificate", "request", "--kit", kit, "--out", out / "employer.request")
+    silosynth("certificate", "sign", out / "employer.request", "--authority", authority, "--out", out / "employer.crt")
+    silosynth("certificate", "install", out / "employer.crt", "--kit", kit)
+    silosynth("certificate", "revoke", number, "--authority", authority, "--out", out / "revoked.crl")
+    silosynth("certificate", "install", out / "revoked.crl", "--kit", out / "kits" / "coordinator")
+    others = [path for name in SILOS for path in (out / "kits" / name / "engine").rglob("*") if path.is_file()]
+    before = [path.read_bytes() for path in others]
+    with (out / "federation.toml").open("a", encoding="utf-8") as plan:
+        plan.write("[silos.laboratory]\n")
+    silosynth("provision", out / "federation.toml", "--out", out / "kits")
+    if before != [path.read_bytes() for path in others]:
+        sys.exit("A silo was added, and others' certificates changed. This is a bug in silosynth: please report it.")
+    print(f"{out / 'kits' / 'laboratory'} is new; no certificate or key of another silo has changed.")
+
+
+def certificates(authority: Path) -> list[dict[str, str]]:
+    """What an authority has issued."""
+    found: dict[str, list[dict[str, str]]] = json.loads(said("certificate", "list", "--authority", authority, "--json"))
+    return found["certificates"]
+
+
+def turned_away(out: Path) -> None:
+    """Try to connect with the employer's old kit, whose certificate is revoked."""
+    old = out / "old-employer"
+    with running(("party", old)):
+        here = waited_for(
+            out / "kits" / "coordinator" / "daemon.log", "refused a connection: The certificate of employer"
+        )
+        there = waited_for(old / "daemon.log", "not connected yet")
+    print(f"the coordinator says:  {here}\nwhoever has come says: {there}")
+
+
+def waited_for(log: Path, words: str) -> str:
+    """The first line of a log with these words, once there is one."""
+    for _ in range(60):
+        if lines := [line for line in log.read_text(encoding="utf-8").splitlines() if words in line]:
+            return lines[0]
+        time.sleep(1.0)
+    sys.exit(f"{log} has no line with {words!r}. This is a bug in silosynth: please report it.")
 
 
 def compare(out: Path) -> None:
@@ -200,6 +303,8 @@ def prepare(out: Path, port: int, private: bool) -> tuple[pd.DataFrame, str]:
         policy = (kit / "policy.toml").read_text(encoding="utf-8")
         policy = policy.replace("public_seed = false", "public_seed = true")
         policy = policy.replace('"gdts"]', '"gdts", "judge"]', 1)
+        if silo == "clinic":
+            policy = policy.replace(*APPROVAL)
         (kit / "policy.toml").write_text(POLICY if private else policy, encoding="utf-8")
     return people, table.target
 
@@ -207,12 +312,18 @@ def prepare(out: Path, port: int, private: bool) -> tuple[pd.DataFrame, str]:
 @contextmanager
 def daemons(kits: Path) -> Iterator[None]:
     """Run the coordinator and the silos, each in its own process, until the block ends."""
+    with running(("coordinator", kits / "coordinator"), *(("party", kits / silo) for silo in SILOS)):
+        yield
+
+
+@contextmanager
+def running(*sites: tuple[str, Path]) -> Iterator[None]:
+    """Run sites, each in its own process, until the block ends."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for name in ("coordinator", *SILOS):
-            role = "coordinator" if name == "coordinator" else "party"
-            command = [sys.executable, "-m", "silosynth", role, "start", "--kit", str(kits / name)]
-            with open(kits / name / "daemon.log", "wb") as log:
+        for role, kit in sites:
+            command = [sys.executable, "-m", "silosynth", role, "start", "--kit", str(kit)]
+            with open(kit / "daemon.log", "wb") as log:
                 processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         yield
     finally:
@@ -231,6 +342,8 @@ def rehearse(out: Path) -> Path:
         shutil.copytree(out / "kits" / silo, folder / silo, ignore=shutil.ignore_patterns("work"))
         (folder / silo / "work").mkdir()
         shutil.copy(out / "kits" / silo / "work" / HoldoutKey.FILE, folder / silo / "work")  # to hold out the same
+        policy = folder / silo / "policy.toml"
+        policy.write_text(policy.read_text(encoding="utf-8").replace(APPROVAL[1], APPROVAL[0]))  # nobody would come
         kit = read_kit(folder / silo)
         silos[silo] = open_endpoint(kit, read_policy(kit.folder), JOB, None).party
     with InProcess(silos, folder / "checkpoints") as link:
@@ -265,9 +378,25 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def silosynth(*arguments: object) -> None:
-    """Run a command as a user would."""
-    subprocess.run([sys.executable, "-m", "silosynth", *map(str, arguments)], check=True)
+def head(text: str) -> None:
+    """Say what comes next."""
+    print(f"\n== {text}\n")
+
+
+def silosynth(*arguments: object, status: int = 0) -> None:
+    """Run a command as a user would, which must end with this exit code."""
+    done = subprocess.run([sys.executable, "-m", "silosynth", *map(str, arguments)], check=False)
+    if done.returncode != status:
+        sys.exit(f"silosynth {arguments[0]} ended with {done.returncode}, not {status}.")
+
+
+def said(*arguments: object) -> str:
+    """Run a command, and return its results."""
+    command = [sys.executable, "-m", "silosynth", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"silosynth {arguments[0]} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
 
 
 if __name__ == "__main__":
