@@ -55,10 +55,11 @@ class Abroad(Generic[H]):
         folder: for kits and logs.
         hosts: by name.
         port: of the coordinator; the next one is the stream's.
+        gate: the host at which silos reach the coordinator, if it is another one.
     """
 
-    def __init__(self, folder: Path, hosts: Mapping[str, H], port: int = 8002) -> None:
-        self.folder, self.hosts, self.port = folder, hosts, port
+    def __init__(self, folder: Path, hosts: Mapping[str, H], port: int = 8002, gate: str = COORDINATOR) -> None:
+        self.folder, self.hosts, self.port, self.gate = folder, hosts, port, gate
         self.kits = folder / "kits"
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -73,7 +74,7 @@ class Abroad(Generic[H]):
     def provision(self, *options: str) -> None:
         """Write kits, tables and settings of silos."""
         plan = self.folder / "federation.toml"
-        address = self.hosts[COORDINATOR].address
+        address = self.hosts[self.gate].address
         plan.write_text(
             f'name = "riverbank"\noperators = ["alice"]\n[coordinator]\nhost = "{address}"\nport = {self.port}\n'
             f"stream_port = {self.port + 1}\n[silos.bank]\n[silos.shop]\n"
@@ -107,7 +108,7 @@ class Abroad(Generic[H]):
         for name in (COORDINATOR, "bank", "shop"):
             self.start(name)
         for name in ("bank", "shop"):
-            self.says(name, " connected")
+            self.says(name, " connected\n")
 
     def end(self, name: str, number: int = signal.SIGTERM) -> None:
         """Send a signal to a daemon, and wait until it and its processes have left."""

@@ -8,10 +8,12 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
+from tests.deployment import wire as wires
 
 
 def available() -> bool:
@@ -107,24 +109,38 @@ class Namespace(Host):
 
 
 @contextlib.contextmanager
-def network(names: Sequence[str]) -> Iterator[dict[str, Namespace]]:
-    """Hosts that reach each other, and nobody else; all is taken down at the end."""
+def network(names: Sequence[str], delay: float = 0.0, loss: float = 0.0) -> Iterator[dict[str, Namespace]]:
+    """Hosts that reach each other, and nobody else; all is taken down at the end.
+
+    Args:
+        names: of the hosts.
+        delay: seconds that a frame takes from one to another.
+        loss: share of the frames that never arrive.
+    """
     tag = f"silo{secrets.token_hex(3)}"
     wire = f"{tag}-wire"
     hosts = {name: Namespace(f"{tag}-{name}", wire, name, f"10.77.0.{k}") for k, name in enumerate(names, start=1)}
+    far, line = bool(delay or loss), Host()
+    line.prefix = ("ip", "netns", "exec", wire)
     try:
         _ip("netns", "add", wire)
-        _ip("-n", wire, "link", "add", "bridge0", "type", "bridge")
-        _ip("-n", wire, "link", "set", "bridge0", "up")
+        if not far:
+            _ip("-n", wire, "link", "add", "bridge0", "type", "bridge")
+            _ip("-n", wire, "link", "set", "bridge0", "up")
         for host in hosts.values():
             _ip("netns", "add", host.namespace)
             _ip("-n", wire, "link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
-            _ip("-n", wire, "link", "set", host.name, "master", "bridge0", "up")
+            _ip("-n", wire, "link", "set", host.name, *(() if far else ("master", "bridge0")), "up")
             _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
             _ip("-n", host.namespace, "link", "set", "eth0", "up")
             _ip("-n", host.namespace, "link", "set", "lo", "up")
+            if far:
+                host.run([sys.executable, wires.__file__, "plain", "eth0"])
+        if far:
+            line.start([sys.executable, wires.__file__, "carry", str(delay), str(loss), *names], Path(os.devnull))
         yield hosts
     finally:
+        line.clear()
         for host in hosts.values():
             with contextlib.suppress(subprocess.CalledProcessError):
                 host.clear()

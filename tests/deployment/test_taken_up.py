@@ -134,3 +134,30 @@ def test_ends_of_jobs_and_lost_sites_are_told(here: Abroad[Host]) -> None:
     facts = json.loads(known.stdout)
     assert not facts["running"] and not any(one["connected"] for one in facts["silos"])
     assert "running" not in {job["state"] for job in facts["jobs"]}
+
+
+LONGER = {
+    "autoencoders": SILOFUSE.replace("coder.steps = 30", "coder.steps = 400_000\ncoder.fit_to_rows = false"),
+    "diffusion": SILOFUSE.replace("latent.steps = 40", "latent.steps = 400_000\nlatent.fit_to_rows = false"),
+}
+"""Stages in which silos compute for long, and in which the coordinator does and asks nobody."""
+
+
+@pytest.mark.parametrize("stage", LONGER)
+def test_a_silo_that_is_killed_is_named_in_seconds_whoever_computes(here: Abroad[Host], stage: str) -> None:
+    for name in (COORDINATOR, "bank", "shop"):
+        if name not in here.running:
+            here.start(name)
+    job, words = f"killed-{stage}", "party shop has given no sign of life"
+    here.submit(job, LONGER[stage])
+    here.wait(job, lambda now: now.stage == stage)
+    said = here.log(COORDINATOR).read_text().count(words)
+    here.end("shop", signal.SIGKILL)
+    begun = time.monotonic()
+    here.says(COORDINATOR, words, said + 1)
+    assert time.monotonic() - begun < 30
+    known = here.command(COORDINATOR, "status", "--json", "--kit", str(here.kits / COORDINATOR))
+    assert [one["connected"] for one in json.loads(known.stdout)["silos"]] == [True, False]
+    here.wait(job, lambda now: now.state == "interrupted")  # a cut network, which looks the same, may come back
+    assert time.monotonic() - begun < 150
+    assert here.command(COORDINATOR, "stop", job, "--kit", str(here.kits / COORDINATOR)).returncode == 0
