@@ -58,7 +58,7 @@ def drop_checkpoints(folder: Path) -> None:
     Raises:
         StorageError: one cannot be removed.
     """
-    for path in (*folder.glob("coordinator/*.ckpt"), *folder.glob("checkpoints/*.ckpt")):
+    for path in (*folder.glob("coordinator/*.ckpt"), *folder.glob("checkpoints/*.ckpt"), *folder.glob("*.ckpt")):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -29,6 +29,7 @@ from silosynth.deployment.revoked import keep_list
 from silosynth.deployment.rows import read_silo
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.deployment.silo_ledger import SiloLedger
+from silosynth.deployment.snapshot import Snapshot
 from silosynth.runtime import checkpoint, driver
 from silosynth.runtime.endpoint import PartyEndpoint
 from silosynth.runtime.hub import DONE, ENDED, OPEN, Frame, Hub, Lost, frame_from_bytes
@@ -317,10 +318,11 @@ def open_endpoint(
     sweep(folder)
     verified = None if submitter in (None, DISPATCHER) else submitter
     book = SiloLedger(folder, job, kit.seat())
+    seat, rows = kit.seat(), read_silo(kit.folder)
+    snapshot = Snapshot(folder, seat) if rows.data is not None and rows.data.snapshot else None
     silo = DeploymentSilo(
-        kit.seat(), read_silo(kit.folder), policy, folder, Releases(kit.folder / "work"), resolve_device("auto"),
-        verified, say, book,
-    )  # fmt: skip
+        seat, rows, policy, folder, Releases(kit.folder / "work"), resolve_device("auto"), verified, say, book, snapshot
+    )
     endpoint = PartyEndpoint(kit.name, silo, folder / "checkpoints", book, say, running.close)
     weakref.finalize(endpoint, running.close)
     return endpoint

@@ -53,6 +53,8 @@ class SiloData(CsvKeys):
     sums them up."""
     aggregate: Annotated[dict[Text, Summary], Field(min_length=1)] | None = None
     """How each column that is no identifier is summed up, by its name in the table."""
+    snapshot: bool = False
+    """Whether rows are kept, encrypted, while a job runs, so that it can resume although the table has changed."""
     prefix: Text | None = None
     """Put before the names of columns that are no identifiers, such as "bank_": for names that another silo has too."""
     prefixed: Annotated[list[Text], Field(min_length=1)] | None = None
@@ -96,7 +98,7 @@ class SiloFile(FileSection):
         """
         if self.data is None:
             raise DataError("A silo that takes part with rows says where they are", "no [data]", f"Add it to {SILO}.")
-        fields = self.data.model_dump(exclude={"identifiers", "group", "aggregate", "prefix", "prefixed"})
+        fields = self.data.model_dump(exclude={"identifiers", "group", "aggregate", "snapshot", "prefix", "prefixed"})
         for key in ("path", "password_file"):
             fields[key] = None if fields[key] is None else Path(fields[key]).expanduser()
         fields |= {key: tuple(fields[key]) for key in ("columns", "missing") if fields[key] is not None}

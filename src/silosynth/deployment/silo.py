@@ -51,6 +51,7 @@ from silosynth.deployment.rows import RowSource, repeated_identifiers
 from silosynth.deployment.rows_used import rows_used
 from silosynth.deployment.silo_ledger import FILE, Head, SiloLedger
 from silosynth.deployment.silo_sampling import SiloSampling, under_own_rules
+from silosynth.deployment.snapshot import Snapshot
 from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
 from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
@@ -103,14 +104,15 @@ class DeploymentSilo(Party):
         submitter: the operator whose signature on the job was verified; None to trust the coordinator's word.
         say: called with one line per event.
         book: its ledger of the job; None to compare none with other silos'.
+        snapshot: keeps its rows while the job runs; None reads the table again when the job resumes.
     """
 
     def __init__(
         self, seat: Seat, rows: RowSource, policy: SiloPolicy, folder: Path, releases: Releases, device: torch.device,
         submitter: str | None = None, say: Callable[[str], None] = lambda line: None,
-        book: SiloLedger | None = None,
+        book: SiloLedger | None = None, snapshot: Snapshot | None = None,
     ) -> None:  # fmt: skip
-        self.seat, self.rows, self.policy = seat, rows, policy
+        self.seat, self.rows, self.policy, self._snapshot = seat, rows, policy, snapshot
         self.folder, self.releases, self.device = folder, releases, device
         self._submitter, self._say, self._book, self._nonce = submitter, say, book, b""
         self.job: protocol.Job | None = None
@@ -373,13 +375,14 @@ class DeploymentSilo(Party):
         self._order, self._part, self._charged = state["order"], state["part"], state["charged"]
         self._held, self._alone = state["held"], state["alone"]
         if protocol.dealer(job) != self.seat.name:
-            self._frame = self.rows.read()
+            kept = None if self._snapshot is None else self._snapshot.rows()
+            self._frame = self.rows.read() if kept is None else kept
             self._check_identifiers(self._frame)
         party = self._make_party(self._table())
         if self._digest != state["digest"]:
             raise CheckpointError(
                 "A silo's table is the one that the job began with", "it has changed",
-                "Restore the table, or submit the job anew.",
+                "Restore the table, or submit the job anew; with snapshot = true in silo.toml later jobs keep theirs.",
             )  # fmt: skip
         if state["party"] is not None:
             self._party = party
@@ -483,7 +486,8 @@ class DeploymentSilo(Party):
 
     def _open_rows(self, job: protocol.Job) -> None:
         """Read the table, and be ready to link its rows."""
-        self._frame = frame = self.rows.read()
+        frame = self.rows.read()
+        self._frame = frame = frame if self._snapshot is None else self._snapshot.keep(frame)
         self._check_identifiers(frame)
         alike = protocol.horizontal(job)
         if job.align is not None or (job.holdout and alike and self.rows.identifiers):
