@@ -11,7 +11,7 @@ percent, against real rows that fulfil the condition, of led rows. Thrown: the m
 each of as many rows, of those that fulfil the condition of all that were drawn without. Ratio: one over the
 other; ±: its standard error, from how much equal tables of thrown rows differ (0 where there are too few to tell).
 Time: of the processor, for the led rows, over the mean of as many without conditions. Violated: rows that do not fulfil
-the condition.
+the condition. With ``--folder`` a run that was stopped goes on where it was, and each row has the commit that made it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ import pandas as pd
 
 import silosynth as ss
 from silosynth.core.conditions import fulfils, parse
+from silosynth.core.files import write_atomic
 from silosynth.data import datasets, frames, sources
+from silosynth.papers import results
 from silosynth.simulation.federation import in_order
 
 SETS = ("adult", "bank_marketing", "covertype", "heloc")
@@ -79,10 +81,15 @@ class Trends:
         return float(100 * np.mean(errors))
 
 
+def asked(count: int) -> int:
+    """How many conditions there are of a table: ``count``, and a tenth of that of rare ones."""
+    return count + max(1, count // 10)
+
+
 def conditions(real: pd.DataFrame, count: int, rng: np.random.Generator) -> Iterator[tuple[dict[str, Any], int]]:
     """Random conditions, with how many real rows fulfil them: `count`, and a tenth of that of rare ones."""
     found = 0
-    while found < count + max(1, count // 10):
+    while found < asked(count):
         names, row = rng.choice(real.columns, rng.integers(1, 4), replace=False), real.iloc[rng.integers(len(real))]
         given, held = dict[str, Any](), np.ones(len(real), dtype=bool)
         for name in names:
@@ -116,16 +123,18 @@ def timed(model: ss.Model, rows: int, seed: int, **how: Any) -> tuple[pd.DataFra
 
 
 def run(
-    name: str, model: ss.Model, real: pd.DataFrame, pool: pd.DataFrame, count: int, seed: int, most: int = MOST
-) -> Iterator[dict[str, Any]]:
-    """One row for each condition."""
+    name: str, model: ss.Model, real: pd.DataFrame, pool: pd.DataFrame, count: int, seed: int, most: int = MOST,
+    done: int = 0,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """One row for each condition after the first ``done``."""
     table, whole, facts = frames.to_table(pool, model.schema), frames.to_table(real, model.schema), model.makes()
     timed(model, most, seed)  # the first sample takes longer
-    for number, (given, support) in enumerate(conditions(real, count, np.random.default_rng(seed))):
+    every = enumerate(conditions(real, count, np.random.default_rng(seed)))
+    for number, (given, support) in itertools.islice(every, done, None):
         wanted = parse(given, facts)
         held = fulfils(table, wanted).numpy()
         size = min(most, max(100, int(held.sum())))
-        if number % PLAIN == 0:
+        if number % PLAIN == 0 or number == done:
             plain = timed(model, most, seed + number)[1]
         made, seconds = timed(model, most, seed, given=given)
         rest = [column for column in real if column not in given]
@@ -140,6 +149,7 @@ def run(
             "rate %": 100 * float(held.mean()), "rows": size, "violated": violated(model, made, given),
             "trend": error, "thrown": mean, "ratio": error / max(TINY, mean), "±": spread / max(TINY, mean),
             "same rows %": 100 * float(made.duplicated().mean()), "time": seconds / plain,
+            "commit": results.stamp()["commit"],
         }  # fmt: skip
 
 
@@ -175,17 +185,17 @@ def main() -> None:
         real = sources.read(name) if Path(name).suffix else datasets.load(name)
         real, name = real.sample(min(len(real), ROWS), random_state=0).reset_index(drop=True), Path(name).stem
         kept = None if chosen.folder is None else chosen.folder / f"{name}.rows.json"
-        if kept is not None and kept.exists():
-            rows += json.loads(kept.read_text(encoding="utf-8"))
+        own = [] if kept is None or not kept.exists() else json.loads(kept.read_text(encoding="utf-8"))
+        rows += own
+        if len(own) == asked(chosen.conditions):
             continue
         model, pool = prepared(name, real, chosen.preset, chosen.seed, chosen.pool, chosen.folder)
-        own = []
-        for row in run(name, model, real, pool, chosen.conditions, chosen.seed, chosen.most):
+        for row in run(name, model, real, pool, chosen.conditions, chosen.seed, chosen.most, len(own)):
             print(common.markdown([row]).splitlines()[-1], flush=True)
             own.append(row)
-        rows += own
-        if kept is not None:
-            kept.write_text(json.dumps(own), encoding="utf-8")
+            rows.append(row)
+            if kept is not None:
+                write_atomic(kept, json.dumps(own).encode())
     about = f"{ROWS:,} training rows, preset {chosen.preset}, {chosen.pool:,} rows drawn without conditions, one seed"
     common.keep("conditions", rows, f"Conditions (`benchmarks/conditions.py`; {about}). {summary(rows)}")
 
