@@ -24,7 +24,7 @@ from silosynth.core.schema import Column, Table
 from silosynth.deployment import conditions, exposure
 from silosynth.deployment.coordinator import Order, drawing_order, read_status
 from silosynth.deployment.policy import SiloPolicy
-from silosynth.deployment.protocol import Drawing, GivenColumn
+from silosynth.deployment.protocol import Drawing, GivenColumn, OtherShares, PrepareGroup
 from silosynth.runtime.wire import unpack
 
 ALLOWED = OPEN.model_copy(update={"conditions": ["age", "income", "pa*"], "least_condition_rows": 10})
@@ -33,6 +33,12 @@ ALLOWED = OPEN.model_copy(update={"conditions": ["age", "income", "pa*"], "least
 def given(folder: Path, name: str, *texts: str, rows: int = 20, seed: int | None = 3) -> Order:
     """An order of rows under conditions."""
     return drawing_order(folder / "coordinator" / "trial", rows, seed, name, "coordinator", texts)
+
+
+def shared_out(folder: Path, name: str, shares: OtherShares, *texts: str, rows: int = 20) -> Order:
+    """An order of rows in other shares."""
+    place = folder / "coordinator" / "trial"
+    return drawing_order(place, rows, 3, name, "coordinator", texts, shares)
 
 
 def trained_with(folder: Path, silos: dict[str, Rows], policy: SiloPolicy = ALLOWED, **changes: Any) -> Path:
@@ -133,6 +139,83 @@ def test_rows_are_those_of_a_simulated_model(texts: Sequence[str], trained: Path
     assert json.loads((trained / "bank" / "x" / "label.json").read_text())["facts"]["conditions"] == list(texts)
 
 
+EQUAL, VOUCHERS = OtherShares("paid"), OtherShares("paid", '{"voucher": 0.4}')
+FEW = ALLOWED.model_copy(update={"least_condition_rows": 1})
+
+
+@pytest.mark.parametrize(
+    ("shares", "texts", "how", "vouchers"),
+    [
+        (EQUAL, (), {"balance": "paid"}, 10),
+        (VOUCHERS, (), {"shift": {"paid": {"voucher": 0.4}}}, 12),
+        (OtherShares("paid", '{"card": 0.5}'), ("age=30..",), {"shift": {"paid": {"card": 0.5}}}, None),
+    ],
+)
+def test_other_shares_are_those_of_a_simulated_model(
+    shares: OtherShares, texts: Sequence[str], how: dict[str, Any], vouchers: int | None, trained: Path
+) -> None:
+    place = carry_out(shared_out(trained, "x", shares, *texts, rows=30), ABSENT, trained, policy=FEW)
+    made = table(place)
+    conditions = {"given": {"age": (30, None)}} if texts else {}
+    pd.testing.assert_frame_equal(made, simulated(trained).sample(30, seed=3, **how, **conditions))
+    counts = made["paid"].value_counts()
+    assert counts.sum() == 30 and (counts["card"] == 15 if vouchers is None else counts["voucher"] == vouchers)
+    for silo in COLUMNS:
+        asked = json.loads((trained / silo / "x" / "label.json").read_text())["facts"]["conditions"]
+        assert asked == [*texts, shares.in_words]
+        lines = [json.loads(line) for line in (trained / silo / "x" / "ledger.jsonl").read_text().splitlines()]
+        assert [line["given"] for line in lines if line.get("kind") == "conditions"] == [asked]
+
+
+def test_a_level_that_too_few_people_have_is_not_balanced(trained: Path) -> None:
+    """A policy would refuse rows of this level alone, too."""
+    vouchers = int((customers(120)["paid"] == "voucher").sum())
+    strict = ALLOWED.model_copy(update={"least_condition_rows": vouchers + 1})
+    with pytest.raises(PolicyError, match="'least_condition_rows'"):
+        carry_out(shared_out(trained, "x", EQUAL), ABSENT, trained, policy=strict)
+    just = ALLOWED.model_copy(update={"least_condition_rows": vouchers})
+    carry_out(shared_out(trained, "y", EQUAL), ABSENT, trained, policy=just)
+    with pytest.raises(PolicyError, match=r"'conditions'.*age, income"):
+        carry_out(
+            shared_out(trained, "z", EQUAL), ABSENT, trained,
+            policy=just.model_copy(update={"conditions": ["age", "income"]}),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shares", "texts", "rule"),
+    [
+        (OtherShares("pade"), (), "Did you mean 'paid'"),
+        (OtherShares("paid", "{oops"), (), "are a JSON object"),
+        (OtherShares("paid", '{"crad": 0.4}'), (), "no level of this name"),
+        (OtherShares("paid", '{"card": 1.4}'), (), "a share is a number from 0 to 1"),
+        (OtherShares("age"), (), "at least two levels"),
+        (EQUAL, ("paid=card",), "Each column is named once"),
+    ],
+)
+def test_shares_that_cannot_be_had_are_refused(
+    shares: OtherShares, texts: Sequence[str], rule: str, trained: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        carry_out(shared_out(trained, "x", shares, *texts), ABSENT, trained, policy=FEW)
+
+
+def test_groups_are_those_of_the_job_and_columns_that_stay_have_none(trained: Path) -> None:
+    asked = shared_out(trained, "x", EQUAL).job
+    with pytest.raises(ConfigError, match="where synthetic columns are shared"):
+        replace(asked, config=replace(asked.config, synthesis="partitioned"))
+    shop = sides(ABSENT, trained, "x", FEW)["shop"]
+    begin(shop, asked)
+    shop._turns._at, shop._terms = 4, None  # as if the silos had agreed
+    with pytest.raises(ProtocolError, match="number of a group of rows is at least 0 and below 3"):
+        shop._prepare_group(3)
+    plain = sides(ABSENT, trained, "y", FEW)["shop"]
+    begin(plain, given(trained, "y", "age=30..").job)
+    plain._turns._at, plain._terms = 5, None
+    with pytest.raises(ProtocolError, match="in their turn"):
+        plain.answer(PrepareGroup(0))
+
+
 @pytest.mark.parametrize("algorithm", [pytest.param("vtgan", marks=pytest.mark.slow), "mst"])
 def test_other_algorithms_have_conditions_too(algorithm: str, tmp_path: Path) -> None:
     options = {
@@ -176,7 +259,7 @@ def test_columns_that_the_policy_does_not_name_are_refused(
 def test_what_cannot_be_read_is_refused_before_any_row(trained: Path) -> None:
     with pytest.raises(ConfigError, match=r"a column that is modelled \(got: agee\)"):
         given(trained, "x", "agee=3")
-    with pytest.raises(ConfigError, match="names each column once"):
+    with pytest.raises(ConfigError, match="Each column is named once"):
         given(trained, "x", "age=30", "age=40")
     with pytest.raises(ConfigError, match="no level of this name"):
         carry_out(given(trained, "x", "paid=crad"), ABSENT, trained, policy=ALLOWED)

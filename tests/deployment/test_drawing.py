@@ -30,7 +30,16 @@ from silosynth.deployment.coordinator import (
     unpack_order,
 )
 from silosynth.deployment.kept import PART, REFERENCE
-from silosynth.deployment.protocol import Begin, Drawing, Greet, Job, Publish, installed
+from silosynth.deployment.protocol import (
+    Begin,
+    Drawing,
+    GivenColumn,
+    Greet,
+    Job,
+    OtherShares,
+    Publish,
+    installed,
+)
 from silosynth.deployment.silo import DeploymentSilo
 from silosynth.runtime.wire import unpack
 
@@ -215,6 +224,57 @@ def test_the_command_draws_at_the_coordinator_alone(trained: Path, monkeypatch: 
     assert unpack_order((trained / "coordinator" / "late" / "order").read_bytes()).job.rows == 30
     elsewhere = CliRunner().invoke(app, [*words, str(trained / "bank")])
     assert elsewhere.exit_code == 2 and "start at the coordinator's machine" in elsewhere.stderr
+
+
+FILE = """[sample]
+rows = 40
+given = { age = { low = 30 } }
+shift = { paid = { card = 0.4 } }
+"""
+AGE, CARDS = GivenColumn("age", '{"age": {"low": 30}}'), OtherShares("paid", '{"card": 0.4}')
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--experiment", "plan.toml"), (40, (AGE,), CARDS)),
+        (("--experiment", "plan.toml", "-n", "9", "--given", AGE.text), (9, (AGE,), CARDS)),
+        (("-n", "9", "--shift", "paid=card:0.4"), (9, (), CARDS)),
+        (("-n", "9", "--shift", '{"paid": {"card": 0.4}}', "--given", AGE.text), (9, (AGE,), CARDS)),
+        (("-n", "9", "--balance", "paid"), (9, (), OtherShares("paid"))),
+    ],
+)  # fmt: skip
+def test_file_options_and_json_ask_alike(
+    words: tuple[str, ...], expected: tuple[Any, ...], trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = trained / "coordinator"
+    monkeypatch.setattr(jobs, "open_kit", lambda *_, **__: SimpleNamespace(name="coordinator", jobs=place))
+    monkeypatch.chdir(trained)
+    Path("plan.toml").write_text(FILE)
+    order = ["draw", "trial", *words, "--name", "late", "--no-wait", "--kit", str(place)]
+    done = CliRunner().invoke(app, order, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    asked = unpack_order((place / "late" / "order").read_bytes()).job
+    assert (asked.rows, asked.given, asked.shares) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "says how many rows"),
+        (("-n", "9", "--balance", "paid", "--shift", "paid=card:0.4"), "grouped in one way"),
+        (("-n", "9", "--shift", '{"paid": {"card": 1}, "age": {"30": 1}}'), "shares of one column"),
+        (("-n", "9", "--shift", "paid"), "COLUMN=LEVEL:SHARE"),
+        (("-n", "9", "--balance", "pade"), "Did you mean 'paid'"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(
+    words: tuple[str, ...], said: str, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = trained / "coordinator"
+    monkeypatch.setattr(jobs, "open_kit", lambda *_, **__: SimpleNamespace(name="coordinator", jobs=place))
+    done = CliRunner().invoke(app, ["draw", "trial", *words, "--kit", str(place)], env={"COLUMNS": "200"})
+    assert done.exit_code == 2 and said in done.stderr
 
 
 def test_the_model_of_silos_with_different_rows_is_the_coordinators(tmp_path: Path) -> None:

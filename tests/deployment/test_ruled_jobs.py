@@ -28,6 +28,12 @@ OWN = [
     {"kind": "range", "column": "visits", "high": 9, "on_break": "ignore"},
 ]
 ACROSS = [{"kind": "inequality", "low": "visits", "high": "age", "strict": True}]
+LONG = {"kind": "combination", "columns": ["age", "paid"], "allowed": [[age, "card"] for age in range(257)]}
+APART = [
+    *ACROSS,
+    {"kind": "combination", "columns": ["age", "paid"],
+     "allowed": [[age, paid] for age in range(18, 81) for paid in ("card", "cash")][:120]},
+]  # fmt: skip
 UNIQUE = [{"kind": "unique", "columns": ["income"], "on_break": "ignore"}]
 
 GDTS = {
@@ -75,6 +81,24 @@ def test_columns_that_stay_keep_rules_and_silos_only_say_which_rows_do(tmp_path:
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / silo / "trial" / "synthetic.parquet"), held)
 
 
+@pytest.mark.slow
+def test_rules_across_silos_are_kept_by_columns_that_stay_and_no_value_leaves(tmp_path: Path) -> None:
+    rules, policy = [*OWN, *UNIQUE, *APART], OPEN.model_copy(update={"share_synthetic": False, "rules": "all"})
+    asked = ruled(same_rows(), rules, options=SMALL | {"synthesis": "partitioned"})
+    place = carry_out(Order(asked), same_rows(), tmp_path, policy=policy)
+    carry_out(more(tmp_path, 30, 4, "late"), ABSENT, tmp_path, policy=policy)
+    model = fitted(rules, synthesis="partitioned")
+    for name, parts in (("trial", model.sample_parts(50)), ("late", model.sample_parts(30, seed=4))):
+        held = {silo: pd.read_parquet(tmp_path / silo / name / "synthetic.parquet") for silo in parts}
+        for silo, part in parts.items():
+            pd.testing.assert_frame_equal(held[silo], part)
+        whole = pd.concat(held.values(), axis=1)
+        assert (whole["visits"] < whole["age"]).all() and whole["paid"].isin(["card", "cash"]).all()
+        assert whole["income"].is_unique
+    said = {json.loads(line)["type"] for line in (place / "ledger.jsonl").read_text().splitlines()}
+    assert "deployment.RowCodes" in said and "core.SyntheticColumns" not in said
+
+
 def test_nobody_is_told_whether_one_person_breaks_a_rule(tmp_path: Path) -> None:
     """A coordinator would ask so about anybody: is there somebody with exactly this income?"""
     whole = customers(120)
@@ -107,7 +131,9 @@ def test_no_rule_has_silos_read_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "options", "what"),
     [
-        (ACROSS[0], {"synthesis": "partitioned"}, "stay in their silos"),
+        ({"kind": "unique", "columns": ["age", "paid"]}, {"synthesis": "partitioned"}, "stay in their silos"),
+        (LONG, {"synthesis": "partitioned"}, "at most 256 combinations"),
+        ({"kind": "inequality", "low": "paid", "high": "age"}, {}, "its columns can be compared"),
         ({"kind": "inequality", "low": "visits", "high": "agee"}, {}, "Did you mean 'age'"),
         ({"kind": "combination", "columns": ["age", "paid"], "learn": True}, {}, "rows of one silo"),
     ],

@@ -110,8 +110,14 @@ def test_columns_that_stay_in_silos_keep_the_rules_of_their_silo(frame: pd.DataF
     model = fitted(frame, [RULES[0], RULES[2]], synthesis="partitioned")
     made = pd.concat(model.sample_parts(100, seed=1).values(), axis=1)
     assert broken(made) | {"order": 0} == KEPT
-    with pytest.raises(ConfigError, match="which stay in their silos"):
-        fitted(frame, RULES, synthesis="partitioned")
+
+
+def test_columns_that_stay_in_silos_keep_rules_across_silos(frame: pd.DataFrame) -> None:
+    model = fitted(frame, RULES, synthesis="partitioned")
+    assert broken(pd.concat(model.sample_parts(100, seed=1).values(), axis=1)) == KEPT
+    assert model.acceptance is not None and model.acceptance < 1
+    with pytest.raises(ConfigError, match="stay in their silos are neither added up nor told apart"):
+        fitted(frame, [rules.UniqueKey(["rent", "first"])], synthesis="partitioned")
 
 
 def test_keys_are_unique_over_all_batches(frame: pd.DataFrame) -> None:

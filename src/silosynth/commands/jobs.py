@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
     from silosynth.deployment import coordinator, kits
-    from silosynth.experiment.grammar import Experiment
+    from silosynth.experiment.grammar import Experiment, SampleSection
 
 _LOOK = 1.0  # seconds between two looks at a job that is waited for
 _WEEK = 7 * 86400.0  # seconds for which an operator's session waits
@@ -160,11 +161,17 @@ def _submit_from_elsewhere(ui: Session, kit: kits.StartKit, order: coordinator.O
 def draw(
     ui: Session,
     job: JobName,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many.")],
+    rows: Annotated[int | None, typer.Option("--rows", "-n", min=1, help="How many.")] = None,
     kit: KitFolder = Path(),
     given: Annotated[
         list[str] | None,
         typer.Option("--given", help="A condition, such as age=60..80 or health=poor,fair; repeatable; or JSON."),
+    ] = None,
+    balance: run.Balance = None,
+    shift: run.Shift = None,
+    experiment: Annotated[
+        Path | None,
+        typer.Option("--experiment", help="A file whose [sample] has rows, seed, given, balance or shift."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Public: the same seed draws the same rows. Policies must allow it.")
@@ -172,17 +179,38 @@ def draw(
     name: Annotated[str | None, typer.Option("--name", help="Of this job; by default JOB's and the time.")] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
 ) -> None:
-    """Draw more rows from what coordinator and silos keep of a job that has trained, in a job of its own."""
+    """Draw more rows from what coordinator and silos keep of a job that has trained, in a job of its own.
+
+    Example: silosynth draw customers-1 --rows 500 --given age=60..80 --balance paid --kit /srv/silosynth/coordinator
+    """
     from silosynth.deployment import coordinator
 
     site = open_kit(kit)
     if site.name != COORDINATOR:
         raise ConfigError("Jobs that draw start at the coordinator's machine", site.name, "Use the coordinator's kit.")
-    order = coordinator.drawing_order(kept_folder(site, job), rows, seed, name, site.name, given or ())
+    asked, conditions = _asked(experiment, rows, seed, balance, shift), list(given or ())
+    if asked.given and not conditions:
+        conditions = [json.dumps(asked.given, default=str)]
+    if asked.rows is None:
+        raise ConfigError("A job that draws says how many rows", "none", "Give --rows, or rows in [sample].")
+    shares = coordinator.other_shares(asked.balance, asked.shift)
+    how = asked.rows, asked.seed, name, site.name, conditions, shares
+    order = coordinator.drawing_order(kept_folder(site, job), *how)
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
     submit_here(ui, site, order, wait)
     ui.show(f"Get the rows with: silosynth fetch {order.job.name} --kit …")
+
+
+def _asked(
+    experiment: Path | None, rows: int | None, seed: int | None, balance: str | None, shift: str | None
+) -> SampleSection:
+    """What ``[sample]`` of a file asks for, with options in place of its keys."""
+    from silosynth.experiment import grammar
+
+    section = grammar.SampleSection() if experiment is None else grammar.read(experiment).sample
+    options = {"rows": rows, "seed": seed, "balance": balance, "shift": run.read_shift(shift)}
+    return section.model_copy(update={key: value for key, value in options.items() if value is not None})
 
 
 def kept_folder(kit: kits.StartKit, name: str) -> Path:

@@ -35,7 +35,7 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     if work is not None and work.training_seed is not None:
         records = known_noise(records)
     totals = run.show_ledger(ui, records)
-    conditions = [{"by": work.submitter, "given": [one.text for one in work.given]}] if work and work.given else []
+    conditions = [{"by": work.submitter, "given": list(work.asked)}] if work and work.asked else []
     if not here:
         conditions = silo_ledger.asked_conditions(file)
     for one in conditions:

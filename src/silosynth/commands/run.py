@@ -338,6 +338,16 @@ def show_budget(ui: Session, stated: Mapping[str, Any]) -> None:
         ui.show(f"\nFor readers of each silo's messages: {'; '.join(read)}")
 
 
+Balance = Annotated[str | None, typer.Option("--balance", help="A column of whose levels there are equally many rows.")]
+Shift = Annotated[
+    str | None,
+    typer.Option(
+        "--shift",
+        help='Another share of a level, the rest as learnt: smoker=yes:0.4; or JSON: \'{"smoker": {"yes": 0.4}}\'.',
+    ),
+]
+
+
 def sample(
     ui: Session,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
@@ -351,10 +361,8 @@ def sample(
             'no value; or JSON: \'{"age": {"low": 60}}\'. Repeat it for several columns.'
         ),
     ] = None,
-    balance: Annotated[str | None, typer.Option(help="A column of whose levels there are equally many rows.")] = None,
-    shift: Annotated[
-        str | None, typer.Option(help="Another share of a level, the rest as learnt: smoker=yes:0.4.")
-    ] = None,
+    balance: Balance = None,
+    shift: Shift = None,
     raw_text: RawText = False,
     force: Force = False,
 ) -> None:
@@ -376,7 +384,7 @@ def sample(
             raise ConfigError("Columns that stay in their silos are not balanced or shifted", balance or shift)
         write_parts(loaded.sample_parts(rows, seed=seed, **how), out, raw_text)
     elif balance or shift:
-        made = loaded.sample(rows, seed=seed, balance=balance, shift=_shift(shift), **how)
+        made = loaded.sample(rows, seed=seed, balance=balance, shift=read_shift(shift), **how)
         sources.write(made, out, raw_text)
     else:
         sources.write_batches(loaded.sample_batches(rows, seed=seed, **how), out, raw_text)
@@ -427,10 +435,14 @@ def show_acceptance(ui: Session, model: Model) -> None:
         ui.show(f"Of the rows that were drawn, {model.acceptance:.2%} kept all {len(model.ruling.rules)} rules")
 
 
-def _shift(text: str | None) -> dict[str, Any] | None:
-    """What ``--shift`` says: smoker=yes:0.4, or smoker=0.4."""
+def read_shift(text: str | None) -> dict[str, Any] | None:
+    """What ``--shift`` says: smoker=yes:0.4, smoker=0.4, or a JSON object."""
     if text is None:
         return None
+    from silosynth.core import conditions
+
+    if text.lstrip().startswith("{"):
+        return conditions.from_text([text], {})
     name, _, rest = text.partition("=")
     level, colon, share = rest.rpartition(":")
     try:

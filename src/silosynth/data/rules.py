@@ -113,7 +113,7 @@ def _bound(rule: Rule, schema: Schema, table: Table, folder: Path | None) -> Rul
         case FixedCombination():
             return _bound_combination(rule, schema, table, folder)
         case Inequality():
-            _check_alike(rule, rule.named, schema)
+            check_alike(rule, rule.named, schema)
         case Sum():
             return _bound_sum(rule, schema)
         case NullTogether():
@@ -138,7 +138,31 @@ def _bound(rule: Rule, schema: Schema, table: Table, folder: Path | None) -> Rul
     return rule
 
 
-def _check_alike(rule: Rule, names: Sequence[str], schema: Schema) -> None:
+def own_parts(rule: FixedCombination, schema: Schema, table: Table) -> list[tuple[Value, ...]]:
+    """Of each allowed combination the part that is about columns of ``table``, as these hold values.
+
+    Raises:
+        ConfigError: a column holds no such values.
+    """
+    own = [place for place, name in enumerate(rule.columns) if name in table.names]
+    return [tuple(_value(rule, schema[rule.columns[k]], table, values[k]) for k in own) for values in rule.allowed]
+
+
+def own_level(rule: NullTogether, schema: Schema, table: Table) -> Value:
+    """The level of ``when``, as that column of ``table`` holds it.
+
+    Raises:
+        ConfigError: it holds no such values.
+    """
+    return _value(rule, schema[rule.when], table, rule.level)
+
+
+def check_alike(rule: Rule, names: Sequence[str], schema: Schema) -> None:
+    """Refuse to compare columns of different kinds.
+
+    Raises:
+        ConfigError: names them.
+    """
     kinds = {name: _sort(schema[name]) for name in names}
     if "other" in kinds.values() or len(set(kinds.values())) > 1:
         remedy = "Name columns that are all numbers, all dates, or all durations; or declare their kinds."

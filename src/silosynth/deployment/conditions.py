@@ -55,15 +55,17 @@ def keep_rows_behind(folder: Path, rows: Table | None) -> None:
 
 
 def check_columns(policy: SiloPolicy, job: Job, own: Sequence[str] | None) -> None:
-    """Refuse conditions on columns that the policy does not name. ``own`` are the silo's; None if it holds all.
+    """Refuse conditions on columns, and other shares of their levels, that the policy does not name.
+
+    ``own`` are the silo's columns; None if it holds all.
 
     Raises:
         PolicyError: names the rule.
     """
-    for one in job.given:
-        if (own is None or one.column in own) and not policy.allows_condition(one.column):
+    for column in job.asked_columns:
+        if (own is None or column in own) and not policy.allows_condition(column):
             allowed = ", ".join(policy.conditions) or "none"
-            raise refusal("conditions", f"rows are drawn under conditions on these columns: {allowed}", one.column)
+            raise refusal("conditions", f"rows are drawn under conditions on these columns: {allowed}", column)
 
 
 def check_rows_behind(
@@ -92,7 +94,7 @@ def check_rows_behind(
                 condition.column, "Train again.",
             )  # fmt: skip
     asked = Table(tuple(without_lone_values(rows[one.column], policy.min_count) for one in conditions))
-    others = sum(one.column not in own for one in job.given)
+    others = sum(column not in own for column in job.asked_columns)
     if int(fulfils(asked, conditions).sum()) < least_rows(policy, len(rows), min(len(job.silos) - 1, others)):
         raise refusal(
             "least_condition_rows", f"at least {policy.least_condition_rows} people are expected behind conditions",

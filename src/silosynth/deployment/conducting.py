@@ -15,8 +15,10 @@ from silosynth.core import conversation
 from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
 from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.messages import Done, from_state, to_state
+from silosynth.core.rules import Inequality
 from silosynth.core.schema import Schema, Table, agreed, check_partition, pseudonyms, same_columns
 from silosynth.core.streams import Streams
+from silosynth.data.rules import check_alike
 from silosynth.deployment.protocol import (
     AskColumns,
     AskHoldoutKey,
@@ -294,7 +296,11 @@ def _check_rules(job: Job, schemas: Mapping[str, Schema]) -> None:
                     f"Rule {rule.in_words!r}: a silo models such a column", name, nearest(name, sorted(every))
                 )
     apart = [rule for rule in job.rules if not any(set(rule.named) <= names for names in held.values())]
-    check_across(apart, not shares_table(job))
+    whole = Schema(tuple(column for schema in schemas.values() for column in schema.columns))
+    for rule in apart:
+        if isinstance(rule, Inequality):
+            check_alike(rule, rule.named, whole)
+    check_across(apart, held, not shares_table(job))
 
 
 def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:

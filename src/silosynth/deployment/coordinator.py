@@ -50,6 +50,7 @@ from silosynth.deployment.protocol import (
     Drawing,
     GivenColumn,
     Job,
+    OtherShares,
     check_name,
     digest,
     drawing_streams,
@@ -160,8 +161,9 @@ def read_refusals(folder: Path) -> dict[str, list[str]]:
 
 
 def drawing_order(
-    folder: Path, rows: int, seed: int | None, name: str | None, submitter: str, given: Sequence[str] = ()
-) -> Order:
+    folder: Path, rows: int, seed: int | None, name: str | None, submitter: str, given: Sequence[str] = (),
+    shares: OtherShares | None = None,
+) -> Order:  # fmt: skip
     """More rows of what the job in ``folder`` has trained.
 
     Args:
@@ -171,10 +173,11 @@ def drawing_order(
         name: of the job that draws; None for one of the trained job's, and the time.
         submitter: who starts it.
         given: conditions that all rows fulfil, as ``--given`` takes them.
+        shares: other shares of a column's levels, if any.
 
     Raises:
-        ConfigError: a condition is on no column of the silos; the job has trained no generator, has not ended, or was
-            of an earlier version; or so many rows cannot be numbered.
+        ConfigError: a condition, or another share, is on no column of the silos; the job has trained no generator, has
+            not ended, or was of an earlier version; or so many rows cannot be numbered.
     """
     order = unpack_order(files.read(folder / ORDER))
     trained, state = order.job, read_status(folder).state
@@ -186,12 +189,30 @@ def drawing_order(
     schemas = read_trained(folder).schemas
     columns = all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal)
     check_identifiers_fit(columns, rows)
+    if shares is not None and shares.column not in columns.modelled:
+        rule, remedy = "Rows are grouped by a column that is modelled", nearest(shares.column, columns.modelled)
+        raise ConfigError(rule, shares.column, remedy)
     named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     job = replace(
         trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, rows=rows, submitter=submitter,
-        drawing=Drawing(trained.name, trained.seed, given_columns(given, columns)),
+        drawing=Drawing(trained.name, trained.seed, given_columns(given, columns), shares),
     )  # fmt: skip
     return replace(order, job=job)
+
+
+def other_shares(balance: str | None, shift: Mapping[str, Any]) -> OtherShares | None:
+    """The shares that are asked for, as `silosynth.Model.sample` takes them; None where levels are as they were learnt.
+
+    Raises:
+        ConfigError: both are given, or shares of several columns.
+    """
+    if balance is not None and shift:
+        raise ConfigError("Rows are grouped in one way: by balance or shift", "both", "Give one of them.")
+    if balance is not None:
+        return OtherShares(balance)
+    if len(shift) > 1:
+        raise ConfigError("The shares of one column can be shifted", list(shift), "Name one.")
+    return next((OtherShares(column, json.dumps(shares)) for column, shares in shift.items()), None)
 
 
 def given_columns(texts: Sequence[str], columns: Schema) -> tuple[GivenColumn, ...]:

@@ -255,7 +255,7 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
     if policy.rules == "all" and policy.most_rows_drawn:
         yield Exposure(
             f"of up to {policy.most_rows_drawn:,} synthetic rows of each model, whether columns that stay here keep "
-            "rules of its choice"
+            "rules of its choice, alone and beside another silo's; all of these values, if it works with such a silo"
             + ("" if policy.budgeted else "; of algorithms that send it vectors, about each person whether she does"),
             'rules = "shared"', 0 if policy.budgeted else 2,
         )  # fmt: skip

@@ -44,7 +44,7 @@ def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
     """What every site says of a table that a job has published."""
     target = getattr(job.config, "dp", Target())
     kept = {"rules": [rule.in_words for rule in job.rules]} if job.rules else {}
-    given = {"conditions": [one.text for one in job.given]} if job.given else {}
+    given = {"conditions": list(job.asked)} if job.asked else {}
     return {
         "form": _FORM, "job": job.name, "drawn_from": "" if job.drawing is None else job.drawing.job,
         "algorithm": job.algorithm, "preset": job.preset, "options": plain(to_state(job.config)["fields"]),

@@ -81,8 +81,8 @@ EXACT_ROWS = {
 """Those that may leave only with ``exact_rows``: alignment cannot do without."""
 
 
-_ACCEPTED = "deployment.RowsAccepted"
-VERDICTS = (_ACCEPTED, "algorithms.silofuse.LatentWeights", "algorithms.marginals.LevelsWeighed")
+_KEPT = "deployment.RowsAccepted", "deployment.RowCodes"
+VERDICTS = (*_KEPT, "algorithms.silofuse.LatentWeights", "algorithms.marginals.LevelsWeighed")
 """What says of synthetic rows whether, or how probably, they fulfil conditions or keep rules: no value of theirs."""
 
 
@@ -155,7 +155,8 @@ class SiloPolicy(FileSection):
     """Fewest people who are expected behind the conditions of a draw together."""
     rules: Literal["no", "shared", "all"] = "shared"
     """Which jobs may have rules that rows keep: none; those whose synthetic columns leave, so that nothing is answered
-    about them; or also those in which they stay, and this silo says of each synthetic row whether it keeps rules."""
+    about them; or also those in which they stay, and this silo says of each synthetic row whether it keeps rules, or
+    sends codes by which that is found together with another silo."""
     public_seed: bool = False
     """Whether a job may fix the seed of this silo's randomness: whoever knows it knows noise and row drop-outs."""
     jobs_per_day: Annotated[int, Field(ge=0)] = 100
@@ -395,7 +396,7 @@ class SiloPolicy(FileSection):
             raise refusal("open_figures", "no figure of tables across silos opens", name)
         if reply.release is Release.TABLES and self.open_tables != "exact":
             raise refusal("open_tables", "tables across silos open with noise, if at all", name)
-        verdict = name in VERDICTS and bool(self.conditions or (name == _ACCEPTED and self.rules == "all"))
+        verdict = name in VERDICTS and bool(self.conditions or (name in _KEPT and self.rules == "all"))
         if reply.release is Release.SYNTHETIC and not (self.share_synthetic or verdict):  # whatever the options said
             raise refusal("share_synthetic", "synthetic columns stay in their silo", name)
         if name in DECODERS and not self.share_decoders:

@@ -13,7 +13,8 @@ One silo may deal for such a job. It needs no rows, and takes part in nothing bu
 the counting: it is told neither the secret that silos agree on nor what opens.
 
 Under rules, or conditions, rows are drawn until there are enough that all accept. After `PrepareSynthesis` silos read
-the conditions on their columns: `AskConditions` → `ConditionsRead`. Where columns are shared the coordinator compares
+the conditions on their columns: `AskConditions` → `ConditionsRead`. Where a column's levels are to have other shares,
+rows are drawn in groups, each after `PrepareGroup` → `Done`. Where columns are shared the coordinator compares
 what it gets. Where they stay, silos say of the rows of each batch which they accept: `AcceptRows` → `RowsAccepted`; for
 each key that is to be unique, `AcceptKeys` → `RowsAccepted`; and keep those that all accept: `TakeRows` → `Done`. With
 rules, silos that hold different rows reply `PreparedRuled` to `PrepareRows`.
@@ -89,6 +90,24 @@ class GivenColumn(Struct):
     text: str
 
 
+class OtherShares(Struct):
+    """Other shares of a column's levels than were learnt, as in `Model.sample`.
+
+    Attributes:
+        column: its name.
+        shift: a JSON object of levels and their shares, or the share of the second of two levels; empty for equally
+            many rows of each level.
+    """
+
+    column: str
+    shift: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """As a line of text."""
+        return f"shares of {self.column}: {self.shift or 'equal'}"
+
+
 class Drawing(Struct):
     """What a job draws rows from, in place of training.
 
@@ -96,17 +115,25 @@ class Drawing(Struct):
         job: the job that trained.
         seed: that this one fixed, if any.
         given: conditions that all rows fulfil, one for each column that has any.
+        shares: other shares of the levels of another column, if any.
     """
 
     job: str
     seed: int | None
     given: tuple[GivenColumn, ...] = ()
+    shares: OtherShares | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that rows are asked for by."""
+        more = () if self.shares is None else (self.shares.column,)
+        return (*(one.column for one in self.given), *more)
 
     def _check(self) -> None:
         check_name(self.job)
-        columns = [one.column for one in self.given]
-        if len(set(columns)) < len(columns):
-            raise ConfigError("A condition names each column once", columns, "List the values: health=poor,fair.")
+        if len(set(self.columns)) < len(self.columns):
+            remedy = "List the values: health=poor,fair; shares may be of some levels only."
+            raise ConfigError("Each column is named once, by a condition or by shares", list(self.columns), remedy)
 
 
 class Job(Struct):
@@ -151,9 +178,24 @@ class Job(Struct):
         return () if self.drawing is None else self.drawing.given
 
     @property
+    def shares(self) -> OtherShares | None:
+        """Other shares of a column's levels."""
+        return None if self.drawing is None else self.drawing.shares
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """What rows are asked for, as lines of text: conditions, and other shares."""
+        return (*(one.text for one in self.given), *(() if self.shares is None else (self.shares.in_words,)))
+
+    @property
+    def asked_columns(self) -> tuple[str, ...]:
+        """The columns that rows are asked for by."""
+        return () if self.drawing is None else self.drawing.columns
+
+    @property
     def accepting(self) -> bool:
         """Whether rows are drawn until enough are accepted."""
-        return bool(self.given or self.rules)
+        return bool(self.asked or self.rules)
 
     @property
     def training_seed(self) -> int | None:
@@ -164,6 +206,11 @@ class Job(Struct):
         check_name(self.name)
         if self.drawing is not None and (not self.rows or self.align is not None or self.holdout):
             raise ConfigError("A job that draws says how many rows, and takes up none", self.rows, "Give --rows.")
+        if self.shares is not None and catalog.partitioned(self.config):
+            raise ConfigError(
+                "Rows are drawn in other shares where synthetic columns are shared", self.shares.in_words,
+                "Draw rows under a condition for each level.",
+            )  # fmt: skip
         if self.holdout not in SHARES:
             raise ConfigError(
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
@@ -192,6 +239,16 @@ def digest(job: Job, *more: str) -> bytes:
 def purpose(job: Job) -> str:
     """What silos agree on a secret for before anything else: two that were told different jobs cannot."""
     return f"deployment: job {digest(job).hex()}"
+
+
+def comparing(job: Job) -> bool:
+    """Whether silos of a job agree on a secret by which columns that stay in them are compared."""
+    return not shares_table(job) and any(len(rule.named) > 1 for rule in job.rules)
+
+
+def rows_purpose(job: Job) -> str:
+    """What silos agree on that secret for."""
+    return f"deployment: rows of job {digest(job).hex()}"
 
 
 def job_streams(job: Job) -> Streams:
@@ -372,10 +429,24 @@ class AskConditions(Message, common=True):
     """Coordinator: read the job's conditions on your columns, as far as you allow them."""
 
 
+class LevelRows(Struct):
+    """A group of the rows that are drawn: the condition on the column whose shares are others, and how many rows."""
+
+    condition: Condition
+    rows: int
+
+
 class ConditionsRead(Message):
-    """Silo: what they say, in values of the columns."""
+    """Silo: what they say, in values of the columns; and the groups of rows, if other shares are of my column."""
 
     conditions: tuple[Condition, ...]
+    groups: tuple[LevelRows, ...] = ()
+
+
+class PrepareGroup(Message, common=True):
+    """Coordinator: rows from now on are of group ``number``."""
+
+    number: int
 
 
 class AcceptRows(Message, common=True):
@@ -399,6 +470,23 @@ class RowsAccepted(Message, release=Release.SYNTHETIC):
     """Silo: these synthetic rows (N,), bool."""
 
     accepted_N: Tensor
+
+
+class AskCodes(Message, release=Release.SYNTHETIC):
+    """Coordinator: send codes of the rows of batch ``number`` that are accepted so far (N,), for a rule across silos.
+
+    ``rule`` is its place among the job's rules.
+    """
+
+    number: int
+    rule: int
+    accepted_N: Tensor
+
+
+class RowCodes(Message, release=Release.SYNTHETIC):
+    """Silo: codes (rows, places) of these rows, int64; see `silosynth.privacy.simultaneous`."""
+
+    codes: Tensor
 
 
 class TakeRows(Message, release=Release.SYNTHETIC, common=True):

@@ -13,7 +13,9 @@ Conditions and rules are in the job, which all silos are told.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,27 +25,37 @@ from silosynth import catalog
 from silosynth.core import conversation
 from silosynth.core.conditions import Condition, Made, from_text, parse
 from silosynth.core.conversation import Conversation, Exchange, Progress, Roster, expect
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done
-from silosynth.core.rules import UniqueKey
+from silosynth.core.rules import Rule, UniqueKey
 from silosynth.core.schema import Schema, Table, below, beside, distinct_columns
 from silosynth.core.streams import Streams
 from silosynth.data.rules import bind
 from silosynth.deployment.protocol import (
     AcceptKeys,
     AcceptRows,
+    AskCodes,
     AskConditions,
     ConditionsRead,
     GivenColumn,
     Job,
+    LevelRows,
+    OtherShares,
+    PrepareGroup,
     PrepareSynthesis,
     Publish,
+    RowCodes,
     RowsAccepted,
     TakeRows,
+    comparing,
     drawing_streams,
+    rows_purpose,
 )  # fmt: skip
 from silosynth.encoders.ruled import Ruled
+from silosynth.privacy.agreement import agree
+from silosynth.privacy.simultaneous import go_together
 from silosynth.simulation.accepting import LEAST, Accepting, Parts
+from silosynth.simulation.groups import by_level, mixed
 from silosynth.simulation.model import BATCH, all_columns, batches, draw, makes_of
 from silosynth.simulation.ruling import Keeping, Ruling, totals
 
@@ -64,9 +76,12 @@ def synthesise(
     entry, streams = catalog.of_config(job.algorithm, job.config), drawing_streams(job, streams)
     if entry.parts:
         expect((yield roster.everyone(PrepareSynthesis())), Done)
+        if comparing(job):
+            yield from agree(roster, rows_purpose(job))
     ruling, drawn = Ruling(), list[Table]()
     if job.accepting:
-        ruling, drawn = yield from _accepted(job, roster, streams, device, coordinator, schemas, rows, form)
+        sampling = _Sampling(job, roster, streams, device, coordinator, schemas, form)
+        ruling, drawn = yield from _accepted(sampling, rows)
     else:
         for batch in batches(rows):
             yield Progress("sampling rows", batch.first, rows)
@@ -91,47 +106,115 @@ def _publish(
         first += len(table)
 
 
-def _accepted(
-    job: Job, roster: Roster, streams: Streams, device: torch.device, coordinator: dict[str, Any],
-    schemas: Mapping[str, Schema], rows: int, form: Ruled | None,
-) -> Conversation[tuple[Ruling, list[Table]]]:  # fmt: skip
+def _accepted(sampling: _Sampling, rows: int) -> Conversation[tuple[Ruling, list[Table]]]:
     """The rules, bound, and rows that fulfil all conditions and keep all rules; none where these stay in silos."""
-    entry = catalog.of_config(job.algorithm, job.config)
-    conditions = yield from _read(job, roster, coordinator, schemas, form)
-    asked = (("fulfils the conditions", job.given), ("keeps the rules", job.rules))
-    what = " and ".join(words for words, some in asked if some)
-    accepting = Accepting(rows, what, largest=BATCH, least=LEAST_LED if job.given else LEAST)
-    ruling, drawn = Ruling(), list[Table]()
-    keeping = Keeping(ruling)
-    for batch in accepting.batches():
-        shared: Parts = yield from draw(
-            entry, roster, job.config, coordinator, batch, streams, device, given=bool(job.given)
-        )
-        if not shared:
-            yield from _have_taken(job, roster, schemas, batch.number, accepting)
-        else:
-            if job.rules and not ruling.rules:
-                ruling = _bound(job, schemas, shared, form)
-                keeping = Keeping(ruling)
-            parts = ruling.restored(shared, streams.child(batch.number)) if job.rules else shared
-            taken = accepting.taken(keeping.accepts(parts, conditions))
-            drawn += [beside(parts.values()).take(taken)] if len(taken) else []
-        yield accepting.progress
-    return ruling, drawn
+    job, streams = sampling.job, sampling.streams
+    conditions, groups = yield from _read(sampling)
+    if not groups:
+        drawn = yield from sampling.accepted(rows, conditions, streams)
+        return sampling.keeping.ruling, drawn
+    drawn = []
+    for number, group in enumerate(groups):
+        if catalog.of_config(job.algorithm, job.config).parts:
+            expect((yield sampling.roster.everyone(PrepareGroup(number))), Done)
+        wanted = (group.condition, *conditions)
+        drawn += yield from sampling.accepted(group.rows, wanted, streams.child("group", number))
+    table = below(drawn).take(mixed(rows, streams).argsort())
+    return sampling.keeping.ruling, [table.take(torch.arange(one.first, one.first + one.rows)) for one in batches(rows)]
 
 
-def _read(
-    job: Job, roster: Roster, coordinator: Mapping[str, Any], schemas: Mapping[str, Schema], form: Ruled | None
-) -> Conversation[tuple[Condition, ...]]:
-    """The job's conditions, as silos read them; or the coordinator, where it holds the whole model."""
-    if not job.given:
-        return ()
+@dataclass
+class _Sampling:
+    """What a job draws its rows from, and what they are compared with.
+
+    Attributes:
+        job, roster, streams, device, coordinator, schemas, form: see `synthesise`.
+        keeping: the rules, once rows show of which types columns are; and keys of the rows so far.
+    """
+
+    job: Job
+    roster: Roster
+    streams: Streams
+    device: torch.device
+    coordinator: dict[str, Any]
+    schemas: Mapping[str, Schema]
+    form: Ruled | None
+    keeping: Keeping = field(default_factory=lambda: Keeping(Ruling()))
+
+    def accepted(self, rows: int, wanted: Sequence[Condition], streams: Streams) -> Conversation[list[Table]]:
+        """So many rows that fulfil conditions and keep all rules; none where these stay in silos."""
+        job, drawn = self.job, list[Table]()
+        entry = catalog.of_config(job.algorithm, job.config)
+        asked = (("fulfils the conditions", job.asked), ("keeps the rules", job.rules))
+        what = " and ".join(words for words, some in asked if some)
+        accepting = Accepting(rows, what, largest=BATCH, least=LEAST_LED if job.asked else LEAST)
+        for batch in accepting.batches():
+            how = entry, self.roster, job.config, self.coordinator, batch, streams, self.device
+            shared: Parts = yield from draw(*how, given=bool(job.asked))
+            if not shared:
+                yield from self._have_taken(batch.number, accepting)
+            else:
+                parts = self._restored(shared, streams.child(batch.number))
+                taken = accepting.taken(self.keeping.accepts(parts, wanted))
+                drawn += [beside(parts.values()).take(taken)] if len(taken) else []
+            yield accepting.progress
+        return drawn
+
+    def _restored(self, shared: Parts, streams: Streams) -> Parts:
+        """Silos' columns under the rules, which are bound to them first."""
+        if not self.job.rules:
+            return shared
+        if not self.keeping.ruling.rules:
+            self.keeping = Keeping(_bound(self.job, self.schemas, shared, self.form))
+        return self.keeping.ruling.restored(shared, streams)
+
+    def _have_taken(self, number: int, accepting: Accepting) -> Conversation[None]:
+        """Have silos keep those of the rows that they drew last which all of them accept."""
+        accepted_N = yield from _all_accept(self.roster, AcceptRows(number))
+        of = [self._owners(rule) for rule in self.job.rules]
+        for place in (place for place, owners in enumerate(of) if len(owners) > 1):
+            accepted_N = yield from self._compared(number, place, of[place], accepted_N)
+        for place, rule in enumerate(self.job.rules):
+            if isinstance(rule, UniqueKey):
+                accepted_N = yield from _all_accept(of[place], AcceptKeys(number, place, accepted_N))
+        taken = accepting.taken(accepted_N)
+        expect((yield self.roster.everyone(TakeRows(number, accepted_N, len(taken)))), Done)
+
+    def _owners(self, rule: Rule) -> Roster:
+        """The silos that have its columns."""
+        return Roster(tuple(s for s, own in self.schemas.items() if not set(rule.named).isdisjoint(own.names)))
+
+    def _compared(self, number: int, place: int, owners: Roster, accepted_N: Tensor) -> Conversation[Tensor]:
+        """Which of the rows (N,) that are accepted so far keep a rule across two silos, by these silos' codes."""
+        replies = expect((yield owners.everyone(AskCodes(number, place, accepted_N))), RowCodes)
+        one, other = (reply.codes for reply in replies)
+        rows = int(accepted_N.sum())
+        if one.dtype is not torch.int64 or one.shape != other.shape or one.ndim != 2 or len(one) != rows:
+            raise ProtocolError("Two silos send codes of the same rows and places", [one.shape, other.shape])
+        kept_N = accepted_N.clone()
+        kept_N[accepted_N] = torch.from_numpy(go_together(one.numpy(), other.numpy()))
+        return kept_N
+
+
+def _read(sampling: _Sampling) -> Conversation[tuple[tuple[Condition, ...], tuple[LevelRows, ...]]]:
+    """The job's conditions and groups of rows, as silos read them; or the coordinator, where it holds all of the model.
+
+    Raises:
+        ProtocolError: the groups that silos tell are not those of the job.
+    """
+    job = sampling.job
+    if not job.asked:
+        return (), ()
     if catalog.of_config(job.algorithm, job.config).parts:
-        replies = expect((yield roster.everyone(AskConditions())), ConditionsRead)
-        return tuple(condition for reply in replies for condition in reply.conditions)
-    whole = all_columns(schemas, horizontal=True)
+        replies = expect((yield sampling.roster.everyone(AskConditions())), ConditionsRead)
+        groups = tuple(group for reply in replies for group in reply.groups)
+        if job.shares is not None and sum(group.rows for group in groups) != job.rows:
+            raise ProtocolError("One silo says how many rows each level has, as many as are drawn", len(groups))
+        return tuple(condition for reply in replies for condition in reply.conditions), groups
+    form, whole = sampling.form, all_columns(sampling.schemas, horizontal=True)
     ruling = Ruling(forms={} if form is None else {"": form})
-    return read_given(job.given, makes_of(encoder_fields(coordinator), ruling, whole))
+    columns = makes_of(encoder_fields(sampling.coordinator), ruling, whole)
+    return read_given(job.given, columns), read_shares(job.shares, job.rows or 0, columns) if job.shares else ()
 
 
 def encoder_fields(part: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -154,6 +237,22 @@ def read_given(given: Sequence[GivenColumn], columns: Mapping[str, Made]) -> tup
     return tuple(read)
 
 
+def read_shares(shares: OtherShares, rows: int, columns: Mapping[str, Made]) -> tuple[LevelRows, ...]:
+    """The groups of so many rows, by levels of a column, that have these shares.
+
+    Raises:
+        ConfigError: the column has no levels, or no such ones; or shares are no JSON, or do not add up.
+    """
+    try:
+        shift = {shares.column: json.loads(shares.shift)} if shares.shift else None
+    except ValueError as error:
+        raise ConfigError(
+            "Shares of levels are a JSON object, or a number", shares.shift, 'As in {"yes": 0.4}.'
+        ) from error
+    groups = by_level(rows, None if shift else shares.column, shift, columns)
+    return tuple(LevelRows(condition, size) for condition, size in groups)
+
+
 def _bound(job: Job, schemas: Mapping[str, Schema], drawn: Parts, form: Ruled | None) -> Ruling:
     """The job's rules by the types of the columns that silos have drawn."""
     schema = all_columns(schemas, horizontal=form is not None)
@@ -164,19 +263,6 @@ def _bound(job: Job, schemas: Mapping[str, Schema], drawn: Parts, form: Ruled | 
     bound = bind(job.rules, schema, like)
     apart = [rule for rule in bound if not any(set(rule.named) <= set(own.names) for own in schemas.values())]
     return Ruling(bound, across=totals(apart, schema, like))
-
-
-def _have_taken(
-    job: Job, roster: Roster, schemas: Mapping[str, Schema], number: int, accepting: Accepting
-) -> Conversation[None]:
-    """Have silos keep those of the rows that they drew last which all of them accept."""
-    accepted_N = yield from _all_accept(roster, AcceptRows(number))
-    for place, rule in enumerate(job.rules):
-        if isinstance(rule, UniqueKey):
-            owner = next(silo for silo, own in schemas.items() if set(rule.named) <= set(own.names))
-            accepted_N = yield from _all_accept(Roster((owner,)), AcceptKeys(number, place, accepted_N))
-    taken = accepting.taken(accepted_N)
-    expect((yield roster.everyone(TakeRows(number, accepted_N, len(taken)))), Done)
 
 
 def _all_accept(roster: Roster, ask: AcceptRows | AcceptKeys) -> Conversation[Tensor]:

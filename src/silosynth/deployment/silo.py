@@ -11,7 +11,7 @@ import json
 import secrets
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from silosynth.core.conversation import (
     State,
     SyntheticColumns,
     Turns,
+    check_place,
     maybe,
     often,
     once,
@@ -75,7 +76,8 @@ _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
 _PASSED_ON = tuple(protocol.PASSED_ON.values())
 _OWN = (
     protocol.AskColumns, protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.AskConditions,
-    *silo_sampling.ASKS, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG, *_PASSED_ON, *_HEADS, *_LABEL,
+    protocol.PrepareGroup, *silo_sampling.ASKS, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG, *_PASSED_ON, *_HEADS,
+    *_LABEL,
 )  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
@@ -126,6 +128,7 @@ class DeploymentSilo(Party):
         self._ruling = Ruling()  # the rules about its own columns
         self._behind: Table | None = None  # its rows, of columns that conditions may be on
         self._given: tuple[Condition, ...] = ()  # conditions on its own columns
+        self._groups: tuple[protocol.LevelRows, ...] = ()  # of rows, if other shares are of its column
         self._sampling: SiloSampling | None = None  # of a job with conditions or rules
         self._aligner: Aligner | None = None
         self._party: Party | None = None
@@ -134,6 +137,7 @@ class DeploymentSilo(Party):
         self._turns = Turns()  # of a job's own messages
         self._terms: agreement.Group | None = None  # which agrees with the other silos on the job, until it has
         self._agreed: agreement.Group | None = None  # and once it has
+        self._purpose = ""  # what it agrees for
         self._names: list[bytes | None] | None = None  # identifiers of the table's rows, until these are prepared
         self._holdout_key = holdout.HoldoutKey(releases.path.parent)
         self._key = b""  # by which this job holds out rows
@@ -290,11 +294,16 @@ class DeploymentSilo(Party):
             case protocol.PrepareSynthesis():
                 return self._prepare_synthesis()
             case protocol.AskConditions():
-                return protocol.ConditionsRead(self._given)
+                return protocol.ConditionsRead(self._given, self._groups)
+            case protocol.PrepareGroup():
+                return self._prepare_group(ask.number)
             case protocol.AcceptRows():
                 return self._accepting().accept(ask, self._working())
             case protocol.AcceptKeys():
                 return self._accepting().accept_keys(ask)
+            case protocol.AskCodes():
+                key = self._group().key(f"rule {ask.rule}, batch {ask.number}")
+                return self._accepting().codes(ask, key)
             case protocol.TakeRows():
                 return self._accepting().take(ask)
             case protocol.Publish():
@@ -409,6 +418,7 @@ class DeploymentSilo(Party):
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
         deals = protocol.dealer(job) == self.seat.name
         self._turns, self._terms = self._script(job), None if deals else agreement.Group(self._own_seat(job))
+        self._purpose = protocol.purpose(job)
         self._agreed, self._key, self._names = None, b"", None
         self._alone, self._own = torch.zeros(0, dtype=torch.int64), None
         self._secret = secrets.randbits(256)
@@ -459,19 +469,25 @@ class DeploymentSilo(Party):
 
     def _take_conditions(self, job: protocol.Job) -> None:
         """Read the conditions on this silo's columns, if its policy allows them; the ledger notes who asks."""
-        if not job.given:
+        if not job.asked:
             return
         if self._book is not None:
             by = self._submitter or job.submitter
-            self._book.conditioned([one.text for one in job.given], by, self._submitter is not None)
+            self._book.conditioned(job.asked, by, self._submitter is not None)
         own = self._schema.names if self._entry.parts else None
         conditions.check_columns(self.policy, job, own)
         if own is None:  # the coordinator has the whole model
             return
         assert self._part is not None
         self._given = silo_sampling.read_own(job, self._part, self._ruling, self._schema)
+        self._groups = silo_sampling.read_groups(job, self._part, self._ruling, self._schema)
         if not self._charged:
-            conditions.check_rows_behind(self.policy, job, own, self._given, self._trained_at)
+            for one in self._groups or (None,):
+                conditions.check_rows_behind(self.policy, job, own, self._wanted(one), self._trained_at)
+
+    def _wanted(self, group: protocol.LevelRows | None) -> tuple[Condition, ...]:
+        """The conditions on its own columns, of a group of rows."""
+        return self._given if group is None else (group.condition, *self._given)
 
     @property
     def _trained_in(self) -> str:
@@ -530,21 +546,32 @@ class DeploymentSilo(Party):
             return Turns(*once(protocol.PrepareRows))
         ends = once(*_HEADS, *(_LABEL if protocol.shares_table(job) else ()))
         accept = often(*silo_sampling.ASKS) if job.accepting and not protocol.shares_table(job) else ()
+        compare = once(*agreement.ASKS) if protocol.comparing(job) else ()
         if job.drawing is not None:
             parts = once(protocol.PrepareSynthesis) if entry.parts else ()
-            given = once(protocol.AskConditions) if entry.parts and job.given else ()
-            return Turns(*once(*agreement.ASKS), *parts, *given, *accept, *often(protocol.Publish, by="first"), *ends)
+            given = once(protocol.AskConditions) if entry.parts and job.asked else ()
+            groups = often(protocol.PrepareGroup, by="number") if entry.parts and job.shares is not None else ()
+            return Turns(
+                *once(*agreement.ASKS),
+                *parts,
+                *compare,
+                *given,
+                *groups,
+                *accept,
+                *often(protocol.Publish, by="first"),
+                *ends,
+            )
         common = job.holdout and not protocol.horizontal(job)
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
         begin = (*once(*agreement.ASKS), *key, *maybe(protocol.AskColumns), *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
             return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if entry.parts else ()
-        return Turns(*begin, *parts, *accept, *often(protocol.Publish, by="first"), *ends)
+        return Turns(*begin, *parts, *compare, *accept, *often(protocol.Publish, by="first"), *ends)
 
     def _agree(self, ask: Message) -> Message:
-        """Agree with the other silos on the job that this one was told, before any row is touched."""
-        ours = agreement.OfferShares(protocol.purpose(self._begun()), fresh=True)
+        """Agree with the other silos on the job that this one was told, before any row is touched; or is drawn."""
+        ours = agreement.OfferShares(self._purpose, fresh=True)
         if isinstance(ask, agreement.OfferShares) and ask != ours:
             raise ProtocolError(
                 "All silos of a job are told the same job", "another, or a secret that is not new",
@@ -686,14 +713,30 @@ class DeploymentSilo(Party):
             raise ProtocolError(
                 "Rows are synthesised after training has ended", "no trained part", "Start the job again."
             )
-        job, streams = self._begun(), protocol.drawing_streams(self._begun(), self._streams())
+        job = self._begun()
+        self._synthesise_by(protocol.drawing_streams(job, self._streams()), self._given)
+        if protocol.comparing(job):
+            self._terms, self._purpose = agreement.Group(self._own_seat(job)), protocol.rows_purpose(job)
+        return Done()
+
+    def _prepare_group(self, number: int) -> Done:
+        """Make another party, for rows of one group."""
+        if self._groups:
+            check_place("The number of a group of rows", number, len(self._groups))
+        own = self._groups[number] if self._groups else None  # of another silo's column
+        streams = protocol.drawing_streams(self._begun(), self._streams())
+        self._synthesise_by(streams.child("group", number), self._wanted(own))
+        return Done()
+
+    def _synthesise_by(self, streams: Streams, wanted: Sequence[Condition]) -> None:
+        """Make a party whose rows are of these streams, and are led to conditions on this silo's columns."""
+        assert self._part is not None
         self._party = party = self._make_party(Table(()), streams)
         party.restore(self._part)
-        self._sampling = None
+        job, self._sampling = self._begun(), None
         if job.accepting:
-            self._sampling = SiloSampling(self.seat.name, job, self._schema, self._ruling, self._given, streams)
+            self._sampling = SiloSampling(self.seat.name, job, self._schema, self._ruling, wanted, streams)
             self._sampling.restrict(party, self._described, self._schema)
-        return Done()
 
     def _accepting(self) -> SiloSampling:
         if self._sampling is None:

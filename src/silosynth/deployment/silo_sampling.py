@@ -10,21 +10,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
+
 from silosynth import catalog
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.conversation import Party, SyntheticColumns
 from silosynth.core.errors import ProtocolError, nearest
 from silosynth.core.messages import Done
-from silosynth.core.rules import Rule, UniqueKey
-from silosynth.core.schema import Schema, Table, below
+from silosynth.core.rules import (
+    FixedCombination,
+    Inequality,
+    NullTogether,
+    Rule,
+    UniqueKey,
+    at_level,
+    combined,
+    key_of,
+)
+from silosynth.core.schema import Kind, Schema, Table, below
 from silosynth.core.streams import Streams
-from silosynth.data.rules import bind, check_breaks, tightened
-from silosynth.deployment.protocol import AcceptKeys, AcceptRows, Job, RowsAccepted, TakeRows
-from silosynth.deployment.sampling import check_flags, encoder_fields, read_given
+from silosynth.data.rules import bind, check_breaks, own_level, own_parts, tightened
+from silosynth.deployment.protocol import (
+    AcceptKeys,
+    AcceptRows,
+    AskCodes,
+    Job,
+    LevelRows,
+    RowCodes,
+    RowsAccepted,
+    TakeRows,
+)
+from silosynth.deployment.sampling import check_flags, encoder_fields, read_given, read_shares
+from silosynth.privacy.simultaneous import LEAST, MOST, Words, level_codes, order_codes, ordered
 from silosynth.simulation.model import makes_of
-from silosynth.simulation.ruling import Keeping, Ruling, described
+from silosynth.simulation.ruling import COMPARED, Keeping, Ruling, described
 
-ASKS = AcceptRows, AcceptKeys, TakeRows
+ASKS = AcceptRows, AcceptKeys, AskCodes, TakeRows
 
 
 def own_rules(job: Job, schema: Schema) -> list[Rule]:
@@ -62,11 +84,25 @@ def read_own(job: Job, part: Mapping[str, Any], ruling: Ruling, schema: Schema) 
     """
     own = [one for one in job.given if one.column in schema.names]
     for one in own:
-        if one.column not in schema.modelled:
-            raise ProtocolError(
-                "A condition names a column that is modelled", one.column, nearest(one.column, schema.modelled)
-            )
+        _check_modelled(one.column, schema)
     return read_given(own, makes_of(encoder_fields(part), ruling, schema)) if own else ()
+
+
+def read_groups(job: Job, part: Mapping[str, Any], ruling: Ruling, schema: Schema) -> tuple[LevelRows, ...]:
+    """The groups of rows by levels of a silo's own column, if the job has other shares of these; none otherwise.
+
+    Raises:
+        ConfigError: as `read_own`; or the shares cannot be had.
+    """
+    if job.shares is None or job.shares.column not in schema.names:
+        return ()
+    _check_modelled(job.shares.column, schema)
+    return read_shares(job.shares, job.rows or 0, makes_of(encoder_fields(part), ruling, schema))
+
+
+def _check_modelled(column: str, schema: Schema) -> None:
+    if column not in schema.modelled:
+        raise ProtocolError("A condition names a column that is modelled", column, nearest(column, schema.modelled))
 
 
 class SiloSampling:
@@ -86,7 +122,8 @@ class SiloSampling:
     ) -> None:
         self._silo, self._ruling, self._streams, self.conditions = silo, ruling, streams, tuple(conditions)
         self._keeping, self._keys = Keeping(ruling), [rule for rule in own_rules(job, schema) if _unique(rule)]
-        self._rules = job.rules
+        self._rules, self._schema = job.rules, schema
+        self._coded: list[Rule] = []  # rules across silos that codes of the last batch were sent for
         self._batches = 0  # that were drawn
         self._drawn: Table | None = None  # the last one, where it stays here
         self._taken: list[Table] = []
@@ -104,6 +141,7 @@ class SiloSampling:
         """Which rows of the batch that was just drawn fulfil the conditions, and keep all rules but keys."""
         self._check_number(ask.number, self._batches)
         self._drawn = table = self._restored(party.take_kept())
+        self._coded = []
         return RowsAccepted(self._keeping.keeps(table, fulfils(table, self.conditions)))
 
     def accept_keys(self, ask: AcceptKeys) -> RowsAccepted:
@@ -114,6 +152,18 @@ class SiloSampling:
         if own not in self._keys:
             raise ProtocolError("A silo is asked about keys in its own columns", ask.rule, "Compare versions.")
         return RowsAccepted(self._keeping.new(self._keys.index(own), table, ask.accepted_N))
+
+    def codes(self, ask: AskCodes, key: bytes) -> RowCodes:
+        """Codes of the rows that all accept so far, for a rule about own columns and another silo's; once for each."""
+        table = self._batch(ask.number)
+        check_flags("Rows that are accepted", ask.accepted_N, len(table))
+        rule = self._rules[ask.rule] if 0 <= ask.rule < len(self._rules) else None
+        own = table.select([name for name in table.names if rule is not None and name in rule.named])
+        if not isinstance(rule, COMPARED) or not own.columns or set(rule.named) <= {*own.names} or rule in self._coded:
+            raise ProtocolError("A silo sends codes once for each rule across silos", ask.rule, "Compare versions.")
+        self._coded.append(rule)
+        codes = row_codes(rule, self._schema, own.take(ask.accepted_N.nonzero().flatten()), key)
+        return RowCodes(torch.from_numpy(codes.view(np.int64)))
 
     def take(self, ask: TakeRows) -> Done:
         """Keep the rows that all silos accept."""
@@ -148,6 +198,51 @@ class SiloSampling:
     def _check_number(self, number: int, expected: int) -> None:
         if number != expected:
             raise ProtocolError("A silo accepts rows of the batch that it has just drawn", number, "Compare versions.")
+
+
+def row_codes(rule: Rule, schema: Schema, table: Table, key: bytes) -> Words:
+    """A silo's codes (rows, places) of rows of its columns, by which it is found which keep a rule across two silos.
+
+    Args:
+        rule: the job's.
+        schema: of the silo's columns.
+        table: rows of those that the rule is about.
+        key: see `silosynth.privacy.simultaneous`.
+
+    Raises:
+        ConfigError: the rule names values that no such column holds.
+    """
+    match rule:
+        case Inequality():
+            return order_codes(_numbers(rule, schema, table), rule.high in table.names, key)
+        case FixedCombination():
+            keys, place_N = combined(table.columns)
+            parts = [key_of(values) for values in own_parts(rule, schema, table)]
+            agrees = np.array([[key == part for part in parts] for key in keys], dtype=bool)
+            return level_codes(agrees.reshape(len(keys), len(parts))[place_N.numpy()], key)
+        case NullTogether():
+            absent = [table[name].missing for name in rule.columns if name in table.names]
+            if rule.when in table.names:
+                absent.append(at_level(table[rule.when], own_level(rule, schema, table)))
+            flags = torch.stack(absent)
+            return level_codes(torch.stack([flags.all(0), ~flags.any(0)], 1).numpy(), key)
+    raise ProtocolError("Columns that stay in two silos are compared by some kinds of rules", rule.in_words)
+
+
+def _numbers(rule: Inequality, schema: Schema, table: Table) -> Words:
+    """The values of a silo's column, so that a row keeps the rule if the one of ``low`` is below that of ``high``.
+
+    Instants are compared as nanoseconds, numbers in double precision: whole ones beyond 2^53 are rounded apart.
+    """
+    (column,) = table.columns
+    upper, values_N = column.name == rule.high, column.values.numpy()
+    if schema[column.name].kind != Kind.DATETIME.value:
+        double_N = values_N.astype(np.float64)
+        wrong_N = double_N > values_N if upper else double_N < values_N
+        values_N = np.where(wrong_N, np.nextafter(double_N, -np.inf if upper else np.inf), double_N)
+    numbers_N = ordered(values_N)
+    numbers_N = np.where(column.missing.numpy(), np.uint64(MOST if upper else LEAST), numbers_N)
+    return numbers_N + np.uint64(upper and not rule.strict)
 
 
 def _unique(rule: Rule) -> bool:

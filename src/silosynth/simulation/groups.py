@@ -49,14 +49,28 @@ def grouped(
     if framed:
         return _by_frame(n, given, columns)
     always = () if given is None else parse(given, columns)
-    if balance is not None:
-        groups = _balanced(n, _levelled(balance, columns))
-    elif shift is not None:
-        groups = _shifted(n, shift, columns)
-    else:
+    if balance is None and shift is None:
         return Groups(((always, n),), torch.arange(n))
-    order = torch.randperm(n, generator=streams.child("order").torch())
-    return Groups(tuple(((condition, *always), rows) for condition, rows in groups if rows), order)
+    groups = by_level(n, balance, shift, columns)
+    return Groups(tuple(((condition, *always), rows) for condition, rows in groups), mixed(n, streams))
+
+
+def mixed(n: int, streams: Streams) -> Tensor:
+    """The places (N,) of rows that are drawn group by group, in a sample that mixes them."""
+    return torch.randperm(n, generator=streams.child("order").torch())
+
+
+def by_level(
+    n: int, balance: str | None, shift: Mapping[str, Any] | None, columns: Mapping[str, Made]
+) -> list[tuple[Condition, int]]:
+    """The groups of ``n`` rows by levels of one column, with how many rows each, none of them 0.
+
+    Raises:
+        ConfigError: see `grouped`.
+    """
+    shifted = _shifted(n, shift, columns) if shift is not None else []
+    groups = shifted if balance is None else _balanced(n, _levelled(balance, columns))
+    return [(condition, rows) for condition, rows in groups if rows]
 
 
 def _by_frame(n: int, given: Any, columns: Mapping[str, Made]) -> Groups:

@@ -7,7 +7,7 @@ description leaves over, are compared in synthetic rows, and rows that break one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,13 +18,28 @@ from torch import Tensor
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import from_state, to_state
-from silosynth.core.rules import FixedCombination, Rule, Sum, UniqueKey, ValueRange, combined, keeps_all
+from silosynth.core.rules import (
+    FixedCombination,
+    Inequality,
+    NullTogether,
+    Rule,
+    Sum,
+    UniqueKey,
+    ValueRange,
+    combined,
+    keeps_all,
+)
 from silosynth.core.schema import Schema, Table, distinct_columns
 from silosynth.core.streams import Streams
 from silosynth.data.rules import bind, check_breaks, grids, tightened
 from silosynth.encoders.ruled import Ruled, Summed, ruled
 from silosynth.simulation.accepting import Parts, where_all
 from silosynth.simulation.federation import Federation
+
+COMPARED = FixedCombination, Inequality, NullTogether
+"""Rules that can be kept across two silos whose columns stay: see `silosynth.privacy.simultaneous`."""
+MOST_ALLOWED = 256
+"""Combinations of such a rule: each takes eight bytes of a message for every row."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +109,11 @@ def across(rules: Sequence[Rule], silos: Mapping[str, Sequence[str]]) -> tuple[R
 class Keeping:
     """Which rows of one sampling keep all rules: rows of all batches have different keys.
 
-    Where columns stay in their silos, each silo says it of its own; none of their rules is across silos.
+    Where columns stay in their silos, each silo says it of its own.
     """
 
     def __init__(self, ruling: Ruling) -> None:
+        self.ruling = ruling
         self.rules = [rule for rule in ruling.rules if not isinstance(rule, UniqueKey)]
         self.keys = [(rule, set[str]()) for rule in ruling.rules if isinstance(rule, UniqueKey)]
         self.drawn = self.kept = 0
@@ -176,7 +192,7 @@ def under_rules(
     owners = {silo: set(table.names) for silo, table in federation.tables.items()}
     own = {silo: [rule for rule in bound if set(rule.named) <= names] for silo, names in owners.items()}
     apart = [rule for rule in bound if not any(rule in rules for rules in own.values())]
-    check_across(apart, partitioned)
+    check_across(apart, owners, partitioned)
     said, tables, forms = [], {}, {}
     for silo, table in federation.tables.items():
         breaks = {rule: int(rule.broken(table).sum()) for rule in own[silo]}
@@ -203,22 +219,38 @@ def described(
     return form, form.describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
 
 
-def check_across(rules: Sequence[Rule], partitioned: bool) -> None:
+def check_across(rules: Sequence[Rule], silos: Mapping[str, Iterable[str]], partitioned: bool) -> None:
     """Refuse rules about columns of several silos that nobody can keep.
 
+    Args:
+        rules: such ones.
+        silos: what each silo holds.
+        partitioned: whether synthetic columns stay in their silos.
+
     Raises:
-        ConfigError: synthetic columns stay in their silos, or combinations were to be learnt.
+        ConfigError: names the rule: columns stay where their values would have to be added up, or told apart in all
+            rows; or in more than two silos, or under more than `MOST_ALLOWED` combinations; or these are to be learnt.
     """
     for rule in rules:
         if partitioned:
-            raise ConfigError(
-                "Rules across silos compare synthetic columns, which stay in their silos", rule.in_words,
-                'Share them, with "shared" for the option synthesis; or leave the rule out.',
-            )  # fmt: skip
+            _check_compared(rule, sum(not set(rule.named).isdisjoint(names) for names in silos.values()))
         if isinstance(rule, FixedCombination) and rule.learn:
             raise ConfigError(
                 "Combinations are learnt from the rows of one silo", rule.in_words, "List those that are allowed."
             )
+
+
+def _check_compared(rule: Rule, silos: int) -> None:
+    """Refuse a rule about columns that stay in so many silos, if codes cannot tell whether a row keeps it."""
+    remedy = 'Share synthetic columns, with "shared" for the option synthesis; or leave the rule out.'
+    if not isinstance(rule, COMPARED):
+        what = "Columns that stay in their silos are neither added up nor told apart in all rows"
+        raise ConfigError(what, rule.in_words, remedy)
+    if silos > 2:
+        raise ConfigError("Columns that stay are compared between two silos", f"{rule.in_words}: {silos}", remedy)
+    if isinstance(rule, FixedCombination) and len(rule.allowed) > MOST_ALLOWED:
+        what = f"Of columns that stay at most {MOST_ALLOWED} combinations are compared"
+        raise ConfigError(what, f"{len(rule.allowed)}", remedy)
 
 
 def totals(apart: Sequence[Rule], schema: Schema, table: Table) -> tuple[Summed, ...]:
