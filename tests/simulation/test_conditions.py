@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from inspect import CO_OPTIMIZED
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -173,3 +178,47 @@ def test_what_no_latents_lead_to_ends_at_once(model: ss.Model, monkeypatch: pyte
     monkeypatch.setattr(Coder, "_chances", lambda coder, z_BL: torch.zeros(len(z_BL)))
     with pytest.raises(ConfigError, match=r"none was found \(got: 0 of 1,024 rows\)"):
         model.sample(10, given={"health": "poor"})
+
+
+OF_CONDITIONS = ("core/conditions.py", "models/chains.py", "simulation/groups.py")
+BY_NAME = {"restrict", "restricted", "weigh", "carried", "synthesise_given"}
+
+
+CTGAN = {"epochs": 1, "batch": 50, "least_rounds": 0, "generator": [8], "critic": [8], "encoders.modes": 2}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        pytest.param("silofuse", TINY, marks=pytest.mark.slow),
+        pytest.param("latentdiff", TINY, marks=pytest.mark.slow),
+        pytest.param("ctgan", CTGAN, marks=pytest.mark.slow),
+        ("mst", {}),
+    ],
+)
+def test_nothing_of_conditions_runs_in_training_or_in_rows_without_any(
+    frame: pd.DataFrame, algorithm: str, options: dict[str, Any]
+) -> None:
+    """So both cost, and are, what they were before there were conditions: fidelity and time."""
+    silos = None if algorithm in ("latentdiff", "ctgan") else SILOS
+    federation = ss.simulate(frame.drop(columns="key"), silos)
+    ran, root = set[str](), str(Path(ss.__file__).parent)
+
+    def note(call: FrameType, event: str, _: Any) -> None:
+        code = call.f_code
+        if event == "call" and code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(root):  # of a function
+            if code.co_filename.endswith(OF_CONDITIONS) or code.co_name in BY_NAME:
+                ran.add(f"{code.co_filename}:{code.co_name}")
+            ran.add("sampling" if code.co_name == "_tables" else "")
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        made = ss.fit(algorithm, federation, "fast", seed=1, options=options, progress=False)
+        made.sample(20, seed=1)
+        assert ran == {"", "sampling"}
+        made.sample(20, seed=1, given={"health": "good"})
+        assert len(ran) > 2  # it would have been seen
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
