@@ -222,13 +222,23 @@ def test_figures_are_read_off_when_another_setting_ends() -> None:
     ]
 
 
+def test_f1_is_read_off_too_where_it_was_taken() -> None:
+    looks = [{"round": r, "seconds": 2.0 * r, "side by side": r, "JSD": 0.5, "WD": 0.1, "F1": 1 / r} for r in (1, 4)]
+    rows = [row("central", curve=looks[:1], seconds=5.0, **{"side by side": 4.0}), row("fl", curve=looks)]
+    read = curves.at_equal_time(rows, "central")
+    assert curves.taken(rows) == ["JSD", "WD", "F1"] and curves.taken([row("fl")]) == ["JSD", "WD"]
+    assert read[1] == ["t", "fl", "0.500", "0.100", "1.000", "0.500", "0.100", "0.250"]  # side by side: all of it
+    jobs = gdts_tables1_2.jobs(copies, ("demo",), 120, 2, setting=["fl"], f1_along=True)
+    assert jobs[0].f1_along and jobs[0].identity == replace(jobs[0], f1_along=False).identity
+
+
 @pytest.mark.slow
 def test_a_picture_has_a_line_for_each_setting_in_each_panel(tmp_path: Path) -> None:
     rows = [row("fl"), row("fl", 1, 3.0), row("md <&>$", JSD=0.1)]
     lines = curves.mean_curves(rows)["t"]
     assert [look["seconds"] for look in lines["fl"]] == [4.0, 8.0] and list(lines) == ["fl", "md <&>$"]
     figure = curves.figure({"t": lines})
-    assert [len(panel.lines) for panel in figure.axes] == [2, 2, 2, 0, 0, 0]  # no WD
+    assert [len(panel.lines) for panel in figure.axes] == [2, 2, 2]  # of JSD; there is no WD
     styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
     assert len(styles) == 2
     assert curves.svg(figure) == curves.svg(curves.figure({"t": lines}))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from silosynth.attacks import questions
 from silosynth.core.errors import ConfigError
-from silosynth.papers import silofuse_tables3_4 as nine, silofuse_tables6_7 as privacy
+from silosynth.papers import (
+    silofuse_table2 as sizes,
+    silofuse_table5 as associations,
+    silofuse_tables3_4 as nine,
+    silofuse_tables6_7 as privacy,
+)  # fmt: skip
 from silosynth.papers.silofuse_tables3_4 import NineTablesJob
 
 
@@ -92,3 +99,35 @@ def test_a_row_is_shown_with_its_reading_and_what_is_published() -> None:
     shown = dict(zip(heads, cells, strict=True))
     assert shown["reading"] == "ours as published" and shown["published"] == "51.6" and shown["steps"] == "5"
     assert shown["privacy"] == "61.0 ± 1.4" and shown["seeds"] == "2"
+
+
+def test_widths_count_a_column_for_each_level() -> None:
+    frame = pd.DataFrame({"word": ["a", "b", None, "a"], "x": [1, 2, 3, 4], "flag": [0, 1, 0, 1]})
+    counted = sizes.widths(frame, {"word": "categorical", "flag": "categorical", "x": "mixed"})
+    assert counted == {"rows": 4, "categorical": 2, "numeric": 1, "before": 3, "after": 6, "increase": 2.0}
+    assert sizes.PAPER["churn"][4] == 2964 and set(sizes.PAPER) == set(nine.TABLES)
+    row = {"table": "loan", **counted}
+    assert sizes.sections([row])[0][2][0][:5] == ["loan", "4", "5000", "2", "7"]
+
+
+def test_differences_are_nothing_for_a_copy_and_all_for_a_lost_association() -> None:
+    x = np.arange(200.0)
+    real = pd.DataFrame({"x": x, "y": 2 * x, "word": np.where(x < 100, "a", "b")})
+    assert associations.differences(real, real).max() == 0
+    broken = real.assign(y=np.random.default_rng(0).permutation(real["y"]))
+    apart = associations.differences(real, broken)
+    assert apart[0, 1] == apart[1, 0] > 0.8 and apart[0, 2] == 0 and np.diag(apart).max() == 0
+
+
+def test_pictures_are_means_over_seeds(copier: list[Any], tmp_path: Path) -> None:
+    row = associations.measure(NineTablesJob("loan", "fast", 0))
+    assert row["columns"] == 4 and row["largest difference"] == 0  # training rows again
+    other = {**row, "seed": 1, "differences": (np.array(row["differences"]) + 1).tolist()}
+    shown: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(associations, "figure", lambda found: shown.append(found) or Figure())
+        associations.pictures([row, other], tmp_path / "page.md")
+    assert np.allclose(shown[0]["loan"]["silofuse, fast"], 0.5)
+    assert len(associations.figure({"t": {"a": np.eye(2)}, "u": {"b": np.eye(3)}}).axes) == 5  # with the scale
+    ((_, heads, (cells,)),) = associations.sections(associations.means([row, other]))
+    assert dict(zip(heads, cells, strict=True))["seeds"] == "2"

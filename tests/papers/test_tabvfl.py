@@ -14,7 +14,13 @@ from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
-from silosynth.papers import tabvfl_figure5 as latents, tabvfl_figure6 as failures, tabvfl_table4 as latent_cost
+from silosynth.papers import (
+    tabvfl_figure5 as latents,
+    tabvfl_figure6 as failures,
+    tabvfl_figures6_1_to_6_3 as tuning,
+    tabvfl_table2 as classes,
+    tabvfl_table4 as latent_cost,
+)  # fmt: skip
 from silosynth.papers.tabvfl_figure5 import LatentsJob, mean_scores, prediction_scores
 
 needs_data = pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
@@ -201,3 +207,35 @@ def test_latents_tell_of_the_label(method: str):
     least = {"without-finetuning": 0.55, "lt-fixed": 0.75}.get(method, 0.85)  # both learn less of the label
     assert row["clean AUC"] > least
     assert row["paper AUC"] > row["clean AUC"] - 0.1
+
+
+@needs_data
+def test_a_curve_ends_where_the_same_training_without_looks_ends():
+    options = {"rows": 200, "epochs": 2, "batch": 64, "methods": ("lt",)}
+    (job,) = tuning.jobs(**options)
+    row = tuning.measure(job)
+    task = latents.load(job.table, job.guests, job.rows, job.seed)
+    made, _ = latents.train(job, task, lambda stage, share: None)
+    assert [point["epoch"] for point in row["curve"]] == [1, 2]
+    assert row["F1"] == row["curve"][-1]["F1"] == tuning.weighted_f1(made, task)
+    assert row["curve"][0]["loss"] != row["curve"][1]["loss"]
+    with pytest.raises(ConfigError):
+        tuning.jobs(methods=("without-finetuning",))
+
+
+def test_curves_are_means_over_seeds_and_tables_show_their_ends():
+    job = LatentsJob("bank_marketing", "ct", seed=0)
+    curve = [{"epoch": i, "loss": 1 / i, "F1": i / 20} for i in range(1, 14)]
+    rows = [{**job.identity, "curve": curve}, {**job.identity, "seed": 1, "curve": [{**p, "F1": 0.0} for p in curve]}]
+    mean = tuning.mean_curves(rows)["bank_marketing"]["ct"]
+    assert mean[1] == {"epoch": 2, "loss": 0.5, "F1": 0.05, "seeds": 2}
+    ((_, _, lines),) = tuning.sections(rows)
+    assert [cells[4] for cells in lines] == ["1", "4", "7", "10", "13"] and lines[-1][-1] == "0.325"
+
+
+@needs_data
+def test_tables_are_counted():
+    rows = {job.table: classes.measure(job) for job in classes.jobs()}
+    for name in ("airline_satisfaction", "bank_marketing"):
+        assert [rows[name][key] for key in classes.FIGURES][1:] == list(classes.PAPER[name])[1:]
+    assert rows["covertype_50k"]["binary"] == 44 and rows["covertype_50k"]["classes"] == 7

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.core.errors import ConfigError
-from silosynth.papers import curves, vflgan_figures5_6 as digits, vflgan_table1 as comparison
+from silosynth.core.streams import Streams
+from silosynth.papers import (
+    drawings,
+    vflgan_figure8 as private,
+    vflgan_figures5_6 as digits,
+    vflgan_table1 as comparison,
+    vflgan_tables2_4 as records,
+)  # fmt: skip
+from silosynth.papers.vflgan_gs_wgan import SanitisedConfig, SanitisedTraining, calibrated, sanitised, spent
 from silosynth.papers.vflgan_table1 import TotalDifferenceJob, algorithm_options
 from silosynth.simulation import training as api
 
@@ -143,7 +154,7 @@ def test_digits_are_pictured_and_judged(stand_in: Any, tmp_path: Path, monkeypat
 
 def test_a_picture_is_a_png():
     grey = np.linspace(-0.1, 1.1, 12).reshape(3, 4)
-    np.testing.assert_allclose(decoded(curves.png(grey)), grey.clip(0, 1), atol=1 / 255)
+    np.testing.assert_allclose(decoded(drawings.png(grey)), grey.clip(0, 1), atol=1 / 255)
 
 
 def test_a_grid_has_images_in_reading_order():
@@ -156,3 +167,111 @@ def decoded(png: bytes) -> np.ndarray:
     from matplotlib.image import imread  # half a second, for these tests alone
 
     return np.asarray(imread(io.BytesIO(png)))[:, :, 0]
+
+
+# Records under attack.
+
+
+def test_two_records_are_attacked_the_second_another_one() -> None:
+    numbers = np.random.default_rng(0).uniform(1, 2, (50, 3))
+    numbers[7] = (90, -90, 90)  # alone, and outlying in all columns
+    numbers[9] = (30, 30, 1.5)
+    assert records.vulnerable(pd.DataFrame(numbers, columns=list("abc"))) == (7, 9)
+
+
+def test_lines_have_each_record_s_areas_beside_the_published_ones() -> None:
+    one = {"AUC": 0.7, "low": 0.6, "high": 0.8, "spread": 0.05}
+    names = [f"{scheme}_{kind}" for scheme in ("assd", "asif") for kind in records.FEATURES]
+    found = {f"{name}_record_{i}": one for name in names for i in (1, 2)}
+    row = {**records.jobs(("adult",), (5.0,))[0].identity, "findings": {**found, "assd_nearness_record_2": one}}
+    tables, features = records.sections([row])
+    heads = dict.fromkeys(records.HEADS)
+    shown = [dict(zip(heads, cells, strict=True)) for cells in tables[2]]
+    assert [(cells["record"], cells["features"], cells["paper"]) for cells in shown] == [
+        ("record 1", "naive", "0.50"), ("record 1", "correlation", "0.49"), ("record 2", "naive", "0.50"),
+        ("record 2", "correlation", "0.48"), ("record 2", "nearness", ""),
+    ]  # fmt: skip
+    assert [cells[9] for cells in features[2]] == ["0.49", "0.50", "0.54", "0.51"]
+    with pytest.raises(ConfigError):
+        records.jobs(epsilons=(-1.0,))
+
+
+@needs_data
+def test_the_audited_generator_has_the_table_s_budget() -> None:
+    private, plain = (records.subject(records.jobs(epsilons=(e,), rows=60, epochs=2)[0])[1] for e in (5.0, 0.0))
+    assert private.config.dp.epsilon == 5.0 and private.config.dp.delta == 5e-4 and private.config.select == "last"
+    assert not plain.config.dp.private and plain.config.epochs == 2
+
+
+# Private digits.
+
+
+def gradients(rows: Any, **options: Any) -> SanitisedTraining:
+    sizes = {"critics": 3, "critic_steps": 3, "batch": 4, "inputs": 2, "generator": (5,), "critic": (4,)}
+    config = SanitisedConfig(6, 0.1, **{**sizes, **options})
+    return SanitisedTraining(torch.as_tensor(rows, dtype=torch.float32), config, Streams(0))
+
+
+def test_gradients_are_cut_row_by_row_and_noised() -> None:
+    gradient = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    draw = torch.Generator()
+    torch.testing.assert_close(sanitised(gradient, 1.0, 0.0, draw), torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+    noise = sanitised(torch.zeros(20_000, 2), 1.0, 3.0, draw.manual_seed(0))
+    assert float(noise.std()) == pytest.approx(3.0, rel=0.02)
+
+
+def test_all_that_a_row_changes_is_its_own_critic_s_gradients() -> None:
+    rows = np.random.default_rng(0).random((12, 3))
+    one = gradients(rows)
+    changed = rows.copy()
+    changed[one.parts[2].numpy()] = 0.0
+    other = gradients(changed)
+    for number in (0, 1, 0, 0, 1):  # not the critic whose rows differ
+        one.round(number)
+        other.round(number)
+    assert all(torch.equal(a, b) for a, b in zip(one.generator.parameters(), other.generator.parameters(), strict=True))
+    one.round(2)
+    other.round(2)
+    weights = zip(one.generator.parameters(), other.generator.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in weights)
+
+
+def test_noise_covers_a_batch_whose_gradients_all_change() -> None:
+    one, other = torch.full((4, 1), 9.0), torch.full((4, 1), -9.0)  # what the worst critics of two tables give
+    draw = torch.Generator()
+    apart = sanitised(one, 1.0, 0.0, draw) - sanitised(other, 1.0, 0.0, draw)
+    config = SanitisedConfig(1, 0.5, batch=4)
+    assert float(apart.norm()) == pytest.approx(config.deviation / config.noise)
+
+
+def test_epsilon_is_that_of_wang_s_bound_and_noise_keeps_it() -> None:
+    noise = calibrated(20, 1, 50, 10.0, 1e-5)
+    assert spent(20, 1, noise, 50, 1e-5) <= 10.0 < spent(20, 1, 0.98 * noise, 50, 1e-5)
+    converted = {a: math.log((a - 1) / a) - (math.log(1e-5) + math.log(a)) / (a - 1) for a in range(2, 20)}
+    own = min(50 * wang(a, 1 / 20, noise) + more for a, more in converted.items())
+    assert spent(20, 1, noise, 50, 1e-5) == pytest.approx(own, rel=0.02)
+    with pytest.raises(ConfigError):
+        calibrated(20, 21, 50, 10.0, 1e-5)
+
+
+def wang(order: int, rate: float, noise: float) -> float:
+    """Theorem 9 of Wang, Balle and Kasiviswanathan for a Gaussian mechanism, terms added up one by one."""
+    renyi = {j: j / (2 * noise**2) for j in range(2, order + 1)}
+    second = min(4 * math.expm1(renyi[2]), 2 * math.exp(renyi[2]))
+    total = 1 + rate**2 * math.comb(order, 2) * second
+    for j in range(3, order + 1):
+        total += rate**j * math.comb(order, j) * 2 * math.exp((j - 1) * renyi[j])
+    return math.log(total) / (order - 1)
+
+
+def test_no_epsilon_stands_beside_the_published_mechanism() -> None:
+    job = private.jobs(("as published",), 128, 1)[0]
+    dp = private.budget(job, 128)
+    assert dp["mechanism"] == "paper-unsound" and dp["noise"] > 0 and "epsilon" not in dp
+    figures = dict.fromkeys(("FD", "real FD", "IS", "real IS", "seconds"), 1.0)
+    row = {**job.identity, **figures, "bytes": 1, "privacy": "none: …"}
+    ((_, heads, (cells,)), (_, _, claims)) = private.sections([row])
+    assert dict(zip(heads, cells, strict=True))["epsilon"] == "none" and claims == [["as published", "none: …"]]
+    assert private.budget(private.jobs(("dp-vflgan",))[0], 128) == {"epsilon": 10.0, "delta": 1e-5}
+    with pytest.raises(ConfigError):
+        private.jobs(("dp",))

@@ -7,14 +7,12 @@ Time is counted twice: all work added up, which is the wall clock of this machin
 the critical path, on which only the slowest silo of each exchange counts, as if every silo had a machine of its own.
 Messages take no time on their way, but are encoded and decoded.
 
-A curve is a row's list of looks: round, seconds in both counts, JSD and WD. Lines are means over seeds, whose looks
-come at the same rounds. No line relies on colour alone: each has dashes and a marker of its own.
+A curve is a row's list of looks: round, seconds in both counts, JSD and WD, and F1 where it is asked for. Lines are
+means over seeds, whose looks come at the same rounds.
 """
 
 from __future__ import annotations
 
-import importlib
-import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,14 +27,14 @@ import torch
 from silosynth.algorithms.gdts.options import GDTSConfig
 from silosynth.attacks.listening import Wiretap
 from silosynth.catalog import algorithm
-from silosynth.core import files
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Replies, State, Step
-from silosynth.core.errors import UnavailableError
 from silosynth.core.messages import Message
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.fidelity import Dealt, marginals
 from silosynth.evaluation.gan_papers import wasserstein
+from silosynth.papers import drawings
+from silosynth.papers.drawings import Panel
 from silosynth.papers.experiment import Row
 from silosynth.papers.results import average, table
 from silosynth.runtime.driver import drive
@@ -51,30 +49,8 @@ if TYPE_CHECKING:
 
 AXES = {"round": "round", "seconds": "s, silos in turn", "side by side": "s, silos side by side"}
 CLOCKS = ("seconds", "side by side")
-FIGURES = {"JSD": "Avg-JSD", "WD": "Avg-WD"}
-DASHES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (12, 4)), (0, (1, 4)), (0, (6, 2, 1, 2)))
-MARKERS = "os^vDPX*"
+FIGURES = {"JSD": "Avg-JSD", "WD": "Avg-WD", "F1": "F1 lost"}  # the last one where it is asked for
 SIZES = ("silos", "gan", "rate", "rows", "epochs", "version")
-
-
-def library(part: str) -> Any:
-    """A module of matplotlib.
-
-    Raises:
-        UnavailableError: it is not installed.
-    """
-    try:
-        return importlib.import_module(f"matplotlib.{part}")
-    except ImportError as error:
-        remedy = "Install it: pip install 'silosynth[papers]'. Or name a .json file."
-        raise UnavailableError("Pictures are drawn by matplotlib", "not installed", remedy) from error
-
-
-def png(grey_HW: Any) -> bytes:
-    """A PNG file of numbers between 0 (black) and 1 (white)."""
-    target = io.BytesIO()
-    library("image").imsave(target, grey_HW, cmap="gray", vmin=0.0, vmax=1.0, format="png")
-    return target.getvalue()
 
 
 def mean_curves(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
@@ -90,16 +66,22 @@ def mean_curves(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
 
 
 def at_equal_time(rows: Sequence[Row], until: str) -> list[list[str]]:
-    """Per table and setting: JSD and WD of the last look until the setting ``until`` ends, by both counts of time."""
+    """Per table and setting: figures of the last look until the setting ``until`` ends, by both counts of time."""
     ends = {_run(row): row for row in rows if row.get("curve") and row["setting"] == until}
     reads: dict[tuple[str, str], list[Row]] = {}
+    figures = taken(rows)
     for row in rows:
         end = ends.get(_run(row))
         if end is not None and row.get("curve"):
-            read = {f"{clock} {k}": v for clock in CLOCKS for k, v in _until(row, clock, end[clock]).items()}
+            read = {f"{clock} {k}": v for clock in CLOCKS for k, v in _until(row, clock, end[clock], figures).items()}
             reads.setdefault((row["table"], _name(row, rows)), []).append(read)
-    keys = [f"{clock} {figure}" for clock in CLOCKS for figure in FIGURES]
+    keys = [f"{clock} {figure}" for clock in CLOCKS for figure in figures]
     return [[*where, *(_shown(average([read[key] for read in own])) for key in keys)] for where, own in reads.items()]
+
+
+def taken(rows: Sequence[Row]) -> list[str]:
+    """The figures that looks of these rows have."""
+    return [key for key in FIGURES if any(key in look for row in rows for look in row.get("curve") or ())]
 
 
 def paragraphs(rows: Sequence[Row], page: Path, until: str) -> list[str]:
@@ -107,13 +89,12 @@ def paragraphs(rows: Sequence[Row], page: Path, until: str) -> list[str]:
     curves = mean_curves(rows)
     if not curves:
         return []
-    image = page.with_suffix(".svg")
-    files.write_atomic(image, svg(figure(curves)))
-    heads = ["table", "setting", *(f"{label}, {AXES[clock]}" for clock in CLOCKS for label in FIGURES.values())]
+    keys = taken(rows)
+    heads = ["table", "setting", *(f"{FIGURES[key]}, {AXES[clock]}" for clock in CLOCKS for key in keys)]
     equal = at_equal_time(rows, until)
     at_end = [f"## When {until!r} ends", "As the paper reads its figures off; blank: no look until then."]
     along = [
-        [name, setting, f"{look['round']:.1f}", *(_shown(look[key]) for key in (*CLOCKS, *FIGURES))]
+        [name, setting, f"{look['round']:.1f}", *(_shown(look.get(key)) for key in (*CLOCKS, *keys))]
         for name, settings in curves.items()
         for setting, looks in settings.items()
         for look in looks
@@ -122,42 +103,26 @@ def paragraphs(rows: Sequence[Row], page: Path, until: str) -> list[str]:
         *([*at_end, table(heads, equal)] if equal else []),
         "## Along the training",
         "A round ends with an average of models; where nothing is averaged, a round is an epoch.",
-        f"![Figures along the training]({image.name})",
-        table(["table", "setting", *AXES.values(), *FIGURES.values()], along),
+        *drawings.written(page, figure(curves), "Figures along the training"),
+        table(["table", "setting", *AXES.values(), *(FIGURES[key] for key in keys)], along),
     ]
 
 
 def figure(curves: dict[str, dict[str, list[Row]]]) -> Figure:
     """Below each other the tables' figures, beside each other rounds and both counts of time."""
-    names = list(dict.fromkeys(name for settings in curves.values() for name in settings))
-    panels = [(name, key) for name in curves for key in FIGURES]
-    drawn: Figure = library("figure").Figure(
-        (3.6 * len(AXES), 2.4 * len(panels) + 0.3 * len(names)), layout="constrained"
-    )
-    places = drawn.subplots(len(panels), len(AXES), squeeze=False)
-    for line, (name, key) in zip(places, panels, strict=True):
-        for place, (axis, unit) in zip(line, AXES.items(), strict=True):
-            for setting, looks in curves[name].items():
-                points = [(look[axis], look[key]) for look in looks if look[key] is not None]
-                if points:
-                    i = names.index(setting) % len(MARKERS)
-                    style = {"color": f"C{i}", "linestyle": DASHES[i], "marker": MARKERS[i], "markevery": [-1]}
-                    place.plot(*zip(*points, strict=True), label=setting.replace("$", r"\$"), **style)
-            place.set(xlabel=unit, xlim=(0, None), ylim=(0, None))
-        line[0].set_title(f"{name}: {FIGURES[key]}", loc="left")
-    labelled = {
-        text: handle for place in places.flat for handle, text in zip(*place.get_legend_handles_labels(), strict=True)
-    }
-    drawn.legend(labelled.values(), labelled.keys(), loc="outside upper left")
-    return drawn
-
-
-def svg(drawn: Figure) -> bytes:
-    """The same bytes for the same figure."""
-    target = io.BytesIO()
-    with importlib.import_module("matplotlib").rc_context({"svg.hashsalt": "silosynth", "svg.fonttype": "none"}):
-        drawn.savefig(target, format="svg", metadata={"Date": None})
-    return target.getvalue()
+    return drawings.drawn([
+        [
+            Panel(
+                "" if i else f"{name}: {FIGURES[key]}", unit,
+                {setting: [(look[axis], look[key], 0.0) for look in looks if look.get(key) is not None]
+                 for setting, looks in settings.items()},
+            )
+            for i, (axis, unit) in enumerate(AXES.items())
+        ]
+        for name, settings in curves.items()
+        for key in FIGURES
+        if any(look.get(key) is not None for looks in settings.values() for look in looks)
+    ])  # fmt: skip
 
 
 def _run(row: Row) -> tuple[Any, ...]:
@@ -171,13 +136,13 @@ def _name(row: Row, rows: Sequence[Row]) -> str:
     return ", ".join([str(row["setting"]), *(f"{row.get(key)} {key}" for key in sizes)])
 
 
-def _until(row: Row, clock: str, end: float) -> Row:
+def _until(row: Row, clock: str, end: float, keys: Sequence[str]) -> Row:
     looks = [look for look in row["curve"] if look[clock] <= end * (1 + 1e-9)]
-    return {key: looks[-1][key] if looks else None for key in FIGURES}
+    return {key: looks[-1].get(key) if looks else None for key in keys}
 
 
 def _mean(looks: Sequence[Row]) -> Row:
-    return {key: average([look[key] for look in looks]) for key in looks[0]}
+    return {key: average([look.get(key) for look in looks]) for key in looks[0]}
 
 
 def _shown(value: float | None) -> str:

@@ -37,7 +37,7 @@ MD_SHARE = 0.3  # 150 epochs of 500
 CODER, FLOW, ROUNDS = (40, 1500), (80, 8000), (6, 60)  # ours: per epoch, and at most
 PAPER = {  # section III-A: 40 000 rows and 10 000 held out; the tables' own notes say how they differ from the paper's
     "tables": ("adult", "covertype_50k", "creditcard_sample", "intrusion_nsl_kdd_20pct"),
-    "rows": 50_000, "epochs": 500, "repeats": 3,
+    "rows": 50_000, "epochs": 500, "repeats": 3, "f1_along": True,
 }  # fmt: skip
 GANS: Mapping[str, dict[str, Any]] = {"balanced": {"critic_steps": 5, "pac": 1, "rake": True}, "paper": {}}
 RATES = {"balanced": 5e-4, "paper": 2e-4}
@@ -47,6 +47,7 @@ COPIES_KEPT = ({"tables": ("adult",), "rows": 40_000, "epochs": 30, "gan": "pape
                 "setting": ("fl", "md", "central")},)  # fmt: skip
 ODD_KEPT = ({"tables": ("adult",), "rows": 40_000, "epochs": 12, "gan": "balanced", "repeats": 3,
              "setting": ("fl, weights by rows", "fl, sharp weights")},)  # fmt: skip
+SMALL = {"rows": 600, "epochs": 4, "f1_along": True}
 LEGEND = (
     "F1: what four classifiers (decision tree, random forest, logistic regression, MLP) lose in macro F1 by learning "
     "from synthetic rows, on average. JSD: mean Jensen-Shannon distance of categorical columns. WD: mean Wasserstein "
@@ -195,6 +196,9 @@ def jobs(
     setting: Annotated[Sequence[str] | None, Ask("One of those compared; all if none is named.")] = None,
     gan: Annotated[Gan, Ask("How GANs are trained: published; paper or balanced, on random rows.")] = "published",
     rate: Annotated[float | None, Ask("Of GANs' learning, with --gan.")] = None,
+    f1_along: Annotated[
+        bool, Ask("Take F1 along trainings too, to read it off at equal time: all classifiers learn at each look.")
+    ] = False,
     repeats: Repeats = 1,
     seed: Seed = 0,
 ) -> list[SettingJob]:  # fmt: skip
@@ -203,24 +207,25 @@ def jobs(
     Raises:
         ConfigError: a size is not positive, there is no table, or no such setting.
     """
+    common: dict[str, Any] = {"figures": "gdts", "f1_along": f1_along}
     chosen = list(compared(silos))
     check_known("setting", setting or ["fl"], [str(one.labels["setting"]) for one in chosen])
     chosen = [one for one in chosen if not setting or one.labels["setting"] in setting]
     if gan == "published":
-        return [replace(job, figures="gdts") for job in settings.jobs(chosen, tables, rows, epochs, repeats, seed)]
+        return [replace(job, **common) for job in settings.jobs(chosen, tables, rows, epochs, repeats, seed)]
     check_known("table", tables, tuple(TRAINED))
     chosen = [trained_as(gan, rate or RATES[gan], one) for one in chosen]
     return [
-        replace(job, figures="gdts", load=random_rows, rows=min(rows or TRAINED[job.table][0], TRAINED[job.table][0]))
+        replace(job, **common, load=random_rows, rows=min(rows or TRAINED[job.table][0], TRAINED[job.table][0]))
         for job in settings.jobs(chosen, tables, rows, epochs, repeats, seed)
     ]
 
 
 COPIES = settings.comparison(
     "copies", "A full copy in every silo (GDTS, table I and figure 5)", partial(jobs, copies), LEGEND,
-    COPIES_KEPT, PAPER, partial(curves.paragraphs, until="central"),
+    COPIES_KEPT, PAPER, partial(curves.paragraphs, until="central"), small=SMALL,
 )  # fmt: skip
 ODD = settings.comparison(
     "odd", "One silo repeats a row (GDTS, table II and figure 6)", partial(jobs, odd), LEGEND,
-    ODD_KEPT, PAPER, partial(curves.paragraphs, until="md"),
+    ODD_KEPT, PAPER, partial(curves.paragraphs, until="md"), small=SMALL,
 )  # fmt: skip

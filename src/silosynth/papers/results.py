@@ -39,7 +39,7 @@ class Results:
         if path is not None and path.suffix.lower() not in SUFFIXES:
             raise ConfigError("The file of results must end in .json or .md", str(path))
         if experiment.pictures is not None and path is not None and path.suffix.lower() == ".md":
-            importlib.import_module("silosynth.papers.curves").library("figure")  # refused before hours of training
+            importlib.import_module("silosynth.papers.drawings").library("figure")  # refused before hours of training
         self.rows = self._read()
 
     @property
@@ -67,14 +67,14 @@ class Results:
             head = json.dumps({"form": FORM, "experiment": self.experiment.name})[:-1]
             lines = ",\n".join(json.dumps(known, allow_nan=False) for known in self.rows)
             files.write_atomic(self.kept, f'{head}, "rows": [\n{lines}\n]}}\n'.encode())
-            self.write_page()
+            self.write_page(drawn=False)
 
-    def write_page(self) -> None:
-        """Write the page, for a path that ends in .md."""
+    def write_page(self, drawn: bool = True) -> None:
+        """Write the page, for a path that ends in .md; drawings take longer than a row of small sizes."""
         if self.path is None or self.path.suffix.lower() != ".md" or not self.rows:
             return
         experiment = self.experiment
-        parts = [] if experiment.pictures is None else experiment.pictures(self.rows, self.path)
+        parts = experiment.pictures(self.rows, self.path) if drawn and experiment.pictures is not None else []
         sections = experiment.sections(experiment.means(self.rows))
         text = page(experiment.title, experiment.legend, sections, parts, self.rows)
         files.write_atomic(self.path, text.encode())

@@ -15,7 +15,7 @@ import pandas as pd
 
 from silosynth.core.version import VERSION
 from silosynth.evaluation import Report, evaluate
-from silosynth.papers import curves, experiment, results, tables
+from silosynth.papers import curves, drawings, experiment, results, tables
 from silosynth.papers.experiment import TRAINING, Ask, PaperExperiment, Repeats, Row, Section, Seed, Tell
 from silosynth.runtime.progress import seconds_of
 from silosynth.simulation.federation import simulate
@@ -87,7 +87,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class SettingJob:
-    """One setting on one table with one seed; ``load`` gives its rows."""
+    """One setting on one table with one seed; ``load`` gives its rows.
+
+    With ``f1_along`` what classifiers lose is among the figures along a watched training.
+    """
 
     setting: Setting
     table: str
@@ -96,6 +99,7 @@ class SettingJob:
     seed: int
     figures: Literal["gan", "gdts"] = "gan"
     load: Load = tables.load
+    f1_along: bool = False
 
     @property
     def identity(self) -> Row:
@@ -172,8 +176,17 @@ def train(
     setting = job.setting
     federation = simulate(data.train, _columns(setting, held), data.kinds, held if setting.by == "rows" else None)
     options = {**setting.sized(job.epochs, min(map(len, federation.tables.values()))), **setting.options}
-    usual = partial(curves.fit, real=data.train) if setting.watched else None
+    compare = partial(_figures_along, job, data) if job.f1_along else None
+    usual = partial(curves.fit, real=data.train, compare=compare) if setting.watched else None
     return experiment.train(setting.algorithm, federation, setting.preset, job.seed, options, tell, fit or usual)
+
+
+def _figures_along(
+    job: SettingJob, data: tables.TableSplit, real: pd.DataFrame, drawn: pd.DataFrame
+) -> dict[str, float | None]:
+    """Of a look: JSD, WD, and what classifiers lose in F1."""
+    report = evaluate(real, data.holdout, drawn, data.target, None, job.seed, figures="gdts")
+    return {name: _value(report, FIGURES[name]) for name in curves.FIGURES}
 
 
 def _columns(setting: Setting, held: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[str]] | None:
@@ -234,6 +247,30 @@ def _cell(row: Row, key: str) -> str:
     return results.shown(key, row.get(key)) + (results.deviation(row, key) if key in (*FIGURES, ATTACK) else "")
 
 
+def pictures(
+    rows: Sequence[Row], page: Path, x: str, averaged: bool, joined: bool = False
+) -> list[str]:  # fmt: skip
+    """A panel for each figure over the label ``x``, and a line of panels for each partition if ``x`` is another label.
+
+    With ``averaged``, as the paper shows them, means over tables alone where there are any.
+    """
+    found = means(rows)
+    over = [row for row in found if row["table"] == "mean"]
+    found = over if averaged and over else found
+    labels = list(found[0])[1 : list(found[0]).index("rows")]
+    others = [label for label in labels if label not in (x, "partition")]
+    lines: list[list[drawings.Panel]] = []
+    for part in [None] if x == "partition" else dict.fromkeys(row["partition"] for row in found):
+        own = [row for row in found if part is None or row["partition"] == part]
+        lines += drawings.wrapped(
+            drawings.panels(
+                own, {key: HEADS.get(key, key) for key in (*FIGURES, ATTACK)}, lambda row: row[x],
+                lambda row: ", ".join(str(row[key]) for key in ("table", *others)), x, part or "", joined,
+            ), 4,
+        )  # fmt: skip
+    return drawings.beside(page, lines, "Figures of each setting")
+
+
 def line(row: Row) -> str:
     """A row for those who wait."""
     labels = [str(row[key]) for key in list(row)[: list(row).index("rows")]]
@@ -245,9 +282,10 @@ def comparison(
     name: str, title: str, jobs: Callable[..., Sequence[SettingJob]], legend: str = LEGEND,
     kept: Sequence[Mapping[str, Any]] = KEPT, published: Mapping[str, Any] = PAPER,
     pictures: Callable[[Sequence[Row], Path], list[str]] | None = None, also: Also | None = None,
+    small: Mapping[str, Any] | None = None,
 ) -> PaperExperiment:  # fmt: skip
     """An experiment that compares settings."""
     return PaperExperiment(
-        name, title, legend, jobs, partial(measure, also=also), sections, means, {}, kept, published, line, pictures,
-        forecast, example="--table adult --rows 5000 --epochs 50",
+        name, title, legend, jobs, partial(measure, also=also), sections, means, small or {}, kept, published, line,
+        pictures, forecast, example="--table adult --rows 5000 --epochs 50",
     )  # fmt: skip

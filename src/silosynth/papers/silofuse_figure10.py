@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
-from silosynth.papers import results, tables
+from silosynth.papers import drawings, results, tables
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Tell, check_known, check_positive, train
 
 TABLES = ("abalone", "intrusion_nsl_kdd_20pct")
@@ -52,11 +53,25 @@ def measure(job: BytesJob, tell: Tell = lambda stage, share: None) -> Row:
     return {**job.identity, "messages": len(model.ledger), "bytes": costs["bytes"]}
 
 
+def pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """Bytes over iterations, a panel for each table."""
+    found = [
+        panel
+        for table in dict.fromkeys(row["table"] for row in rows)
+        for panel in drawings.panels(
+            sorted((row for row in rows if row["table"] == table), key=lambda row: int(row["iterations"])),
+            {"bytes": "bytes"}, lambda row: row["iterations"], lambda row: str(row["algorithm"]), "iterations", table,
+            joined=True, log=True,
+        )
+    ]  # fmt: skip
+    return drawings.beside(page, drawings.wrapped(found), "Bytes sent against iterations")
+
+
 EXPERIMENT = PaperExperiment(
     "bytes", "Bytes sent in training against iterations (SiloFuse, figure 10)",
     "Bytes of all messages of a training, four silos.", jobs, measure, results.plain,
     small={"tables": ("abalone",), "iterations": (50, 100)},
     kept=({"iterations": (50, 500, 2000)},),
     published={"iterations": (50_000, 500_000, 5_000_000)},
-    example="--table abalone --iterations 200",
+    pictures=pictures, example="--table abalone --iterations 200",
 )  # fmt: skip

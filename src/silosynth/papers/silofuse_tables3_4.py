@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pandas as pd
 
 from silosynth import catalog
 from silosynth.evaluation import evaluate
-from silosynth.papers import experiment, results, tables
+from silosynth.papers import drawings, experiment, results, tables
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.simulation.federation import Federation, in_order, simulate
 
@@ -198,9 +199,19 @@ def robustness_jobs(
     ]
 
 
+def robustness_pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """Both scores by silos and order, a setting for each table."""
+    found = drawings.panels(
+        means(rows), {key: key for key in ("resemblance", "utility")},
+        lambda row: f"{row['silos']} {'permuted' if row['permuted'] else 'in order'}",
+        lambda row: f"{row['table']}, {row['preset']}", "silos",
+    )  # fmt: skip
+    return drawings.beside(page, drawings.wrapped(found), "Scores by silos and order of columns")
+
+
 ROBUSTNESS = PaperExperiment(
     "robustness", "Four and eight silos, columns in order and permuted (SiloFuse, figure 11)", LEGEND,
     robustness_jobs, measure, sections, means, small={"tables": ("loan",), "preset": "fast"},
-    kept=({"tables": ("loan",)},), published={"preset": "paper", "repeats": 5},
+    kept=({"tables": ("loan",)},), published={"preset": "paper", "repeats": 5}, pictures=robustness_pictures,
     example="--table loan --preset fast --silos 4",
 )  # fmt: skip

@@ -31,6 +31,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from silosynth.core.streams import Streams
 from silosynth.data import datasets
 from silosynth.evaluation.scores import Floats, Ints, macro_auc
 from silosynth.evaluation.utility import FOREST, LOGISTIC, MLP, SVM, TREE, Classifier, judge
-from silosynth.papers import experiment, results
+from silosynth.papers import drawings, experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.simulation.federation import Federation, simulate
 from silosynth.simulation.representation import Representation
@@ -341,6 +342,27 @@ def _cells(row: Row) -> list[str]:
     return [*first, _span(row["epochs run"]), *results.costs(row)]
 
 
+def pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """Pooled figures by table and method, as figures 5 and 6.4 show them: a line for each number of guests."""
+    found = means(rows)
+    lines: list[list[drawings.Panel]] = []
+    for guests in dict.fromkeys(row["guests"] for row in found):
+        own = results.in_order(found, "method", "table", table=TABLES, method=list(METHODS))
+        chosen = [row for row in own if row["guests"] == guests]
+        figures = {f"paper {name}": name for name in ("accuracy", "F1", "AUC")}
+        made = drawings.panels(
+            chosen,
+            figures,
+            lambda row: row["table"],
+            lambda row: str(row["method"]),
+            "",
+            f"{guests} guests",
+            zero=False,
+        )
+        lines += drawings.wrapped(made)
+    return drawings.beside(page, lines, "What learners make of latent vectors")
+
+
 def _span(epochs: Sequence[Mapping[str, int]]) -> str:
     """Epochs of each phase: the fewest and the most over seeds."""
     counts = [sorted({own[phase] for own in epochs}) for phase in epochs[0]]
@@ -349,5 +371,5 @@ def _span(epochs: Sequence[Mapping[str, int]]) -> str:
 
 EXPERIMENT = PaperExperiment(
     "latents", "What six learners make of latent vectors (TabVFL, figures 5 and 6.4, table 6.1)", LEGEND, jobs, measure,
-    sections, means, kept=KEPT, published=PAPER, example="--guests 2 --guests 5 --out latents.md",
+    sections, means, kept=KEPT, published=PAPER, pictures=pictures, example="--guests 2 --guests 5 --out latents.md",
 )  # fmt: skip

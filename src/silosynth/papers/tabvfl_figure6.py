@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated
 
 from silosynth.core.errors import ConfigError
-from silosynth.papers import results, tabvfl_figure5
+from silosynth.papers import drawings, results, tabvfl_figure5
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, Repeats, Row, Section, Seed
 from silosynth.papers.tabvfl_figure5 import EVALUATIONS, TABLES, Batch, Epochs, LatentsJob, Preset, RowCount, TableNames
 
@@ -114,6 +115,25 @@ def _cells(row: Row) -> list[str]:
     return [row["table"], f"{row['p']:g}", kind, str(row["seeds"]), *figures, paper, seconds]
 
 
+def pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """Pooled F1 by p, a panel for each table; both lines start where nobody fails."""
+    found = [
+        replaced
+        for row in means(rows)
+        for replaced in ([{**row, "in place": kind} for kind in IN_PLACE] if not row["p"] else [row])
+    ]
+    panels = [
+        panel
+        for table in dict.fromkeys(row["table"] for row in found)
+        for panel in drawings.panels(
+            results.in_order([row for row in found if row["table"] == table], "p"), {"paper F1": "F1"},
+            lambda row: row["p"], lambda row: f"{row['in place']}, {row['rows']} rows", "p", table, joined=True,
+            zero=False,
+        )
+    ]  # fmt: skip
+    return drawings.beside(page, drawings.wrapped(panels), "F1 by the probability that a guest fails")
+
+
 def line(row: Row) -> str:
     """A row by itself: its loss is known only beside the training without failures."""
     options = json.loads(row["options"])
@@ -125,5 +145,5 @@ def line(row: Row) -> str:
 EXPERIMENT = PaperExperiment(
     "failures", "F1 of latent vectors after trainings in which guests fail (TabVFL, figure 6, table III)", LEGEND, jobs,
     tabvfl_figure5.measure, sections, means, kept=(KEPT,), published=PAPER, line=line,
-    example="--probability 0.5 --repeats 3",
+    pictures=pictures, example="--probability 0.5 --repeats 3",
 )  # fmt: skip

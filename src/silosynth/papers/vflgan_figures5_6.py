@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -34,11 +34,12 @@ from silosynth.core.streams import Streams
 from silosynth.data import datasets
 from silosynth.evaluation.scores import Floats
 from silosynth.models.training import batches, build
-from silosynth.papers import curves, experiment, results
+from silosynth.papers import curves, drawings, experiment, results
+from silosynth.papers.drawings import Panel
 from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell
 from silosynth.papers.vflgan_scores import frechet, inception_score
 from silosynth.runtime.wire import pack, unpack
-from silosynth.simulation.federation import simulate
+from silosynth.simulation.federation import Federation, simulate
 
 TABLE = "mnist_test_10k"
 SIDE, HALF = 28, 392  # pixels of a side, of a silo
@@ -56,6 +57,7 @@ LEGEND = (
     "real FD: between two halves of these. IS: inception score of a classifier, 10 is best, 1 the least; real IS: of "
     "the real images."
 )
+CURVES = {"FD": "Fréchet distance", "IS": "inception score"}
 HEADS = ("algorithm", "images", "epochs", "seed", "FD", "real FD", "IS", "real IS", "s", "MB")
 
 
@@ -66,20 +68,23 @@ class DigitsJob(PaperJob):
     Attributes:
         rows: images, the first ones.
         folder: for pictures, and for the networks that judge; None to keep neither.
+        curve: whether both figures are taken along the training.
     """
 
-    unidentified: ClassVar[tuple[str, ...]] = ("folder",)
+    unidentified: ClassVar[tuple[str, ...]] = ("folder", "curve")
     algorithm: str
     rows: int = 1000
     epochs: int = 5
     seed: int = 0
     folder: Path | None = None
+    curve: bool = False
 
 
 def jobs(
     algorithms: Annotated[Sequence[str], Ask("One of those compared.", ("--algorithm", "-a"))] = ALGORITHMS,
     rows: Annotated[int, Ask("Images, at most 10000.", least=GRID**2)] = 1000,
     epochs: Annotated[int, Ask("Of each training; the paper has 300.", least=1)] = 5,
+    curve: Annotated[bool, Ask("Take both figures along each training.")] = False,
     seed: Seed = 0,
     folder: Path | None = None,
 ) -> list[DigitsJob]:
@@ -91,7 +96,7 @@ def jobs(
     experiment.check_known("algorithm", algorithms, ALGORITHMS)
     if epochs < 1 or rows < GRID**2:
         raise ConfigError(f"Digits take an epoch and {GRID**2} images at least", (epochs, rows))
-    return [DigitsJob(algorithm, rows, epochs, seed, folder) for algorithm in algorithms]
+    return [DigitsJob(algorithm, rows, epochs, seed, folder, curve) for algorithm in algorithms]
 
 
 def images() -> tuple[Floats, Floats]:
@@ -110,31 +115,46 @@ def measure(job: DigitsJob, tell: Tell = lambda stage, share: None) -> Row:
     """Train, draw as many images, judge them, and (with a folder) picture some."""
     judges = Judges.of(job.folder, JUDGE_EPOCHS)
     real = judges.pixels_NP[: job.rows]
-    model, costs = train(job, table(real), tell)
+    model, costs = train(job, judges, table(real), tell)
     drawn = model.sample(len(real), seed=job.seed).to_numpy(np.float64)
     if job.folder is not None:
-        files.write_atomic(job.folder / f"{job.algorithm}-{job.seed}.png", curves.png(grid(drawn)))
-    half = len(real) // 2
-    latents = judges.latents(real)
+        files.write_atomic(job.folder / f"{job.algorithm}-{job.seed}.png", drawings.png(grid(drawn)))
+    watched = model.extra if isinstance(model, curves.Watched) else {"curve": []}
+    return {**job.identity, **judged(judges, real, drawn), **costs, **watched}
+
+
+def judged(judges: Judges, real_NP: Floats, drawn_NP: Floats) -> Row:
+    """Both figures of drawn images, and of the real ones."""
+    half, latents = len(real_NP) // 2, judges.latents(real_NP)
     return {
-        **job.identity,
-        "FD": frechet(latents, judges.latents(drawn)),
+        "FD": frechet(latents, judges.latents(drawn_NP)),
         "real FD": frechet(latents[:half], latents[half:]),
-        "IS": inception_score(judges.probabilities(drawn)),
-        "real IS": inception_score(judges.probabilities(real)),
-        **costs,
+        "IS": inception_score(judges.probabilities(drawn_NP)),
+        "real IS": inception_score(judges.probabilities(real_NP)),
     }
 
 
-def train(job: DigitsJob, frame: pd.DataFrame, tell: Tell) -> tuple[Any, Row]:
-    """The model, and what its training took."""
-    columns = list(frame.columns)
+def federation(frame: pd.DataFrame) -> Federation:
+    """Images whose halves are in two silos."""
+    columns = [str(column) for column in frame.columns]
     kinds = {column: {"kind": "continuous", "low": 0.0, "high": 1.0} for column in columns}
-    federation = simulate(frame, {"upper": columns[:HALF], "lower": columns[HALF:]}, kinds)
+    silos = {"upper": columns[:HALF], "lower": columns[HALF:]}
+    return simulate(frame.set_axis(columns, axis=1), silos, kinds)
+
+
+def train(job: DigitsJob, judges: Judges, frame: pd.DataFrame, tell: Tell) -> tuple[Any, Row]:
+    """The model (with a curve: and what was taken along its training), and what its training took."""
     config = catalog.algorithm(job.algorithm).configure("balanced")
     options = {name: value for name, value in NETWORKS.items() if hasattr(config, name)} | {"epochs": job.epochs}
     options |= {} if "numbers" in options else WITHOUT_NUMBERS
-    return experiment.train(job.algorithm, federation, "balanced", job.seed, options, tell)
+    look = partial(curves.fit, real=frame, compare=partial(_figures_along, judges)) if job.curve else None
+    return experiment.train(job.algorithm, federation(frame), "balanced", job.seed, options, tell, look)
+
+
+def _figures_along(judges: Judges, real: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, float | None]:
+    """Of a look."""
+    found = judged(judges, *(frame.to_numpy(np.float64) for frame in (real, drawn)))
+    return {name: found[name] for name in CURVES}
 
 
 # Judges.
@@ -223,8 +243,18 @@ def _cells(row: Row) -> list[str]:
 
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
-    """Links to the images that lie beside the page."""
-    return [f"![{name}]({name})" for name in dict.fromkeys(f"{row['algorithm']}-{row['seed']}.png" for row in rows)]
+    """Links to the images that lie beside the page; and curves, where any are kept."""
+    found = [
+        Panel(what, "epoch", {
+            f"{row['algorithm']}, seed {row['seed']}": [(look["round"], look[key], 0.0) for look in row["curve"]]
+            for row in rows if row.get("curve")
+        })
+        for key, what in CURVES.items()
+    ]  # fmt: skip
+    lines = drawings.beside(page, [found], "Figures along trainings") if found[0].settings else []
+    return lines + [
+        f"![{name}]({name})" for name in dict.fromkeys(f"{row['algorithm']}-{row['seed']}.png" for row in rows)
+    ]
 
 
 EXPERIMENT = PaperExperiment(

@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ import pandas as pd
 from silosynth import catalog
 from silosynth.core.errors import ConfigError
 from silosynth.data import datasets
-from silosynth.papers import curves, experiment, results
+from silosynth.papers import curves, drawings, experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.tables import bounded
 from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, coded, figures, table_frechet
@@ -312,11 +313,24 @@ def cells(row: Row) -> list[str]:
     return [*first, *pairs, f"{row['total difference']:.2f}{single}", paper, f"{row['FD']:.3f}", *results.costs(row)]
 
 
+def pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """Fréchet distances along trainings, a panel for each table, with and without privacy; nothing without curves."""
+    found: dict[str, dict[str, list[drawings.Point]]] = {}
+    for row in rows:
+        if row.get("curve"):
+            title = f"{row['table']}, epsilon {row['epsilon']:g}" if row["epsilon"] else row["table"]
+            name = f"{row['algorithm']}, {row['preset']}, seed {row['seed']}"
+            found.setdefault(title, {})[name] = [(look["round"], look["FD"], 0.0) for look in row["curve"]]
+    every = [drawings.Panel(title, "epoch", own) for title, own in found.items()]
+    return drawings.beside(page, drawings.wrapped(every), "Fréchet distance along trainings")
+
+
 EXPERIMENT = PaperExperiment(
     "total-difference", "Total difference and Fréchet distance (VFLGAN, table 1)", LEGEND, jobs, measure, sections,
     means, small={"rows": 300, "epochs": 5, "dp": "both"},
     kept=({"tables": tuple(DELTAS), "draws": 5}, *PRIVATE_KEPT),
-    published={"tables": tuple(DELTAS), "dp": "both", "preset": "paper"}, example="--table adult --dp both",
+    published={"tables": tuple(DELTAS), "dp": "both", "preset": "paper"}, pictures=pictures,
+    example="--table adult --dp both",
 )  # fmt: skip
 
 

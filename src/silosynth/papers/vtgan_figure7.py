@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from silosynth.papers.settings import Columns, Setting, comparison, jobs
+from silosynth.papers.settings import Columns, Setting, comparison, jobs, pictures
 from silosynth.papers.tables import TableSplit
 from silosynth.simulation.federation import in_order
 
@@ -36,4 +36,7 @@ SETTINGS = (
     *(Setting({"partition": partition(d, g)}, halves, blocks(d, g)) for d in BLOCKS for g in BLOCKS[::-1]),
     Setting({"partition": "central GAN"}, halves, algorithm="ctgan"),
 )
-EXPERIMENT = comparison("partitions", "Neural network partitions (VT-GAN, figure 7)", partial(jobs, SETTINGS))
+EXPERIMENT = comparison(
+    "partitions", "Neural network partitions (VT-GAN, figure 7)", partial(jobs, SETTINGS),
+    pictures=partial(pictures, x="partition", averaged=True),
+)  # fmt: skip

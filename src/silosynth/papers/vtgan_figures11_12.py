@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from silosynth.core.errors import DataError
-from silosynth.papers.settings import Columns, Setting, comparison, jobs
+from silosynth.papers.settings import Columns, Setting, comparison, jobs, pictures
 from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
@@ -43,4 +43,7 @@ SETTINGS = [
     for name, width in WIDTHS.items()
     for count in COUNTS
 ]
-EXPERIMENT = comparison("silos", "Two to five silos (VT-GAN, figures 11 and 12)", partial(jobs, SETTINGS))
+EXPERIMENT = comparison(
+    "silos", "Two to five silos (VT-GAN, figures 11 and 12)", partial(jobs, SETTINGS),
+    pictures=partial(pictures, x="silos", averaged=True, joined=True),
+)  # fmt: skip

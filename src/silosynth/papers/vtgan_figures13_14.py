@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -64,5 +65,6 @@ def attacked(job: SettingJob, data: tables.TableSplit, synthetic: pd.DataFrame) 
 
 
 EXPERIMENT = settings.comparison(
-    "budgets", "A membership attack and utility by epsilon (VT-GAN, figures 13 and 14)", jobs, LEGEND, also=attacked
-)
+    "budgets", "A membership attack and utility by epsilon (VT-GAN, figures 13 and 14)", jobs, LEGEND, also=attacked,
+    pictures=partial(settings.pictures, x="epsilon", averaged=False),
+)  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from silosynth.attacks.findings import PartyFinding
 from silosynth.attacks.inference import attack
 from silosynth.attacks.listening import Ear, overhear
 from silosynth.core.conversation import Progress
-from silosynth.papers import experiment, settings, tables
+from silosynth.papers import drawings, experiment, settings, tables
 from silosynth.papers.experiment import PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.settings import BATCH, Epochs, RowCount, TableNames
 from silosynth.simulation.federation import Federation
@@ -112,11 +113,25 @@ def line(row: Row) -> str:
     return f"{row['table']} · {row['setting']}: {'; '.join(values)}"
 
 
+def pictures(rows: Sequence[Row], page: Path) -> list[str]:
+    """The values of all attacks by setting, a panel for each attack."""
+    flat = [
+        {"table": row["table"], "setting": row["setting"], f"{one['attacker']}: {one['attack']}": one["value"]}
+        for row in rows
+        for one in row["findings"]
+    ]
+    attacks = dict.fromkeys(key for row in flat for key in row if key not in ("table", "setting"))
+    found = drawings.panels(
+        flat, {attack: attack for attack in attacks}, lambda row: row["setting"], lambda row: str(row["table"]), ""
+    )
+    return drawings.beside(page, drawings.wrapped(found), "What attacks find by setting")
+
+
 EXPERIMENT = PaperExperiment(
     "reconstruction",
     "What parties can infer from the messages of VT-GAN",
     "Each attack uses what its party is sent, and nothing else. A figure stands with its 95 % interval; chance is what "
     "guessing gives. Features are of the critic's bottom parts.",
     jobs, measure, sections, kept=({"tables": ("loan", "adult"), "rows": 5000, "epochs": 15},),
-    published=settings.PAPER, line=line, example="--table adult --rows 5000 --epochs 50",
+    published=settings.PAPER, line=line, pictures=pictures, example="--table adult --rows 5000 --epochs 50",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from silosynth.core.errors import DataError
 from silosynth.evaluation.coding import check_target, code_tables
 from silosynth.evaluation.scores import Floats, Ints
 from silosynth.evaluation.utility import MLP, design
-from silosynth.papers.settings import Columns, Setting, comparison, jobs
+from silosynth.papers.settings import Columns, Setting, comparison, jobs, pictures
 from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, partition
 
@@ -120,5 +120,6 @@ SETTINGS = [
     for name, share in SHARES.items()
 ]
 EXPERIMENT = comparison(
-    "importance", "Columns divided by importance (VT-GAN, figures 9 and 10)", partial(jobs, SETTINGS)
-)
+    "importance", "Columns divided by importance (VT-GAN, figures 9 and 10)", partial(jobs, SETTINGS),
+    pictures=partial(pictures, x="division", averaged=False),
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""Drawings: which settings stand in which panel, and files that are the same for the same rows."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from silosynth.papers import EXPERIMENTS, drawings, experiment, settings, tabvfl_figure6, vtgan_figure7
+from silosynth.papers.drawings import Panel
+from silosynth.papers.published import ENTRIES
+
+
+def row(table: str, partition: str, **figures: Any) -> dict[str, Any]:
+    sizes = {"rows": 9, "epochs": 2, "seed": 0, "version": "1"}
+    return {"table": table, "partition": partition, **sizes, **figures}
+
+
+def test_every_published_figure_is_drawn() -> None:
+    for entry in ENTRIES:
+        if entry.number.startswith("figure"):
+            assert entry.experiment in EXPERIMENTS
+            assert experiment.load(str(entry.experiment)).pictures is not None, entry.name
+
+
+def test_a_panel_has_the_points_of_all_rows_that_have_the_figure() -> None:
+    rows: list[dict[str, Any]] = [{"x": 1, "f": 0.5, "g": None}, {"x": 2, "f": 0.7, "g": None, "spread": {"f": 0.1}}]
+    (panel,) = drawings.panels(rows, {"f": "F", "g": "G"}, lambda row: row["x"], lambda row: "all", "x", "t")
+    assert panel == Panel("t: F", "x", {"all": [(1, 0.5, 0.0), (2, 0.7, 0.1)]}, joined=False)
+    assert drawings.wrapped([panel] * 4, 3)[1] == [panel, Panel("", ""), Panel("", "")]
+    assert drawings.wrapped([]) == [] == drawings.beside(Path("none.md"), [], "nothing")
+
+
+def test_settings_differ_by_more_than_colour_and_words_stand_on_the_axis(tmp_path: Path) -> None:
+    points = {name: [("a", 0.5, 0.1), ("b", 0.25, 0.0)] for name in ("one", "two <&>$")}
+    lines = [[Panel("words", "", points, joined=False), Panel("log", "n", {"one": [(10, 100.0, 0.0)]}, log=True)]]
+    figure = drawings.drawn(lines)
+    words, log = figure.axes
+    assert [line.get_marker() for line in words.lines] == ["o", "s"] and log.get_xscale() == "log"
+    assert [text.get_text() for text in words.get_xticklabels()] == ["a", "b"] and len(words.collections) == 2
+    assert drawings.svg(figure) == drawings.svg(drawings.drawn(lines))
+    assert drawings.beside(tmp_path / "page.md", lines, "All") == ["![All](page.svg)"]
+    ElementTree.fromstring((tmp_path / "page.svg").read_text())
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The panels that were to be drawn."""
+    seen: list[Any] = []
+    monkeypatch.setattr(drawings, "beside", lambda page, lines, what: seen.extend(lines) or [])
+    return seen
+
+
+def test_vtgan_s_averages_over_tables_are_shown_where_the_paper_shows_them(shown: list[Any]) -> None:
+    rows = [row(table, name, F1=f) for table, f in (("a", 0.1), ("b", 0.3)) for name in ("D^2_0 G^0_2", "central GAN")]
+    settings.pictures(rows, Path("x.md"), "partition", averaged=True)
+    ((mean,),) = shown
+    assert {name: [point[:2] for point in points] for name, points in mean.settings.items()} == {
+        "mean": [("D^2_0 G^0_2", pytest.approx(0.2)), ("central GAN", pytest.approx(0.2))]
+    }
+    shown.clear()
+    by_silos = [{**row("a", "P", F1=0.1), "silos": 2}, {**row("a", "Q", F1=0.2), "silos": 2}]
+    keys = ("table", "partition", "silos", "rows", "epochs", "seed", "version", "F1")
+    settings.pictures([{key: one[key] for key in keys} for one in by_silos], Path("x.md"), "silos", averaged=True)
+    assert [panel.title for line in shown for panel in line] == ["P: F1", "Q: F1"]
+    assert vtgan_figure7.EXPERIMENT.pictures is not None
+
+
+def test_both_lines_start_where_no_guest_fails(shown: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    base = {"table": "t", "p": 0.0, "in place": "", "rows": 9, "paper F1": 0.9}
+    rows = [base, {**base, "p": 0.5, "in place": "zeros", "paper F1": 0.5}]
+    monkeypatch.setattr(tabvfl_figure6, "means", list)
+    tabvfl_figure6.pictures(rows, Path("x.md"))
+    ((panel,),) = shown
+    assert panel.settings == {"cache, 9 rows": [(0.0, 0.9, 0.0)], "zeros, 9 rows": [(0.0, 0.9, 0.0), (0.5, 0.5, 0.0)]}
+
+
+@pytest.mark.parametrize("name", ["vtgan_figures4_5", "silofuse_figure10", "silofuse_tables3_4"])
+def test_rows_of_other_shapes_are_drawn(name: str, shown: list[Any]) -> None:
+    rows = {
+        "vtgan_figures4_5": [{
+            "table": "t", "setting": "none",
+            "findings": [{"attacker": "c", "attack": name, "value": v} for name, v in (("rows", 0.5), ("x", None))],
+        }],
+        "silofuse_figure10": [{"table": "t", "algorithm": "e2e", "iterations": i, "bytes": 10 * i} for i in (500, 50)],
+        "silofuse_tables3_4": [
+            {"table": "t", "silos": n, "permuted": True, "preset": "fast", "resemblance": 90.0, "utility": 80.0}
+            for n in (4, 8)
+        ],
+    }[name]  # fmt: skip
+    module = importlib.import_module(f"silosynth.papers.{name}")
+    (module.robustness_pictures if name == "silofuse_tables3_4" else module.pictures)(rows, Path("x.md"))
+    found = [panel for line in shown for panel in line if panel.settings]
+    points = {name: [point[:2] for point in points] for name, points in found[0].settings.items()}
+    assert (len(found), points) == {
+        "vtgan_figures4_5": (1, {"t": [("none", 0.5)]}),
+        "silofuse_figure10": (1, {"e2e": [(50, 500), (500, 5000)]}),
+        "silofuse_tables3_4": (2, {"t, fast": [("4 permuted", 90.0), ("8 permuted", 90.0)]}),
+    }[name]
