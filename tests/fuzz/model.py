@@ -1,6 +1,7 @@
 """Model files whose content is changed as a tree, with lengths and checksum put right; what is read must be refused.
 
 python -m tests.fuzz.model --runs 100000     # from the repository's root
+python -m tests.fuzz.model --numbers         # instead of chance: each number of each file, by each of `NUMBERS`
 
 Every model is trained at a tiny size, and few rows are drawn to calibrate it by. What its ledger says, which a file
 holds as text, is changed as a tree too. A file that is read for longer than `LONGEST` ends the run with what every
@@ -13,13 +14,14 @@ import argparse
 import collections
 import faulthandler
 import gc
+import itertools
 import json
 import random
 import resource
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ ODD: tuple[Any, ...] = (
     ),
     *(torch.full((5,), float("nan")), torch.arange(4), torch.zeros(())),
 )
+NUMBERS = (0, -1, 2**14, 2**20, 2**31, 2**40, 2**62, 1e300, float("nan"))
 MEMORY = 4 << 30
 """Bytes of address space that reading may take beyond what the process has: to run out of them is a finding."""
 LONGEST = 300
@@ -85,6 +88,16 @@ class Original:
             path, at = rng.choice(places)
             content = _with(content, path, _once(at, places, rng))
         return content
+
+    def numbers(self) -> Iterator[dict[str, Any]]:
+        """The same with one number replaced by another: each by each of `NUMBERS`; of long lists the first ones."""
+        for path, at in self._places:
+            keys = list(at) if isinstance(at, dict) else range(min(len(at), 4))
+            for key, number in itertools.product(keys, NUMBERS):
+                if type(at[key]) in (int, float):
+                    made: Any = at.copy()
+                    made[key] = number
+                    yield _with(self.content, path, made)
 
 
 def _once(at: Any, places: Sequence[tuple[tuple[Any, ...], Any]], rng: random.Random) -> Any:
@@ -150,15 +163,19 @@ def read(path: Path) -> str:
     return "read"
 
 
-def fuzz(name: str, runs: int, seed: int, path: Path) -> collections.Counter[str]:
-    """Read changed files of one model: how many ended how. Findings are printed."""
+def fuzz(name: str, runs: int | None, seed: int, path: Path) -> collections.Counter[str]:
+    """Read changed files of one model, so many at random, or all of `Original.numbers`: how many ended how.
+
+    Findings are printed.
+    """
     from tests.contracts import settings
 
     settings.fitted(name).save(path)
     content, ends = Original(opened(path.read_bytes())), collections.Counter[str]()
     gc.freeze()
-    for number in range(runs):
-        path.write_bytes(closed(content.changed(random.Random(f"{seed} {name} {number}"))))
+    chance = (content.changed(random.Random(f"{seed} {name} {number}")) for number in range(runs or 0))
+    for number, changed in enumerate(content.numbers() if runs is None else chance):
+        path.write_bytes(closed(changed))
         faulthandler.dump_traceback_later(LONGEST, exit=True)
         try:
             ends[read(path)] += 1
@@ -173,6 +190,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """Fuzz as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10_000, help="inputs in all, as many of each model")
+    parser.add_argument("--numbers", action="store_true", help="each number of each file by each of NUMBERS, instead")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--algorithms", nargs="*", default=[*PLAIN, *PRIVATE], help="settings of tests.contracts")
     args = parser.parse_args(given)
@@ -185,7 +203,8 @@ def main(given: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="silosynth-fuzz-") as folder:
         for name in args.algorithms:
             start = time.process_time()
-            ends = fuzz(name, args.runs // len(args.algorithms), args.seed, Path(folder) / "model.silosynth")
+            runs = None if args.numbers else args.runs // len(args.algorithms)
+            ends = fuzz(name, runs, args.seed, Path(folder) / "model.silosynth")
             print(f"{name}: {ends.total()} inputs, {time.process_time() - start:.0f} s: {dict(ends)}", flush=True)
 
 
