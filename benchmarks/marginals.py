@@ -3,13 +3,15 @@
     python benchmarks/marginals.py                                # Adult: 36 trainings, and four without noise
     python benchmarks/marginals.py --tables adult heloc --silos 2 --epsilons 1 --seeds 0
     python benchmarks/marginals.py --inference mbi                # central models by private-pgm: pip install mbi
+    python benchmarks/marginals.py --folder kept                  # trainings that are in the folder are not repeated
     python benchmarks/marginals.py --algorithms aim "silofuse upload" "silofuse release" vtgan vflgan vertigan wgan-gp
 
 Bounds of numbers are public: round numbers about those of each table. Synthetic rows are as many as were trained on.
 Shape, trend: errors of columns and of pairs; across: of pairs of two silos, all in percent. Pairs: the mean distance in
 total variation of all two-way tables of attributes, in percent. AUC: of XGBoost trained on synthetic rows, for the
-target of rows held out. MB: of all messages of the training, the relay's second copy of sealed ones included. Figures
-are means over the seeds; "± AUC" is half of the range over them. Peak GB: of this process so far, evaluation included.
+target of rows held out. MB: of all messages of the training, the relay's second copy of sealed ones included. Processor
+s: of the training, all parties in one process. Figures are means over the seeds; "± AUC" is half of the range over
+them. Peak GB: of this process so far, evaluation included.
 
 "central mst" and "central aim" have all columns in one place (`central_marginals.py`): they get the attributes that
 "mst" has learnt in the same run, for nothing, and spend all of epsilon on tables. Rows are drawn from their models as
@@ -22,8 +24,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import common
@@ -105,24 +109,34 @@ def run(
     federation = ss.simulate(train, in_order(list(train.columns), silos), schema=bounds(table, train))
     dp = {"dp": {"epsilon": epsilon, "delta": DELTA}} if epsilon else {}
     name, central = algorithm.removeprefix("central "), algorithm.startswith("central ")
-    with common.clock() as fitting, counted() as sizes:
+    begun = time.process_time()
+    with counted() as sizes:
         trained, preset, own = RIVALS.get(name, ("mst" if central else name, "balanced", {}))
         held = federation.central() if algorithms.algorithm(trained).central else federation
         model = ss.fit(trained, held, preset, options=dp | own | dict(options), seed=seed, progress=False)
     level_NA = levels(model, federation) if name in MECHANISMS else None
     if central and level_NA is not None:
         pooled = Pooled(level_NA, sizes_of(model), np.random.default_rng(seed), mbi)
-        with common.clock() as fitting:
-            found = MECHANISMS[name](pooled, budget(epsilon, DELTA))
+        begun = time.process_time()
+        found = MECHANISMS[name](pooled, budget(epsilon, DELTA))
         model.coordinator, sizes = {**model.coordinator, "model": found.state()}, []
-    with common.clock() as sampling:
-        synthetic = model.sample(len(train))
+    taken, synthetic = time.process_time() - begun, model.sample(len(train))
     row = {"table": table, "algorithm": algorithm, "silos": silos, "epsilon": epsilon, "seed": seed}
     row |= figures(train, holdout, synthetic, federation.silos, about.target)
     made = ss.simulate(synthetic, federation.silos, schema=bounds(table, train))
     row["pairs %"] = math.nan if level_NA is None else pair_error(level_NA, levels(model, made), sizes_of(model))
-    seconds = {"fit s": fitting["seconds"], "sample s": sampling["seconds"]}
-    return row | {"MB": sum(sizes) / 1e6} | seconds | {"peak GB": common.peak_gigabytes()}
+    return row | {"MB": sum(sizes) / 1e6, "processor s": taken, "peak GB": common.peak_gigabytes()}
+
+
+def once(folder: Path | None, *given: Any) -> dict[str, Any]:
+    """What `run` returns: from the folder, if it is there."""
+    kept = None if folder is None else folder / f"{' '.join(map(str, given))}.json"
+    if kept is not None and kept.exists():
+        return dict(json.loads(kept.read_text(encoding="utf-8")))
+    row = run(*given)
+    if kept is not None:
+        kept.write_text(json.dumps(row), encoding="utf-8")
+    return row
 
 
 def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -196,6 +210,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={}, help="of all trainings, as JSON")
     parser.add_argument("--inference", choices=["own", "mbi"], default="own", help="of central models")
     parser.add_argument("--name", default="marginals", help="of the results")
+    parser.add_argument("--folder", type=Path, help="where figures of each training are kept for another run")
     parser.add_argument("--exact", action="store_true", help="once more without noise")
     options = parser.parse_args()
     found, mbi = [], options.inference == "mbi"
@@ -206,7 +221,8 @@ def main() -> None:
         if algorithm.startswith("central") and (silos != options.silos[0] or not epsilon):
             continue  # there are no silos to differ by
         seeds = options.seeds if epsilon else options.seeds[:1]
-        rows = [run(table, algorithm, silos, epsilon, seed, options.options, mbi) for seed in seeds]
+        given = (table, algorithm, silos, epsilon)
+        rows = [once(options.folder, *given, seed, options.options, mbi) for seed in seeds]
         found.append(summary(rows))
         print(found[-1], flush=True)
     common.keep(options.name, found)

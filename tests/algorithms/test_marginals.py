@@ -49,8 +49,14 @@ BOUNDS = {"age": {"low": 18, "high": 70}, "pay": {"low": 0, "high": 150}}
 DP = {"epsilon": 1.0, "delta": 1e-4, "encoders": 0.4}
 SMALL = {"bins": 4, "groups": 3}
 PLAN = MarginalsConfig(**SMALL, dp=Target(**DP))  # that of `noised`, whose costs are looked up
-KINDS: dict[str, dict[str, Any]] = {"mst": {}, "aim": {"tables": 2.0, "rounds": 2}}
-OPENED = {"mst": 6 + 3, "aim": 6 + 4}  # tables of groups and in full; AIM need not use all that was planned
+KINDS: dict[str, dict[str, Any]] = {  # the algorithm's name comes first
+    "mst": {},
+    "aim": {"tables": 2.0, "rounds": 2},
+    "aim last": {"tables": 2.0, "rounds": 1},  # the last tables get what is left
+    "aim groups": {"tables": 1.4, "rounds": 1, "dp": DP | {"epsilon": 10.0}},  # tables of groups are in the model
+}
+OPENED = {"mst": 6 + 3, "aim": 6 + 4, "aim last": 6 + 4, "aim groups": 6 + 4}
+"""Tables of groups and in full; AIM need not use all that was planned."""
 HELD = (private.Held(2, 1), private.Held(2, 0))
 
 
@@ -68,7 +74,7 @@ class Play:
         data = people().head(rows) if whole is None else whole
         bounds = BOUNDS if "dp" in options else None
         self.federation = ss.simulate(data, silos=SILOS, schema=bounds)
-        self.roster, self.config = self.federation.roster, algorithm(kind).configure("fast", SMALL | options)
+        self.roster, self.config = self.federation.roster, algorithm(kind.split()[0]).configure("fast", SMALL | options)
         seated = seats(self.roster, Streams(4))
         self.silos = {
             name: MarginalsSilo(
@@ -282,7 +288,7 @@ def test_every_noised_quantity_is_listed_once_and_all_cost_the_target(noised: tu
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_opens_has_the_noise_that_is_charged(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deviations of all cells from the exact tables, in units of what events say; and the coordinator's own half."""
-    play, units, added = Play(kind=kind, dp=DP, **KINDS[kind]), list[np.ndarray](), list[np.ndarray]()
+    play, units, added = Play(kind=kind, **{"dp": DP} | KINDS[kind]), list[np.ndarray](), list[np.ndarray]()
     real = opening.open_tables
 
     def open_tables(roster: Any, request: Any, noises: Any, rng: Any, *sums: int) -> Any:
@@ -322,15 +328,18 @@ def test_a_row_less_changes_what_is_noised_by_one_and_nothing_else(kind: str, mo
         return before
 
     monkeypatch.setattr(opening, "_summed", summed)
-    models = []
+    models, options = [], {"dp": DP, "synthesis": "public"} | KINDS[kind]  # public: all is told, and compared
     for rows in (200, 199):
-        play = Play(rows, kind=kind, dp=DP, synthesis="public", **KINDS[kind])  # so that all is told, and compared
+        play = Play(rows, kind=kind, **options)
         talking = marginals.coordinate(play.roster, play.config, Streams(6), CPU, rules=(Inequality("pay", "age"),))
         models.append(talk(talking, play.silos))
         record.replay = True
     assert models[0] == models[1] and not record.recorded and not tables
-    terms = GraphicalModel.restored(unpack(models[0])["coordinator"]["model"]).terms
-    assert any(np.isinf(numbers).any() for _, numbers in terms)  # structural zeros
+    model = GraphicalModel.restored(unpack(models[0])["coordinator"]["model"])
+    assert any(np.isinf(numbers).any() for _, numbers in model.terms)  # structural zeros
+    assert bool(model.ends) == (kind == "aim groups")
+    halves = {noise.half_variance for noise in play.silos["tax"].named.values() if noise is not None}
+    assert len(halves) == (2 if kind == "aim last" else 1)
     assert set(record.differences) == {0.0, 1.0}  # of two events for one column one cell changes: a level, or missing
     assert len(changes) == OPENED[kind] and all(change.sum() == 1 and np.abs(change).sum() == 1 for change in changes)
 
