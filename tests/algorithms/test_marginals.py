@@ -36,7 +36,7 @@ from silosynth.encoders import table as private_encoders
 from silosynth.encoders.column import AtomEncoder, EncoderConfig
 from silosynth.models import graphical
 from silosynth.models.graphical import GraphicalModel
-from silosynth.privacy.accounting import cost
+from silosynth.privacy.accounting import affords_adaptive, cost
 from silosynth.privacy.agreement import OfferShares
 from silosynth.privacy.events import Event, Target
 from silosynth.privacy.mechanisms import gaussian_threshold
@@ -445,7 +445,9 @@ def test_the_last_tables_take_what_is_left_and_no_more(epsilon: float, share: fl
     few = private.last_noise(config, held, levels, 8, 4)
     assert few is not None and few.half_variance < 0.4 * full.half_variance + 8
     fixed = [*plan.events, *[plan.groups.event("", True, 1e-5)] * 36, *[full.event("", True, 1e-5)] * 8]
-    assert share * epsilon < cost([*fixed, *[few.event("", True, 1e-5)] * 4], config.dp) <= epsilon * (1 + 1e-9)
+    events = [*fixed, *[few.event("", True, 1e-5)] * 4]
+    assert share * epsilon < cost(events, config.dp) <= epsilon * (1 + 1e-9)
+    assert affords_adaptive(config.dp, events)  # how many are open has hung on noise
     assert private.last_noise(config, held, levels, 8, 12) == full  # all that were planned
 
 

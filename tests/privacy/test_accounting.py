@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.optimize import brentq
-from scipy.stats import binom
-from tests.oracles.discrete_gaussian import delta as discrete_delta
+from scipy.stats import binom, norm
+from tests.oracles.discrete_gaussian import delta as discrete_delta, law as discrete_law
 from tests.oracles.sampled_gaussian import gaussian_delta, gaussian_epsilon, renyi_epsilon
 
 from silosynth.core.conversation import Conversation, Roster
@@ -23,6 +23,7 @@ from silosynth.privacy.accounting import (
     Charge,
     Charged,
     EncodersLearnt,
+    affords_adaptive,
     agree_and_charge,
     cost,
     joint_steps,
@@ -44,6 +45,7 @@ from silosynth.privacy.events import (
     gaussian_table,
     unsound,
 )
+from silosynth.privacy.mechanisms import LEAST_VARIANCE
 from silosynth.privacy.sealed import seats
 
 DELTA = 1e-6
@@ -93,6 +95,44 @@ class TestTables:
         gaussian = math.sqrt(2 * table_variance(target, 56))
         assert gaussian < 0.4 * math.sqrt(2) * 56 / epsilon
         assert gaussian < 0.75 * math.sqrt(2) / each
+
+
+class TestAdaptive:
+    """Noise that hangs on what earlier noise has released."""
+
+    @pytest.mark.parametrize("variance", [LEAST_VARIANCE, 11, 16, 17, 24, 81, 1000, 20_000])
+    def test_no_threshold_tells_neighbours_apart_better_than_with_gaussian_noise(self, variance: int) -> None:
+        """Tests call X ≥ k the row's, of discrete noise X or X + 1; mixtures lie on chords of a convex curve."""
+        k = np.arange(1, int(9 * math.sqrt(variance)))
+        tail = np.cumsum(discrete_law(variance, np.arange(1, int(14 * math.sqrt(variance))))[::-1])[::-1][: len(k)]
+        z = norm.isf(tail)  # of P(X ≥ k); by symmetry that of P(X ≥ 1 - k) is its negative
+        mu = np.diff([-z[0], *z])  # of Gaussian noise with these rates: from P(X + 1 ≥ k) to P(X ≥ k)
+        assert 1 < mu.max() * math.sqrt(variance) <= 1 + 1 / (23 * variance)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_the_filter_is_no_less_than_what_an_adaptive_pair_costs(self, seed: int) -> None:
+        """The second variance by the first outcome, at random; the cost by its definition, outcome by outcome."""
+        rng = np.random.default_rng(seed)
+        first, others = int(rng.integers(16, 60)), (16, int(rng.integers(17, 80)))
+        k = np.arange(-160, 161)
+        laws = [[discrete_law(v, k - row) for v in (first, *others)] for row in (0, 1)]
+        which_K = rng.random(len(k)) < rng.random()
+        one, other = (own[:, None] * np.where(which_K[:, None], a, b) for own, a, b in laws)
+        events = [gaussian_table("first", math.sqrt(first)), gaussian_table("second", 4.0)]
+        for epsilon in (0.2, 0.5, 1.0):
+            deltas = [float(np.maximum(0, a - math.exp(epsilon) * b).sum()) for a, b in ((one, other), (other, one))]
+            assert not affords_adaptive(Target(epsilon, max(deltas) * (1 - 1e-9)), events)
+
+    def test_a_single_release_costs_next_to_what_gaussian_noise_does(self) -> None:
+        events = [gaussian_table("", 20.0)] * 9
+        epsilon = gaussian_epsilon(20.0, 9, DELTA)
+        assert affords_adaptive(Target(epsilon * 1.001, DELTA), events)
+        assert not affords_adaptive(Target(epsilon * 0.9999, DELTA), events)
+        assert not affords_adaptive(Target(epsilon * 1.001, DELTA), [*events, replace(events[0], delta=DELTA / 2)])
+
+    def test_it_is_for_discrete_gaussian_noise(self) -> None:
+        with pytest.raises(ConfigError, match="discrete Gaussian"):
+            affords_adaptive(Target(1.0, DELTA), [event(0.1)])
 
 
 class TestSpent:

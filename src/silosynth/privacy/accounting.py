@@ -31,6 +31,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from scipy.special import log_ndtr
+
 from silosynth.core.conversation import Conversation, Roster, check_same_rows, expect
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Message, Release, from_state, to_state
@@ -311,11 +313,36 @@ def rounded_up(number: float) -> str:
 
 
 ROUNDING = 1e-9  # relative, of a cost that was solved for
+_DISCRETE = 23.0  # see `affords_adaptive`
 
 
 def affords(target: Target, events: Iterable[Event]) -> bool:
     """Whether events about the same rows cost at most the target, up to rounding."""
     return cost(events, target) <= target.epsilon * (1 + ROUNDING)
+
+
+def affords_adaptive(target: Target, events: Iterable[Event]) -> bool:
+    """Whether that holds as well where what was released before decided on the noise of what came after: a filter.
+
+    Composition by losses takes all noise as settled beforehand. Gaussian noise needs no such thing: releases of noise
+    multipliers z are together as private as a single one of 1 / √(Σ 1 / z²), whatever each z hangs on, as long as the
+    sum is bounded beforehand (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). `DISCRETE_GAUSSIAN` noise
+    tells neighbours apart no better than Gaussian noise of a multiplier that is smaller by a factor of 1 + 1 / (23 z²):
+    a test compares all thresholds, for variances from `LEAST_VARIANCE` on.
+
+    Raises:
+        ConfigError: an event has another mechanism.
+    """
+    counts = _known(events)
+    other = {event.mechanism for event in counts} - {DISCRETE_GAUSSIAN}
+    if other:
+        raise ConfigError("Noise that hangs on what was released is discrete Gaussian", ", ".join(sorted(other)))
+    parts = (
+        (event.times * times, (1 + 1 / (_DISCRETE * event.noise**2)) / event.noise) for event, times in counts.items()
+    )
+    mu = math.sqrt(math.fsum(times * once**2 for times, once in parts))
+    above, below = (float(log_ndtr(sign * mu / 2 - target.epsilon / mu)) for sign in (1, -1))
+    return math.exp(above) - math.exp(target.epsilon + below) <= target.delta - _own_delta(counts)
 
 
 class EncodersLearnt(Message, release=Release.NOISED):

@@ -16,7 +16,7 @@ from silosynth.counting.levels import CountedColumn
 from silosynth.counting.opening import EXACT, CellNoise, bits_to_open
 from silosynth.counting.plan import CountRequest
 from silosynth.encoders import summed
-from silosynth.privacy.accounting import affords, table_variance
+from silosynth.privacy.accounting import affords, affords_adaptive, table_variance
 from silosynth.privacy.events import Event, gaussian_table
 from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
@@ -147,7 +147,10 @@ def last_noise(
 def _last_noise(
     config: MarginalsConfig, held: tuple[Held, ...], opened: tuple[CellNoise, ...], last: int
 ) -> CellNoise | None:
-    """The least noise with which so many tables cost at most the target, after all that `plan_noise` has besides."""
+    """The least noise with which so many tables cost at most the target, after all that `plan_noise` has besides.
+
+    It hangs on noised numbers of levels, and on how many tables noise has let open: so it passes a filter.
+    """
     plan = plan_noise(config, held)
     if plan is None:
         return None
@@ -156,7 +159,12 @@ def _last_noise(
     before = [one.event("", True, dp.delta) for one in (*[plan.groups] * len(selected_pairs(attributes)), *opened)]
     spent = sum(plan.full.half_variance / one.half_variance for one in opened)
     half = max(LEAST_VARIANCE, math.ceil(plan.full.half_variance * last / max(1.0, planned - spent)))
-    while not affords(dp, [*plan.events, *before, *[CellNoise(half_variance=half).event("", True, dp.delta)] * last]):
+
+    def costs_more(noise: CellNoise) -> bool:
+        events = [*plan.events, *before, *[noise.event("", True, dp.delta)] * last]
+        return not (affords(dp, events) and affords_adaptive(dp, events))
+
+    while costs_more(CellNoise(half_variance=half)):
         half += 1 + half // 200
     return CellNoise(half_variance=half)
 

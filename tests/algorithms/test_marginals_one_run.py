@@ -1,0 +1,39 @@
+"""Audits with many canaries find no more than is accounted, a good part of it, and noise that is too small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.algorithms import one_run
+
+from silosynth.attacks.canaries import epsilon_of_one_run
+from silosynth.counting.opening import CellNoise
+
+
+def test_no_two_canaries_share_a_cell() -> None:
+    canary_KA = one_run.orthogonal()
+    for a in range(one_run.COLUMNS):
+        for b in range(a):
+            assert len(np.unique(canary_KA[:, [a, b]], axis=0)) == len(canary_KA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mst", "aim"])
+def test_no_more_is_found_than_is_accounted_and_at_epsilon_10_a_good_part_of_it(kind: str) -> None:
+    assert one_run.audit(kind, 1.0, 4).epsilon <= 1
+    found = one_run.audit(kind, 10.0, 4)
+    assert 0.3 * found.attainable < found.epsilon <= 10
+
+
+@pytest.mark.slow
+def test_a_fiftieth_of_the_variance_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = CellNoise.part
+    monkeypatch.setattr(CellNoise, "part", lambda noise, parts, *more: real(noise, 50 * parts, *more))
+    assert one_run.audit("aim", 1.0, 4).epsilon > 1
+
+
+def test_guesses_are_counted_on_both_sides() -> None:
+    coin_K = np.arange(12) % 2 == 0
+    assert one_run.guess(coin_K, coin_K.astype(float)) == (4, 4)
+    assert one_run.guess(coin_K, -coin_K.astype(float)) == (0, 4)
+    assert epsilon_of_one_run(0, 4, 12, one_run.DELTA) == 0
