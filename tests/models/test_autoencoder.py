@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, TableAutoencoder
 from silosynth.models.encoded import RowShape
-from silosynth.models.latent import draw_times, flow_loss, gaussian_path, last_time, sample_flow, start_noise
+from silosynth.models.latent import draw_times, flow_loss, gaussian_path, last_time, sample_flow, start_noise, velocity
 from silosynth.models.marginals import calibrate, level_shares
 from silosynth.models.training import Learner, batches, build, dropout, held_out
 
@@ -132,6 +133,47 @@ def test_the_exact_velocity_is_integrated_to_the_gaussian_it_belongs_to():
     fresh = torch.randn(20_000, 1, generator=generator("fresh"))
     exact = float(flow_loss(network, data, t, fresh, None))
     assert exact < float(flow_loss(lambda x, t, g: network(x, t) + 0.3, data, t, fresh, None))
+
+
+def _of_two_groups(own):
+    """What `velocity` leaves to the network, for data about -1 and 1, each with deviation ``own``."""
+
+    def network(scaled, t, _=None):
+        t = t[:, None]
+        size = (t**2 + (1 - t) ** 2).sqrt()
+        x = scaled * size
+        variance = (1 - t) ** 2 * own**2 + t**2
+        group = torch.tanh((1 - t) * x / variance)  # E[group | x_t]
+        data = group + (1 - t) * own**2 / variance * (x - (1 - t) * group)
+        return ((x - data) / t - (2 * t - 1) / size**2 * x) * size
+
+    return network
+
+
+@pytest.mark.parametrize(("own", "steps"), [(0.4, 12), (0.2, 39), (0.0, 39)])
+def test_noise_is_carried_as_exactly_as_by_heuns_method_with_forty_velocities(own, steps):
+    """With a third of them for groups that touch, with as many for groups that a path must choose from."""
+    network, calls = _of_two_groups(own), []
+
+    def counted(*args):
+        calls.append(1)
+        return network(*args)
+
+    noise = start_noise(500, 1, generator("noise")).double()
+    exact = _heun(network, noise, 500)
+    ours = sample_flow(counted, noise, steps, 0.15)
+    assert len(calls) == steps + 1
+    assert (ours - exact).square().mean() < (_heun(network, noise, 20) - exact).square().mean()
+
+
+def _heun(network, noise, steps):
+    """The oracle: two velocities for each of equal steps, until noise is 0.15."""
+    x, at = noise, torch.linspace(0.9995, last_time(0.15), steps + 1).tolist()
+    for now, then in pairwise(at):
+        v = velocity(network, x, x.new_full((len(x),), now))
+        ahead = velocity(network, x + (then - now) * v, x.new_full((len(x),), then))
+        x = x + (then - now) * (v + ahead) / 2
+    return x / (1 - at[-1])
 
 
 def test_times_are_logit_normal_and_end_where_the_noise_is_left():

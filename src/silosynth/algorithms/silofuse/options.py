@@ -129,10 +129,10 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         ),
         divide=True,
     ),
-    "fast": SiloFuseConfig(coder=CoderConfig(steps=800), latent=LatentConfig(width=320, steps=1600, sample_steps=12)),
+    "fast": SiloFuseConfig(coder=CoderConfig(steps=800), latent=LatentConfig(width=320, steps=1600, sample_steps=8)),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
-        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, steps=20_000, steps_per_rows=8.0, sample_steps=25)
+        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, steps=20_000, steps_per_rows=8.0, sample_steps=15)
     ),
 }  # fmt: skip
 
@@ -145,9 +145,12 @@ PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the other presets trai
 def _end_to_end(config: SiloFuseConfig) -> SiloFuseConfig:
     """The paper's Gaussian diffusion on plain latents, with the iterations and widths of ``config``."""
     coder = replace(config.coder, form="plain", calibrate=False, fit_to_rows=False, rate=1e-3)
+    sample_steps = config.latent.sample_steps
+    sample_steps = 5 * sample_steps // 3 if config.latent.path == "flow" else sample_steps  # eq. (1) needs more
     latent = replace(
-        config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3
-    )
+        config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3,
+        sample_steps=sample_steps,
+    )  # fmt: skip
     return replace(config, coder=coder, latent=latent)
 
 
