@@ -37,7 +37,8 @@ FOCUS = """(() => {
     number: [...document.querySelectorAll("*")].indexOf(one),
   };
 })()"""
-STOPS = """[...document.querySelectorAll("a[href], button, input:not([type=hidden]), [tabindex='0'], summary, select")]
+STOPS = """[...document.querySelectorAll(
+    "a[href], button, textarea, input:not([type=hidden]), [tabindex='0'], summary, select")]
   .map(one => [...document.querySelectorAll("*")].indexOf(one))"""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
@@ -31,7 +32,7 @@ from silosynth.core.errors import ConfigError, SilosynthError
 from silosynth.deployment import approval, presence
 from silosynth.deployment.certificates import validity
 from silosynth.deployment.console import Asked, Desk, Shown, known_hosts, site_token
-from silosynth.deployment.coordinator import STOP, Status, StatusWriter
+from silosynth.deployment.coordinator import STOP, Status, StatusWriter, unpack_order
 from silosynth.deployment.facts import KnownSite, LedgerTotals, instant, log_tail, search_ledger
 from silosynth.deployment.forgetting import mark_running
 from silosynth.deployment.kits import KIT, POLICY_TEMPLATE, read_kit
@@ -402,6 +403,42 @@ def test_a_coordinator_stops_a_job_and_decides_nothing(coordinator: KnownSite) -
     assert (coordinator.kit.jobs / "runs" / STOP).exists()
     assert post(at, "/job/lost/stop", cookie, form=form).status == 409
     assert post(at, "/job/..%2Flost/stop", cookie, form=form).status == 404
+
+
+EXPERIMENT = '[algorithm]\nname = "silofuse"\npreset = "fast"\n[run]\nname = "mine"\n'
+
+
+def test_a_job_is_submitted_at_the_coordinator_alone(coordinator: KnownSite, bank: KnownSite) -> None:
+    at = desk(coordinator)
+    cookie = enter(at)
+    page = get(at, "/submit", cookie=cookie)
+    form = held_in(page, "form")
+    assert page.status == 200 and b'href="/submit"' in page.body
+    for wrong, said in (
+        (EXPERIMENT.replace("silofuse", "silofus"), "Did you mean"),
+        (EXPERIMENT + "[judge]\n", "neither [judge] nor files"),
+        (
+            EXPERIMENT + '[[rules]]\nkind = "combination"\ncolumns = ["a", "b"]\nfile = "/etc/passwd"\n',
+            "neither [judge] nor files",
+        ),
+        (EXPERIMENT + f'# </textarea>{NASTY}\nname = "x" y', "valid TOML"),
+        (EXPERIMENT.replace("mine", "runs"), "used only once"),
+    ):
+        shown = post(at, "/submit", cookie, form=form, experiment=wrong)
+        text = html.unescape(shown.body.decode())
+        assert shown.status == 409 and said in text and wrong in text and NASTY not in shown.body.decode(), said
+    assert post(at, "/submit", cookie, form="x", experiment=EXPERIMENT).status == 403
+    assert not (coordinator.kit.jobs / "mine").exists()
+    done = post(at, "/submit", cookie, form=form, experiment=EXPERIMENT.replace("\n", "\r\n"))
+    assert (done.status, done.more["Location"]) == (303, "/job/mine")
+    order = unpack_order((coordinator.kit.jobs / "mine" / "order").read_bytes())
+    assert (order.job.algorithm, order.job.silos, order.job.submitter) == ("silofuse", ("bank", "shop"), COORDINATOR)
+    assert b"submitted" in get(at, "/job/mine", cookie=cookie).body
+    silo = desk(bank)
+    cookie = enter(silo)
+    form = held_in(get(silo, "/job/held/held", cookie=cookie), "form")
+    assert get(silo, "/submit", cookie=cookie).status == 404
+    assert post(silo, "/submit", cookie, form=form, experiment=EXPERIMENT).status == 404
 
 
 def test_a_report_has_no_access_to_the_console(bank: KnownSite) -> None:

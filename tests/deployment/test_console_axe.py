@@ -98,7 +98,7 @@ def all_pages(bank: KnownSite, coordinator: KnownSite) -> dict[str, str]:
         desk(bank), "/login", "/", "/policy", "/job/old", "/job/held", "/job/held/held", "/job/start",
         "/job/start/held", "/job/busy/ledger", "/job/busy/ledger?q=nothing-like-this", "/job/none",
     )  # fmt: skip
-    here = pages(desk(coordinator), "/", "/job/runs", "/job/lost", "/job/runs/ledger")
+    here = pages(desk(coordinator), "/", "/submit", "/job/runs", "/job/lost", "/job/runs/ledger")
     return {f"bank {name}": text for name, text in silo.items()} | {f"here {name}": text for name, text in here.items()}
 
 

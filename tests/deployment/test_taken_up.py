@@ -138,7 +138,9 @@ def test_ends_of_jobs_and_lost_sites_are_told(here: Abroad[Host]) -> None:
 
 LONGER = {
     "autoencoders": SILOFUSE.replace("coder.steps = 30", "coder.steps = 400_000\ncoder.fit_to_rows = false"),
-    "diffusion": SILOFUSE.replace("latent.steps = 40", "latent.steps = 400_000\nlatent.fit_to_rows = false"),
+    "diffusion": SILOFUSE.replace(
+        "latent.steps = 40", "latent.steps = 400_000\nlatent.checks = 8000\nlatent.fit_to_rows = false"
+    ),
 }
 """Stages in which silos compute for long, and in which the coordinator does and asks nobody."""
 

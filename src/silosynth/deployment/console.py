@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ from silosynth.deployment.facts import UNFINISHED, KnownSite, log_tail, search_l
 from silosynth.deployment.label import LABEL, read_label
 from silosynth.deployment.metrics import health, metrics
 from silosynth.evaluation.pages import page, source
+from silosynth.experiment import grammar
 
 TOKEN, REPORTS = "console.token", "reports"
 _COOKIE = "silosynth"
@@ -213,6 +215,8 @@ class Desk:
             return self._page(asked, "jobs", 200, facts=self._site.facts(), reports=self._reports())
         if parts == ("policy",) and not self._site.here:
             return self._page(asked, "policy", 200, facts=self._site.facts())
+        if parts == ("submit",) and self._site.here:
+            return self._page(asked, "submit", 200, experiment="", wrong="")
         if parts[0] == "report" and len(parts) == 2:
             return self._report(parts[1])
         name = parts[1] if parts[0] == "job" and len(parts) in (2, 3) else ""
@@ -282,6 +286,8 @@ class Desk:
         if parts == ("logout",):
             self._sessions.pop(asked.cookie(), None)
             return _to("/login")
+        if parts == ("submit",) and self._site.here:
+            return self._submit(asked, form.get("experiment", ""))
         folder = next((one for one in self._site.folders() if parts[:2] == ("job", one.name)), None)
         if folder is None or len(parts) != 3:
             return _plain(404, "There is no such job.")
@@ -292,6 +298,27 @@ class Desk:
         else:
             return _plain(404, "Nothing is done here.")
         return _to(f"/job/{quote(folder.name)}")
+
+    def _submit(self, asked: Asked, experiment: str) -> Shown:
+        """Put the job of an experiment into the queue, as `silosynth submit` does; or say what is wrong with it."""
+        try:
+            order = self._order(experiment)
+            coordinator.enqueue(order, self._site.kit.jobs / order.job.name)
+        except SilosynthError as error:
+            return self._page(asked, "submit", 409, experiment=experiment, wrong=str(error))
+        return _to(f"/job/{quote(order.job.name)}")
+
+    def _order(self, experiment: str) -> coordinator.Order:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "experiment.toml"
+            path.write_text(experiment, encoding="utf-8")
+            plan = grammar.read(path)
+            if plan.judge is not None or any("file" in rule for rule in plan.rules):
+                raise ConfigError(
+                    "What is written here has neither [judge] nor files of rules", "one of them",
+                    "Submit it with: silosynth submit. Tables are judged later, too: silosynth judge --job JOB",
+                )  # fmt: skip
+            return coordinator.order(plan, self._site.kit.roster, self._site.kit.name)
 
     def _decide(self, folder: Path, form: Mapping[str, str]) -> None:
         """Put down a yes or a no to the very rows that were shown."""
