@@ -39,7 +39,10 @@ def carry(delay: float, loss: float, names: list[str]) -> None:
     while True:
         left = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 1.0
         for end in select.select(list(ends.values()), [], [], left)[0]:
-            frame, (name, _, kind, *_) = end.recvfrom(LARGEST)
+            try:
+                frame, (name, _, kind, *_) = end.recvfrom(LARGEST)
+            except OSError:  # the plug is pulled
+                continue
             if kind == socket.PACKET_OUTGOING:
                 continue
             to, sender = frame[:6], frame[6:12]
@@ -50,7 +53,7 @@ def carry(delay: float, loss: float, names: list[str]) -> None:
                     heapq.heappush(waiting, (time.monotonic() + delay, count, other, frame))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, other, frame = heapq.heappop(waiting)
-            with contextlib.suppress(OSError):  # the plug is pulled
+            with contextlib.suppress(OSError):
                 ends[other].send(frame)
 
 
