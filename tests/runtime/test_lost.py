@@ -141,6 +141,30 @@ def test_a_silo_that_was_stopped_beyond_the_limit_takes_part_again(tmp_path: Pat
     assert [one.state["round"] for one in saved] == [0, 1, 2, 3, 3, 5, 6, 7]
 
 
+def test_a_coordinator_that_computes_alone_stops_when_a_silo_is_gone(tmp_path: Path) -> None:
+    """It would compute on, perhaps for hours and without a checkpoint, towards an exchange that cannot be."""
+
+    def alone(state: State | None = None) -> Conversation[None]:
+        yield ROSTER.everyone(Prepare(4))
+        for t in range(ROUNDS):
+            yield Progress("saving", t, ROUNDS)
+            yield Checkpoint({"round": t})
+        yield ROSTER.everyone(Add(0, torch.ones(4)))
+
+    def happens(link: Processes, progress: Progress) -> None:
+        seen.append(progress.done)
+        kill_before("saving")(link, progress)
+
+    seen, store = list[int](), CheckpointStore(tmp_path, "toy")
+    with Processes(ROSTER, command, store.parties) as link:
+        watch = lambda progress: happens(link, progress)  # noqa: E731
+        with pytest.raises(PartyLostError, match=r"'clinic'.*SIGKILL") as error:
+            drive(alone, link, Ledger(tmp_path / "ledger.jsonl"), store, watch, seconds=0)
+    assert error.value.gone and seen[-1] == AT
+    latest = store.latest()
+    assert latest is not None and latest.state == {"round": AT - 1}
+
+
 def test_an_exchange_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path) -> None:
     run = Run(tmp_path, kill_before("asking"), missing=False)
     with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.Add.*SIGKILL.*Resume"):

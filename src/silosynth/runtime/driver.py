@@ -119,6 +119,7 @@ class _DrivenRun:
         self._away: set[str] = set()  # lost parties that the user was warned about
         self._slow: set[str] = set()  # slow parties that the user was warned about
         self._rider: Numbered | None = None  # an exchange that waits to travel with the next one
+        self._forgiving = False  # whether the conversation goes on without lost parties, or waits for slow ones
 
     def through(self, conversation: Conversation[R]) -> R:
         """Drive the conversation to its end."""
@@ -147,6 +148,7 @@ class _DrivenRun:
 
     def _exchange(self, exchange: Exchange) -> Replies:
         self._step += 1
+        self._forgiving = self._forgiving or exchange.missing or exchange.wait
         if exchange.rides or exchange.missing:
             self._send_rider()
         if exchange.rides:
@@ -214,8 +216,8 @@ class _DrivenRun:
         try:
             self._link.save(self._number + 1)
         except PartyLostError as error:
-            if not error.gone:
-                raise
+            if not (error.gone and self._forgiving):
+                raise  # rather than compute on, perhaps for hours, towards an exchange that cannot be
             return  # the next exchange shows whether the conversation can go on without it
         self._store.commit(Saved(self._number + 1, self._step, position, checkpoint.state))
         self._number += 1
