@@ -17,6 +17,9 @@ import torch
 import silosynth as ss
 from silosynth.algorithms.silofuse.networks import Coder
 from silosynth.core.errors import ConfigError
+from silosynth.core.streams import Streams
+from silosynth.simulation.groups import grouped
+from silosynth.simulation.model import Model
 
 TINY = {"coder.steps": 20, "latent.steps": 20, "latent.width": 16, "latent.sample_steps": 2, "least_rows": 64}
 SILOS = {"bank": ["income", "job", "since"], "clinic": ["health", "age"]}
@@ -130,6 +133,43 @@ def test_a_frame_of_conditions_gives_a_row_for_each(model: ss.Model) -> None:
     assert made["job"].tolist()[:2] == [1, 2]
     assert len(made) == 4
     assert made["key"].tolist() == [1, 2, 3, 4]
+
+
+def test_a_frame_of_many_conditions_is_drawn_together(model: ss.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind's rows are the first of their kind among rows without conditions, and only what is rare is led."""
+    kinds = [(health, job) for health in ("poor", "good", "fair") for job in (1, 2, 3)]
+    frame = pd.DataFrame(kinds * 40, columns=["health", "job"]).sample(frac=1, random_state=0).reset_index(drop=True)
+    sizes, plain = list[int](), Model._tables
+
+    def counted(self: Model, n: int, *how: Any) -> Any:
+        sizes.append(n)
+        return plain(self, n, *how)
+
+    monkeypatch.setattr(Model, "_tables", counted)
+    made = model.sample(given=frame, seed=3)
+    pd.testing.assert_frame_equal(made[["health", "job"]], frame, check_dtype=False)
+    assert sizes[0] == 1024 and len(sizes) < 9  # in the place of nine draws
+    streams = model._sampling(360, 3).child("pool", 0)
+    with model._wanted(None, 1000, False) as wanted:
+        first = model._frame(list(plain(model, 1024, 16384, streams, wanted)), model.schema, streams)
+    for health, job in kinds:
+        asked = ((frame["health"] == health) & (frame["job"] == job)).to_numpy()
+        own = first[(first["health"] == health) & (first["job"] == job)]["age"].tolist()[:40]
+        assert made[asked]["age"].tolist()[: len(own)] == own
+
+
+def test_only_groups_that_no_row_shares_are_drawn_together(model: ss.Model) -> None:
+    def apart(frame: pd.DataFrame) -> bool:
+        return grouped(len(frame), frame, None, None, model.makes(), Streams(0)).apart
+
+    ages = pd.DataFrame({"age": range(20, 40), "health": ["good", "poor"] * 10})
+    assert apart(ages) and not apart(ages[:8])
+    assert not apart(ages.assign(health=[*["good"] * 19, None]))  # of whom some are others' too
+    assert not apart(ages.assign(age=[(age, age + 5) for age in ages["age"]]))
+    many = pd.DataFrame({"income": [200.0 + 10 * k for k in range(600)]})
+    assert apart(many)
+    with pytest.raises(ConfigError, match=r"at most 500 different rows"):
+        model.sample(given=many)
 
 
 @pytest.mark.slow

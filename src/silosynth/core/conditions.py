@@ -60,17 +60,18 @@ class Condition(Struct):
         """Whether a row with this level, or number, fulfils it."""
         if any(_same(level, value) for value in self.values):
             return True
-        ranged = self._ranged and isinstance(level, int | float) and not isinstance(level, bool)
+        ranged = self.ranged and isinstance(level, int | float) and not isinstance(level, bool)
         return ranged and self._low <= float(level) <= self._high
 
     def _holds(self, number_N: Tensor, exact_N: Tensor) -> Tensor:
         found_N = torch.zeros(len(number_N), dtype=torch.bool)
         for value in self.values:
             found_N |= exact_N == value
-        return found_N | ((number_N >= self._low) & (number_N <= self._high)) if self._ranged else found_N
+        return found_N | ((number_N >= self._low) & (number_N <= self._high)) if self.ranged else found_N
 
     @property
-    def _ranged(self) -> bool:
+    def ranged(self) -> bool:
+        """Whether it has a range."""
         return self.low is not None or self.high is not None
 
     @property
@@ -138,7 +139,7 @@ class Made:
             return True
         low, high = self.low, self.high
         inside = any(not isinstance(value, str) and low <= value <= high for value in made.values)
-        return inside or (made._ranged and made._low <= high and made._high >= low)
+        return inside or (made.ranged and made._low <= high and made._high >= low)
 
     def _parsed(self, given: Any) -> Condition:
         if _absent(given):

@@ -7,7 +7,7 @@ was learnt, given the level.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.core.conditions import Condition, Level, Made, parse
+from silosynth.core.conditions import Condition, Level, Made, fulfils, parse
 from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.data.frames import to_pandas
 from silosynth.encoders.column import RARE
 
-MOST = 500  # groups
+MOST = 500  # groups, each drawn by itself
+FEW = 8  # groups that are always drawn so
+_WORTH = 8  # one row in so many that are drawn without conditions is to be one that is wanted
 _SHORT = 'Name the levels: shift={"smoker": {"yes": 0.4}}.'
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Conditions and number of rows of each group, and the place of each of the N rows of all groups in the sample."""
+    """Conditions and number of rows of each group, and the place of each of the N rows of all groups in the sample.
+
+    ``apart``: whether no row is of two groups, as each names one value of the same columns, and there are many.
+    """
 
     groups: tuple[tuple[tuple[Condition, ...], int], ...]
     place_N: Tensor
+    apart: bool = False
 
 
 def grouped(
@@ -82,11 +89,50 @@ def _by_frame(n: int, given: Any, columns: Mapping[str, Made]) -> Groups:
     for number, record in enumerate(frame.to_dict("records")):
         held = {name: value for name, value in record.items() if not np.any(frame[name].isna().iloc[number])}
         rows.setdefault(parse(held, columns), []).append(number)
-    if len(rows) > MOST:
-        rule = f"A frame of conditions has at most {MOST} different rows"
-        raise ConfigError(rule, len(rows), "Round numbers, give fewer columns, or fill in missing cells with impute.")
+    single = all(len(one.values) == 1 and not one.ranged and not one.missing for group in rows for one in group)
+    apart = single and len({tuple(one.column for one in group) for group in rows}) == 1 and len(rows) > FEW
+    if not apart:
+        check_led(len(rows))
     place_N = torch.tensor([number for numbers in rows.values() for number in numbers])
-    return Groups(tuple((conditions, len(numbers)) for conditions, numbers in rows.items()), place_N)
+    return Groups(tuple((conditions, len(numbers)) for conditions, numbers in rows.items()), place_N, apart)
+
+
+def check_led(groups: int) -> None:
+    """Refuse to draw more groups than `MOST`, each by itself.
+
+    Raises:
+        ConfigError: says what to do.
+    """
+    if groups > MOST:
+        rule = f"A frame of conditions has at most {MOST} different rows, beside those that are found without looking"
+        raise ConfigError(rule, groups, "Round numbers, give fewer columns, or fill in missing cells with impute.")
+
+
+class Matching:
+    """Rows of groups among rows that are drawn without conditions. No row is of two groups.
+
+    So those of a group have the law of rows under its conditions: which of them are taken, and when it ends, hangs on
+    how many rows groups have, and on nothing else.
+
+    Attributes:
+        found: the rows of each group so far.
+        left: how many it still wants.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Sequence[Condition], int]]) -> None:
+        self._conditions = [conditions for conditions, _ in groups]
+        self.found: list[list[Table]] = [[] for _ in groups]
+        self.left = [rows for _, rows in groups]
+
+    def take(self, drawn: Table) -> bool:
+        """Take what is wanted of rows that were drawn; whether it is worth while to draw as many again."""
+        before = sum(self.left)
+        for place, conditions in enumerate(self._conditions):
+            if self.left[place]:
+                rows = fulfils(drawn, conditions).nonzero().flatten()[: self.left[place]]
+                self.found[place] += [drawn.take(rows)] if len(rows) else []
+                self.left[place] -= len(rows)
+        return sum(self.left) > 0 and _WORTH * (before - sum(self.left)) >= len(drawn)
 
 
 def _levelled(name: str, columns: Mapping[str, Made]) -> Made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted
-from silosynth.simulation.groups import grouped
+from silosynth.simulation.groups import Matching, check_led, grouped
 from silosynth.simulation.imputing import POOL, Imputation, filled
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
@@ -463,9 +464,26 @@ class Model(TrainedModel):
         groups = grouped(n, given, balance, shift, self.makes(), streams)
         drawn: list[Table] = []
         with self._wanted(None, tries, progress) as wanted:
-            for number, (own, rows) in enumerate(groups.groups):
-                drawn += self._tables(rows, BATCH, streams.child("group", number), replace(wanted, conditions=own))
+            matching = Matching(groups.groups)
+            if groups.apart:
+                self._match(matching, streams.child("pool"), wanted)
+            for number, (own, _) in enumerate(groups.groups):
+                drawn += matching.found[number]
+                if left := matching.left[number]:
+                    drawn += self._tables(left, BATCH, streams.child("group", number), replace(wanted, conditions=own))
         return self._frame([below(drawn).take(groups.place_N.argsort())], self.schema, streams)
+
+    def _match(self, matching: Matching, streams: Streams, wanted: _Wanted) -> None:
+        """Draw rows without conditions as long as many of them are those of a group.
+
+        Raises:
+            ConfigError: rows of too many groups are left, to be drawn one by one.
+        """
+        for number in itertools.count():
+            size = min(BATCH, max(LEAST, 2 * sum(matching.left)))
+            if not matching.take(below(list(self._tables(size, BATCH, streams.child(number), wanted)))):
+                break
+        check_led(sum(left > 0 for left in matching.left))
 
     def sample_batches(
         self,
