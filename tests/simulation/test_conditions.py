@@ -190,6 +190,7 @@ def test_levels_are_balanced_and_shifted_exactly(model: ss.Model) -> None:
         ({}, "number of rows to sample"),
         ({"n": 5, "given": pd.DataFrame({"job": [1]})}, "one row for each"),
         ({"n": 5, "balance": "helth"}, "Did you mean 'health'"),
+        ({"n": 5, "balance": ["health"]}, "by one column"),
         ({"n": 5, "balance": "age"}, "at least two levels"),
         ({"n": 5, "balance": "health", "shift": {"health": {"poor": 1}}}, "in one way"),
         ({"n": 5, "shift": {"health": 0.5}}, "3 levels, so a share needs a level"),

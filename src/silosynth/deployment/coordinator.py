@@ -190,7 +190,7 @@ def drawing_order(
     columns = all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal)
     check_identifiers_fit(columns, rows)
     if shares is not None and shares.column not in columns.modelled:
-        rule, remedy = "Rows are grouped by a column that is modelled", nearest(shares.column, columns.modelled)
+        rule, remedy = "Rows are grouped by one column that is modelled", nearest(shares.column, columns.modelled)
         raise ConfigError(rule, shares.column, remedy)
     named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     job = replace(

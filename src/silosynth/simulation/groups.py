@@ -136,8 +136,8 @@ class Matching:
 
 
 def _levelled(name: str, columns: Mapping[str, Made]) -> Made:
-    if name not in columns:
-        raise ConfigError("Rows are grouped by a column that is modelled", name, nearest(str(name), columns))
+    if not isinstance(name, str) or name not in columns:
+        raise ConfigError("Rows are grouped by one column that is modelled", name, nearest(str(name), columns))
     levels = [level for level in columns[name].levels or () if level != RARE]
     if len(levels) < 2:
         rule = "Rows are grouped by a column with at least two levels"
