@@ -265,6 +265,8 @@ def test_what_cannot_be_read_is_refused_before_any_row(trained: Path) -> None:
         carry_out(given(trained, "x", "paid=crad"), ABSENT, trained, policy=ALLOWED)
     asked = given(trained, "y", "age=30..60").job
     assert asked.drawing is not None
+    with pytest.raises(ConfigError, match="another name than the one that trained"):  # which it would take the place of
+        replace(asked, name="trial")
     other = Drawing("trial", asked.drawing.seed, (GivenColumn("paid", "age=99"),))
     with pytest.raises(ProtocolError, match="on the column that the job names"):
         begin(sides(ABSENT, trained, "y", ALLOWED)["shop"], replace(asked, drawing=other))

@@ -72,7 +72,7 @@ LARGEST = 2**20
 AtMost = Annotated[T, Bound(f"at most {LARGEST:,}", lambda number: number <= LARGEST)]
 """Of numbers that memory is taken by: so that no message, and no file, makes anybody take any amount of it."""
 Size = Annotated[AtMost[T], Bound("above zero", lambda number: number > 0, empty=False)]
-Steps = Annotated[T, Bound("from 1 to 10,000", lambda number: 1 <= number <= 10_000)]
+Steps = Annotated[Positive[T], Bound("at most 10,000", lambda number: number <= 10_000)]
 """Of steps in which a row is drawn: so that no file makes anybody draw without end."""
 Rows = Annotated[T, Bound("from 0 to 16,777,216", lambda number: 0 <= number <= 2**24)]
 """Of numbers of rows that an ask wants made."""

@@ -155,8 +155,8 @@ class Job(Struct):
 
     Raises:
         ConfigError: the name has other characters than `check_name` allows, or the share is another; or a job that
-            draws does not say how many rows, or links or holds out any; or a rule names a file, or would tell whether
-            real rows keep it.
+            draws does not say how many rows, links or holds out any, or has the name of the one that trained; or a rule
+            names a file, or would tell whether real rows keep it.
     """
 
     name: str
@@ -211,6 +211,8 @@ class Job(Struct):
                 "Rows are drawn in other shares where synthetic columns are shared", self.shares.in_words,
                 "Draw rows under a condition for each level.",
             )  # fmt: skip
+        if self.drawing is not None and self.drawing.job == self.name:
+            raise ConfigError("A job that draws has another name than the one that trained", self.name, "Give --name.")
         if self.holdout not in SHARES:
             raise ConfigError(
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,

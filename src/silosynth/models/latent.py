@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
+from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Steps, Struct
 from silosynth.core.streams import Streams
 from silosynth.models.training import Learner, batches, build, dropout, held_out, time_features
@@ -303,12 +304,18 @@ def sized(config: LatentConfig, rows: int) -> LatentConfig:
     )
 
 
+MOST_LATENTS = 2**16  # of all silos
+
+
 class LatentGenerator:
     """Learns the law of latents; `train` in parts, `sample` at the end. Judged by held-out rows, best weights kept."""
 
     def __init__(self, rows: int, latents: int, config: LatentConfig, streams: Streams, device: torch.device) -> None:
         self.latents, self.streams, self.device = latents, streams, device
         self.config = config = sized(config, rows)
+        if latents > MOST_LATENTS:
+            rule = f"A row has at most {MOST_LATENTS:,} latents, as they take memory for each row that is drawn"
+            raise ConfigError(rule, f"{latents:,}", "Lower latents_per_column.")
         self.network = _network(latents, config, streams.child("weights").torch()).to(device)  # first: it has a limit
         self.mean, self.scale = torch.zeros(latents, device=device), torch.ones(latents, device=device)
         self.learner = Learner(
