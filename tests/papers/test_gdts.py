@@ -232,6 +232,14 @@ def test_f1_is_read_off_too_where_it_was_taken() -> None:
     assert jobs[0].f1_along and jobs[0].identity == replace(jobs[0], f1_along=False).identity
 
 
+def test_what_is_published_stands_below_for_the_tables_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves.drawings, "written", lambda page, figure, what: [])
+    monkeypatch.setattr(curves, "figure", lambda found: None)
+    page = curves.paragraphs([row("fl", table="adult")], Path("x.md"), "md", gdts_tables1_2.PUBLISHED_ODD)
+    assert "| adult | fl, weights by rows | 0.265 | 0.040 | 0.117 |" in "\n".join(page) and "covertype" not in str(page)
+    assert "Published" not in str(curves.paragraphs([row("fl")], Path("x.md"), "md", gdts_tables1_2.PUBLISHED_ODD))
+
+
 @pytest.mark.slow
 def test_a_picture_has_a_line_for_each_setting_in_each_panel(tmp_path: Path) -> None:
     rows = [row("fl"), row("fl", 1, 3.0), row("md <&>$", JSD=0.1)]

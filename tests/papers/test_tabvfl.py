@@ -239,3 +239,18 @@ def test_tables_are_counted():
     for name in ("airline_satisfaction", "bank_marketing"):
         assert [rows[name][key] for key in classes.FIGURES][1:] == list(classes.PAPER[name])[1:]
     assert rows["covertype_50k"]["binary"] == 44 and rows["covertype_50k"]["classes"] == 7
+
+
+def test_two_guests_are_compared_with_five_of_the_same_training():
+    figures = dict.fromkeys(latents.FIGURES, 0.8)
+    five = {
+        **LatentsJob("bank_marketing", "lt").identity,
+        **figures,
+        "published": None,
+        "epochs run": {"finetuning": 1},
+    }
+    five |= {"seconds": 1.0, "bytes": 1}
+    two = {**five, "guests": 2, "paper accuracy": 0.84, "paper F1": 0.76}
+    *_, (heading, heads, lines) = latents.sections(latents.means([five, two, {**two, "method": "tabvfl"}]))
+    assert "6.2 to 6.4" in heading and heads[2] == "accuracy"
+    assert lines == [["bank_marketing", "lt", "5.00", "-0.75", "-5.00", "-1.47", "0.00", "-3.30"]]

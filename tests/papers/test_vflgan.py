@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def test_jobs_are_all_that_is_asked_for():
     for bad in unknown:
         with pytest.raises(ConfigError):
             comparison.jobs(**bad)
+
+
+def test_totals_stand_beside_those_of_their_own_table() -> None:
+    red = TotalDifferenceJob("wine_quality_red", "vertigan")
+    number = replace(red, target="number")
+    assert [comparison.published(job) for job in (red, replace(red, epsilon=10.0), number)] == [0.58, 0.74, 1.14]
+    assert (
+        comparison.published(replace(number, epsilon=10.0)) is None is comparison.published(replace(red, epsilon=5.0))
+    )
+    assert comparison.published(replace(number, algorithm="dplt")) is None
+    assert comparison.published(replace(number, table="adult")) == 1.47
 
 
 def test_rows_of_a_preset_s_other_settings_are_others() -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 AXES = {"round": "round", "seconds": "s, silos in turn", "side by side": "s, silos side by side"}
 CLOCKS = ("seconds", "side by side")
+Published = Mapping[str, Mapping[str, tuple[float, ...]]]  # table -> setting -> JSD, WD and F1 lost
 FIGURES = {"JSD": "Avg-JSD", "WD": "Avg-WD", "F1": "F1 lost"}  # the last one where it is asked for
 SIZES = ("silos", "gan", "rate", "rows", "epochs", "version")
 
@@ -84,8 +86,11 @@ def taken(rows: Sequence[Row]) -> list[str]:
     return [key for key in FIGURES if any(key in look for row in rows for look in row.get("curve") or ())]
 
 
-def paragraphs(rows: Sequence[Row], page: Path, until: str) -> list[str]:
-    """Draw the curves beside a page, and describe them for it; nothing where no row has a curve."""
+def paragraphs(rows: Sequence[Row], page: Path, until: str, published: Published = MappingProxyType({})) -> list[str]:
+    """Draw the curves beside a page, and describe them for it; nothing where no row has a curve.
+
+    What is ``published`` of the tables that are there stands below, as it was read when the setting ``until`` ends.
+    """
     curves = mean_curves(rows)
     if not curves:
         return []
@@ -99,8 +104,19 @@ def paragraphs(rows: Sequence[Row], page: Path, until: str) -> list[str]:
         for setting, looks in settings.items()
         for look in looks
     ]
+    beside = [
+        [name, setting, *(f"{value:.3f}" for value in figures)]
+        for name in dict.fromkeys(row["table"] for row in rows)
+        for setting, figures in published.get(name, {}).items()
+    ]
+    theirs = [
+        "## Published",
+        "By the clock of the paper's machines.",
+        table(["table", "setting", *FIGURES.values()], beside),
+    ]
     return [
         *([*at_end, table(heads, equal)] if equal else []),
+        *(theirs if beside else []),
         "## Along the training",
         "A round ends with an average of models; where nothing is averaged, a round is an epoch.",
         *drawings.written(page, figure(curves), "Figures along the training"),

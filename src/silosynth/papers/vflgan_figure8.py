@@ -6,8 +6,9 @@ which noises the first layers of critics only; its noise is what the paper's pro
 differential privacy, so that no epsilon stands beside it. The paper shows that mechanism on WGAN-GP as well.
 
 Networks, images and judges are those of `silosynth.papers.vflgan_figures5_6`; but every pixel is learnt, since which
-have hardly any ink is known from the images only. A pixel's bounds count as public. The judges are trained on the real
-images, without privacy: they are not part of what is released.
+have hardly any ink is known from the images only. A pixel's bounds count as public; one that is drawn as missing, which
+noise makes possible, has no ink. The judges are trained on the real images, without privacy: they are not part of what
+is released.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def measure(job: PrivateDigitsJob, tell: Tell = lambda stage, share: None) -> Ro
     judges = digits.Judges.of(job.folder, digits.JUDGE_EPOCHS)
     real = judges.pixels_NP[: job.rows]
     model, told, costs = (sanitised if job.mechanism == "gs-wgan" else catalogued)(job, real, tell)
-    drawn = np.asarray(model.sample(len(real), seed=job.seed), np.float64)
+    drawn = np.nan_to_num(np.asarray(model.sample(len(real), seed=job.seed), np.float64), nan=0.0)
     if job.folder is not None:
         files.write_atomic(job.folder / picture(job.mechanism, job.seed), drawings.png(digits.grid(drawn)))
     return {**job.identity, **digits.judged(judges, real, drawn), **costs, "privacy": told}
