@@ -128,7 +128,10 @@ def sanitised(job: PrivateDigitsJob, real_NP: Floats, tell: Tell) -> tuple[Any, 
     federation = digits.federation(pd.DataFrame(real_NP))
     model, costs = experiment.train("wgan-gp", federation, "private", job.seed, {}, tell, fit)
     epsilon = spent(job.critics, 1, noise, rounds, job.delta)
-    told = f"epsilon at most {epsilon:.3g} at delta {job.delta:g}, under substitution of an image"
+    told = (
+        f"epsilon at most {epsilon:.3g} at delta {job.delta:g}, under substitution of an image, against whoever does "
+        "not know the seed"
+    )
     return model, told, costs
 
 
