@@ -148,7 +148,7 @@ def test_the_papers_ambiguities_are_options(target, form):
     [{"latent.steps": 0}, {"latent.checks": 0}, {"latent.sample_steps": 0}, {"coder.hidden": []}, {"coder.batch": -1}],
 )
 def test_options_out_of_range_are_refused_before_training(options):
-    with pytest.raises(ConfigError, match="above zero|from 1 to"):
+    with pytest.raises(ConfigError, match=r"above zero|from 1 to"):
         fit(data=people(50), **options)
 
 
