@@ -133,6 +133,12 @@ def test_networks_that_are_too_large_are_refused_before_they_are_made() -> None:
         build(torch.nn.Linear, 2**20, 2**20, generator=torch.Generator())
 
 
+def test_images_of_any_number_of_channels_take_no_memory() -> None:
+    coded = settings.federation("ctabgan")
+    with pytest.raises(ConfigError, match="at most 268,435,456 weights"):
+        ss.fit("ctabgan", coded, "fast", options=settings.TINY["ctabgan"] | {"channels": 2**14}, progress=False)
+
+
 def test_layers_without_number_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million layers of one weight each are 4 GB."""
     monkeypatch.setattr(training, "MOST_TENSORS", 200)

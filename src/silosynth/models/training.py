@@ -39,7 +39,7 @@ def build(make: Callable[..., M], *arguments: object, generator: torch.Generator
         ConfigError: it would have more weights than `MOST_WEIGHTS`, or in more tensors than `MOST_TENSORS`; no more
             were allocated.
     """
-    with _AMBIENT, torch.random.fork_rng(devices=[]), _Counted():
+    with _AMBIENT, torch.random.fork_rng(devices=[]), Counted():
         module = make(*arguments)
     for part in module.modules():
         _draw_weights(part, generator)
@@ -56,8 +56,12 @@ def check_weights(weights: int) -> None:
         raise ConfigError(f"A network has at most {MOST_WEIGHTS:,} weights", f"{weights:,}", "Lower its widths.")
 
 
-class _Counted(TorchFunctionMode):
-    """Within it, no more than `MOST_WEIGHTS` numbers can be allocated for weights, all together, in `MOST_TENSORS`."""
+class Counted(TorchFunctionMode):
+    """Within it, no more than `MOST_WEIGHTS` numbers can be allocated for weights, all together, in `MOST_TENSORS`.
+
+    Raises:
+        ConfigError: there would be more; no more were allocated.
+    """
 
     def __init__(self) -> None:
         super().__init__()
