@@ -170,6 +170,22 @@ def test_a_term_is_of_a_models_attributes(attributes: list[int]) -> None:
         GraphicalModel.restored({"sizes": [2, 3], "terms": [term]})
 
 
+@pytest.mark.parametrize(
+    ("sizes", "ends"),
+    [
+        ([2, 2**40], []),
+        ([2, 0], []),
+        ([2, 3], [[2], [1, 2**40]]),
+        ([2, 3], [[2], [3, 3]]),
+        ([2, 3], [[2]]),
+        ([2, 3], [[], [3]]),
+    ],
+)
+def test_groups_divide_a_models_levels(sizes: list[int], ends: list[list[int]]) -> None:
+    with pytest.raises(StorageError, match="divide the levels"):
+        GraphicalModel.restored({"sizes": sizes, "terms": [], "ends": ends})
+
+
 def test_a_private_models_number_of_rows_is_a_number(tmp_path: Path) -> None:
     path = tmp_path / "m.silosynth"
     settings.fitted("mst rows private").save(path)

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from torch import Tensor
 
 from silosynth.core.conversation import State
 from silosynth.core.errors import ConfigError, StorageError
+from silosynth.core.messages import LARGEST
 
 Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
@@ -433,12 +435,20 @@ class GraphicalModel:
             StorageError: it is no model of its attributes.
         """
         axes = Axes(tuple(state["sizes"]), tuple(tuple(ends) for ends in state.get("ends", [])))
+        whole = len(axes.ends) in (0, len(axes.sizes)) and all(0 < size <= LARGEST for size in axes.sizes)
+        if not whole or not all(map(_divides, axes.ends, axes.sizes)):
+            raise StorageError("A model's groups divide the levels of its attributes", axes.sizes, "Was it altered?")
         terms = tuple((tuple(one["attributes"]), one["numbers"].numpy()) for one in state["terms"])
         for attributes, numbers in terms:
             known = set(range(len(axes.sizes) + len(axes.ends)))
             if not set(attributes) <= known or numbers.shape != tuple(map(axes.size, attributes)):
                 raise StorageError("A model's tables are of its attributes", attributes, "Was the file altered?")
         return cls(axes.sizes, terms, axes.ends)
+
+
+def _divides(ends: Sequence[int], size: int) -> bool:
+    """Whether levels, so many, are divided into groups, given the level after each."""
+    return bool(ends) and ends[-1] == size and all(before < after for before, after in pairwise((0, *ends)))
 
 
 _LOOSEN = "Ask for what occurs together, or leave out a condition."
