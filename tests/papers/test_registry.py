@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
-from silosynth.papers import EXPERIMENTS, registry
+from silosynth.papers import EXPERIMENTS, experiment, registry
 from silosynth.papers.published import PAPERS, Published
 from silosynth.papers.registry import STATES
 
@@ -70,6 +70,17 @@ def test_without_a_command_it_is_said_what_is_missing() -> None:
         assert bool(entry.experiment) != bool(entry.missing), entry.name
         assert entry.experiment or not entry.kept, entry.name
         assert entry.deviates or not entry.kept or entry.paper == "beside", entry.name
+
+
+def test_where_nothing_is_kept_it_is_said_how_long_that_takes() -> None:
+    for entry in ENTRIES:
+        if entry.paper != "beside":
+            assert bool(entry.hours) == (entry.state == "command"), entry.name
+        if entry.hours[:1].isdigit():
+            jobs = experiment.load(str(entry.experiment)).sized("published", entry.given)
+            apart = 300 if entry.experiment == "records" else 1  # trainings of a row
+            assert int(entry.hours.split()[0]) == apart * len(jobs), entry.name
+    assert registry.find("vtgan/figure-7").hours == "150 trainings, about 390 hours of one thread"
 
 
 def test_titles_are_as_the_papers_number() -> None:

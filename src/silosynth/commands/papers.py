@@ -119,7 +119,13 @@ def show(ui: Session, name: EntryName) -> None:
     entry = registry.find(name)
     known = registry.facts(entry)
     ui.show(f"{known['paper']}, {entry.title}: {entry.shows}\n")
-    told = {"published": entry.sizes, "command": entry.command, "deviates": entry.deviates, "missing": entry.missing}
+    told = {
+        "published": entry.sizes,
+        "takes": entry.hours,
+        "command": entry.command,
+        "deviates": entry.deviates,
+        "missing": entry.missing,
+    }
     for head, text in told.items():
         if text:
             ui.show(f"{head + ':':<11}{text}")

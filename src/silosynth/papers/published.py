@@ -32,6 +32,7 @@ class Published:
         deviates: how what is kept or rerun differs from what is published.
         missing: what is lacking, where there is no command.
         given: arguments of the experiment that it has at every size.
+        hours: what the published size takes, where nothing is kept: `HOURS` of a training, times trainings.
     """
 
     paper: str
@@ -43,6 +44,7 @@ class Published:
     deviates: str = ""
     missing: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
+    hours: str = ""
 
     @property
     def name(self) -> str:
@@ -69,6 +71,16 @@ class Published:
         return f"silosynth papers run {self.name}" if self.experiment else None
 
 
+HOURS = {"silofuse": 19.5, "tabddpm": 3.5, "vtgan": 2.6, "vflgan": 0.2, "tabvfl": 2.9}  # of a training as published
+
+
+def _hours(trainings: int, hours: float) -> str:
+    """Estimated from the pace of measured steps."""
+    shown = f"{round(trainings * hours):_}".replace("_", " ")
+    return f"{trainings} trainings, about {shown} hours of one thread"
+
+
+UNMEASURED = "trainings of 300 epochs on 10 000 images; their pace was not measured"
 VTGAN_SIZES = "five tables, 300 epochs, three repeats"
 GDTS_SIZES = "Adult, Covertype, Credit, Intrusion: 40 000 rows to train on, 10 000 held out; 500 epochs"
 TABVFL_SIZES = "five tables of up to 50 000 rows, five guests"
@@ -109,17 +121,20 @@ ENTRIES = (
               "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
     Published("silofuse", "table-5", "Differences of correlations between real and synthetic columns, as pictures.",
               "Cardio and Intrusion; SiloFuse, LatentDiff and TabDDPM",
-              "associations", deviates=f"Pairs of a number and a category are the correlation ratio. {OTHER_DATA}"),
+              "associations", deviates=f"Pairs of a number and a category are the correlation ratio. {OTHER_DATA}",
+              hours=_hours(30, (2 * HOURS["silofuse"] + HOURS["tabddpm"]) / 3)),
     Published("silofuse", "table-6", "Privacy: singling out, linking and inference, as one score.",
-              "nine tables; TabDDPM, LatentDiff and SiloFuse", "privacy", deviates=PRIVACY),
+              "nine tables; TabDDPM, LatentDiff and SiloFuse", "privacy", deviates=PRIVACY,
+              hours=_hours(135, (2 * HOURS["silofuse"] + HOURS["tabddpm"]) / 3)),
     Published("silofuse", "table-7", "Privacy with 2, 5 and 25 steps of denoising.", "Abalone and Heloc",
-              "privacy-by-steps", deviates=PRIVACY),
+              "privacy-by-steps", deviates=PRIVACY, hours=_hours(60, HOURS["silofuse"])),
     Published("silofuse", "figure-10", "Bytes sent in training against iterations: SiloFuse and E2EDistr.",
               "50 000, 500 000 and 5 million iterations", "bytes", ("silofuse_figure10",),
               "Kept at 50, 500 and 2 000 iterations, measured; bytes of E2EDistr grow in proportion."),
     Published("silofuse", "figure-11", "Resemblance and utility with 4 and 8 silos, columns in order and permuted.",
               "Heloc, Loan and Churn", "robustness",
-              deviates="Columns are permuted by the paper's seed, with another generator of random numbers."),
+              deviates="Columns are permuted by the paper's seed, with another generator of random numbers.",
+              hours=_hours(60, HOURS["silofuse"])),
     Published("vtgan", "figure-4", "What VT-GAN's coordinator learns without shuffling.", "an example in pictures",
               "reconstruction", ("vtgan_figures4_5",),
               "Ours measures by attacks what the paper shows by an example."),
@@ -127,47 +142,50 @@ ENTRIES = (
               "reconstruction", ("vtgan_figures4_5",),
               "Ours measures by attacks what the paper shows by an example."),
     Published("vtgan", "figure-7", "Nine partitions of the networks, and the central GAN.", VTGAN_SIZES,
-              "partitions"),
+              "partitions", hours=_hours(150, HOURS["vtgan"])),
     Published("vtgan", "figure-9", "Columns divided by importance, generator in the silos (D^2_0 G^0_2).",
-              VTGAN_SIZES, "importance"),
+              VTGAN_SIZES, "importance", hours=_hours(90, HOURS["vtgan"])),
     Published("vtgan", "figure-10", "Columns divided by importance, generator at the server (D^2_0 G^2_0).",
-              VTGAN_SIZES, "importance"),
+              VTGAN_SIZES, "importance", hours=_hours(90, HOURS["vtgan"])),
     Published("vtgan", "figure-11", "Two to five silos, default and enlarged generator (D^2_0 G^2_0).",
-              VTGAN_SIZES, "silos"),
+              VTGAN_SIZES, "silos", hours=_hours(240, HOURS["vtgan"])),
     Published("vtgan", "figure-12", "Two to five silos, default and enlarged generator (D^2_0 G^0_2).",
-              VTGAN_SIZES, "silos"),
+              VTGAN_SIZES, "silos", hours=_hours(240, HOURS["vtgan"])),
     Published("vtgan", "figure-13", "A membership attack on the whole model, by epsilon.", "five tables",
-              "budgets", deviates=BUDGETS),
+              "budgets", deviates=BUDGETS, hours=_hours(60, HOURS["vtgan"])),
     Published("vtgan", "figure-14", "What differential privacy costs VT-GAN.", "five tables, three budgets",
-              "budgets", deviates=BUDGETS),
+              "budgets", deviates=BUDGETS, hours=_hours(60, HOURS["vtgan"])),
     Published("vflgan", "table-1", "Forests by synthetic rows: total difference, with and without privacy.",
               "five tables; with privacy at epsilon 10",
               "total-difference", ("vflgan_table1",), CLASSES),
     Published("vflgan", "table-2", "Accuracy of membership attacks on synthetic tables (ASSD).",
-              RECORDS_SIZES, "records", deviates=AREAS),
+              RECORDS_SIZES, "records", deviates=AREAS, hours=_hours(2700, HOURS["vflgan"])),
     Published("vflgan", "table-3", "ASSD beside rival attacks.", "100 and 200 red and white wines, and houses",
               "assd", ("vflgan_table3",),
               "Kept for red wines; houses are not run. Networks and steps are ours, which learn few rows well."),
     Published("vflgan", "table-4", "Accuracy of membership attacks on intermediate features (ASIF).",
-              RECORDS_SIZES, "records", deviates=AREAS),
+              RECORDS_SIZES, "records", deviates=AREAS, hours=_hours(2700, HOURS["vflgan"])),
     Published("vflgan", "table-5", "Forests by synthetic wines whose quality is learnt as a number.",
               "red and white wine; four models", "total-difference",
-              given={"target": "number", "tables": ("wine_quality_red", "wine_quality_white")}),
+              given={"target": "number", "tables": ("wine_quality_red", "wine_quality_white")},
+              hours=_hours(20, HOURS["vflgan"])),
     Published("vflgan", "figure-5", "Fréchet distance and inception score along trainings on digits.",
               "MNIST, 300 epochs", "digits", deviates=
               "Judged by small networks of ours, trained on the same images; at most 10 000 images.",
-              given={"curve": True}),
+              given={"curve": True}, hours=UNMEASURED),
     Published("vflgan", "figure-6", "Synthetic digits.", "MNIST, 300 epochs",
-              "digits", deviates="At most 10 000 images."),
+              "digits", deviates="At most 10 000 images.", hours=UNMEASURED),
     Published("vflgan", "figure-7", "Fréchet distance along trainings, with and without privacy.", "five tables",
-              "total-difference", given={"curve": True}),
+              "total-difference", given={"curve": True}, hours=_hours(50, HOURS["vflgan"])),
     Published("vflgan", "figure-8", "Synthetic digits at epsilon 10: three private mechanisms.",
               "MNIST, epsilon 10, delta 1e-5", "private-digits", deviates=
               "The paper's own mechanism is applied to VFLGAN instead of WGAN-GP, and no epsilon stands beside it: it "
-              "gives no differential privacy. At most 10 000 images; the last generator, not the best by real rows."),
+              "gives no differential privacy. At most 10 000 images; the last generator, not the best by real rows.",
+              hours=UNMEASURED),
     Published("vflgan", "figure-13", "Fréchet distance along trainings on red wine (appendix A.6).",
               "red wine", "total-difference",
-              given={"target": "number", "tables": ("wine_quality_red",), "curve": True}),
+              given={"target": "number", "tables": ("wine_quality_red",), "curve": True},
+              hours=_hours(10, HOURS["vflgan"])),
     Published("gdts", "table-1", "Similarity and F1 with a full copy in each of five silos.", GDTS_SIZES,
               "copies", ("gdts_copies",),
               f"{BALANCED} {COPIES}"),
@@ -196,11 +214,12 @@ ENTRIES = (
     Published("tabvfl", "table-4", "Seconds, bytes and memory of each design and phase.", "Rice MSC, 50 000 rows",
               "latent-cost", ("tabvfl_table4",),
               "Another table, fewer rows and another machine: compare the designs, not the seconds."),
-    Published("tabvfl", "figure-6.1", "Loss along fine-tuning.", TUNING_SIZES, "fine-tuning", deviates=RICE),
+    Published("tabvfl", "figure-6.1", "Loss along fine-tuning.", TUNING_SIZES, "fine-tuning",
+              deviates=RICE, hours=_hours(48, HOURS["tabvfl"] / 5)),
     Published("tabvfl", "figure-6.2", "F1 of held-out rows along fine-tuning.", TUNING_SIZES, "fine-tuning",
-              deviates=RICE),
+              deviates=RICE, hours=_hours(48, HOURS["tabvfl"] / 5)),
     Published("tabvfl", "figure-6.3", "The curves of figures 6.1 and 6.2 together.", TUNING_SIZES, "fine-tuning",
-              deviates=RICE),
+              deviates=RICE, hours=_hours(48, HOURS["tabvfl"] / 5)),
     Published("tabvfl", "table-6.1", "TabVFL without pre-training, and without fine-tuning.", TABVFL_SIZES,
               "latents", ("tabvfl_figure5",), RICE),
     Published("tabvfl", "figure-6.4", "Accuracy, F1 and AUC by latents of five designs, with two guests.",

@@ -64,6 +64,7 @@ def facts(entry: Published) -> dict[str, Any]:
         "state": entry.state, "published_sizes": entry.sizes, "command": entry.command,
         "kept": [{"page": f"benchmarks/results/{name}.md", "sizes": kept_sizes(name)} for name in entry.kept],
         "seconds": kept_seconds(entry), "deviates": entry.deviates, "missing": entry.missing,
+        "hours": entry.hours,
     }  # fmt: skip
 
 
@@ -154,6 +155,8 @@ def _paragraph(entry: Published) -> str:
     lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- Published: {entry.sizes}."]
     if entry.command:
         lines.append(f"- Command: `{entry.command}`")
+    if entry.hours:
+        lines.append(f"- Nothing is kept. The published size takes {entry.hours}.")
     for name in entry.kept:
         sizes = kept_sizes(name) or "the page only, without its rows"
         lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_share(entry, name)}.")
