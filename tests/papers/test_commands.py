@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
+from silosynth.commands import papers
 from silosynth.core.errors import ConfigError
 from silosynth.papers import EXPERIMENTS, experiment, settings
 from silosynth.papers.published import ENTRIES, Published
@@ -147,6 +148,19 @@ def test_each_entry_has_its_sizes(entry: Published) -> None:
     if entry.paper == "beside":
         with pytest.raises(ConfigError, match="no size of that name"):
             loaded.sized("published", {})
+
+
+@pytest.mark.parametrize(("name", "flag"), [("vflgan/figure-13", "curve"), ("gdts/table-1", "f1_along")])
+def test_a_flag_that_is_not_given_leaves_it_to_the_entry_and_its_size(
+    name: str, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(papers, "_perform", lambda ui, experiment, options, **more: asked.append(options))
+    assert call(name, "--seed", 0).exit_code == 0 and call(name, f"--{flag.replace('_', '-')}").exit_code == 0
+    entry = next(entry for entry in ENTRIES if entry.name == name)
+    assert asked == [{**entry.given, "seed": 0}, {**entry.given, flag: True}]
+    job = experiment.load(str(entry.experiment)).sized("small", asked[0])[0]
+    assert getattr(job, flag) is True
 
 
 def test_an_unknown_experiment_is_refused() -> None:

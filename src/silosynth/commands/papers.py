@@ -175,7 +175,8 @@ def _callback(entry: Published, experiment: PaperExperiment) -> Any:
     def run(**options: Any) -> None:
         common = {name: options.pop(name) for name in COMMON}
         with session(common["as_json"], common["quiet"], common["debug"]) as ui:
-            chosen = {n: _value(n, arguments[n], value) for n, value in options.items() if value not in (None, [], ())}
+            given = {n: value for n, value in options.items() if value is not False and value not in (None, [], ())}
+            chosen = {n: _value(n, arguments[n], value) for n, value in given.items()}
             _perform(ui, experiment, {**entry.given, **chosen}, **{name: common[name] for name in DEFAULTS})
 
     own = [_parameter(name, parameter) for name, parameter in arguments.items()]
