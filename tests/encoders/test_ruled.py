@@ -202,7 +202,7 @@ def test_across_silos_totals_are_added_and_the_rest_is_refused_where_columns_sta
     late, wrong = break_rates(together, ruling.rules)
     assert wrong == 0 and 0 < late < ROWS
     assert int(Keeping(ruling).accepts(drawn).sum()) == ROWS - late
-    with pytest.raises(ss.SilosynthError, match=r"which stay in their silos.*\"shared\" for the option synthesis"):
+    with pytest.raises(ss.SilosynthError, match=r"stay in their silos.*\"shared\" for the option synthesis"):
         under_rules(held, given, private=False, partitioned=True, least=5)
 
 
