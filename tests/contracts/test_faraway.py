@@ -16,6 +16,7 @@ from silosynth.models import latent
 from silosynth.simulation import model as models, training
 from silosynth.simulation.silos import make_parties
 
+device()  # PyTorch counts devices when it first goes backwards: so before any test does
 WITHOUT_NETWORKS = ("aim", "dplt", "mst")
 QUICK = (
     "ctabgan",

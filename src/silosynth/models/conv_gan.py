@@ -37,7 +37,7 @@ from silosynth.core.streams import Streams
 from silosynth.models import gan
 from silosynth.models.ctgan import levels_of
 from silosynth.models.encoded import EncodedRows, span
-from silosynth.models.training import Counted, Trainee, trainee
+from silosynth.models.training import Trainee, WeightLimit, trainee
 
 N = TypeVar("N", bound=nn.Module)
 _COARSE = 4  # side of the smallest image (DCGAN, Radford et al. 2016)
@@ -132,7 +132,7 @@ class ConvolutionalGAN(gan.ConditionedGAN[ImageCritic]):
         self.activation = gan.Activation(coded.shape).to(device)
         self.target_T = levels_of(coded.shape, (coded.target,) if coded.target >= 0 else ()).to(device)
         weights = streams.child("weights").torch()
-        with Counted():
+        with WeightLimit():
             generator = ImageGenerator(config.noise + self.width, self.shape.size, config.channels)
             critic = ImageCritic(self.shape.size + self.width, config.channels, config.normalised)
         generator, critic = _drawn(generator, weights), _drawn(critic, weights)

@@ -39,7 +39,7 @@ def build(make: Callable[..., M], *arguments: object, generator: torch.Generator
         ConfigError: it would have more weights than `MOST_WEIGHTS`, or in more tensors than `MOST_TENSORS`; no more
             were allocated.
     """
-    with _AMBIENT, torch.random.fork_rng(devices=[]), Counted():
+    with _AMBIENT, torch.random.fork_rng(devices=[]), WeightLimit():
         module = make(*arguments)
     for part in module.modules():
         _draw_weights(part, generator)
@@ -56,7 +56,7 @@ def check_weights(weights: int) -> None:
         raise ConfigError(f"A network has at most {MOST_WEIGHTS:,} weights", f"{weights:,}", "Lower its widths.")
 
 
-class Counted(TorchFunctionMode):
+class WeightLimit(TorchFunctionMode):
     """Within it, no more than `MOST_WEIGHTS` numbers can be allocated for weights, all together, in `MOST_TENSORS`.
 
     Raises:
