@@ -115,9 +115,11 @@ class Attacked:
         assert not owed - (recorded - self._before), f"{type(reply).__name__} is not charged: {owed - recorded}"
         if self.policy.largest_epsilon == float("inf"):
             return
-        drawn = reply.release is Release.SYNTHETIC and any(event.scope != "readers" for event in recorded)
+        charged = any(event.scope != "readers" for event in recorded)
+        follows = reply.release in (Release.SYNTHETIC, Release.DERIVED) and charged
         summed = wire_name(type(reply)) in SUMMED
-        assert drawn or summed or reply.release in HARMLESS, f"{type(reply).__name__} gives away {reply.release.value}"
+        given = f"{type(reply).__name__} gives away {reply.release.value}"
+        assert follows or summed or reply.release in HARMLESS, given
         if recorded == self._before:
             return
         own = sum(event.delta * count for event, count in recorded.items())
