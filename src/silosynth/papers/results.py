@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ import torch
 from silosynth.core import files
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.core.version import VERSION
+from silosynth.papers import drawings
 from silosynth.papers.experiment import PaperExperiment, Row, Section
 
 FORM = "silosynth papers"
@@ -39,7 +39,7 @@ class Results:
         if path is not None and path.suffix.lower() not in SUFFIXES:
             raise ConfigError("The file of results must end in .json or .md", str(path))
         if experiment.pictures is not None and path is not None and path.suffix.lower() == ".md":
-            importlib.import_module("silosynth.papers.drawings").library("figure")  # refused before hours of training
+            drawings.library("figure")  # refused before hours of training
         self.rows = self._read()
 
     @property
@@ -242,6 +242,19 @@ def sectioned(rows: Sequence[Row], heads: Sequence[str], cells: Any, heading: An
     for row in rows:
         parts.setdefault(heading(row), []).append(cells(row))
     return [(name, heads, lines) for name, lines in parts.items()]
+
+
+def beside_published(
+    rows: Sequence[Row], figures: Sequence[str], published: Mapping[str, Sequence[float]], tables: Sequence[str]
+) -> list[Section]:
+    """A line for each of the tables, of its figures and those that were published of it; no section without rows."""
+    heads = ["table", *(head for name in figures for head in (name, "published"))]
+    lines = []
+    for row in in_order(rows, "table", table=tables):
+        pairs = zip((row[name] for name in figures), published[row["table"]], strict=True)
+        cells = (f"{value:.2f}" if isinstance(value, float) else str(value) for pair in pairs for value in pair)
+        lines.append([row["table"], *cells])
+    return [("", heads, lines)] if rows else []
 
 
 def plain(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = UNSEEN) -> list[Section]:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from silosynth.data import datasets
-from silosynth.papers import results, silofuse_tables3_4, tables
+from silosynth.papers import results, tables
 from silosynth.papers.experiment import PaperExperiment, PaperJob, Row, Section, Tell, check_known
 from silosynth.papers.silofuse_tables3_4 import TABLES, TableNames
 
@@ -59,17 +59,7 @@ def widths(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> dict[str, float]:
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """A line for each table."""
-    heads = ["table", *(head for name in FIGURES for head in (name, "published"))]
-    ordered = results.in_order(rows, "table", table=silofuse_tables3_4.TABLES)
-    return [("", heads, [_cells(row) for row in ordered])] if rows else []
-
-
-def _cells(row: Row) -> list[str]:
-    pairs = zip((row[name] for name in FIGURES), PAPER[row["table"]], strict=True)
-    return [
-        row["table"],
-        *(f"{value:.2f}" if isinstance(value, float) else str(value) for pair in pairs for value in pair),
-    ]
+    return results.beside_published(rows, FIGURES, PAPER, TABLES)
 
 
 EXPERIMENT = PaperExperiment(

@@ -51,14 +51,7 @@ def measure(job: LabelledTableJob, tell: Tell = lambda stage, share: None) -> Ro
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """A line for each table."""
-    heads = ["table", *(head for name in FIGURES for head in (name, "published"))]
-    ordered = results.in_order(rows, "table", table=TABLES)
-    return [("", heads, [_cells(row) for row in ordered])] if rows else []
-
-
-def _cells(row: Row) -> list[str]:
-    pairs = zip((row[name] for name in FIGURES), PAPER[row["table"]], strict=True)
-    return [row["table"], *(str(value) for pair in pairs for value in pair)]
+    return results.beside_published(rows, FIGURES, PAPER, TABLES)
 
 
 EXPERIMENT = PaperExperiment(
