@@ -29,7 +29,7 @@ import pandas as pd
 
 import silosynth as ss
 from silosynth.core.conditions import fulfils, parse
-from silosynth.core.files import write_atomic
+from silosynth.core.files import make_folder, write_atomic
 from silosynth.data import datasets, frames, sources
 from silosynth.papers import results
 from silosynth.simulation.federation import in_order
@@ -179,7 +179,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--pool", type=int, default=POOL, help="rows that are drawn without conditions")
     options.add_argument("--most", type=int, default=MOST, help="rows of a condition")
-    options.add_argument("--folder", type=Path, help="where models, drawn rows and results are kept for another run")
+    options.add_argument("--folder", type=make_folder, help="where models, rows and results are kept for another run")
     chosen, rows = options.parse_args(), []
     for name in chosen.sets:
         real = sources.read(name) if Path(name).suffix else datasets.load(name)

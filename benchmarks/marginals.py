@@ -37,6 +37,7 @@ from central_marginals import Pooled, aim, budget, mst
 
 import silosynth as ss
 from silosynth import catalog as algorithms
+from silosynth.core.files import make_folder
 from silosynth.core.schema import Kind
 from silosynth.core.streams import Streams
 from silosynth.data import datasets
@@ -210,7 +211,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={}, help="of all trainings, as JSON")
     parser.add_argument("--inference", choices=["own", "mbi"], default="own", help="of central models")
     parser.add_argument("--name", default="marginals", help="of the results")
-    parser.add_argument("--folder", type=Path, help="where figures of each training are kept for another run")
+    parser.add_argument("--folder", type=make_folder, help="where figures of each training are kept for another run")
     parser.add_argument("--exact", action="store_true", help="once more without noise")
     options = parser.parse_args()
     found, mbi = [], options.inference == "mbi"
