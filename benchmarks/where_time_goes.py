@@ -4,11 +4,11 @@
     python benchmarks/where_time_goes.py                        # every algorithm at its fast preset, on Abalone
     python benchmarks/where_time_goes.py --algorithms silofuse --preset balanced --table adult
 
-Columns in two silos, rows in three, or all in one place, as the algorithm wants them; all in this process. While it
-trains, py-spy looks at every thread that works, a hundred times a second, and each look counts for the part of the house
-whose code is innermost: a matrix product of a network counts for "networks". "Messages" are copies, wire format and the
-driver's turns; "checkpoints" what is written to continue from; "secrets" sealed messages, masks, noise and accounting.
-Threads that wait for each other in `runtime.link` are left out.
+Columns in two silos, rows in three, or all in one place, as the algorithm wants them; all in this process. During
+training, py-spy looks at every thread that works, a hundred times a second, and each look counts for the part of the
+house whose code is innermost: a matrix product of a network counts for "networks". "Messages" are copies, wire format
+and the driver's turns; "checkpoints" what is written to continue from; "secrets" sealed messages, masks, noise and
+accounting. Threads that wait for each other in `runtime.link` are left out.
 """
 
 from __future__ import annotations
