@@ -132,7 +132,7 @@ def test_the_papers_figures_are_the_papers():
     assert (paper.coder.steps, paper.coder.batch, paper.coder.rate, paper.coder.spread) == (500_000, 512, 1e-3, True)
     for part in (paper.coder, paper.latent):
         assert (part.schedule, part.clip, part.decay, part.held_out) == ("constant", 0.0, 0.0, 0.0)
-    assert not paper.coder.calibrate
+    assert (paper.coder.numbers, paper.coder.encoders.pool_rare, paper.coder.calibrate) == ("standard", False, False)
     assert paper.latent.precision == "float32"
 
 

@@ -67,7 +67,7 @@ class Coder:
             DataError: the table has fewer than two rows, or no column to model.
         """
         self.config = config.sized(len(self.columns.table))
-        self.columns.fit(self.config.encoders)
+        self.columns.fit(self.config.encoders, self.config.numbers)
         self._encode_rows()
         self.join(0)
         self.shares = level_shares(self.network.shape, self.levels[: self.rows])

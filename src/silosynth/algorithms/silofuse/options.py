@@ -17,6 +17,7 @@ class CoderConfig(Struct):
     """A silo's encoders and autoencoder."""
 
     encoders: EncoderConfig = EncoderConfig()
+    numbers: Literal["quantile", "standard"] = "quantile"  # normal scores, or standardised (paper); without dp
     hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
@@ -97,9 +98,9 @@ class SiloFuseConfig(Struct):
         if self.dp.private:
             training = self.dp_training
             return replace(
-                self.coder, form="clipped", spread=False, fit_to_rows=False, held_out=0.0, clip=0.0, decay=0.0,
-                hidden=training.hidden, latents_per_column=training.latents_per_column, steps=training.coder_steps,
-                rate=training.rate,
+                self.coder, numbers="quantile", form="clipped", spread=False, fit_to_rows=False, held_out=0.0, clip=0.0,
+                decay=0.0, hidden=training.hidden, latents_per_column=training.latents_per_column,
+                steps=training.coder_steps, rate=training.rate,
             )  # fmt: skip
         share = silos if self.divide else 1
         return replace(self.coder, hidden=tuple(max(1, width // share) for width in self.coder.hidden))
@@ -118,8 +119,8 @@ class SiloFuseConfig(Struct):
 PRESETS: Mapping[str, SiloFuseConfig] = {
     "paper": SiloFuseConfig(
         coder=CoderConfig(
-            encoders=EncoderConfig(dependencies="ignore"), hidden=(1024, 32), latents_per_column=1, form="plain",
-            spread=True, weight=1.0, fit_to_rows=False,
+            encoders=EncoderConfig(pool_rare=False, dependencies="ignore"), numbers="standard", hidden=(1024, 32),
+            latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False,
             steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
         ),
         latent=LatentConfig(
