@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from silosynth.core.files import write_atomic
 from silosynth.papers import results
 
 RESULTS = Path(__file__).parent / "results"
+Measured = TypeVar("Measured")
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
@@ -55,6 +57,18 @@ def keep(name: str, rows: Sequence[dict[str, Any]], above: str = "") -> None:
     text = results.page("", above, results.plain(rows), stamped=[stamp])
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text, flush=True)
+
+
+def once(folder: Path | None, work: Callable[..., Measured], *given: Any) -> Measured:
+    """What a measurement returns for what is given: from the folder, where another run has kept it there."""
+    kept = None if folder is None else folder / f"{' '.join(map(str, given))}.json"
+    if kept is not None and kept.exists():
+        found: Measured = json.loads(kept.read_text(encoding="utf-8"))
+        return found
+    measured = work(*given)
+    if kept is not None:
+        write_atomic(kept, json.dumps(measured).encode())
+    return measured
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

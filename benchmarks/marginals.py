@@ -27,7 +27,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import common
@@ -129,17 +128,6 @@ def run(
     return row | {"MB": sum(sizes) / 1e6, "processor s": taken, "peak GB": common.peak_gigabytes()}
 
 
-def once(folder: Path | None, *given: Any) -> dict[str, Any]:
-    """What `run` returns: from the folder, if it is there."""
-    kept = None if folder is None else folder / f"{' '.join(map(str, given))}.json"
-    if kept is not None and kept.exists():
-        return dict(json.loads(kept.read_text(encoding="utf-8")))
-    row = run(*given)
-    if kept is not None:
-        kept.write_text(json.dumps(row), encoding="utf-8")
-    return row
-
-
 def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """Declared kinds and bounds of all numbers, which flags are not."""
     own = BOUNDS[table]
@@ -223,7 +211,7 @@ def main() -> None:
             continue  # there are no silos to differ by
         seeds = options.seeds if epsilon else options.seeds[:1]
         given = (table, algorithm, silos, epsilon)
-        rows = [once(options.folder, *given, seed, options.options, mbi) for seed in seeds]
+        rows = [common.once(options.folder, run, *given, seed, options.options, mbi) for seed in seeds]
         found.append(summary(rows))
         print(found[-1], flush=True)
     common.keep(options.name, found)

@@ -1,18 +1,19 @@
 """What it gains to train silos' autoencoders on rows too that only they have (`own_rows`), by how many all have.
 
     python benchmarks/own_rows.py
+    python benchmarks/own_rows.py --folder kept     # what is in the folder is not trained again
 
 Of each table 6000 rows are known to two silos, with half of the columns each. A share of the rows is in both, and
 linked; each of the others is in one of them alone. SiloFuse trains on the linked rows, without and with ``own_rows``,
 and, as what linking all rows would give, on all 6000. *at random*: linked rows are any; *chosen*: those with large
-values of the first number are linked more often, so that rows of one silo alone are other people than those linked.
-2000 rows are drawn, and compared with as many others that nobody has trained on, chosen as the linked ones. Errors are
-in percent, and as the area by which XGBoost tells the two apart; means over seeds with their standard errors.
+values of the first number are linked more often, so that rows of one silo alone are other people than those linked
+(nothing is trained on all of them then). 2000 rows are drawn, and compared with as many others that nobody has trained
+on, chosen as the linked ones. Errors are in percent, and as the area by which XGBoost tells the two apart; means over
+seeds with their standard errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import common
@@ -20,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 import silosynth as ss
+from silosynth.core.files import make_folder
 from silosynth.data import datasets
 
 TABLES = ("adult",)
@@ -57,17 +59,23 @@ def federation(linked: pd.DataFrame, alone: list[pd.DataFrame]) -> ss.Federation
     return ss.simulate(tables, identifier="person")
 
 
-def run(name: str, share: float, chosen: bool, preset: str, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
+def run(name: str, share: float, chosen: bool, preset: str, seed: int) -> dict[str, dict[str, float]]:
     """The errors of each kind of training."""
     linked, judges, alone = dealt(name, share, chosen, seed)
     some = federation(linked, alone)
     everyone = federation(pd.concat([linked, *alone], ignore_index=True), [linked[:0], linked[:0]])
-    kinds = {"linked rows": (some, {}), "own rows too": (some, {"own_rows": True}), "all linked": (everyone, {})}
+    kinds: dict[str, tuple[ss.Federation, dict[str, Any]]] = {
+        "linked rows": (some, {}), "own rows too": (some, {"own_rows": True}), "all linked": (everyone, {}),
+    }  # fmt: skip
+    if chosen:
+        del kinds["all linked"]  # other people than those that rows are compared with
+    found = {}
     for kind, (silos, options) in kinds.items():
         model = ss.fit("silofuse", silos, preset, seed=seed, options=options, progress=False)
         made = model.sample(JUDGES, seed=seed)[list(linked.columns)]
         report = ss.evaluate(judges, None, made, silos=silos.silos, seed=seed)
-        yield kind, {title: report.score(name).value for name, title in SCORES.items()}
+        found[kind] = {title: report.score(name).value for name, title in SCORES.items()}
+    return found
 
 
 def main() -> None:
@@ -76,13 +84,15 @@ def main() -> None:
     options.add_argument("--preset", default="fast")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--tables", nargs="*", default=TABLES)
+    options.add_argument("--folder", type=make_folder, help="where figures of each seed are kept for another run")
     given, rows = options.parse_args(), []
     for name in given.tables:
         for chosen in (False, True):
             for share in SHARES:
                 found: dict[str, list[dict[str, float]]] = {}
                 for seed in range(given.seeds):
-                    for kind, errors in run(name, share, chosen, given.preset, seed):
+                    measured = common.once(given.folder, run, name, share, chosen, given.preset, seed)
+                    for kind, errors in measured.items():
                         found.setdefault(kind, []).append(errors)
                 for kind, each in found.items():
                     row: dict[str, Any] = {"set": name, "linked": "chosen" if chosen else "at random",
